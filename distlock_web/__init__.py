@@ -1,0 +1,36 @@
+"""Distributed locks for Django and Flask: one line on a view, right under load, honest when things break."""
+
+from .core.decorator import distributed_lockable
+from .core.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    DistLockError,
+    LeaseLost,
+    LockBusy,
+    NotHeld,
+    StaleFence,
+)
+from .core.lease import Lease, current_lease
+from .core.lock import aattach, attach, lock
+from .core.registry import configure
+from .core.request_id import current_request_id
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BackendUnavailable",
+    "ConfigurationError",
+    "DistLockError",
+    "Lease",
+    "LeaseLost",
+    "LockBusy",
+    "NotHeld",
+    "StaleFence",
+    "aattach",
+    "attach",
+    "configure",
+    "current_lease",
+    "current_request_id",
+    "distributed_lockable",
+    "lock",
+]

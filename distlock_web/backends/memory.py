@@ -1,0 +1,249 @@
+"""Locks in this process's memory: the reference implementation of the contract, and a double for tests.
+
+It excludes threads and tasks of one process only. Every rule that the Lua scripts of the Redis backend follow stands
+here in plain Python.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.backend import Busy, Capabilities, Claim, Granted, HeldLock, Loss
+from ..core.config import StoreConfig, unknown
+from ..core.errors import ConfigurationError
+from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
+
+#: Seconds that a waiter has to confirm a lock that was handed to it; after that it goes to the next.
+CLAIM_WINDOW = 1.0
+
+
+@dataclass(slots=True)
+class _Owner:
+    token: str
+    fence: int
+    state: str  # held, pending, kept, transit
+    until: float
+    holder: str = ""
+    since: float = 0.0
+
+
+@dataclass(slots=True)
+class _Waiter:
+    place: int
+    until: float
+    parker: Parker
+
+
+@dataclass(slots=True)
+class _Lock:
+    owner: _Owner | None = None
+    queue: dict[str, _Waiter] = field(default_factory=dict)
+    last_fence: int = 0
+    released: str = ""
+    revoked: str = ""
+
+
+class MemoryBackend:
+    """``"BACKEND": "memory"``. One process only: for tests and for trying things out."""
+
+    capabilities = Capabilities(fencing=True, queue=True, listing=True, min_expire=0.01)
+
+    def __init__(self, config: StoreConfig, pool: Any = None) -> None:
+        if config.options:
+            raise ConfigurationError(
+                unknown(f"DISTLOCK[{config.alias!r}]: the memory backend has the option", next(iter(config.options)), ())
+            )
+        self._table = _Table()
+        self._blocking = MemoryPort(self._table, THREADS)
+        self._concurrent = MemoryPort(self._table, TASKS)
+
+    def blocking(self) -> MemoryPort:
+        return self._blocking
+
+    def concurrent(self) -> MemoryPort:
+        return self._concurrent
+
+    def renewing(self) -> MemoryPort:
+        return self._blocking
+
+    def close(self) -> None:
+        """Nothing to let go of: the locks live as long as the backend."""
+
+    def forget(self) -> None:
+        # The child's memory is its own: it starts without locks, for it could exclude nobody anyway.
+        self._table.__init__()  # type: ignore[misc]
+
+
+class _Table:
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self.locks: dict[str, _Lock] = {}
+        self.parkers: dict[str, Parker] = {}
+
+
+class MemoryPort:
+    def __init__(self, table: _Table, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._table = table
+
+    async def take(self, claim: Claim, wait: float | None) -> Granted | Busy:
+        since = now()
+        with self._table.mutex:
+            lock = self._lock(claim.name)
+            owner = lock.owner
+            if owner is not None and owner.token == claim.token:
+                if owner.state == "pending":
+                    owner.state, owner.holder, owner.since = "held", claim.holder, time.time()
+                owner.until = max(owner.until, since + claim.expire)
+                return Granted(owner.fence, since)
+            if owner is None and self._hand_over(lock, claim):
+                return Granted(lock.last_fence, since)
+            return self._busy(lock, claim, wait, since)
+
+    def _busy(self, lock: _Lock, claim: Claim, wait: float | None, moment: float) -> Busy:
+        owner = lock.owner
+        remaining = max(0.001, owner.until - moment) if owner else CLAIM_WINDOW
+        if wait == 0:
+            return Busy(remaining, remaining)
+        waiter = lock.queue.get(claim.token)
+        if waiter is None:
+            parker = self._table.parkers.setdefault(claim.token, self.runtime.parker())
+            waiter = lock.queue[claim.token] = _Waiter(time.time_ns() // 1000, 0.0, parker)
+        # The head sleeps as long as the holder's lease, each one behind it a claim window more: an expiry wakes one.
+        ahead = sum(other.place < waiter.place for other in lock.queue.values())
+        pause = remaining + ahead * CLAIM_WINDOW
+        waiter.until = moment + pause + CLAIM_WINDOW
+        return Busy(pause, remaining, waiter.place)
+
+    async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
+        parker = self._table.parkers.setdefault(claim.token, self.runtime.parker())
+        pause = busy.pause if seconds is None else min(busy.pause, seconds)
+        await parker.park(pause)
+        return await self.take(claim, None)
+
+    async def withdraw(self, claim: Claim) -> None:
+        with self._table.mutex:
+            lock = self._lock(claim.name)
+            lock.queue.pop(claim.token, None)
+            self._table.parkers.pop(claim.token, None)
+            if lock.owner is not None and lock.owner.token == claim.token:
+                self._let_go(lock)
+
+    async def extend(self, claims: Sequence[Claim], patience: float | None = None) -> list[Loss | None]:
+        moment = now()
+        with self._table.mutex:
+            losses: list[Loss | None] = []
+            for claim in claims:
+                lock = self._lock(claim.name)
+                loss = self._loss(lock, claim.token)
+                if loss is None and lock.owner is not None:
+                    lock.owner.until = max(lock.owner.until, moment + claim.expire)
+                losses.append(loss)
+            return losses
+
+    async def release(self, claim: Claim, keep: float = 0.0) -> Loss | None:
+        with self._table.mutex:
+            lock = self._lock(claim.name)
+            loss = self._loss(lock, claim.token)
+            if loss is not None:
+                return None if lock.released == claim.token else loss
+            if keep > 0 and lock.owner is not None:
+                lock.owner.state, lock.owner.until = "kept", now() + keep
+                lock.released = claim.token
+            else:
+                self._let_go(lock)
+            return None
+
+    async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
+        with self._table.mutex:
+            lock = self._lock(claim.name)
+            if lock.owner is not None and lock.owner.token == transit:
+                return None
+            loss = self._loss(lock, claim.token)
+            if loss is None and lock.owner is not None:
+                lock.owner.token, lock.owner.state, lock.owner.until = transit, "transit", now() + seconds
+            return loss
+
+    async def attach(self, claim: Claim, transit: str) -> Granted | None:
+        since = now()
+        with self._table.mutex:
+            owner = self._lock(claim.name).owner
+            if owner is None or owner.token not in (transit, claim.token):
+                return None
+            owner.token, owner.state, owner.holder = claim.token, "held", claim.holder
+            owner.until = since + claim.expire
+            return Granted(owner.fence, since)
+
+    async def inspect(self) -> list[HeldLock]:
+        moment = now()
+        with self._table.mutex:
+            held = []
+            for name in self._table.locks:
+                lock = self._lock(name)
+                owner = lock.owner
+                if owner is not None:
+                    held.append(
+                        HeldLock(
+                            name, owner.fence, owner.holder, owner.since, owner.until - moment, len(lock.queue),
+                            owner.state,
+                        )
+                    )  # fmt: skip
+            return sorted(held, key=lambda line: line.remaining)
+
+    async def revoke(self, name: str, fence: int) -> bool:
+        with self._table.mutex:
+            lock = self._lock(name)
+            if lock.owner is None or lock.owner.fence != fence:
+                return False
+            lock.revoked = lock.owner.token
+            self._let_go(lock)
+            lock.released = ""
+            return True
+
+    # Under the mutex ---------------------------------------------------------------------------------------------
+
+    def _lock(self, name: str) -> _Lock:
+        """The lock of this name, without a lease that has ended and without waiters that are past their time."""
+        lock = self._table.locks.setdefault(name, _Lock())
+        moment = now()
+        if lock.owner is not None and lock.owner.until <= moment:
+            lock.owner = None
+        for token in [token for token, waiter in lock.queue.items() if waiter.until <= moment]:
+            del lock.queue[token]
+        return lock
+
+    def _hand_over(self, lock: _Lock, taker: Claim | None) -> bool:
+        """Give the free lock to the head of the queue; to the taker if it is the head or nobody waits."""
+        head = min(lock.queue, key=lambda token: lock.queue[token].place, default=None)
+        moment = now()
+        if taker is not None and head in (None, taker.token):
+            lock.queue.pop(taker.token, None)
+            self._table.parkers.pop(taker.token, None)
+            self._own(lock, taker.token, "held", moment + taker.expire, taker.holder)
+            return True
+        if head is not None:
+            waiter = lock.queue.pop(head)
+            self._own(lock, head, "pending", moment + CLAIM_WINDOW)
+            waiter.parker.unpark()
+        return False
+
+    def _own(self, lock: _Lock, token: str, state: str, until: float, holder: str = "") -> None:
+        lock.last_fence = max(lock.last_fence + 1, time.time_ns() // 1000)
+        lock.owner = _Owner(token, lock.last_fence, state, until, holder, time.time())
+
+    def _let_go(self, lock: _Lock) -> None:
+        if lock.owner is not None:
+            lock.released = lock.owner.token
+            lock.owner = None
+        self._hand_over(lock, None)
+
+    def _loss(self, lock: _Lock, token: str) -> Loss | None:
+        if lock.owner is not None and lock.owner.token == token:
+            return None
+        if lock.revoked == token:
+            return "revoked"
+        return "taken" if lock.owner is not None else "expired"

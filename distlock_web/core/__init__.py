@@ -1,0 +1,1 @@
+"""The lock itself: stdlib only, no framework, no driver."""

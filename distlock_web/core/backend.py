@@ -1,0 +1,121 @@
+"""The seam: what a store must offer so that the engine can run on it.
+
+A *backend* is what a setting's ``BACKEND`` names: one object per alias and process. It gives out *ports*, the same
+verbs in two colours. All verbs are coroutines: a blocking port's never suspend (``runtime.drive`` runs them), an
+asyncio port's do. Every verb may be sent twice and answers the same (law 3); none retries by itself. A store that
+does not answer raises ``BackendUnavailable`` within a bounded time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from .runtime import Runtime
+
+#: Why a lease is gone, as a store can tell it. None: it is still ours.
+Loss: TypeAlias = Literal["expired", "taken", "revoked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store can and cannot do; asked when a lock is made, not in the middle of a request."""
+
+    fencing: bool  #: gives a number that only grows
+    queue: bool  #: serves waiters in their order and wakes one
+    listing: bool  #: can show who holds what
+    min_expire: float  #: the shortest lease it can express, in seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One acquisition of one name: what is asked of the store, and the proof afterwards."""
+
+    name: str
+    token: str
+    expire: float
+    holder: str = ""  #: who holds it, for people: what ``Holder.dumps`` made
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The lock is ours. ``since`` is our clock before the request was sent, so no lease outlives the store's."""
+
+    fence: int | None
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else's. Asking again before ``pause`` seconds cannot help, unless the store wakes us."""
+
+    pause: float  #: always positive
+    remaining: float  #: what is left of the holder's lease
+    place: int = 0  #: our place in the queue, in the store's own terms
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """One line of the admin page."""
+
+    name: str
+    fence: int | None
+    holder: str
+    since: float  #: seconds since the epoch, by the store's clock
+    remaining: float
+    waiters: int
+    state: str  #: ``held``; ``pending``, handed over and not yet confirmed; ``kept``, after its end; ``transit``
+
+
+class Port(Protocol):
+    """The verbs, in one colour."""
+
+    runtime: Runtime
+
+    async def take(self, claim: Claim, wait: float | None) -> Granted | Busy:
+        """Take the lock if it is free and nobody waits. Otherwise, where ``wait`` is not 0, join the queue."""
+
+    async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
+        """Sleep until the store wakes us, ``busy.pause`` or ``seconds`` are over; then ask again."""
+
+    async def withdraw(self, claim: Claim) -> None:
+        """Leave the queue, or give back what was granted meanwhile: afterwards nothing of this claim is left."""
+
+    async def extend(self, claims: Sequence[Claim], patience: float | None = None) -> list[Loss | None]:
+        """Give each lease that is still ours at least its ``expire`` again. ``patience`` bounds the request."""
+
+    async def release(self, claim: Claim, keep: float = 0.0) -> Loss | None:
+        """Give the lock back and to the next in the queue; with ``keep``, leave it taken for so many seconds."""
+
+    async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
+        """Exchange the owner for a transit token that lives ``seconds``."""
+
+    async def attach(self, claim: Claim, transit: str) -> Granted | None:
+        """Exchange a transit token for ``claim.token``; None: unknown, used or too late."""
+
+    async def inspect(self) -> list[HeldLock]:
+        """What is held now, the lease that ends first in front."""
+
+    async def revoke(self, name: str, fence: int) -> bool:
+        """Take the lock from the holder with this fence; its holder learns at its next round trip."""
+
+
+class Backend(Protocol):
+    """One store of one process. ``blocking`` and ``renewing`` may be called from any thread."""
+
+    capabilities: Capabilities
+
+    def blocking(self) -> Port: ...
+
+    def concurrent(self) -> Port:
+        """The port of the running event loop; a loop never uses another loop's."""
+
+    def renewing(self) -> Port:
+        """A blocking port with connections of its own, so that busy requests cannot starve the renewals."""
+
+    def close(self) -> None:
+        """Let go of connections and threads; a later use opens them again."""
+
+    def forget(self) -> None:
+        """In a forked child: drop what belongs to the parent without touching its connections."""

@@ -1,0 +1,166 @@
+"""A block of code that runs under one or more locks, and the chain of such blocks that the running code is inside of.
+
+The chain is a context variable with the live blocks of the call chain, outermost first (law 2). A block is marked
+ended when it ends, wherever that happens; the variable is never reset across contexts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from .hold import Hold, Seat, State
+from .runtime import Process, Runtime
+
+if TYPE_CHECKING:
+    from .lease import Lease
+    from .registry import Store
+
+#: What happens when a lease is lost: raise at the end of the block, log, cancel the task, or call with the lease.
+OnLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Lease], object]"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What was asked for: checked values, the store's defaults filled in. All times are seconds."""
+
+    store: Store
+    names: tuple[str, ...]  #: in the one order in which everybody takes them
+    expire: float
+    wait: float | None  #: None: for ever
+    renew: bool = False
+    renew_for: float | None = None
+    on_lost: OnLost = "raise"
+    hold_for: float = 0.0
+    what: str = ""  #: the function, for people
+
+
+class Block:
+    """What the engine fills with holds and ends; :class:`~distlock_web.core.lease.Lease` is its public face."""
+
+    def __init__(self, spec: Spec, runtime: Runtime) -> None:
+        self.spec = spec
+        self.runtime = runtime
+        self.own: list[Hold] = []  #: taken by this block, and given back at its end
+        self.nested: list[tuple[Hold, Seat]] = []  #: lent by a block around it
+        self.stop_renewing: Callable[[], None] | None = None
+        self._seats: dict[str, Seat] = {}
+        self._tell: Callable[[], None] | None = None
+        self._ended = False
+        self._generation = Process.generation
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled_task = False
+
+    @property
+    def holds(self) -> list[Hold]:
+        return [*self.own, *(hold for hold, _ in self.nested)]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the block is still running, in the process that took the locks."""
+        return not self._ended and self._generation == Process.generation
+
+    @property
+    def state(self) -> State:
+        """``held``, ``unsure`` (the store is not answering), ``lost``, ``releasing`` or ``released``."""
+        states = {hold.state for hold in self.holds}
+        if "lost" in states:
+            return "lost"
+        if self._ended:
+            return "releasing" if "releasing" in states else "released"
+        if states & {"releasing", "released"}:
+            return "lost"  # a nested block whose outer block has ended: what it was lent is gone
+        return "unsure" if "unsure" in states else "held"
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease ends unless it is renewed, on the safe side of the store's clock."""
+        return min((hold.remaining for hold in self.holds), default=0.0)
+
+    def enter(self) -> None:
+        """From now on the running code is inside this block."""
+        _chain.set((*_live(), self))
+
+    def begin_end(self) -> bool:
+        """Mark the block ended. True for exactly one caller: release happens once."""
+        with _ending:
+            if not self.alive:
+                return False
+            self._ended = True
+            seats = list(self._seats.values())
+        for seat in seats:
+            seat.close()
+        if self in _chain.get():
+            _chain.set(_live())
+        return True
+
+    def seat(self, hold: Hold) -> Seat:
+        """The seat for a nested hold of this name; closed if the block has ended meanwhile."""
+        with _ending:
+            seat = self._seats.setdefault(hold.name, Seat())
+            if self._ended:
+                seat.close()
+            return seat
+
+    def tell_when_lost(self, callback: Callable[[], object]) -> None:
+        """Call back once when the locks are lost: from the thread that notices."""
+
+        def changed() -> None:
+            if self.state == "lost":
+                callback()
+
+        self._tell = changed
+        for hold in self.holds:
+            hold.on_change(changed)
+
+    def untell(self, hold: Hold) -> None:
+        """A nested block ends: what happens to the hold from now on is the outer block's business."""
+        if self._tell is not None:
+            hold.forget_callback(self._tell)
+
+    def cancel_when_lost(self) -> None:
+        """Cancel the running task when the locks are lost (``on_lost="cancel"``)."""
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        self._task = task
+
+        def cancel() -> None:
+            if task is not None and self.alive and not self._cancelled_task:
+                self._cancelled_task = True
+                task.cancel("the lock of this task is lost")
+
+        def tell() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(cancel)
+
+        self.tell_when_lost(tell)
+
+    def take_back_cancellation(self) -> bool:
+        """Whether the cancellation that ended the block was only ours: ``LeaseLost`` is said in its place."""
+        return self._cancelled_task and self._task is not None and self._task.uncancel() == 0
+
+
+_chain: ContextVar[tuple[Block, ...]] = ContextVar("distlock_chain", default=())
+_ending = threading.Lock()
+
+
+def _live() -> tuple[Block, ...]:
+    return tuple(block for block in _chain.get() if block.alive)
+
+
+def innermost(store: Store, name: str) -> tuple[Block, Hold] | None:
+    """The innermost live block of the call chain that holds this name, and its hold."""
+    for block in reversed(_chain.get()):
+        if block.alive:
+            for hold in block.holds:
+                if hold.claim.name == name and hold.store is store:
+                    return block, hold
+    return None
+
+
+def live_blocks() -> tuple[Block, ...]:
+    """The blocks that the running code is inside of, outermost first."""
+    return _live()

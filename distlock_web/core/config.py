@@ -1,0 +1,134 @@
+"""A ``DISTLOCK`` mapping → frozen, checked values. A typo must not become a default."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+from .errors import ConfigurationError
+
+BACKENDS = {
+    "redis": "distlock_web.backends.redis.RedisBackend",
+    "memory": "distlock_web.backends.memory.MemoryBackend",
+}
+
+#: The longest time that a setting may name, in seconds: ten years.
+LONGEST = 315_360_000.0
+
+
+def seconds(
+    given: object, what: str, *, zero: bool = False, none: bool = False, minimum: float = 0.0
+) -> float | None:
+    """A time that cannot mislead, or ``ConfigurationError`` with the name of the setting and what would be right."""
+    if given is None and none:
+        return None
+    right = f"a number of seconds, {'0 or more' if zero else 'greater than 0'}{', or None' if none else ''}"
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise ConfigurationError(f"{what} is {given!r}; it has to be {right}.")
+    if not math.isfinite(given) or given < 0 or given > LONGEST or (given == 0 and not zero):
+        raise ConfigurationError(f"{what} is {given!r}; it has to be {right}, and at most {LONGEST:.0f}.")
+    if 0 < given < minimum:
+        raise ConfigurationError(f"{what} is {given!r}; the store cannot express less than {minimum:g} seconds.")
+    return float(given)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """One alias of ``DISTLOCK``: where its locks live and what they default to."""
+
+    alias: str
+    backend: str = "redis"  #: an alias of ours or a dotted path
+    location: str = ""
+    cache: str = ""  #: a Django cache whose server is used, in place of ``location``
+    prefix: str = "disLock:"
+    expire: float = 10.0
+    wait: float | None = 0.0
+    renew: bool = False
+    on_busy: str | Callable[..., Any] = "raise"
+    on_lost: str | Callable[..., Any] = "raise"
+    on_backend_error: str | Callable[..., Any] = "raise"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return BACKENDS.get(self.backend, self.backend)
+
+
+def parse(mapping: object) -> dict[str, StoreConfig]:
+    """Check a whole ``DISTLOCK`` mapping. Raises ``ConfigurationError`` at the first thing that is wrong."""
+    if not isinstance(mapping, Mapping) or not mapping:
+        raise ConfigurationError('DISTLOCK has to be a mapping such as {"default": {"LOCATION": "redis://..."}}.')
+    if "default" not in mapping:
+        raise ConfigurationError(f'DISTLOCK needs an entry "default"; it has {", ".join(map(repr, mapping))}.')
+    return {alias: _parse_one(alias, given) for alias, given in mapping.items()}
+
+
+_SETTINGS = (
+    "BACKEND", "LOCATION", "CACHE", "PREFIX", "EXPIRE", "WAIT", "RENEW",
+    "ON_BUSY", "ON_LOST", "ON_BACKEND_ERROR", "OPTIONS",
+)  # fmt: skip
+
+
+def _parse_one(alias: object, given: object) -> StoreConfig:
+    what = f"DISTLOCK[{alias!r}]"
+    if not isinstance(alias, str) or not isinstance(given, Mapping):
+        raise ConfigurationError(f"{what} has to be a mapping of settings.")
+    for name in given:
+        if name not in _SETTINGS:
+            raise ConfigurationError(unknown(f"{what} has the setting", name, _SETTINGS))
+    backend = _text(given, "BACKEND", "redis", what)
+    if backend not in BACKENDS and "." not in backend:
+        raise ConfigurationError(unknown(f'{what}["BACKEND"] names', backend, tuple(BACKENDS)) + " A dotted path does.")
+    location, cache = _text(given, "LOCATION", "", what), _text(given, "CACHE", "", what)
+    if location and cache:
+        raise ConfigurationError(f"{what} has both LOCATION and CACHE: the locks live in one place, name one.")
+    options = given.get("OPTIONS", {})
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(f'{what}["OPTIONS"] has to be a mapping.')
+    return StoreConfig(
+        alias=alias,
+        backend=backend,
+        location=location,
+        cache=cache,
+        prefix=_text(given, "PREFIX", "disLock:", what),
+        expire=seconds(given.get("EXPIRE", 10), f'{what}["EXPIRE"]') or 0.0,
+        wait=seconds(given.get("WAIT", 0), f'{what}["WAIT"]', zero=True, none=True),
+        renew=flag(given.get("RENEW", False), f'{what}["RENEW"]'),
+        on_busy=policy(given.get("ON_BUSY", "raise"), f'{what}["ON_BUSY"]', "raise", "skip"),
+        on_lost=policy(given.get("ON_LOST", "raise"), f'{what}["ON_LOST"]', "raise", "warn", "cancel"),
+        on_backend_error=policy(
+            given.get("ON_BACKEND_ERROR", "raise"), f'{what}["ON_BACKEND_ERROR"]', "raise", "open"
+        ),
+        options=MappingProxyType(dict(options)),
+    )
+
+
+def _text(given: Mapping[str, Any], name: str, default: str, what: str) -> str:
+    found = given.get(name, default)
+    if not isinstance(found, str):
+        raise ConfigurationError(f"{what}[{name!r}] has to be a string, not {found!r}.")
+    return found
+
+
+def flag(given: object, what: str) -> bool:
+    if not isinstance(given, bool):
+        raise ConfigurationError(f"{what} is {given!r}; it has to be True or False.")
+    return given
+
+
+def policy(given: Any, what: str, *words: str) -> Any:
+    """One of the words, or a callable."""
+    if callable(given) or given in words:
+        return given
+    raise ConfigurationError(f"{what} is {given!r}; it has to be {', '.join(map(repr, words))} or a callable.")
+
+
+def unknown(what: str, name: object, known: tuple[str, ...]) -> str:
+    """The message for a name that does not exist, with the one that was probably meant."""
+    close = get_close_matches(str(name).upper() if known and known[0].isupper() else str(name), known, 1)
+    hint = f" Did you mean {close[0]!r}?" if close else f" It may be: {', '.join(known)}."
+    return f"{what} {name!r}, which does not exist.{hint}"

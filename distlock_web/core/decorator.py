@@ -1,0 +1,195 @@
+"""``distributed_lockable``: a function, a view or a method that runs under a lock."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, overload
+
+from . import engine
+from .block import OnLost
+from .config import policy
+from .errors import BackendUnavailable, ConfigurationError, LockBusy
+from .keys import Key, Keys
+from .lease import Lease
+from .lock import UNSET, Options, Unset, blocking
+from .runtime import TASKS, Runtime, drive
+
+logger = logging.getLogger("distlock_web")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: ``LockBusy`` is raised; or the call is skipped (None) and logged; or the callable makes the answer.
+OnBusy: TypeAlias = "Literal['raise', 'skip'] | Callable[..., Any]"
+#: ``BackendUnavailable`` is raised; or the call goes on without a lock; or the callable makes the answer.
+OnBackendError: TypeAlias = "Literal['raise', 'open'] | Callable[..., Any]"
+
+
+@overload
+def distributed_lockable(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def distributed_lockable(
+    template: str | None = None,
+    /,
+    *,
+    key: Key | None = None,
+    prefix: str | None = None,
+    expire: float | None = None,
+    wait: float | Unset | None = UNSET,
+    renew: bool | None = None,
+    renew_for: float | None = None,
+    store: str = "default",
+    on_lost: OnLost | None = None,
+    hold_for: float = 0.0,
+    on_busy: OnBusy | None = None,
+    on_backend_error: OnBackendError | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def distributed_lockable(
+    given: Callable[..., Any] | str | None = None,
+    /,
+    *,
+    key: Key | None = None,
+    on_busy: OnBusy | None = None,
+    on_backend_error: OnBackendError | None = None,
+    **options: Any,
+) -> Any:
+    """Run a function under a lock: ``@distributed_lockable(key="order:{order_id}", expire=10)``.
+
+    Works on functions and coroutines: views, methods, tasks, commands. The lock is taken before the call and given
+    back after it, whatever happens, and only by its owner; an exception of the function reaches the caller unchanged.
+
+    ``key`` is a format string over the function's arguments, a callable with the function's arguments, or a list of
+    these; left out, the function's qualified name. ``prefix, expire, wait, renew, renew_for, store, on_lost, hold_for``
+    are those of :func:`distlock_web.lock`.
+
+    ``on_busy``: ``"raise"`` ``LockBusy`` (a 409 in a view), ``"skip"`` (log, return None), or a callable
+    ``(error, *args, **kwargs)`` that makes the answer. ``on_backend_error``: ``"raise"`` ``BackendUnavailable`` (a 503),
+    ``"open"`` (go on without a lock; ``current_lease().guarded`` is False), or a callable of the same form.
+
+    Raises ``ConfigurationError`` when it is applied, if the key or an option cannot be right.
+    """
+    if isinstance(given, str):
+        if key is not None:
+            raise ConfigurationError("distributed_lockable got two keys: one in front, one as key=.")
+        key, given = given, None
+    guard_options = Options(**options)
+    if on_busy is not None:
+        policy(on_busy, "on_busy", "raise", "skip")
+    if on_backend_error is not None:
+        policy(on_backend_error, "on_backend_error", "raise", "open")
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        return _wrap(function, Guard(function, key, guard_options, on_busy, on_backend_error))
+
+    return decorate if given is None else decorate(given)
+
+
+class Guard:
+    """What a decorated function carries, as ``__distlock__``: its keys, its options, its policies. Nothing of a hold."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        key: Key | None,
+        options: Options,
+        on_busy: OnBusy | None,
+        on_backend_error: OnBackendError | None,
+    ) -> None:
+        _check(function)
+        self.asynchronous = inspect.iscoroutinefunction(function)
+        self.keys = Keys(key, function, asynchronous=self.asynchronous)
+        self.options = options
+        self.on_busy = on_busy
+        self.on_backend_error = on_backend_error
+        self.what = self.keys.function
+
+    async def open(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lease:
+        """Take the lock for one call."""
+        spec = self.options.spec(await self.keys.names(args, kwargs), runtime, self.what)
+        lease = Lease(spec, runtime)
+        try:
+            await engine.acquire(lease)
+        except BackendUnavailable as error:
+            if self._policy("on_backend_error", spec.store.config.on_backend_error) != "open":
+                raise
+            logger.error("%s runs without its lock: %s", self.what, error)
+            lease = Lease(spec, runtime)
+            lease.guarded = False
+            lease.enter()
+        return lease
+
+    async def refused(self, error: LockBusy | BackendUnavailable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call cannot run: what the policy makes of it."""
+        config = self.options.config()
+        if isinstance(error, LockBusy):
+            chosen = self._policy("on_busy", config.on_busy)
+        else:
+            chosen = self._policy("on_backend_error", config.on_backend_error)
+        if callable(chosen):
+            made = chosen(error, *args, **kwargs)
+            return await made if inspect.isawaitable(made) else made
+        if chosen == "skip":
+            logger.info("%s skipped. Did not get a lock for key %s.", self.what, error.name)
+            return None
+        raise error
+
+    def _policy(self, name: str, default: Any) -> Any:
+        own = getattr(self, name)
+        return default if own is None else own
+
+
+def _check(function: Any) -> None:
+    if inspect.isclass(function):
+        raise ConfigurationError(
+            f"distributed_lockable is for functions, not for the class {function.__name__}: decorate a method, or "
+            f'in Django use @method_decorator(distributed_lockable(...), name="dispatch").'
+        )
+    if not callable(function):
+        raise ConfigurationError(f"distributed_lockable is for functions, not for {function!r}.")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"distributed_lockable cannot lock the generator {function.__qualname__}: its body runs after the call has "
+            f"returned. Write `with lock(...)` inside it, or decorate the view that returns it."
+        )
+
+
+def _wrap(function: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+    if guard.asynchronous:
+
+        @functools.wraps(function)
+        async def locked(*args: Any, **kwargs: Any) -> Any:
+            try:
+                lease = await guard.open(TASKS, args, kwargs)
+            except (LockBusy, BackendUnavailable) as error:
+                return await guard.refused(error, args, kwargs)
+            try:
+                result = await function(*args, **kwargs)
+            except BaseException as error:
+                await engine.end(lease, error)
+                raise
+            await engine.end(lease, None)
+            return result
+
+    else:
+
+        @functools.wraps(function)
+        def locked(*args: Any, **kwargs: Any) -> Any:
+            runtime = blocking()
+            try:
+                lease = drive(guard.open(runtime, args, kwargs))
+            except (LockBusy, BackendUnavailable) as error:
+                return drive(guard.refused(error, args, kwargs))
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                drive(engine.end(lease, error))
+                raise
+            drive(engine.end(lease, None))
+            return result
+
+    locked.__distlock__ = guard  # type: ignore[attr-defined]
+    return locked

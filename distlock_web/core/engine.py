@@ -1,0 +1,315 @@
+"""THE algorithm: take, re-enter, wait, confirm, give back. Written once, as coroutines, for threads and for asyncio.
+
+It awaits nothing but a backend's port and its runtime (see backend.py and runtime.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from . import watchdog
+from .backend import Busy, Claim, Granted, Port
+from .block import Block, innermost
+from .errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LockBusy, NotHeld
+from .hold import Hold
+from .holder import Holder
+from .runtime import new_token, now
+
+logger = logging.getLogger("distlock_web")
+T = TypeVar("T")
+
+#: Seconds between two questions to a store that does not answer while we wait for a lock.
+TROUBLE_PAUSE = 0.25
+
+
+# Taking -------------------------------------------------------------------------------------------------------------
+
+
+async def acquire(block: Block) -> None:
+    """Take or re-enter every name of the block, all or none. Raises ``LockBusy``, ``LeaseLost``, ``BackendUnavailable``."""
+    spec = block.spec
+    port = spec.store.port(block.runtime)
+    clock = _Clock(spec.wait)
+    try:
+        for name in spec.names:
+            if not await _reenter(block, port, name, clock):
+                await _take(block, port, name, clock)
+        if len(block.own) > 1 and clock.waited:
+            await _extend(port, block.own, None)
+        watchdog.tend(block)
+    except BaseException:
+        block.begin_end()
+        await block.runtime.finish(_give_back(block, port))
+        raise
+    block.enter()
+
+
+class _Clock:
+    """What is left of the time the caller wants to wait, over all names."""
+
+    __slots__ = ("_until", "wait", "waited")
+
+    def __init__(self, wait: float | None) -> None:
+        self.wait = wait
+        self.waited = False
+        self._until = now() + wait if wait else None
+
+    def left(self) -> float | None:
+        if self._until is None:
+            return self.wait
+        return max(0.0, self._until - now())
+
+
+async def _take(block: Block, port: Port, name: str, clock: _Clock) -> None:
+    """Take one name from the store, waiting in its queue if the caller has time."""
+    spec = block.spec
+    claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what).dumps())
+    queued = clock.wait != 0
+    try:
+        answer = await _twice(lambda: port.take(claim, clock.left()))
+        if isinstance(answer, Busy) and queued:
+            clock.waited = True
+            with watchdog.keeping(block.own):
+                answer = await _queue(port, claim, answer, clock)
+    except BaseException:
+        # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
+        await block.runtime.finish(_undo(port, claim))
+        raise
+    if isinstance(answer, Busy):
+        raise busy(name, answer.remaining)
+    block.own.append(Hold(spec.store, claim, answer))
+
+
+async def _queue(port: Port, claim: Claim, answer: Granted | Busy, clock: _Clock) -> Granted:
+    """Wait for our turn. A store that stops answering meanwhile is asked again for one lease, then given up."""
+    trouble: float | None = None
+    while isinstance(answer, Busy):
+        left = clock.left()
+        if left is not None and left <= 0:
+            raise busy(claim.name, answer.remaining)
+        try:
+            answer = await port.wait(claim, answer, left)
+            trouble = None
+        except BackendUnavailable:
+            trouble = trouble or now()
+            if now() - trouble > claim.expire or (left is not None and left <= TROUBLE_PAUSE):
+                raise
+            answer = replace(answer, pause=TROUBLE_PAUSE)
+    return answer
+
+
+async def _reenter(block: Block, port: Port, name: str, clock: _Clock) -> bool:
+    """Enter a lock that the call chain holds already: no round trip, unless a longer lease is asked for."""
+    found = innermost(block.spec.store, name)
+    if found is None:
+        return False
+    outer, hold = found
+    hold.raise_if_lost()
+    seat = outer.seat(hold)
+    taken = await seat.take(block.runtime, clock.left())
+    if taken == "busy":
+        raise busy(name, hold.remaining)
+    if taken == "closed":
+        return await _reenter(block, port, name, clock)
+    hold.depth += 1
+    block.nested.append((hold, seat))
+    hold.raise_if_lost()
+    if block.spec.expire > hold.claim.expire:
+        hold.claim = replace(hold.claim, expire=block.spec.expire)
+        await _extend(port, [hold], None)
+    return True
+
+
+def busy(name: str, remaining: float) -> LockBusy:
+    return LockBusy(f"Somebody else holds the lock {name!r}.", name=name, retry_after=remaining)
+
+
+# Giving back --------------------------------------------------------------------------------------------------------
+
+
+async def end(block: Block, error: BaseException | None) -> None:
+    """The block is over: give back what it took, once, whatever happens, and never hide the block's own exception."""
+    if not block.begin_end():
+        return
+    work = _give_back(block, block.spec.store.port(block.runtime), kept=error is None)
+    try:
+        # A block that only re-entered has nothing to send, so nothing to shield.
+        await (block.runtime.finish(work) if block.own else work)
+    except DistLockError as trouble:
+        # The work was done under the lock, and the lease ends by itself: no reason to fail the caller.
+        logger.warning("Lock %s could not be given back, it ends within its lease: %s", _names(block), trouble)
+    lost = next((hold for hold in block.holds if hold.state == "lost"), None)
+    if lost is None:
+        return
+    if error is None:
+        _say_lost(block, lost.lost_error())
+    elif isinstance(error, asyncio.CancelledError) and block.take_back_cancellation():
+        raise lost.lost_error() from error
+    else:
+        error.add_note(f"distlock_web: {lost.lost_error()}")
+
+
+def _say_lost(block: Block, loss: LeaseLost) -> None:
+    if block.spec.on_lost in ("raise", "cancel"):
+        raise loss
+    logger.warning("%s Its block has finished all the same.", loss)
+
+
+async def release(block: Block) -> None:
+    """Give back by hand. Raises what :func:`end` only logs."""
+    if not block.begin_end():
+        raise NotHeld(f"The lease of {_names(block)} is over already.", name=_names(block))
+    await block.runtime.finish(_give_back(block, block.spec.store.port(block.runtime), kept=True))
+    for hold in block.holds:
+        if hold.state == "lost":
+            raise hold.lost_error()
+
+
+async def _give_back(block: Block, port: Port, kept: bool = False) -> None:
+    """Release every own hold, the last taken first; leave the seats of the others. Raises the first trouble at the end."""
+    if block.stop_renewing is not None:
+        block.stop_renewing()
+    for hold, seat in block.nested:
+        block.untell(hold)
+        hold.depth -= 1
+        seat.leave()
+    trouble: DistLockError | None = None
+    for hold in reversed(block.own):
+        if not hold.begin_release():
+            continue
+        keep = max(0.0, hold.since + block.spec.hold_for - now()) if kept else 0.0
+        try:
+            loss = await _release(port, hold.claim, keep)
+        except DistLockError as error:
+            trouble = trouble or error
+            loss = "unreachable" if now() >= hold.deadline else None
+        if loss is None:
+            hold.released()
+        else:
+            hold.lose(loss)
+    if trouble is not None:
+        raise trouble
+
+
+async def _release(port: Port, claim: Claim, keep: float) -> str | None:
+    try:
+        return await port.release(claim, keep)
+    except BackendUnavailable:
+        # The first release may have been done and its answer lost: then "not yours" is no loss.
+        await port.release(claim, keep)
+        return None
+
+
+async def _undo(port: Port, claim: Claim) -> None:
+    try:
+        await port.withdraw(claim)
+    except DistLockError as error:
+        logger.info("Lock %s: a claim could not be withdrawn, it ends within its lease: %s", claim.name, error)
+
+
+# In between ---------------------------------------------------------------------------------------------------------
+
+
+async def extend(block: Block, expire: float | None) -> None:
+    """Extend every hold of the block; ``LeaseLost`` if one is gone."""
+    if not block.alive:
+        raise NotHeld(f"The lease of {_names(block)} is over.", name=_names(block))
+    for hold in block.holds:
+        hold.raise_if_lost()
+    await _extend(block.spec.store.port(block.runtime), block.holds, expire)
+
+
+async def _extend(port: Port, holds: list[Hold], expire: float | None) -> None:
+    claims = [hold.claim if expire is None else replace(hold.claim, expire=expire) for hold in holds]
+    since = now()
+    losses = await _twice(lambda: port.extend(claims))
+    for hold, claim, loss in zip(holds, claims, losses, strict=True):
+        if loss is None:
+            hold.renewed(since, claim.expire)
+        else:
+            hold.lose(loss)
+        hold.raise_if_lost()
+
+
+async def detach(block: Block, transit: float) -> str:
+    """Exchange the owner of every name for a string that ``attach`` understands."""
+    if not block.alive:
+        raise NotHeld(f"The lease of {_names(block)} is over.", name=_names(block))
+    if block.nested or any(hold.depth > 1 for hold in block.own):
+        raise ConfigurationError(
+            f"The lock {_names(block)} is held by several blocks of this call chain: detach it from the outermost, alone."
+        )
+    for hold in block.own:
+        hold.raise_if_lost()
+    spec, secret = block.spec, new_token()
+    ticket = [spec.store.alias, [[hold.name, hold.fence] for hold in block.own], spec.expire, spec.renew, secret]
+    text = base64.urlsafe_b64encode(json.dumps(ticket).encode()).decode()
+    if not block.begin_end():
+        raise NotHeld(f"The lease of {_names(block)} is over.", name=_names(block))
+    await block.runtime.finish(_hand_over(block, proof(text), transit))
+    return text
+
+
+async def _hand_over(block: Block, transit_token: str, transit: float) -> None:
+    if block.stop_renewing is not None:
+        block.stop_renewing()
+    port = block.spec.store.port(block.runtime)
+    for hold in block.own:
+        if not hold.begin_release():
+            raise hold.lost_error()
+        loss = await _twice(partial(port.detach, hold.claim, transit_token, transit))
+        if loss is not None:
+            hold.lose(loss)
+            raise hold.lost_error()
+        hold.released()
+
+
+async def attach(block: Block, text: str) -> None:
+    """Take on the names of the block from a transit string: all of them, or ``NotHeld``."""
+    spec = block.spec
+    port = spec.store.port(block.runtime)
+    try:
+        for name in spec.names:
+            claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what).dumps())
+            try:
+                granted = await _twice(partial(port.attach, claim, proof(text)))
+            except BaseException:
+                await block.runtime.finish(_undo(port, claim))
+                raise
+            if granted is None:
+                raise NotHeld(
+                    f"The lock {name!r} cannot be taken on: the string was used before, came too late or was altered.",
+                    name=name,
+                )
+            block.own.append(Hold(spec.store, claim, granted))
+        watchdog.tend(block)
+    except BaseException:
+        block.begin_end()
+        await block.runtime.finish(_give_back(block, port))
+        raise
+    block.enter()
+
+
+def proof(text: str) -> str:
+    """What the store keeps of a transit string. A digest of all of it, so that an altered string proves nothing."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+async def _twice(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask again, once, if the answer did not come: every verb may be sent twice (law 3)."""
+    try:
+        return await ask()
+    except BackendUnavailable:
+        return await ask()
+
+
+def _names(block: Block) -> str:
+    return ", ".join(repr(name) for name in block.spec.names)

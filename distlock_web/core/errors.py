@@ -1,0 +1,63 @@
+"""What can go wrong, as types. A class's docstring is its default message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class DistLockError(Exception):
+    """A distributed lock failed."""
+
+    def __init__(self, message: str | None = None, *, name: str | None = None) -> None:
+        text = message or (type(self).__doc__ or "").strip().partition("\n")[0]
+        super().__init__(text)
+        self.name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Celery and multiprocessing pickle exceptions, and BaseException's own way loses keyword arguments.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls: type[DistLockError], args: tuple[Any, ...], state: dict[str, Any]) -> DistLockError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class ConfigurationError(DistLockError, ValueError):
+    """A setting, an option or a call is wrong; the message names it and says what would be right."""
+
+
+class LockBusy(DistLockError):
+    """Somebody else holds the lock."""
+
+    def __init__(
+        self, message: str | None = None, *, name: str | None = None, retry_after: float = 0.0
+    ) -> None:
+        super().__init__(message, name=name)
+        #: Seconds after which the present holder's lease ends unless it is renewed.
+        self.retry_after = retry_after
+
+
+class NotHeld(DistLockError):
+    """This lease has already been released or handed over."""
+
+
+class LeaseLost(DistLockError):
+    """The lock was lost while its block was still running."""
+
+    def __init__(
+        self, message: str | None = None, *, name: str | None = None, reason: str | None = None
+    ) -> None:
+        super().__init__(message, name=name)
+        #: ``expired``, ``taken``, ``revoked``, ``unreachable``, ``ended`` or ``forked``.
+        self.reason = reason
+
+
+class BackendUnavailable(DistLockError):
+    """The store of the locks does not answer."""
+
+
+class StaleFence(DistLockError):
+    """A newer holder has written here: this write came too late and was refused."""

@@ -1,0 +1,240 @@
+"""Key templates → lock names. Pure: no store, no framework.
+
+A name is readable, of bounded length, and cannot be forged: what a stranger puts into a value can neither add a
+separator nor imitate another key. A name never contains a brace, so a store may use braces for its own purposes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import string
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from .errors import ConfigurationError
+
+#: A format string over the function's arguments, a callable with the function's signature, or several of these.
+Key: TypeAlias = "str | Callable[..., Any] | Iterable[str | Callable[..., Any]]"
+
+#: The longest name, in bytes; a longer one keeps its beginning and ends in a digest of the whole.
+LONGEST = 200
+
+# '%' is what escapes, '~' begins the digest of a shortened name; braces belong to the store.
+_RESERVED = frozenset("{}%~")
+_PLAIN = frozenset("_-.@+")
+
+
+def literal(text: str) -> str:
+    """A whole key, or the fixed part of a template, made fit for a name."""
+    if text.isalnum() and text.isascii():
+        return text
+    return "".join(_escape(char) if char in _RESERVED or _unprintable(char) else char for char in text)
+
+
+def value(text: str, separators: str = ":") -> str:
+    """A value from outside: everything but letters, digits and ``_ - . @ +`` is escaped, and so are the separators."""
+    if text.isalnum() and text.isascii():
+        return text
+    return "".join(
+        char if (char.isalnum() or char in _PLAIN) and char not in separators else _escape(char) for char in text
+    )
+
+
+def shorten(name: str) -> str:
+    """A name of bounded length. Two different names stay different (SHA-256)."""
+    data = name.encode("utf-8", "surrogatepass")
+    if len(data) <= LONGEST:
+        return name
+    digest = hashlib.sha256(data).hexdigest()[:40]
+    return data[: LONGEST - 41].decode("utf-8", "ignore") + "~" + digest
+
+
+def _escape(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
+
+
+def _unprintable(char: str) -> bool:
+    return char != " " and not char.isprintable()
+
+
+def whole(key: object) -> str:
+    """A key that was given as it is, to ``lock(...)``."""
+    if not isinstance(key, str) or not key:
+        raise ConfigurationError(f"A lock's key is a string that is not empty, not {key!r}.")
+    return literal(key)
+
+
+class Template:
+    """A format string over a function's arguments: ``order:{order_id}``, ``cart:{request.user.pk}``.
+
+    Checked when it is made: a field that the function cannot fill is refused at import, not at the first request.
+    """
+
+    def __init__(self, text: str, signature: inspect.Signature, function: str) -> None:
+        self.text = text
+        self.function = function
+        if not text:
+            raise ConfigurationError(f"{function}: the key is empty. Leave it out to use the function's name.")
+        try:
+            self.parts = list(string.Formatter().parse(text))
+        except ValueError as error:
+            raise ConfigurationError(f"{function}: the key {text!r} is not a format string: {error}.") from error
+        known = signature.parameters
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+        for field in self.fields():
+            root = _root(field)
+            if not root:
+                raise ConfigurationError(f"{function}: the key {text!r} has a field without a name.")
+            if root not in known and not takes_any:
+                names = ", ".join(known) or "none"
+                raise ConfigurationError(
+                    f"{function}: the key {text!r} names {root!r}, which is no argument of it (it has: {names})."
+                )
+        self._check_separated()
+        self.separators = "".join({char for fixed, *_ in self.parts for char in fixed if not char.isalnum()} | {":"})
+
+    def fields(self) -> Iterator[str]:
+        for _, field, spec, _ in self.parts:
+            if field is not None:
+                if spec and "{" in spec:
+                    raise ConfigurationError(f"{self.function}: the key {self.text!r} nests fields.")
+                yield field
+
+    def _check_separated(self) -> None:
+        seen = False
+        for fixed, field, *_ in self.parts:
+            if field is None:
+                continue
+            if seen and all(char.isalnum() for char in fixed):
+                raise ConfigurationError(
+                    f"{self.function}: the key {self.text!r} needs a separator such as ':' between its fields, "
+                    f"or two different calls could mean one lock."
+                )
+            seen = True
+
+    async def name(self, arguments: Mapping[str, Any], asynchronous: bool) -> str:
+        pieces = []
+        for fixed, field, spec, conversion in self.parts:
+            pieces.append(literal(fixed))
+            if field is not None:
+                found = await self._lookup(field, arguments, asynchronous)
+                pieces.append(value(self._text(found, field, spec, conversion), self.separators))
+        return "".join(pieces)
+
+    async def _lookup(self, field: str, arguments: Mapping[str, Any], asynchronous: bool) -> Any:
+        root, rest = _split(field)
+        try:
+            found = arguments[root]
+            for is_attribute, step in rest:
+                if not is_attribute:
+                    found = found[step]
+                    continue
+                # Django's convention: `request.user` reads the database, `await request.auser()` is its async twin.
+                twin = getattr(found, f"a{step}", None) if asynchronous else None
+                found = await twin() if inspect.iscoroutinefunction(twin) else getattr(found, str(step))
+        except (KeyError, AttributeError, IndexError, TypeError) as error:
+            raise ConfigurationError(
+                f"{self.function}: the field {{{field}}} of the key {self.text!r} cannot be filled: "
+                f"{type(error).__name__}: {error}."
+            ) from error
+        return found
+
+    def _text(self, found: Any, field: str, spec: str | None, conversion: str | None) -> str:
+        if found is None:
+            raise ConfigurationError(
+                f"{self.function}: the field {{{field}}} of the key {self.text!r} is None; "
+                f"everybody without a value would share one lock."
+            )
+        plain = type(found)
+        if plain.__str__ is object.__str__ and plain.__repr__ is object.__repr__ and plain.__format__ is object.__format__:
+            raise ConfigurationError(
+                f"{self.function}: the field {{{field}}} of the key {self.text!r} is a {plain.__name__} object, whose "
+                f"text differs in every process: name an attribute of it."
+            )
+        formatter = string.Formatter()
+        return formatter.format_field(formatter.convert_field(found, conversion), spec or "")
+
+
+def _split(field: str) -> tuple[str, list[tuple[bool, str | int]]]:
+    from _string import formatter_field_name_split  # what string.Formatter itself uses
+
+    root, rest = formatter_field_name_split(field)
+    return str(root), list(rest)
+
+
+def _root(field: str) -> str:
+    return _split(field)[0]
+
+
+class Keys:
+    """What a decorator's ``key`` says, bound to its function: one or several templates or callables."""
+
+    def __init__(self, key: Key | None, function: Callable[..., Any], *, asynchronous: bool) -> None:
+        self.function = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
+        self.asynchronous = asynchronous
+        self.signature = _signature(function)
+        if key is None:
+            key = literal(self.function).replace("<locals>.", "")
+        items = [key] if isinstance(key, str) or callable(key) else list(key)
+        if not items:
+            raise ConfigurationError(f"{self.function}: the list of keys is empty.")
+        self.makers = [self._maker(item) for item in items]
+        self.fixed = self._fixed()
+
+    def _maker(self, item: str | Callable[..., Any]) -> Template | Callable[..., Any]:
+        if isinstance(item, str):
+            return Template(item, self.signature, self.function)
+        if not callable(item):
+            raise ConfigurationError(f"{self.function}: a key is a string or a callable, not {item!r}.")
+        if inspect.iscoroutinefunction(item) and not self.asynchronous:
+            raise ConfigurationError(f"{self.function}: an async key function needs an async function to be locked.")
+        return item
+
+    def _fixed(self) -> tuple[str, ...] | None:
+        """The names, where they are the same for every call."""
+        texts = []
+        for maker in self.makers:
+            if not isinstance(maker, Template) or any(True for _ in maker.fields()):
+                return None
+            texts.append("".join(literal(fixed) for fixed, *_ in maker.parts))
+        return tuple(texts)
+
+    async def names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
+        """The keys of one call, escaped, without a prefix."""
+        if self.fixed is not None:
+            return self.fixed
+        bound: Mapping[str, Any] | None = None
+        found = []
+        for maker in self.makers:
+            if isinstance(maker, Template):
+                if bound is None:
+                    bound = self._bind(args, kwargs)
+                found.append(await maker.name(bound, self.asynchronous))
+            else:
+                found.extend(await self._called(maker, args, kwargs))
+        return tuple(found)
+
+    async def _called(self, maker: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+        made = maker(*args, **kwargs)
+        if isinstance(made, Awaitable):
+            made = await made
+        made = [made] if isinstance(made, str) or made is None else list(made)
+        if not made or any(not isinstance(key, str) or not key for key in made):
+            raise ConfigurationError(f"{self.function}: the key function gave {made!r}; a key is a non-empty string.")
+        return [literal(key) for key in made]
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        bound = self.signature.bind(*args, **kwargs)  # a TypeError here is the caller's, as without us
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
+        for parameter in self.signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                arguments.update(arguments.pop(parameter.name))
+        return arguments
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    # method_decorator hands us a partial of a bound method that claims to be the method itself (__wrapped__), and
+    # would make us expect a `self` that never comes.
+    return inspect.signature(function, follow_wrapped=not hasattr(function, "func"))

@@ -1,0 +1,157 @@
+"""What truly differs between threads and asyncio, in pairs; and ``drive``, which runs the one source for threads.
+
+The algorithm (engine.py) is written once, as coroutines. Asyncio awaits them. Threads run them to the end with
+``drive``: their ports are ``async def`` that block and never suspend, so one ``send`` finishes the coroutine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import threading
+import time
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+if hasattr(time, "CLOCK_BOOTTIME"):
+
+    def now() -> float:
+        """Seconds on a clock that never jumps and runs on while the machine sleeps, as the store's leases do."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+else:  # pragma: no cover - macOS, Windows
+    now = time.monotonic
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, and return what it returns."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("a blocking port suspended: it may await nothing but other blocking ports")
+
+
+class Process:
+    """This process's name among the waiters of all, and a count of forks: what a child inherits is not its own."""
+
+    ident = secrets.token_hex(8)
+    generation = 0
+
+    @classmethod
+    def forked(cls) -> None:
+        cls.ident = secrets.token_hex(8)
+        cls.generation += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Process.forked)
+
+
+def new_token() -> str:
+    """A token for one acquisition: the process to wake (16 hex digits), and 96 bits that nobody can guess."""
+    return Process.ident + secrets.token_hex(12)
+
+
+class Parker(Protocol):
+    """A bed for one sleeper. A wake-up that comes before the sleep is not lost."""
+
+    async def park(self, seconds: float | None) -> bool:
+        """Sleep until woken (True) or until the time is over (False)."""
+
+    def unpark(self) -> None:
+        """Wake the sleeper; from any thread."""
+
+
+class ThreadParker:
+    __slots__ = ("_gate",)
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    async def park(self, seconds: float | None) -> bool:
+        return self._gate.acquire(timeout=-1 if seconds is None else min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+
+    def unpark(self) -> None:
+        try:
+            self._gate.release()
+        except RuntimeError:  # woken already: one wake-up is enough
+            pass
+
+
+class TaskParker:
+    __slots__ = ("_event", "_loop")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    async def park(self, seconds: float | None) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+    def unpark(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:  # the loop has closed, and its sleepers with it
+            pass
+
+
+class Runtime(Protocol):
+    def parker(self) -> Parker: ...
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to the end even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
+
+
+class Threads:
+    """Blocking callers, in any thread."""
+
+    def parker(self) -> Parker:
+        return ThreadParker()
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        return await work
+
+
+class Tasks:
+    """Callers in an event loop."""
+
+    def parker(self) -> Parker:
+        return TaskParker()
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(work)
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError as error:
+                if not task.done():
+                    cancelled = error
+            except BaseException:  # noqa: S110 - it is the task's own: raised below, by result()
+                pass
+        if cancelled is not None:
+            if not task.cancelled():
+                task.exception()  # seen: the cancellation is what the caller must hear of
+            raise cancelled
+        return task.result()
+
+
+THREADS = Threads()
+TASKS = Tasks()
+
+
+def in_event_loop() -> bool:
+    """Whether the running thread is inside an event loop, where a blocking call would stop every other task."""
+    return asyncio._get_running_loop() is not None

@@ -1,0 +1,209 @@
+"""The watchdog: one thread per process renews every lease that asked for it, and sees to it that a loss is told.
+
+A lease is renewed at a third of its ``expire`` (the seeds' v7, Redisson). Leases that are due at nearly the same time
+share one request per store, on connections of their own. A store that does not answer makes a lease unsure, and its
+deadline makes it lost. The thread starts with the first lease and ends with the last; a forked child starts its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .block import Block
+from .errors import DistLockError
+from .hold import Hold
+from .runtime import drive, now
+
+if TYPE_CHECKING:
+    from .registry import Store
+
+logger = logging.getLogger("distlock_web")
+
+#: Seconds that the idle thread stays before it ends: starting one costs more than a sleep.
+LINGER = 1.0
+#: Leases in one request: the server runs a script alone, so one must not be long.
+BATCH = 500
+
+
+class Tended:
+    """A hold that the watchdog looks after: renewed until ``until``, or only watched for its deadline."""
+
+    __slots__ = ("alive", "due", "hold", "renew", "until")
+
+    def __init__(
+        self, hold: Hold, renew: bool, until: float | None = None, alive: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.hold = hold
+        self.renew = renew
+        self.until = until
+        self.alive = alive
+        self.due = hold.deadline
+        self.schedule()
+
+    @property
+    def period(self) -> float:
+        return self.hold.claim.expire / 3
+
+    def schedule(self) -> None:
+        self.due = min(now() + self.period, self.hold.deadline) if self.renew else self.hold.deadline
+
+
+class Watchdog:
+    """The thread and what it tends. All state behind one condition; the network is used outside of it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._tended: set[Tended] = set()
+        self._thread: threading.Thread | None = None
+        self._next = float("inf")
+
+    def add(self, tended: Sequence[Tended]) -> None:
+        with self._changed:
+            self._tended.update(tended)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="distlock-watchdog", daemon=True)
+                self._thread.start()
+            elif min(item.due for item in tended) < self._next:
+                self._changed.notify()
+
+    def remove(self, tended: Sequence[Tended]) -> None:
+        with self._changed:
+            self._tended.difference_update(tended)
+
+    def _run(self) -> None:
+        idle_since = now()
+        while True:
+            with self._changed:
+                moment = now()
+                if self._tended:
+                    idle_since = moment
+                elif moment - idle_since >= LINGER:
+                    self._thread = None
+                    return
+                self._next = min((item.due for item in self._tended), default=idle_since + LINGER)
+                if self._next > moment:
+                    self._changed.wait(self._next - moment)
+                # Whoever is due within half a period comes along: a thousand leases make a few requests, not a thousand.
+                moment = now()
+                due = [
+                    item
+                    for item in self._tended
+                    if item.due <= moment or (item.renew and item.due <= moment + item.period / 2)
+                ]
+                if not any(item.due <= moment for item in due):
+                    continue
+            try:
+                self._tend(due)
+            except Exception:
+                # A bug here must not end the renewal of every lease in the process.
+                logger.exception("The watchdog failed; it goes on")
+                self._postpone(due)
+
+    def _tend(self, due: list[Tended]) -> None:
+        by_store: defaultdict[Store, list[Tended]] = defaultdict(list)
+        for item in due:
+            if item.hold.state not in ("held", "unsure"):  # looking at the state is what tells of a loss
+                self.remove([item])
+            elif item.renew and self._wanted(item):
+                by_store[item.hold.store].append(item)
+            else:
+                item.renew = False  # from now on it is only watched, to its deadline
+                item.schedule()
+        for store, items in by_store.items():
+            for first in range(0, len(items), BATCH):
+                self._renew(store, items[first : first + BATCH])
+
+    def _wanted(self, item: Tended) -> bool:
+        if not item.alive():
+            logger.warning("Lock %s: its holder has ended without releasing it; no longer renewed.", item.hold.name)
+            return False
+        return item.until is None or now() < item.until
+
+    def _renew(self, store: Store, items: list[Tended]) -> None:
+        since = now()
+        patience = max(0.05, min(item.hold.deadline for item in items) - since)
+        try:
+            losses = drive(store.renewing().extend([item.hold.claim for item in items], patience))
+        except DistLockError as error:
+            logger.warning("%d locks could not be renewed, trying again: %s", len(items), error)
+            self._postpone(items)
+            return
+        for item, loss in zip(items, losses, strict=True):
+            if loss is None:
+                item.hold.renewed(since, item.hold.claim.expire)
+                item.schedule()
+            elif item.hold.state in ("held", "unsure"):
+                # Not ours: unless it is being released at this moment, it is lost.
+                item.hold.lose(loss)
+                self.remove([item])
+
+    def _postpone(self, items: Sequence[Tended]) -> None:
+        moment = now()
+        for item in items:
+            item.hold.doubt()
+            item.due = min(moment + max(0.05, item.period / 4), max(item.hold.deadline, moment + 0.001))
+
+
+_watchdog = Watchdog()
+
+
+def _forked() -> None:
+    global _watchdog
+    _watchdog = Watchdog()  # the thread, and perhaps a lock it held, stayed in the parent
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def tend(block: Block) -> None:
+    """Renew the block's holds if it asked for it, and watch those of which a loss is to be told."""
+    spec = block.spec
+    if spec.on_lost == "cancel":
+        block.cancel_when_lost()
+    elif callable(spec.on_lost):
+        block.tell_when_lost(lambda callback=spec.on_lost: callback(block))
+    elif not spec.renew:
+        return
+    until = now() + spec.renew_for if spec.renew_for is not None else None
+    watch(block, [Tended(hold, spec.renew, until, _holder_alive()) for hold in block.holds])
+
+
+def watch(block: Block, tended: Sequence[Tended]) -> None:
+    watchdog = _watchdog
+    block.stop_renewing = lambda: watchdog.remove(tended)
+    watchdog.add(tended)
+
+
+@contextmanager
+def keeping(holds: Sequence[Hold]) -> Iterator[None]:
+    """Keep the locks that are held already while the caller waits for a further one."""
+    if not holds:
+        yield
+        return
+    tended = [Tended(hold, renew=True) for hold in holds]
+    _watchdog.add(tended)
+    try:
+        yield
+    finally:
+        _watchdog.remove(tended)
+
+
+def _holder_alive() -> Callable[[], bool]:
+    """Whether the task or thread that runs now is still running: a dead holder's lease must not be renewed for ever."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return threading.current_thread().is_alive
+    if task is None or getattr(task.get_coro(), "__name__", "") in ("aacquire", "atry_acquire"):
+        # Taken through wait_for or create_task: this task ends with the acquisition, the lease does not.
+        return lambda: True
+    return lambda: not task.done()
