@@ -1,0 +1,67 @@
+"""What a client is told when a request cannot run under its lock: pure values; each framework makes its response of them.
+
+A busy lock is a 409 with an honest ``Retry-After``, a store that does not answer is a 503. Neither names the lock: its key
+may hold what is nobody's business. JSON is RFC 9457 (problem details).
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from dataclasses import dataclass
+
+from .errors import BackendUnavailable, LockBusy
+
+#: In the order in which a framework should offer them to the client; the first is the default.
+OFFERED = ("text/html", "application/problem+json", "application/json")
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem;color:#222}}
+h1{{font-size:1.4rem}}small{{color:#667}}</style></head>
+<body><h1>{title}</h1><p>{detail}</p><p><small>Request {request_id}</small></p></body>
+</html>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    status: int
+    title: str
+    detail: str
+    retry_after: int | None  #: whole seconds
+    request_id: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers beside the content type; an answer that will soon be different is not stored."""
+        headers = {"Cache-Control": "no-store"}
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(self.retry_after)
+        return headers
+
+    def body(self, media_type: str | None) -> tuple[str, str]:
+        """Content type and text, in the media type that the client prefers among :data:`OFFERED`."""
+        if media_type not in OFFERED[1:]:
+            fields = {"title": self.title, "detail": self.detail, "request_id": self.request_id}
+            return "text/html; charset=utf-8", _PAGE.format(**{k: html.escape(v) for k, v in fields.items()})
+        problem: dict[str, object] = {
+            "type": "about:blank", "title": self.title, "status": self.status, "detail": self.detail,
+            "request_id": self.request_id,
+        }  # fmt: skip
+        if self.retry_after is not None:
+            problem["retry_after"] = self.retry_after
+        return "application/problem+json", json.dumps(problem)
+
+
+def refusal(error: LockBusy | BackendUnavailable, request_id: str) -> Refusal:
+    """The answer to a request that was refused with this error."""
+    if isinstance(error, LockBusy):
+        retry_after = max(1, math.ceil(error.retry_after))
+        times = "in a second" if retry_after == 1 else f"in {retry_after} seconds"
+        detail = f"The same thing is being done at this moment. Please try again {times}."
+        return Refusal(409, "Already in progress", detail, retry_after, request_id)
+    detail = "This cannot be done safely at the moment. Please try again later."
+    return Refusal(503, "Temporarily unavailable", detail, None, request_id)
