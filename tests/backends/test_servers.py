@@ -1,0 +1,69 @@
+"""The servers that the other tests rely on do what they say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from distlock_web.testing import servers
+from distlock_web.testing.servers import RedisServer, ServerMissing, redis_program, required
+
+MakeRedis = Callable[..., RedisServer]
+
+
+def test_a_server_answers_keeps_its_port_and_is_gone_afterwards(make_redis: MakeRedis) -> None:
+    server = make_redis(unix_socket=True)
+    with redis.Redis.from_url(server.url) as client:
+        client.set("x", 1)
+    port, first = server.port, server.pid
+    server.restart()
+    assert (server.port, server.pid != first) == (port, True)
+    with redis.Redis(unix_socket_path=server.socket_path) as client:
+        assert client.get("x") is None
+    last = server.pid
+    server.stop()
+    server.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(last, 0)
+
+
+def test_a_paused_server_does_not_answer_and_can_be_stopped(make_redis: MakeRedis) -> None:
+    server = make_redis()
+    with redis.Redis.from_url(server.url, socket_timeout=0.2, retry=None) as client:
+        server.pause()
+        with pytest.raises(redis.TimeoutError):
+            client.ping()
+        server.resume()
+    with redis.Redis.from_url(server.url) as client:
+        assert client.ping()
+    server.pause()
+    server.stop()
+
+
+def test_a_server_with_a_password(make_redis: MakeRedis) -> None:
+    server = make_redis("--requirepass", "secret")
+    with redis.Redis.from_url(server.url) as client, pytest.raises(redis.AuthenticationError):
+        client.ping()
+
+
+def test_a_server_that_cannot_start_says_why(make_redis: MakeRedis) -> None:
+    with pytest.raises(RuntimeError, match="nonsense"):
+        make_redis("--nonsense", "yes")
+
+
+def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers.shutil, "which", lambda name, path=None: None)
+    monkeypatch.setattr(servers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ServerMissing, match="redis-server"):
+        redis_program()
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"), [("", False), ("all", True), ("redis", True), ("zookeeper, redis", True), ("mariadb", False)]
+)
+def test_which_servers_are_required(asked: str, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTLOCK_REQUIRE_SERVERS", asked)
+    assert required("redis") is wanted

@@ -1,0 +1,102 @@
+"""Servers and clean state for every test.
+
+A server that is missing skips its tests and says so; with DISTLOCK_REQUIRE_SERVERS (all, or names) it fails them, so
+that CI cannot become green by skipping. Each pytest-xdist worker starts its own servers.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from distlock_web import configure
+from distlock_web.core import registry, request_id
+from distlock_web.testing.servers import RedisServer, ServerMissing, redis_program, required
+
+
+def require_redis() -> None:
+    """Skip, or fail where servers are required, unless there is a redis-server to start."""
+    try:
+        redis_program()
+    except ServerMissing as missing:
+        if required("redis"):
+            pytest.fail(f"{missing} (DISTLOCK_REQUIRE_SERVERS forbids to skip)", pytrace=False)
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(autouse=True)
+def _clean_process() -> Iterator[None]:
+    """No test sees the stores or the request id of another one, and none leaves a listening thread behind."""
+    before = registry._configured
+    url = os.environ.pop("DISTLOCK_URL", None)
+    request_id.clear()
+    yield
+    request_id.clear()
+    if url is not None:
+        os.environ["DISTLOCK_URL"] = url
+    for configured in {registry._configured, before} - {None}:
+        configured.close()
+    registry._configured = before
+    leaked = _listeners_after(5.0)
+    if leaked:
+        pytest.fail(f"threads left behind after the stores were closed: {', '.join(leaked)}")
+
+
+def _listeners_after(patience: float) -> list[str]:
+    # The watchdog's thread may linger: it belongs to the process, not to a store.
+    until = time.monotonic() + patience
+    while True:
+        names = [thread.name for thread in threading.enumerate() if thread.name.startswith("distlock-")]
+        names = [name for name in names if name != "distlock-watchdog"]
+        if not names or time.monotonic() > until:
+            return names
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One Redis for the whole session; tests that pause, stop or configure one use ``make_redis``."""
+    require_redis()
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The URL of an empty Redis."""
+    import redis
+
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+        client.script_flush()
+    return redis_server.url
+
+
+@pytest.fixture
+def redis_store(redis_url: str) -> str:
+    """The default store is an empty Redis; gives its URL."""
+    configure({"default": {"BACKEND": "redis", "LOCATION": redis_url}})
+    return redis_url
+
+
+@pytest.fixture
+def memory_store() -> None:
+    """The default store is an empty memory backend."""
+    configure({"default": {"BACKEND": "memory"}})
+
+
+@pytest.fixture
+def make_redis() -> Iterator[Callable[..., RedisServer]]:
+    """Start a Redis for this test alone: ``make_redis("--requirepass", "secret")``."""
+    require_redis()
+    with ExitStack() as servers:
+
+        def start(*args: str, unix_socket: bool = False) -> RedisServer:
+            return servers.enter_context(RedisServer(*args, unix_socket=unix_socket))
+
+        yield start
