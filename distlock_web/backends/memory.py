@@ -55,7 +55,9 @@ class MemoryBackend:
     def __init__(self, config: StoreConfig, pool: Any = None) -> None:
         if config.options:
             raise ConfigurationError(
-                unknown(f"DISTLOCK[{config.alias!r}]: the memory backend has the option", next(iter(config.options)), ())
+                unknown(
+                    f"DISTLOCK[{config.alias!r}]: the memory backend has the option", next(iter(config.options)), ()
+                )
             )
         self._table = _Table()
         self._blocking = MemoryPort(self._table, THREADS)

@@ -20,9 +20,7 @@ BACKENDS = {
 LONGEST = 315_360_000.0
 
 
-def seconds(
-    given: object, what: str, *, zero: bool = False, none: bool = False, minimum: float = 0.0
-) -> float | None:
+def seconds(given: object, what: str, *, zero: bool = False, none: bool = False, minimum: float = 0.0) -> float | None:
     """A time that cannot mislead, or ``ConfigurationError`` with the name of the setting and what would be right."""
     if given is None and none:
         return None
@@ -100,9 +98,7 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
         renew=flag(given.get("RENEW", False), f'{what}["RENEW"]'),
         on_busy=policy(given.get("ON_BUSY", "raise"), f'{what}["ON_BUSY"]', "raise", "skip"),
         on_lost=policy(given.get("ON_LOST", "raise"), f'{what}["ON_LOST"]', "raise", "warn", "cancel"),
-        on_backend_error=policy(
-            given.get("ON_BACKEND_ERROR", "raise"), f'{what}["ON_BACKEND_ERROR"]', "raise", "open"
-        ),
+        on_backend_error=policy(given.get("ON_BACKEND_ERROR", "raise"), f'{what}["ON_BACKEND_ERROR"]', "raise", "open"),
         options=MappingProxyType(dict(options)),
     )
 

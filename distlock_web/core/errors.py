@@ -32,9 +32,7 @@ class ConfigurationError(DistLockError, ValueError):
 class LockBusy(DistLockError):
     """Somebody else holds the lock."""
 
-    def __init__(
-        self, message: str | None = None, *, name: str | None = None, retry_after: float = 0.0
-    ) -> None:
+    def __init__(self, message: str | None = None, *, name: str | None = None, retry_after: float = 0.0) -> None:
         super().__init__(message, name=name)
         #: Seconds after which the present holder's lease ends unless it is renewed.
         self.retry_after = retry_after
@@ -47,9 +45,7 @@ class NotHeld(DistLockError):
 class LeaseLost(DistLockError):
     """The lock was lost while its block was still running."""
 
-    def __init__(
-        self, message: str | None = None, *, name: str | None = None, reason: str | None = None
-    ) -> None:
+    def __init__(self, message: str | None = None, *, name: str | None = None, reason: str | None = None) -> None:
         super().__init__(message, name=name)
         #: ``expired``, ``taken``, ``revoked``, ``unreachable``, ``ended`` or ``forked``.
         self.reason = reason

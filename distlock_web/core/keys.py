@@ -147,7 +147,11 @@ class Template:
                 f"everybody without a value would share one lock."
             )
         plain = type(found)
-        if plain.__str__ is object.__str__ and plain.__repr__ is object.__repr__ and plain.__format__ is object.__format__:
+        if (
+            plain.__str__ is object.__str__
+            and plain.__repr__ is object.__repr__
+            and plain.__format__ is object.__format__
+        ):
             raise ConfigurationError(
                 f"{self.function}: the field {{{field}}} of the key {self.text!r} is a {plain.__name__} object, whose "
                 f"text differs in every process: name an attribute of it."

@@ -69,7 +69,7 @@ def held(registry: Registry, search: str = "") -> Listing:
 
 
 def named(registry: Registry, name: str) -> Listing:
-    """The held locks of this name, given with or without the store's prefix: at most one in each store."""
+    """The held locks of this name, given with or without the store's prefix."""
     everything = held(registry)
     rows = [row for row in everything.rows if row.lock.name in (name, registry.store(row.alias).config.prefix + name)]
     return Listing(rows, everything.troubles)

@@ -1,0 +1,67 @@
+"""Locks in Redis (6.2 or newer) or Valkey: ``"BACKEND": "redis"``. See docs/redis.md."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import redis
+
+from ...core.backend import Capabilities
+from ...core.config import StoreConfig
+from ...core.runtime import TASKS, THREADS
+from .listener import Listener
+from .options import address
+from .port import RedisPort
+from .wire import LoopWire, Wire
+
+
+class RedisBackend:
+    """One server: a pool of connections for threads, one connection per event loop, one for renewals, one to listen on."""
+
+    capabilities = Capabilities(fencing=True, queue=True, listing=True, min_expire=0.01)
+
+    def __init__(self, config: StoreConfig, pool: redis.ConnectionPool | None = None) -> None:
+        self._address = address(config, pool)
+        self._index = f"{config.prefix}~held"  # no lock's name has a '~' there: keys.py escapes it
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._listener = Listener(self._address)
+        self._wire = Wire(self._address)
+        self._renewal_wire = Wire(self._address)
+        self._loops: dict[asyncio.AbstractEventLoop, tuple[LoopWire, RedisPort]] = {}
+        self._blocking = RedisPort(self._wire, self._listener, THREADS, self._index)
+        self._renewing = RedisPort(self._renewal_wire, self._listener, THREADS, self._index)
+
+    def blocking(self) -> RedisPort:
+        return self._blocking
+
+    def renewing(self) -> RedisPort:
+        return self._renewing
+
+    def concurrent(self) -> RedisPort:
+        loop = asyncio.get_running_loop()
+        found = self._loops.get(loop)
+        if found is None:
+            with self._lock:
+                for closed in [other for other in self._loops if other.is_closed()]:
+                    del self._loops[closed]
+                way = LoopWire(self._address)
+                found = self._loops[loop] = way, RedisPort(way, self._listener, TASKS, self._index)
+        return found[1]
+
+    def close(self) -> None:
+        self._listener.close()
+        self._wire.close()
+        self._renewal_wire.close()
+        with self._lock:
+            loops, self._loops = self._loops, {}
+        for loop, (way, _) in loops.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(way.close)
+
+    def forget(self) -> None:
+        # The sockets are the parent's, too: redis-py closes a child's copy without saying good-bye to the server.
+        self._start()

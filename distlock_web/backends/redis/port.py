@@ -1,0 +1,122 @@
+"""The port: each verb of the contract is one script, and the waiting is the listener's. One source for both colours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from ...core.backend import Busy, Claim, Granted, HeldLock, Loss
+from ...core.runtime import Runtime, now
+from .listener import Listener
+from .scripts import ATTACH, DETACH, EXTEND, INSPECT, NAMES, RELEASE, REVOKE, TAKE, WITHDRAW, Keys, Script, lock_keys
+from .wire import Reply
+
+_LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
+
+#: Seconds after the store's own time that a sleeper asks again: a millisecond too early would be a question too many.
+LATE = 0.002
+
+
+class Way(Protocol):
+    """How scripts reach the server: ``wire.Wire`` or ``wire.LoopWire``."""
+
+    async def run(
+        self, script: Script, keys: Keys, args: tuple[str | int, ...] = (), patience: float | None = None
+    ) -> Reply: ...
+
+
+class RedisPort:
+    def __init__(self, way: Way, listener: Listener, runtime: Runtime, index: str) -> None:
+        self.runtime = runtime
+        self._way = way
+        self._listener = listener
+        self._index = index
+
+    async def take(self, claim: Claim, wait: float | None) -> Granted | Busy:
+        if wait == 0:
+            return await self._take(claim, queue=False)
+        listener = self._listener
+        listener.add(claim.token, self.runtime.parker())  # before the request: the wake-up may come before its answer
+        if listener.ready:
+            return await self._take(claim, queue=True)
+        answer = await self._take(claim, queue=False)
+        if isinstance(answer, Granted):
+            return answer
+        # The subscription comes before the place in the queue: nobody may be woken who does not hear.
+        await listener.listen(self.runtime)
+        return await self._take(claim, queue=True)
+
+    async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
+        pause = busy.pause + LATE
+        until = now() + pause
+        parker = self._listener.parker(claim.token)
+        woken = await parker.park(pause if seconds is None else min(pause, seconds))
+        if not woken and now() < until:
+            return busy  # the caller's time is over, the store's is not: there is nothing new to hear
+        return await self._take(claim, queue=True, place=busy.place)
+
+    async def withdraw(self, claim: Claim) -> None:
+        self._listener.remove(claim.token)
+        await self._way.run(WITHDRAW, self._keys(claim.name), (claim.token,))
+
+    async def extend(self, claims: Sequence[Claim], patience: float | None = None) -> list[Loss | None]:
+        keys, args = [self._index], []
+        for claim in claims:
+            keys += [claim.name, f"{{{claim.name}}}:fence"]
+            args += [claim.token, _ms(claim.expire)]
+        answers = await self._way.run(EXTEND, Keys(*keys), tuple(args), patience)
+        return [_LOSSES[answer] for answer in answers]
+
+    async def release(self, claim: Claim, keep: float = 0.0) -> Loss | None:
+        return _LOSSES[await self._way.run(RELEASE, self._keys(claim.name), (claim.token, _ms(keep)))]
+
+    async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
+        return _LOSSES[await self._way.run(DETACH, self._keys(claim.name), (claim.token, transit, _ms(seconds)))]
+
+    async def attach(self, claim: Claim, transit: str) -> Granted | None:
+        since = now()
+        args = (transit, claim.token, _ms(claim.expire), claim.holder)
+        fence = await self._way.run(ATTACH, self._keys(claim.name), args)
+        return Granted(fence, since) if fence else None
+
+    async def inspect(self) -> list[HeldLock]:
+        names = await self._way.run(NAMES, Keys(self._index))
+        held: list[HeldLock] = []
+        for first in range(0, len(names), 500):
+            some = [name.decode() for name in names[first : first + 500]]
+            lines = await self._way.run(INSPECT, Keys(*(key for name in some for key in (name, f"{{{name}}}:queue"))))
+            held += [_held(name, line) for name, line in zip(some, lines, strict=True) if line[4] >= 0]
+        return held
+
+    async def revoke(self, name: str, fence: int) -> bool:
+        return bool(await self._way.run(REVOKE, self._keys(name), (fence,)))
+
+    async def _take(self, claim: Claim, *, queue: bool, place: int = 0) -> Granted | Busy:
+        since = now()
+        args = (claim.token, _ms(claim.expire), int(queue), claim.holder, place or "")
+        answer = await self._way.run(TAKE, self._keys(claim.name), args)
+        if answer[0]:
+            self._listener.remove(claim.token)
+            return Granted(answer[1], since)
+        _, pause, remaining, place = answer
+        return Busy(pause / 1000, remaining / 1000, place)
+
+    def _keys(self, name: str) -> Keys:
+        return lock_keys(name, self._index)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _held(name: str, line: list[object]) -> HeldLock:
+    fence, state, holder, since, remaining, waiters = cast("tuple[bytes, bytes, bytes, bytes, int, int]", tuple(line))
+    return HeldLock(
+        name,
+        int(fence),
+        holder.decode("utf-8", "replace"),
+        int(since) / 1000,
+        remaining / 1000,
+        waiters,
+        state.decode(),
+    )

@@ -1,0 +1,60 @@
+"""The Lua scripts, read from their files once, and how a call of one is written on the wire."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from importlib.resources import files
+
+
+def bulk(value: str | bytes | int) -> bytes:
+    """One argument as Redis reads it (RESP bulk string)."""
+    data = value if isinstance(value, bytes) else str(value).encode()
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+class Script:
+    """One Lua script. It is called by its SHA-1, and by its source where the server does not know it (any more)."""
+
+    __slots__ = ("_by_sha", "_by_source", "name")
+
+    def __init__(self, name: str, *, queue: bool = True) -> None:
+        folder = files(__package__) / "scripts"
+        source = (folder / f"{name}.lua").read_bytes()
+        if queue:
+            source = (folder / "_queue.lua").read_bytes() + b"\n" + source
+        self.name = name
+        sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+        self._by_sha = bulk(b"EVALSHA") + bulk(sha)
+        self._by_source = bulk(b"EVAL") + bulk(source)
+
+    def call(self, keys: Keys, args: tuple[str | int, ...], *, by_source: bool = False) -> bytes:
+        body = self._by_source if by_source else self._by_sha
+        return b"*%d\r\n%b%b%b" % (3 + keys.count + len(args), body, keys.packed, b"".join(map(bulk, args)))
+
+
+class Keys:
+    """The keys of a call, packed once: a lock that is taken often is written often."""
+
+    __slots__ = ("count", "packed")
+
+    def __init__(self, *keys: str) -> None:
+        self.count = len(keys)
+        self.packed = bulk(self.count) + b"".join(map(bulk, keys))
+
+
+@lru_cache(maxsize=4096)
+def lock_keys(name: str, index: str) -> Keys:
+    """The keys of one lock, in the order that ``_queue.lua`` explains. The braces keep them in one cluster slot."""
+    return Keys(name, f"{{{name}}}:queue", f"{{{name}}}:waits", f"{{{name}}}:fence", index)
+
+
+TAKE = Script("take")
+RELEASE = Script("release")
+WITHDRAW = Script("withdraw")
+REVOKE = Script("revoke")
+DETACH = Script("detach")
+ATTACH = Script("attach")
+EXTEND = Script("extend", queue=False)
+INSPECT = Script("inspect", queue=False)
+NAMES = Script("names", queue=False)

@@ -1,0 +1,22 @@
+-- Give the lock back, and to the next in the queue.
+--
+-- ARGV     1 token  2 keep (ms): leave it taken for so long, or '0'
+-- Answers  0 given back, now or by an earlier copy of this; 1 expired, 2 taken, 3 revoked before
+
+local token, keep = ARGV[1], tonumber(ARGV[2])
+
+local lost = loss(token)
+if lost > 0 then
+  return redis.call('HGET', FENCE, 'released') == token and 0 or lost
+end
+if keep > 0 then
+  redis.call('HSET', N, 'state', 'kept')
+  redis.call('PEXPIRE', N, keep)
+  if INDEX ~= '' then
+    redis.call('ZADD', INDEX, now + keep, N)
+    live_at_least(INDEX, keep)
+  end
+else
+  let_go(token)
+end
+return 0
