@@ -67,8 +67,8 @@ def distributed_lockable(
     are those of :func:`distlock_web.lock`.
 
     ``on_busy``: ``"raise"`` ``LockBusy`` (a 409 in a view), ``"skip"`` (log, return None), or a callable
-    ``(error, *args, **kwargs)`` that makes the answer. ``on_backend_error``: ``"raise"`` ``BackendUnavailable`` (a 503),
-    ``"open"`` (go on without a lock; ``current_lease().guarded`` is False), or a callable of the same form.
+    ``(error, *args, **kwargs)`` that makes the answer. ``on_backend_error``: ``"raise"`` ``BackendUnavailable`` (a 503
+    in a view), ``"open"`` (go on without a lock; ``current_lease().guarded`` is False), or a callable of the same form.
 
     Raises ``ConfigurationError`` when it is applied, if the key or an option cannot be right.
     """
@@ -89,7 +89,7 @@ def distributed_lockable(
 
 
 class Guard:
-    """What a decorated function carries, as ``__distlock__``: its keys, its options, its policies. Nothing of a hold."""
+    """What a decorated function carries as ``__distlock__``: keys, options and policies. Nothing of a hold."""
 
     def __init__(
         self,

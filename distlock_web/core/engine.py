@@ -34,7 +34,7 @@ TROUBLE_PAUSE = 0.25
 
 
 async def acquire(block: Block) -> None:
-    """Take or re-enter every name of the block, all or none. Raises ``LockBusy``, ``LeaseLost``, ``BackendUnavailable``."""
+    """Take or re-enter every name of the block, all or none. ``LockBusy``, ``LeaseLost`` or ``BackendUnavailable``."""
     spec = block.spec
     port = spec.store.port(block.runtime)
     clock = _Clock(spec.wait)
@@ -71,7 +71,7 @@ class _Clock:
 async def _take(block: Block, port: Port, name: str, clock: _Clock) -> None:
     """Take one name from the store, waiting in its queue if the caller has time."""
     spec = block.spec
-    claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what).dumps())
+    claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what, spec.expire).dumps())
     queued = clock.wait != 0
     try:
         answer = await _twice(lambda: port.take(claim, clock.left()))
@@ -92,17 +92,17 @@ async def _queue(port: Port, claim: Claim, answer: Granted | Busy, clock: _Clock
     """Wait for our turn. A store that stops answering meanwhile is asked again for one lease, then given up."""
     trouble: float | None = None
     while isinstance(answer, Busy):
-        left = clock.left()
+        left, last = clock.left(), answer
         if left is not None and left <= 0:
-            raise busy(claim.name, answer.remaining)
+            raise busy(claim.name, last.remaining)
         try:
-            answer = await port.wait(claim, answer, left)
+            answer = await port.wait(claim, last, left)
             trouble = None
         except BackendUnavailable:
             trouble = trouble or now()
             if now() - trouble > claim.expire or (left is not None and left <= TROUBLE_PAUSE):
                 raise
-            answer = replace(answer, pause=TROUBLE_PAUSE)
+            answer = Busy(TROUBLE_PAUSE, last.remaining, last.place)
     return answer
 
 
@@ -174,7 +174,7 @@ async def release(block: Block) -> None:
 
 
 async def _give_back(block: Block, port: Port, kept: bool = False) -> None:
-    """Release every own hold, the last taken first; leave the seats of the others. Raises the first trouble at the end."""
+    """Release every own hold, the last one first, and leave the seats of the others; then raise the first trouble."""
     if block.stop_renewing is not None:
         block.stop_renewing()
     for hold, seat in block.nested:
@@ -245,7 +245,7 @@ async def detach(block: Block, transit: float) -> str:
         raise NotHeld(f"The lease of {_names(block)} is over.", name=_names(block))
     if block.nested or any(hold.depth > 1 for hold in block.own):
         raise ConfigurationError(
-            f"The lock {_names(block)} is held by several blocks of this call chain: detach it from the outermost, alone."
+            f"The lock {_names(block)} is held by several blocks of this call chain: detach it from the outermost."
         )
     for hold in block.own:
         hold.raise_if_lost()
@@ -278,7 +278,7 @@ async def attach(block: Block, text: str) -> None:
     port = spec.store.port(block.runtime)
     try:
         for name in spec.names:
-            claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what).dumps())
+            claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what, spec.expire).dumps())
             try:
                 granted = await _twice(partial(port.attach, claim, proof(text)))
             except BaseException:

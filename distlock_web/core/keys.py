@@ -146,7 +146,7 @@ class Template:
                 f"{self.function}: the field {{{field}}} of the key {self.text!r} is None; "
                 f"everybody without a value would share one lock."
             )
-        plain = type(found)
+        plain: Any = type(found)
         if (
             plain.__str__ is object.__str__
             and plain.__repr__ is object.__repr__
@@ -157,11 +157,11 @@ class Template:
                 f"text differs in every process: name an attribute of it."
             )
         formatter = string.Formatter()
-        return formatter.format_field(formatter.convert_field(found, conversion), spec or "")
+        return str(formatter.format_field(formatter.convert_field(found, conversion), spec or ""))
 
 
 def _split(field: str) -> tuple[str, list[tuple[bool, str | int]]]:
-    from _string import formatter_field_name_split  # what string.Formatter itself uses
+    from _string import formatter_field_name_split  # type: ignore[import-not-found]  # what string.Formatter uses
 
     root, rest = formatter_field_name_split(field)
     return str(root), list(rest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
+from types import TracebackType
 from typing import Any, TypeVar
 
 from . import engine
@@ -54,13 +55,29 @@ class Lost:
 
 
 class Lease(Block):
-    """A lock that is held, made by ``lock(...)``: over when its block ends, lost if the store gave it up before that."""
+    """A lock that is held, made by ``lock(...)``: over when its block ends, lost if the store gave it up before."""
 
     #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
     guarded = True
 
     def __repr__(self) -> str:
         return f"<Lease {self.name!r}: {self.state}, {self.remaining:.3f} s left>"
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._blocking(engine.end(self, error))
+
+    async def __aenter__(self) -> Lease:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await engine.end(self, error)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -119,7 +136,7 @@ class Lease(Block):
         await engine.release(self)
 
     def extend(self, expire: float | None = None) -> None:
-        """Give the lease at least ``expire`` seconds from now (its own if left out). Raises ``LeaseLost`` if it is gone."""
+        """Give the lease at least ``expire`` seconds from now (left out: its own). ``LeaseLost`` if it is gone."""
         self._blocking(engine.extend(self, expire))
 
     async def aextend(self, expire: float | None = None) -> None:
@@ -145,5 +162,5 @@ class Lease(Block):
 
 
 def current_lease() -> Lease | None:
-    """The innermost lease the running code is inside of: for its ``fence`` or ``raise_if_lost()``. None outside of any."""
+    """The innermost lease that the running code is inside of, for its ``fence`` or ``raise_if_lost()``; or None."""
     return next((block for block in reversed(live_blocks()) if isinstance(block, Lease)), None)

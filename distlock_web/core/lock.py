@@ -1,4 +1,4 @@
-"""The doors: ``lock(...)`` for blocks, and ``attach`` for a lock that was handed over. Thin; the engine does the work."""
+"""The doors: ``lock(...)`` for blocks, ``attach`` for a lock that was handed over. Thin; the engine does the work."""
 
 from __future__ import annotations
 
@@ -140,7 +140,18 @@ class Lock:
     def _leave(self) -> Lease:
         """The lease whose block ends here: this call chain's, for several threads and tasks may use one lock."""
         chain = live_blocks()
-        lease = next((lease for lease in reversed(self._entered) if lease in chain), self._entered[-1])
+        lease = next((lease for lease in reversed(self._entered) if lease in chain), None)
+        if lease is None:
+            # Given back inside its block; or the block ends in another context than it began in, as a generator's may.
+            # Guessing among several live ones could give back the lock of somebody who is still inside.
+            lease = next((lease for lease in self._entered if not lease.alive), None)
+        if lease is None:
+            if len(self._entered) > 1:
+                raise ConfigurationError(
+                    "Several blocks use one lock object, and one of them ends in another context than it began in: "
+                    "make a lock(...) for each block."
+                )
+            lease = self._entered[0]
         self._entered.remove(lease)
         return lease
 
@@ -177,7 +188,7 @@ def lock(
     is renewed. ``hold_for``: stay taken at least so long after success. ``on_lost``: ``"raise"`` at the end of the
     block, ``"warn"``, ``"cancel"`` the asyncio task, or a callable. What is left out comes from the store's settings.
 
-    Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when it is taken, ``LeaseLost`` at the end.
+    Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when taken, ``LeaseLost`` at the end.
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not keys:
@@ -192,8 +203,8 @@ def lock(
 def attach(ticket: str, *, expire: float | None = None, renew: bool | None = None) -> Lease:
     """Take on a lock from the string that ``lease.detach()`` gave, here or in another process.
 
-    ``with attach(ticket) as lease:`` goes on under the same lock and the same fence, and releases it. Raises ``NotHeld``
-    if the string was used before, came after its transit time, or was altered.
+    ``with attach(ticket) as lease:`` goes on under the same lock and the same fence, and releases it. Raises
+    ``NotHeld`` if the string was used before, came after its transit time, or was altered.
     """
     return drive(_attach(ticket, expire, renew, blocking()))
 

@@ -61,7 +61,7 @@ class Store:
         try:
             backend_class = getattr(import_module(module), name)
         except ModuleNotFoundError as error:
-            if error.name and error.name.startswith("distlock_web") or config.path == config.backend:
+            if (error.name and error.name.startswith("distlock_web")) or config.path == config.backend:
                 raise ConfigurationError(f"{where}: {config.path} cannot be imported: {error}.") from error
             raise ConfigurationError(
                 f"{where} is {config.backend!r}, whose driver is not installed ({error.name}): "

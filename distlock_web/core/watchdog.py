@@ -14,8 +14,8 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from .block import Block
 from .errors import DistLockError
@@ -91,7 +91,7 @@ class Watchdog:
                 self._next = min((item.due for item in self._tended), default=idle_since + LINGER)
                 if self._next > moment:
                     self._changed.wait(self._next - moment)
-                # Whoever is due within half a period comes along: a thousand leases make a few requests, not a thousand.
+                # Whoever is due within half a period comes along: a thousand leases make a few requests.
                 moment = now()
                 due = [
                     item
@@ -170,7 +170,7 @@ def tend(block: Block) -> None:
     if spec.on_lost == "cancel":
         block.cancel_when_lost()
     elif callable(spec.on_lost):
-        block.tell_when_lost(lambda callback=spec.on_lost: callback(block))
+        block.tell_when_lost(partial(cast("Callable[[Block], object]", spec.on_lost), block))
     elif not spec.renew:
         return
     until = now() + spec.renew_for if spec.renew_for is not None else None

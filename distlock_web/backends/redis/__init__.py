@@ -17,7 +17,7 @@ from .wire import LoopWire, Wire
 
 
 class RedisBackend:
-    """One server: a pool of connections for threads, one connection per event loop, one for renewals, one to listen on."""
+    """One server: connections for threads (a pool), for each event loop (one), for renewals, and one to listen on."""
 
     capabilities = Capabilities(fencing=True, queue=True, listing=True, min_expire=0.01)
 

@@ -14,7 +14,7 @@ class Refused(Exception):
 
     @property
     def no_script(self) -> bool:
-        return self.args[0].startswith("NOSCRIPT")
+        return str(self).startswith("NOSCRIPT")
 
 
 #: What a server cannot do now.

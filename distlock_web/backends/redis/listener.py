@@ -95,12 +95,13 @@ class Listener:
             finally:
                 self.ready, self._socket = False, None
                 if connection is not None:
-                    connection.disconnect()
+                    connection.disconnect()  # type: ignore[no-untyped-call]
             threading.Event().wait(PAUSE)
 
     def _subscribe(self) -> Connection:
         connection = self._address.connect()
-        socket = self._socket = connection._sock
+        socket: Any = connection._sock
+        self._socket = socket
         socket.sendall(b"*2\r\n" + bulk("SUBSCRIBE") + bulk(f"distlock:wake:{Process.ident}"))
         return connection
 

@@ -50,7 +50,7 @@ class Address:
     def connect(self, **changes: Any) -> Connection:
         """A blocking connection, open. Raises redis-py's errors, within the connect timeout."""
         connection = self.connection_class(**{**self.kwargs, **changes}, retry=Retry(NoBackoff(), 0))
-        connection.connect()
+        connection.connect()  # type: ignore[no-untyped-call]
         return connection
 
     async def aconnect(self) -> AsyncConnection:
@@ -58,7 +58,7 @@ class Address:
         twin = next(_TWINS[base] for base in self.connection_class.__mro__ if base in _TWINS)
         connection: AsyncConnection = twin(**self.kwargs)
         connection.retry = aioredis.retry.Retry(NoBackoff(), 0)
-        await connection.connect()
+        await connection.connect()  # type: ignore[no-untyped-call]
         return connection
 
 
@@ -95,7 +95,7 @@ def _from_url(location: str, where: str) -> tuple[type[Connection], dict[str, An
     if not location:
         return redis.Connection, {}
     try:
-        kwargs = dict(parse_url(location))
+        kwargs = dict(parse_url(location))  # type: ignore[no-untyped-call]
     except ValueError as error:
         raise ConfigurationError(
             f'{where}["LOCATION"] is {location!r}; it has to be a URL such as redis://127.0.0.1:6379/0, '
@@ -109,7 +109,7 @@ def _parameters(connection_class: type) -> set[str]:
     names: set[str] = set()
     for base in connection_class.__mro__:
         if "__init__" in vars(base):
-            for parameter in inspect.signature(base.__init__).parameters.values():
+            for parameter in inspect.signature(vars(base)["__init__"]).parameters.values():
                 if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                     names.add(parameter.name)
     return names - {"self", "args", "kwargs", *_NOT_FOR_US, *_OURS}

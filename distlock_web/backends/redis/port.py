@@ -60,7 +60,8 @@ class RedisPort:
         await self._way.run(WITHDRAW, self._keys(claim.name), (claim.token,))
 
     async def extend(self, claims: Sequence[Claim], patience: float | None = None) -> list[Loss | None]:
-        keys, args = [self._index], []
+        keys: list[str] = [self._index]
+        args: list[str | int] = []
         for claim in claims:
             keys += [claim.name, f"{{{claim.name}}}:fence"]
             args += [claim.token, _ms(claim.expire)]

@@ -1,7 +1,8 @@
 """The way to the server: scripts out, answers in. One for threads, one for event loops.
 
-redis-py connects, encrypts and signs in; after that we write on its socket ourselves. Its command layer costs more than a
-lock does (a script's round trip: 31 µs on a plain socket, 63 µs through it), and it re-sends what must not be re-sent unnoticed.
+redis-py connects, encrypts and signs in; after that we write on its socket ourselves. Its command layer costs more
+than a lock does (a cycle takes 31 µs on a plain socket, 63 µs through it), and it re-sends what must not be re-sent
+unnoticed.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Link:
         return reply
 
     def close(self) -> None:
-        self._connection.disconnect()
+        self._connection.disconnect()  # type: ignore[no-untyped-call]
 
 
 class Wire:
@@ -75,7 +76,7 @@ class Wire:
     async def run(
         self, script: Script, keys: Keys, args: tuple[str | int, ...] = (), patience: float | None = None
     ) -> Reply:
-        """Send a script and return its answer. Sent once: whoever gets ``BackendUnavailable`` does not know if it ran."""
+        """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran."""
         link = self._borrow()
         try:
             reply = link.ask(script.call(keys, args), patience)
@@ -108,7 +109,7 @@ class Wire:
 
     def _healthy(self, link: Link) -> bool:
         try:
-            return link.ask(b"*1\r\n$4\r\nPING\r\n") == b"PONG"
+            return bool(link.ask(b"*1\r\n$4\r\nPING\r\n") == b"PONG")
         except OSError:
             return False
 
@@ -124,7 +125,7 @@ class Wire:
                     if left <= 0:
                         raise BackendUnavailable(
                             f"{self._address.name}: all {self._address.max_connections} connections are in use "
-                            f"(OPTIONS: max_connections; pool_timeout={self._address.pool_timeout:g} s to wait for one)."
+                            f"(OPTIONS: max_connections; pool_timeout, now {self._address.pool_timeout:g} s)."
                         )
                     self._freed.wait(left)
                 self._open += 1
@@ -208,7 +209,7 @@ class Stream(asyncio.Protocol):
     def fail(self, error: BaseException) -> None:
         if self._error is None:
             self._error = error
-            self._connection._close()
+            self._connection._close()  # type: ignore[no-untyped-call]
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -261,7 +262,7 @@ class LoopWire:
     async def run(
         self, script: Script, keys: Keys, args: tuple[str | int, ...] = (), patience: float | None = None
     ) -> Reply:
-        """Send a script and return its answer. Sent once: whoever gets ``BackendUnavailable`` does not know if it ran."""
+        """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran."""
         try:
             stream = self._stream
             if stream is None or stream.closed:
@@ -296,8 +297,8 @@ class LoopWire:
             task.exception()  # seen: each task that asked gets it from its own await
 
     async def _close_with_loop(self) -> AsyncGenerator[None, None]:
-        # A loop that ends closes its asynchronous generators; that is the only word it gives. Under WSGI every async view
-        # has a loop of its own, and a connection that outlived it would be lost, with a ResourceWarning.
+        # A loop that ends closes its asynchronous generators; that is the only word it gives. Under WSGI every async
+        # view has a loop of its own, and a connection that outlived it would be lost, with a ResourceWarning.
         try:
             yield
         finally:
