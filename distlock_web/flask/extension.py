@@ -1,0 +1,75 @@
+"""The extension: what ``DistLock(app)`` puts into an app. It keeps nothing itself: one object serves many apps."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from flask import Flask
+
+from ..core.config import unknown
+from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
+from ..core.registry import Registry, resolvers
+from ..core.request_id import DEFAULT_HEADER
+from .cli import group
+from .refused import refused
+from .request import Serving
+from .state import KEY, AppState, running_registry
+from .views import CheckedViews
+
+_SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER")
+
+# One resolver for all apps of the process: it looks at the app that is running.
+resolvers.append(running_registry)
+
+
+class DistLock:
+    """Distributed locks for a Flask app: ``DistLock(app)``, or ``distlock.init_app(app)`` in an app factory.
+
+    The app gets the stores of its own ``app.config["DISTLOCK"]``; without one, those of ``distlock_web.configure()``
+    or of the environment's ``DISTLOCK_URL``. Its requests get an id, in and out (``DISTLOCK_REQUEST_ID_HEADER``,
+    ``Req-Id`` by default). ``LockBusy`` becomes a 409 and ``BackendUnavailable`` a 503, unless the app handles them
+    itself. ``flask distlock`` lists what is held and releases it. ``app.extensions["distlock"]`` has what belongs to
+    the app; its ``registry.close()`` lets go of connections.
+    """
+
+    def __init__(self, app: Flask | None = None) -> None:
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Install into the app, whose ``config`` has to be complete. Raises ``ConfigurationError`` if it is wrong."""
+        if KEY in app.extensions:
+            raise ConfigurationError(
+                f"DistLock was installed in {app.name!r} already: DistLock(app) or init_app, once."
+            )
+        state = AppState(_registry(app), _header(app))
+        app.extensions[KEY] = state
+        app.view_functions = CheckedViews(app.view_functions, state.registry)
+        app.wsgi_app = Serving(app.wsgi_app, state)  # type: ignore[method-assign]
+        for error in (LockBusy, BackendUnavailable):
+            if error not in app.error_handler_spec[None][None]:
+                app.register_error_handler(error, refused)
+        app.cli.add_command(group)
+
+
+def _registry(app: Flask) -> Registry | None:
+    for name in app.config:
+        if name.startswith("DISTLOCK") and name not in _SETTINGS:
+            raise ConfigurationError(unknown("app.config has the setting", name, _SETTINGS))
+    if "DISTLOCK" not in app.config:
+        return None
+    registry = Registry(app.config["DISTLOCK"])
+    for store in registry.stores.values():
+        _ = store.backend  # made now, so that a wrong option or address stops the start and not the first request
+    return registry
+
+
+def _header(app: Flask) -> str:
+    header: Any = app.config.get("DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER)
+    if not isinstance(header, str) or not re.fullmatch(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*", header, re.ASCII):
+        # Servers drop a name with an underscore: it would be accepted here and never arrive.
+        raise ConfigurationError(
+            f"DISTLOCK_REQUEST_ID_HEADER is {header!r}; it has to be the name of a header: letters, digits and hyphens."
+        )
+    return header

@@ -1,0 +1,52 @@
+"""A view must not be skipped: its None would be a 500. Found when the view is registered, at no cost per request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from flask.typing import RouteCallable
+
+from ..core.decorator import Guard
+from ..core.errors import ConfigurationError
+from ..core.registry import Registry
+
+
+class CheckedViews(dict[str, RouteCallable]):
+    """An app's ``view_functions``, each looked at as it comes in."""
+
+    def __init__(self, views: dict[str, RouteCallable], registry: Registry | None) -> None:
+        super().__init__()
+        self._registry = registry
+        for endpoint, view in views.items():
+            self[endpoint] = view
+
+    def __setitem__(self, endpoint: str, view: RouteCallable) -> None:
+        for name, guard in _guards(endpoint, view):
+            if self._on_busy(guard) == "skip":
+                raise ConfigurationError(
+                    f'The view {name} has on_busy="skip": skipped, it would return None, which Flask answers with a '
+                    f'500. Say on_busy="raise" (a 409 with Retry-After), or give a function that makes the response: '
+                    f"on_busy=lambda error, *args, **kwargs: (...)."
+                )
+        super().__setitem__(endpoint, view)
+
+    def _on_busy(self, guard: Guard) -> Any:
+        if guard.on_busy is not None or self._registry is None:
+            return guard.on_busy
+        return self._registry.store(guard.options.store).config.on_busy
+
+
+def _guards(endpoint: str, view: Callable[..., Any]) -> Iterator[tuple[str, Guard]]:
+    """The locks on a view, or on the methods of a class-based one."""
+    view_class = getattr(view, "view_class", None)
+    methods = sorted(getattr(view_class, "methods", None) or ())
+    found = [(endpoint, view)] + [
+        (f"{endpoint} ({method})", getattr(view_class, method.lower(), None)) for method in methods
+    ]
+    if view_class is not None:
+        found.append((f"{endpoint} (dispatch_request)", view_class.dispatch_request))
+    for name, function in found:
+        guard = getattr(function, "__distlock__", None)
+        if isinstance(guard, Guard):
+            yield repr(name), guard

@@ -1,0 +1,258 @@
+"""The request id: in, around everything a request does, out, and gone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+from flask import Blueprint, Flask, abort, current_app, request, stream_with_context
+from werkzeug.exceptions import HTTPException
+
+from distlock_web import ConfigurationError, LockBusy, current_request_id, lock
+from distlock_web.core.request_id import RequestIDFilter, accept, bind, current_origin
+from distlock_web.flask import DistLock
+
+
+@pytest.fixture
+def app() -> Flask:
+    app = Flask("shop")
+    app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
+    DistLock(app)
+    app.add_url_rule("/id", view_func=current_request_id, endpoint="id")
+    return app
+
+
+def test_an_id_that_was_sent_is_bound_and_sent_back(app: Flask) -> None:
+    response = app.test_client().get("/id", headers={"Req-Id": "order-7/a"})
+    assert response.text == "order-7/a"
+    assert response.headers.getlist("Req-Id") == ["order-7/a"]
+
+
+def test_without_a_header_every_request_gets_its_own(app: Flask) -> None:
+    client = app.test_client()
+    first, second = client.get("/id"), client.get("/id")
+    assert first.text == first.headers["Req-Id"]
+    assert len(first.text) == 32
+    assert first.text != second.text
+
+
+@pytest.mark.parametrize("sent", ["x" * 100_000, "naïve", "a b", "<script>", "a,b", ""])
+def test_a_hostile_id_is_replaced(app: Flask, sent: str) -> None:
+    response = app.test_client().get("/id", headers={"Req-Id": sent})
+    assert response.status_code == 200
+    assert len(response.headers["Req-Id"]) == 32
+    assert response.text == response.headers["Req-Id"]
+
+
+@pytest.mark.parametrize("sent", ["a\r\nSet-Cookie: x=1", "a\n", "\x00", "ٱ", "e\u0301"])
+def test_what_no_client_library_sends_is_replaced_too(app: Flask, sent: str) -> None:
+    assert accept(sent) != sent
+    # Past the client, straight into the app, as a careless server would do.
+    started: list[list[tuple[str, str]]] = []
+    environ = {
+        "REQUEST_METHOD": "GET", "PATH_INFO": "/id", "SERVER_NAME": "x", "SERVER_PORT": "80",
+        "wsgi.url_scheme": "http", "HTTP_REQ_ID": sent,
+    }  # fmt: skip
+    list(app(environ, lambda status, headers, exc_info=None: started.append(headers)))
+    assert len(dict(started[0])["Req-Id"]) == 32
+
+
+def test_the_header_has_the_name_of_the_setting() -> None:
+    app = Flask("shop")
+    app.config["DISTLOCK_REQUEST_ID_HEADER"] = "X-Correlation-Id"
+    DistLock(app)
+    app.add_url_rule("/id", view_func=current_request_id, endpoint="id")
+    response = app.test_client().get("/id", headers={"X-Correlation-Id": "seven", "Req-Id": "eight"})
+    assert response.text == response.headers["X-Correlation-Id"] == "seven"
+    assert "Req-Id" not in response.headers
+
+
+@pytest.mark.parametrize("header", ["Req_Id", "", "Req Id", "Req-Id\n", None, b"Req-Id", "Ré"])
+def test_a_header_that_could_never_arrive_is_refused(header: object) -> None:
+    app = Flask("shop")
+    app.config["DISTLOCK_REQUEST_ID_HEADER"] = header
+    with pytest.raises(ConfigurationError, match=r"DISTLOCK_REQUEST_ID_HEADER is .*letters, digits and hyphens"):
+        DistLock(app)
+
+
+def test_the_lock_knows_method_and_path(app: Flask) -> None:
+    @app.post("/pay/<name>")
+    def pay(name: str) -> str:
+        origin = current_origin()
+        assert origin is not None
+        return origin.path
+
+    assert app.test_client().post("/pay/käse%20brot?x=1").text == "POST /pay/käse brot"
+
+
+def test_a_path_that_is_no_utf8_does_no_harm(app: Flask) -> None:
+    assert app.test_client().get("/%ff%fe").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/missing", "/abort", "/broken", "/handled", "/early"])
+def test_error_responses_have_the_id_too(app: Flask, path: str) -> None:
+    @app.get("/abort")
+    def give_up() -> str:
+        abort(418)
+
+    @app.get("/broken")
+    @app.get("/early", endpoint="early")
+    def broken() -> str:
+        raise ZeroDivisionError("a bug")
+
+    @app.get("/handled")
+    def handled() -> str:
+        raise LookupError("known")
+
+    @app.errorhandler(LookupError)
+    def known(error: LookupError) -> tuple[str, int]:
+        return current_request_id(), 400
+
+    @app.before_request
+    def early() -> tuple[str, int] | None:
+        return ("stop", 403) if request.path == "/early" else None
+
+    response = app.test_client().get(path, headers={"Req-Id": "seven"})
+    assert (
+        response.status_code == {"/missing": 404, "/abort": 418, "/broken": 500, "/handled": 400, "/early": 403}[path]
+    )
+    assert response.headers["Req-Id"] == "seven"
+    assert current_origin() is None
+
+
+def test_an_id_that_the_view_sets_itself_is_kept(app: Flask) -> None:
+    @app.get("/own")
+    def own() -> tuple[str, dict[str, str]]:
+        return "", {"req-id": "mine"}
+
+    response = app.test_client().get("/own", headers={"Req-Id": "seven"})
+    assert response.headers.getlist("Req-Id") == ["mine"]
+
+
+def test_the_id_is_gone_after_the_request_even_if_the_view_raises(app: Flask) -> None:
+    error = ZeroDivisionError("a bug")
+
+    @app.get("/broken")
+    def broken() -> str:
+        assert current_request_id() == "seven"
+        raise error
+
+    app.testing = True  # exceptions come through
+    with pytest.raises(ZeroDivisionError) as caught:
+        app.test_client().get("/broken", headers={"Req-Id": "seven"})
+    assert caught.value is error
+    assert current_origin() is None
+
+    app.test_client().get("/id", headers={"Req-Id": "seven"})
+    assert current_origin() is None
+
+
+def test_the_origin_of_a_caller_comes_back(app: Flask) -> None:
+    bind("outer", "a job")
+    app.test_client().get("/id")
+    assert current_request_id() == "outer"
+
+
+@pytest.mark.parametrize("with_context", [True, False])
+def test_a_streamed_body_runs_under_the_id_and_in_the_stores_of_its_app(app: Flask, with_context: bool) -> None:
+    @app.get("/stream")
+    def stream() -> Iterator[str]:
+        def body() -> Iterator[str]:
+            for part in range(2):
+                with lock(f"part:{part}") as lease:
+                    yield f"{current_request_id()} {lease.name};"
+
+        return stream_with_context(body()) if with_context else body()
+
+    response = app.test_client().get("/stream", headers={"Req-Id": "seven"})
+    assert current_origin() is None  # the body has begun and is not at its end
+    assert response.text == "seven disLock:part:0;seven disLock:part:1;"
+    assert current_origin() is None
+
+
+def test_closing_a_streamed_body_early_reaches_the_view(app: Flask) -> None:
+    closed: list[str] = []
+
+    @app.get("/stream")
+    def stream() -> Iterator[str]:
+        def body() -> Iterator[str]:
+            try:
+                while True:
+                    yield "more"
+            finally:
+                closed.append(current_request_id())
+
+        return body()
+
+    app.test_client().get("/stream", headers={"Req-Id": "seven"}).close()
+    assert closed == ["seven"]
+    assert current_origin() is None
+
+
+def test_a_file_still_reaches_the_server_as_a_file(app: Flask) -> None:
+    from wsgiref.util import FileWrapper
+
+    from flask import Response, send_file
+
+    @app.get("/file")
+    def file() -> Response:
+        return send_file(__file__)
+
+    environ = {
+        "REQUEST_METHOD": "GET", "PATH_INFO": "/file", "SERVER_NAME": "x", "SERVER_PORT": "80",
+        "wsgi.url_scheme": "http", "wsgi.file_wrapper": FileWrapper, "HTTP_REQ_ID": "seven",
+    }  # fmt: skip
+    started: list[list[tuple[str, str]]] = []
+    body = app(environ, lambda status, headers, exc_info=None: started.append(headers))
+    assert isinstance(body, FileWrapper)  # gunicorn sends it with sendfile()
+    assert dict(started[0])["Req-Id"] == "seven"
+    body.close()
+
+
+def test_every_log_record_of_a_request_has_its_id(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    @app.get("/log")
+    def log() -> str:
+        logging.getLogger("shop").warning("sold out")
+        return ""
+
+    caplog.handler.addFilter(RequestIDFilter())
+    app.test_client().get("/log", headers={"Req-Id": "seven"})
+    logging.getLogger("shop").warning("outside")
+    found = {record.message: record.request_id for record in caplog.records if record.name == "shop"}  # type: ignore[attr-defined]
+    assert found == {"sold out": "seven", "outside": "-"}
+
+
+def test_blueprint_views_and_handlers_are_covered(app: Flask) -> None:
+    blueprint = Blueprint("orders", __name__, url_prefix="/orders")
+
+    @blueprint.get("/")
+    def orders() -> str:
+        raise LockBusy(name="x")
+
+    @blueprint.errorhandler(HTTPException)
+    def unrelated(error: HTTPException) -> str:
+        return "unrelated"
+
+    app.register_blueprint(blueprint)
+    response = app.test_client().get("/orders/", headers={"Req-Id": "seven"})
+    assert response.status_code == 409
+    assert response.headers["Req-Id"] == "seven"
+
+
+def test_an_app_that_answers_with_another_app_keeps_its_own_id_and_stores(make_app: Callable[..., Flask]) -> None:
+    inner, outer = make_app("inner", PREFIX="in:"), make_app("outer", PREFIX="out:")
+    inner.add_url_rule("/call", view_func=lambda: _name(), endpoint="call")
+
+    @outer.get("/call")
+    def call() -> str:
+        return f"{_name()} {inner.test_client().get('/call', headers={'Req-Id': 'eight'}).text} {_name()}"
+
+    assert outer.test_client().get("/call", headers={"Req-Id": "seven"}).text == (
+        "outer seven out:k inner eight in:k outer seven out:k"
+    )
+
+
+def _name() -> str:
+    with lock("k") as lease:
+        return f"{current_app.name} {current_request_id()} {lease.name}"

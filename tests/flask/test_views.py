@@ -1,0 +1,423 @@
+"""``distributed_lockable`` on views: of every kind, in memory and on Redis, one request after another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from flask import Blueprint, Flask, Response
+from flask.views import MethodView
+
+from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, current_lease, distributed_lockable, lock
+
+Gate = Any
+
+
+def _name() -> str:
+    lease = current_lease()
+    assert lease is not None
+    return lease.name
+
+
+def test_a_view_runs_under_its_lock_and_gives_it_back(app: Flask) -> None:
+    @app.post("/pay/<int:order_id>")
+    @distributed_lockable(key="order:{order_id}", expire=10)
+    def pay(order_id: int) -> str:
+        return _name()
+
+    client = app.test_client()
+    assert [client.post("/pay/7").text for _ in range(3)] == ["disLock:order:7"] * 3
+    with app.app_context():
+        assert _held(app) == []
+
+
+def test_a_second_request_is_told_to_come_back(app: Flask, gate: Gate) -> None:
+    @app.post("/pay/<int:order_id>")
+    @distributed_lockable(key="order:{order_id}", expire=30)
+    def pay(order_id: int) -> str:
+        gate.hold()
+        return "paid"
+
+    with ThreadPoolExecutor(1) as pool:
+        # Both send the same Req-Id: it is a name, not a key to the lock (law 1).
+        first = pool.submit(app.test_client().post, "/pay/7", headers={"Req-Id": "seven"})
+        assert gate.entered.wait(20)
+        second = app.test_client().post("/pay/7", headers={"Req-Id": "seven"})
+        gate.opened.set()
+        other = app.test_client().post("/pay/8")
+    assert first.result().text == other.text == "paid"
+    assert second.status_code == 409
+    assert 1 <= int(second.headers["Retry-After"]) <= 30
+    assert second.headers["Req-Id"] == "seven"
+    assert second.headers["Cache-Control"] == "no-store"
+    assert "order:7" not in second.text
+
+
+def test_a_second_request_waits_its_turn(app: Flask, gate: Gate) -> None:
+    @app.post("/pay")
+    @distributed_lockable(key="order", expire=30, wait=20)
+    def pay() -> str:
+        if not gate.entered.is_set():
+            gate.hold()
+        return _name()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(app.test_client().post, "/pay")
+        assert gate.entered.wait(20)
+        second = pool.submit(app.test_client().post, "/pay")
+        _until(lambda: [line.waiters for line in _held(app)] == [1])
+        assert not second.done()
+        gate.opened.set()
+    assert first.result().text == second.result().text == "disLock:order"
+
+
+def test_an_async_view_works_request_after_request(app: Flask) -> None:
+    @app.post("/pay/<order_id>")
+    @distributed_lockable(key="order:{order_id}", expire=10)
+    async def pay(order_id: str) -> str:
+        await asyncio.sleep(0)
+        return f"{id(asyncio.get_running_loop())} {_name()}"
+
+    client = app.test_client()
+    for order in range(8):
+        response = client.post(f"/pay/{order}")
+        assert response.status_code == 200, response.text
+        assert response.text.endswith(f" disLock:order:{order}")
+    assert _held(app) == []
+
+
+def test_async_views_exclude_each_other_and_sync_ones(app: Flask, gate: Gate) -> None:
+    @app.post("/async")
+    @distributed_lockable(key="order", expire=30)
+    async def slow() -> str:
+        await asyncio.to_thread(gate.hold)
+        return "done"
+
+    @app.post("/sync")
+    @distributed_lockable(key="order", expire=30)
+    def quick() -> str:
+        return "done"
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(app.test_client().post, "/async")
+        assert gate.entered.wait(20)
+        codes = [app.test_client().post(path).status_code for path in ("/async", "/sync")]
+        gate.opened.set()
+    assert codes == [409, 409]
+    assert first.result().status_code == 200
+    assert app.test_client().post("/sync").status_code == 200
+
+
+def test_an_async_view_waits_for_its_turn_in_a_loop_of_its_own(app: Flask, gate: Gate) -> None:
+    @app.post("/pay")
+    @distributed_lockable(key="order", expire=30, wait=20, renew=True)
+    async def pay() -> str:
+        if not gate.entered.is_set():
+            await asyncio.to_thread(gate.hold)
+        return _name()
+
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(app.test_client().post, "/pay")
+        assert gate.entered.wait(20)
+        others = [pool.submit(app.test_client().post, "/pay") for _ in range(3)]
+        _until(lambda: [line.waiters for line in _held(app)] == [3])
+        gate.opened.set()
+    assert [each.result().text for each in (first, *others)] == ["disLock:order"] * 4
+    assert _held(app) == []
+
+
+def test_a_method_of_a_class_based_view(app: Flask, gate: Gate) -> None:
+    class Order(MethodView):
+        def get(self, order_id: int) -> str:
+            return "free to read"
+
+        @distributed_lockable(key="order:{order_id}", expire=30)
+        def post(self, order_id: int) -> str:
+            gate.hold()
+            return _name()
+
+        @distributed_lockable(key="order:{order_id}", expire=30)
+        async def put(self, order_id: int) -> str:
+            return _name()
+
+    app.add_url_rule("/order/<int:order_id>", view_func=Order.as_view("order"))
+    client = app.test_client()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(app.test_client().post, "/order/7")
+        assert gate.entered.wait(20)
+        assert client.get("/order/7").status_code == 200
+        assert client.put("/order/7").status_code == 409
+        assert client.put("/order/8").text == "disLock:order:8"
+        gate.opened.set()
+    assert first.result().text == "disLock:order:7"
+    assert client.put("/order/7").text == "disLock:order:7"
+
+
+def test_all_methods_of_a_class_based_view_by_its_decorators(app: Flask) -> None:
+    class Order(MethodView):
+        decorators = [distributed_lockable(key="order:{order_id}", expire=10)]  # noqa: RUF012 - Flask's own spelling
+
+        def get(self, order_id: int) -> str:
+            return _name()
+
+    app.add_url_rule("/order/<int:order_id>", view_func=Order.as_view("order"))
+    assert app.test_client().get("/order/7").text == "disLock:order:7"
+
+
+def test_on_a_blueprint(app: Flask) -> None:
+    blueprint = Blueprint("orders", __name__, url_prefix="/orders")
+
+    @blueprint.get("/<int:order_id>")
+    @distributed_lockable(key="order:{order_id}", expire=10)
+    def show(order_id: int) -> str:
+        return _name()
+
+    app.register_blueprint(blueprint)
+    assert app.test_client().get("/orders/7").text == "disLock:order:7"
+
+
+def test_a_nested_call_does_not_block_itself(app: Flask) -> None:
+    @distributed_lockable(key="stock", expire=10)
+    def sell() -> str:
+        return _name()
+
+    @app.post("/pay")
+    @distributed_lockable(key="stock", expire=10)
+    def pay() -> str:
+        return sell()
+
+    assert app.test_client().post("/pay").text == "disLock:stock"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_exception_of_a_view_comes_through_and_frees_the_lock(app: Flask, asynchronous: bool) -> None:
+    error = ZeroDivisionError("a bug")
+
+    def broken() -> str:
+        raise error
+
+    async def abroken() -> str:
+        raise error
+
+    guarded = distributed_lockable(key="order", expire=30)
+    app.add_url_rule("/broken", "broken", guarded(abroken if asynchronous else broken))
+    app.testing = True
+    for _ in range(2):  # a lock that stayed behind would make the second one a 409
+        with pytest.raises(ZeroDivisionError) as caught:
+            app.test_client().get("/broken")
+        assert caught.value is error
+    assert _held(app) == []
+
+
+def test_on_busy_may_make_the_response(app: Flask) -> None:
+    def later(error: LockBusy, order_id: int) -> tuple[str, int]:
+        return f"order {order_id} is busy", 202
+
+    @app.get("/<int:order_id>")
+    @distributed_lockable(key="order:{order_id}", expire=30, on_busy=later)
+    def show(order_id: int) -> str:
+        return "ok"
+
+    with app.app_context(), lock("order:7"):
+        pass
+    client = app.test_client()
+    with app.app_context():
+        held = lock("order:7", expire=30).acquire()
+    with ThreadPoolExecutor(1) as pool:  # a call chain of its own, or it would re-enter
+        response = pool.submit(client.get, "/7").result()
+    held.release()
+    assert (response.status_code, response.text) == (202, "order 7 is busy")
+
+
+# A view that is skipped ----------------------------------------------------------------------------------------------
+
+
+@distributed_lockable(key="order", on_busy="skip")
+def skipping() -> str:
+    return "ok"
+
+
+@distributed_lockable(key="order")
+def undecided() -> str:
+    return "ok"
+
+
+class Skipping(MethodView):
+    def get(self) -> str:
+        return "ok"
+
+    post = staticmethod(skipping)
+
+
+REMEDY = r'The view .* has on_busy="skip".*Say on_busy="raise" \(a 409 with Retry-After\)'
+
+
+def test_a_view_that_would_be_skipped_is_refused_when_it_is_registered(app: Flask) -> None:
+    with pytest.raises(ConfigurationError, match=REMEDY):
+        app.add_url_rule("/", "pay", skipping)
+    with pytest.raises(ConfigurationError, match=r"'order \(POST\)'"):
+        app.add_url_rule("/order", view_func=Skipping.as_view("order"))
+    assert "pay" not in app.view_functions
+
+
+def test_also_on_a_blueprint_and_behind_other_decorators(app: Flask) -> None:
+    import functools
+
+    @functools.wraps(skipping)
+    def logged_in() -> str:
+        return skipping()
+
+    blueprint = Blueprint("orders", __name__)
+    blueprint.add_url_rule("/", "pay", logged_in)
+    with pytest.raises(ConfigurationError, match=r"'orders.pay'"):
+        app.register_blueprint(blueprint)
+
+
+def test_also_if_the_store_says_it_or_the_view_was_there_before_the_extension(make_app: Callable[..., Flask]) -> None:
+    with pytest.raises(ConfigurationError, match=REMEDY):
+        make_app(ON_BUSY="skip").add_url_rule("/", "pay", undecided)
+
+    from distlock_web.flask import DistLock
+
+    early = Flask("early")
+    early.add_url_rule("/", "pay", skipping)
+    with pytest.raises(ConfigurationError, match=REMEDY):
+        DistLock(early)
+
+
+def test_a_function_that_is_no_view_may_be_skipped(app: Flask) -> None:
+    with app.app_context():
+        assert skipping() == "ok"
+
+
+# Refusals ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refusing(app: Flask) -> Flask:
+    """An app with a view that finds its lock busy, and one that finds the store away."""
+
+    @app.get("/busy")
+    def busy() -> str:
+        raise LockBusy("Somebody else holds the lock 'disLock:secret'.", name="disLock:secret", retry_after=2.2)
+
+    @app.get("/away")
+    def away() -> str:
+        raise BackendUnavailable("redis://:password@10.0.0.1 refused the connection.")
+
+    return app
+
+
+@pytest.mark.parametrize("accept", ["text/html,*/*;q=0.8", "*/*", "", "image/png"])
+def test_a_browser_gets_a_page(refusing: Flask, accept: str) -> None:
+    response = refusing.test_client().get("/busy", headers={"Accept": accept, "Req-Id": "seven"})
+    assert (response.status_code, response.headers["Retry-After"]) == (409, "3")
+    assert response.content_type == "text/html; charset=utf-8"
+    assert "<h1>Already in progress</h1>" in response.text
+    assert "Request seven" in response.text
+    assert "secret" not in response.text
+
+
+@pytest.mark.parametrize(
+    "accept", ["application/json", "application/problem+json", "application/json;q=1, text/*;q=0.5"]
+)
+def test_an_api_client_gets_problem_details(refusing: Flask, accept: str) -> None:
+    response = refusing.test_client().get("/busy", headers={"Accept": accept, "Req-Id": "seven"})
+    assert (response.status_code, response.content_type) == (409, "application/problem+json")
+    assert response.headers["Retry-After"] == "3"
+    problem = response.get_json(force=True)
+    assert (problem["status"], problem["retry_after"], problem["request_id"]) == (409, 3, "seven")
+    assert "secret" not in response.text
+
+
+def test_a_store_that_is_away_is_a_503_that_says_nothing_of_it(refusing: Flask) -> None:
+    response = refusing.test_client().get("/away")
+    assert response.status_code == 503
+    assert "Retry-After" not in response.headers
+    assert "10.0.0.1" not in response.text
+
+
+def test_a_store_that_refuses_the_connection_is_a_503_on_the_real_way(redis_url: str, unused_tcp_port: int) -> None:
+    from distlock_web.flask import DistLock
+
+    app = Flask("shop")
+    app.config["DISTLOCK"] = {"default": {"LOCATION": f"redis://127.0.0.1:{unused_tcp_port}/0"}}
+    DistLock(app)  # starts without its store, as it survives the loss of it
+    app.add_url_rule("/pay", "pay", undecided)
+    for _ in range(2):
+        assert app.test_client().get("/pay").status_code == 503
+    app.extensions["distlock"].registry.close()
+
+
+class TestTheAppsOwnHandlerWins:
+    def after(self, app: Flask) -> None:
+        @app.errorhandler(LockBusy)
+        def handler(error: LockBusy) -> tuple[str, int]:
+            return f"mine: {error.name}", 423
+
+    def test_registered_after_the_extension(self, refusing: Flask) -> None:
+        self.after(refusing)
+        response = refusing.test_client().get("/busy")
+        assert (response.status_code, response.text) == (423, "mine: disLock:secret")
+        assert response.headers["Req-Id"]
+        assert refusing.test_client().get("/away").status_code == 503
+
+    def test_registered_before_the_extension(self) -> None:
+        from distlock_web.flask import DistLock
+
+        app = Flask("shop")
+        self.after(app)
+        DistLock(app)
+
+        @app.get("/busy")
+        def busy() -> str:
+            raise LockBusy(name="x")
+
+        assert app.test_client().get("/busy").status_code == 423
+
+    @pytest.mark.parametrize("asynchronous", [False, True])
+    def test_for_all_errors_of_locks(self, refusing: Flask, asynchronous: bool) -> None:
+        from distlock_web import DistLockError
+
+        def handler(error: DistLockError) -> Response:
+            return Response(type(error).__name__, 418)
+
+        async def ahandler(error: DistLockError) -> Response:
+            return handler(error)
+
+        refusing.register_error_handler(DistLockError, ahandler if asynchronous else handler)
+        assert refusing.test_client().get("/busy").text == "LockBusy"
+        assert refusing.test_client().get("/away").status_code == 418
+
+    def test_on_a_blueprint(self, refusing: Flask) -> None:
+        blueprint = Blueprint("orders", __name__, url_prefix="/orders")
+        blueprint.add_url_rule("/busy", "busy", refusing.view_functions["busy"])
+        blueprint.register_error_handler(Exception, lambda error: ("the blueprint's", 400))
+        refusing.register_blueprint(blueprint)
+        assert refusing.test_client().get("/orders/busy").text == "the blueprint's"
+        assert refusing.test_client().get("/busy").status_code == 409
+
+    def test_but_a_catch_all_for_bugs_does_not_turn_a_busy_lock_into_one(self, refusing: Flask) -> None:
+        refusing.register_error_handler(Exception, lambda error: ("a bug", 500))
+        assert refusing.test_client().get("/busy").status_code == 409
+
+
+# -----------------------------------------------------------------------------------------------------------------
+
+
+def _held(app: Flask) -> list[Any]:
+    from distlock_web.core.runtime import THREADS, drive
+
+    return drive(app.extensions["distlock"].registry.store("default").port(THREADS).inspect())
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    import time
+
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until, "it never came about"
+        time.sleep(0.005)
