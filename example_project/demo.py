@@ -1,0 +1,184 @@
+"""The whole demo on one machine, from nothing: ``python -m example_project.demo``.
+
+Starts a Redis, a Django site and a Flask app, lets buyers rush at them without and with the lock, prints what came of
+it, and goes on serving the shop page until Ctrl-C. Everything that was started is stopped again.
+
+Environment: ``SERVE=0`` ends after the table, with exit code 0 only if the lock kept the shop from overselling and its
+absence did not. ``DISTLOCK_URL`` names a Redis to use in place of one of our own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Thread
+
+try:
+    import django
+    import flask  # noqa: F401 - here only to be missed early
+    import gunicorn  # noqa: F401
+    import redis  # noqa: F401
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.table import Table
+except ModuleNotFoundError as missing:
+    sys.exit(f"The demo needs {missing.name}. `make demo` installs it; by hand: pip install {missing.name}")
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
+
+from distlock_web import DistLockError, lock
+from distlock_web.testing.servers import RedisServer, ServerMissing, free_port
+
+from .drill import BUYERS, DELIVERED, Outcome, rush
+from .processes import CannotStart, Gunicorn, Stopped, listen, stop_when_told, undisturbed
+
+DJANGO_APPLICATION = "example_project.shop_django.wsgi:application"
+FLASK_APPLICATION = "example_project.shop_flask:create_app()"
+
+console = Console(highlight=False)
+
+
+def main() -> int:
+    arguments = _arguments()
+    stop_when_told()
+    try:
+        with ExitStack() as started:
+            return run(started, arguments)
+    except (CannotStart, DistLockError, ImproperlyConfigured) as error:
+        print(f"The demo cannot run. {error}", file=sys.stderr)
+        return 1
+    except Stopped:
+        return 130
+
+
+def run(started: ExitStack, arguments: argparse.Namespace) -> int:
+    with undisturbed():
+        redis_url = os.environ.get("DISTLOCK_URL") or started.enter_context(own_redis())
+    folder = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="distlock-demo-")))
+    sockets = [started.enter_context(listen(port)) for port in (arguments.port, arguments.flask_port)]
+    shops = {
+        name: "http://{}:{}".format(*sock.getsockname())
+        for name, sock in zip(("Django", "Flask"), sockets, strict=True)
+    }
+    os.environ.update(
+        DISTLOCK_URL=redis_url,
+        SHOP_DATABASE=str(folder / "shop.sqlite3"),
+        SHOP_DJANGO_URL=shops["Django"],
+        SHOP_FLASK_URL=shops["Flask"],
+        DJANGO_SETTINGS_MODULE="example_project.shop_django.settings",
+    )
+    prepare_database()
+    servers = []
+    for application, sock in zip((DJANGO_APPLICATION, FLASK_APPLICATION), sockets, strict=True):
+        with undisturbed():
+            servers.append(Gunicorn(application, sock, folder / "gunicorn.log", os.environ))
+            started.callback(servers[-1].stop)
+    for server in servers:
+        server.wait_until_ready()
+    console.print(f"Redis   {redis_url}\nDjango  {shops['Django']}\nFlask   {shops['Flask']}\n", soft_wrap=True)
+
+    without, guarded = drill(shops)
+    report(without, guarded)
+    passed = guarded.exact and without.oversold > 0 and not without.failed
+    if os.environ.get("SERVE", "1") != "0":
+        serve(servers, shops["Django"])
+    return 0 if passed else 1
+
+
+@contextmanager
+def own_redis() -> Iterator[str]:
+    """A Redis of our own: a real one if there is one, else fakeredis over TCP, slower and good enough here."""
+    try:
+        with RedisServer() as server:
+            yield server.url
+        return
+    except ServerMissing:
+        pass
+    try:
+        from fakeredis import TcpFakeServer
+    except ModuleNotFoundError:
+        raise CannotStart(
+            "There is no Redis: install redis-server, or `pip install 'fakeredis[lua]'`, "
+            "or name a Redis of yours: DISTLOCK_URL=redis://host:6379/0"
+        ) from None
+    port = free_port()
+    with TcpFakeServer(("127.0.0.1", port)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"redis://127.0.0.1:{port}/0"
+        server.shutdown()
+
+
+def prepare_database() -> None:
+    """The tables, somebody who may look at the admin, and a look whether the locks' store answers."""
+    django.setup()
+    call_command("migrate", verbosity=0)
+    from django.contrib.auth.models import User
+
+    User.objects.create_superuser("admin", password="admin")
+    with lock(f"demo:{secrets.token_hex(4)}"):
+        pass
+
+
+def drill(shops: dict[str, str]) -> tuple[Outcome, Outcome]:
+    """The same rush twice: without the lock, and with it."""
+    from .shop_django.models import Stock
+
+    console.print(f"{BUYERS} buyers want {DELIVERED} items, all at once, half of them in each shop.\n")
+    outcomes = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console) as progress:
+        for title, guarded in (("without the lock", False), ("with the lock", True)):
+            stock, answers = Stock.deliver(DELIVERED), []
+            bar = progress.add_task(f"{title:16}", total=BUYERS)
+            for answer in rush(shops, stock.item, guarded=guarded):
+                answers.append(answer)
+                progress.advance(bar)
+            outcomes.append(stock.outcome(answers))
+    without, with_lock = outcomes
+    return without, with_lock
+
+
+def report(without: Outcome, guarded: Outcome) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for heading in ("stock", "sold", "left", "oversold", "busy", "failed", "p50", "p99"):
+        table.add_column(heading, justify="right")
+    for title, outcome in (("without the lock", without), ("with the lock", guarded)):
+        counts = (outcome.delivered, outcome.sold, outcome.remaining, outcome.oversold, outcome.busy, outcome.failed)
+        times = (f"{outcome.percentile(percent) * 1000:.0f} ms" for percent in (50, 99))
+        table.add_row(title, *map(str, counts), *times, style="red" if outcome.oversold else "green")
+    console.print()
+    console.print(table)
+    console.print()
+
+
+def serve(servers: list[Gunicorn], url: str) -> None:
+    """Leave everything running until somebody has seen enough."""
+    console.print(f"Shop    {url}/\nAdmin   {url}/admin/  (admin / admin)\nCtrl-C stops everything.", soft_wrap=True)
+    try:
+        while all(server.process.poll() is None for server in servers):
+            time.sleep(0.2)
+    except Stopped:
+        return
+    raise CannotStart("A server has ended by itself.")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m example_project.demo", description="A flash sale, without and with the lock."
+    )
+    parser.add_argument("--port", type=int, default=0, help="of the Django shop (default: any free one)")
+    parser.add_argument("--flask-port", type=int, default=0, help="of the Flask shop (default: any free one)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""What both shops read from the environment, so that they meet: at the same locks, the same stock, the same pace."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+#: Where the locks live. Both shops name the same Redis: that is all it takes to exclude each other.
+REDIS_URL = os.environ.get("DISTLOCK_URL", "redis://127.0.0.1:6379/0")
+
+#: Where the stock lives: one SQLite file, opened by every process of both shops.
+DATABASE = os.environ.get("SHOP_DATABASE", str(Path(__file__).parent / "shop.sqlite3"))
+
+#: Seconds that a payment takes. The stock is read before it and written after it.
+PAYMENT_SECONDS = float(os.environ.get("SHOP_PAYMENT_SECONDS", "0.02"))
+
+#: Where buyers find the two shops.
+SHOPS = {
+    "Django": os.environ.get("SHOP_DJANGO_URL", "http://127.0.0.1:8000"),
+    "Flask": os.environ.get("SHOP_FLASK_URL", "http://127.0.0.1:5000"),
+}

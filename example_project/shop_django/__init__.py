@@ -1,0 +1,1 @@
+"""The Django shop: project and app in one package, with the page that shows the sale."""

@@ -1,0 +1,123 @@
+"""``python -m example_project.demo``, from start to end, on real servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from distlock_web.testing.servers import free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+Demo = Callable[..., "subprocess.Popen[str]"]
+
+
+def test_the_shop_oversells_without_the_lock_and_never_with_it(demo: Demo) -> None:
+    process = demo(SERVE="0")
+    output, errors = process.communicate(timeout=150)
+
+    assert process.returncode == 0, output + errors
+    table = {line[:16].strip(): line[16:].split() for line in output.splitlines() if "ms" in line}
+    stock, sold, left, oversold, *_ = map(int, table["without the lock"][:6])
+    assert oversold == sold - stock > 0
+    stock, sold, left, oversold, _busy, failed = map(int, table["with the lock"][:6])
+    assert (sold, left, oversold, failed) == (stock, 0, 0, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_everything_that_the_demo_started(demo: Demo, number: signal.Signals) -> None:
+    process = demo(SERVE="1")
+    shop = read_until(process, r"^Shop +(http://\S+)")
+    assert process.stdout is not None
+    read_until(process, "Ctrl-C")
+    with urlopen(shop, timeout=10) as page:
+        assert b"Flash sale" in page.read()
+    family = descendants(process.pid)
+    programs = {Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0] for pid in family}
+    assert len(family) >= 7, programs  # Redis, and two gunicorns with two workers each
+
+    process.send_signal(number)
+    assert process.wait(timeout=30) == 0
+
+    assert not [pid for pid in family if alive(pid)]
+
+
+def test_a_signal_while_the_servers_start_leaves_nothing_behind(demo: Demo) -> None:
+    process = demo(SERVE="1")
+    until = time.monotonic() + 60
+    while len(family := descendants(process.pid)) < 2:  # Redis, and the first gunicorn
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 130
+    assert not [pid for pid in family if alive(pid)]
+
+
+def test_a_taken_port_is_named(demo: Demo) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = demo("--port", str(port))
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"Port {port} of 127.0.0.1 cannot be used" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [(f"redis://127.0.0.1:{free_port()}/0", "127.0.0.1"), ("rediss//nonsense", "DISTLOCK")],
+    ids=["dead", "malformed"],
+)
+def test_a_redis_that_cannot_be_used_is_named(demo: Demo, url: str, words: str) -> None:
+    process = demo(DISTLOCK_URL=url)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert words in errors
+    assert "Traceback" not in errors
+
+
+def test_a_missing_dependency_is_named(demo: Demo, tmp_path: Path) -> None:
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'rich'\", name='rich')")
+    process = demo(PYTHONPATH=str(tmp_path))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "The demo needs rich" in errors
+    assert "Traceback" not in errors
+
+
+def read_until(process: subprocess.Popen[str], pattern: str) -> str:
+    """Read the output up to the line that matches, and give its first group (or the line)."""
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if found := re.search(pattern, line):
+            return found[found.re.groups and 1]
+    _, errors = process.communicate()
+    raise AssertionError("".join(seen) + errors)
+
+
+def descendants(pid: int) -> list[int]:
+    children = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        children += [int(child) for child in task.read_text().split()]
+    return children + [pid for child in children for pid in descendants(child)]
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
