@@ -148,7 +148,8 @@ _ending = threading.Lock()
 
 
 def _live() -> tuple[Block, ...]:
-    return tuple(block for block in _chain.get() if block.alive)
+    chain = _chain.get()
+    return tuple([block for block in chain if block.alive]) if chain else ()
 
 
 def innermost(store: Store, name: str) -> tuple[Block, Hold] | None:

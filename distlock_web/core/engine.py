@@ -71,7 +71,7 @@ class _Clock:
 async def _take(block: Block, port: Port, name: str, clock: _Clock) -> None:
     """Take one name from the store, waiting in its queue if the caller has time."""
     spec = block.spec
-    claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what, spec.expire).dumps())
+    claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what, spec.expire))
     queued = clock.wait != 0
     try:
         answer = await _twice(lambda: port.take(claim, clock.left()))
@@ -278,7 +278,7 @@ async def attach(block: Block, text: str) -> None:
     port = spec.store.port(block.runtime)
     try:
         for name in spec.names:
-            claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what, spec.expire).dumps())
+            claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what, spec.expire))
             try:
                 granted = await _twice(partial(port.attach, claim, proof(text)))
             except BaseException:

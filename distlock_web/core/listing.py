@@ -75,12 +75,13 @@ def named(registry: Registry, name: str) -> Listing:
     return Listing(rows, everything.troubles)
 
 
-def revoke(registry: Registry, alias: str, name: str, fence: int) -> bool:
+def revoke(registry: Registry, alias: str, name: str, fence: int | None) -> bool:
     """Take a lock from the holder with this fence, who learns of it at its next round trip.
 
-    False: it is no longer held under this fence, and nothing was done. Blocking; raises ``DistLockError``.
+    False: it is no longer held under this fence, or its store has no fences, and nothing was done. Blocking; raises
+    ``DistLockError``.
     """
-    return drive(registry.store(alias).port(THREADS).revoke(name, fence))
+    return fence is not None and drive(registry.store(alias).port(THREADS).revoke(name, fence))
 
 
 def _inspect(store: Store) -> list[HeldLock]:

@@ -144,7 +144,7 @@ class Lock:
         if lease is None:
             # Given back inside its block; or the block ends in another context than it began in, as a generator's may.
             # Guessing among several live ones could give back the lock of somebody who is still inside.
-            lease = next((lease for lease in self._entered if not lease.alive), None)
+            lease = next((lease for lease in reversed(self._entered) if not lease.alive), None)
         if lease is None:
             if len(self._entered) > 1:
                 raise ConfigurationError(

@@ -4,58 +4,69 @@
 --       2 {N}:queue   sorted set of waiting tokens by place (the µs at which they came)
 --       3 {N}:waits   sorted set of the same tokens by deadline (ms): whoever is past it has gone
 --       4 {N}:fence   hash: last fence, last released token, last revoked token
---       5 index       sorted set of held names by the ms at which they expire; "" where there is none
+--       5 index       sorted set of held names by the ms at which they expire; '' where there is none
 -- A token's first 16 characters name its process; a process listens on distlock:wake:<those>.
+-- A redis.call costs more than the command it runs: the free path makes as few as it can.
 
 local N, QUEUE, WAITS, FENCE, INDEX = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local WINDOW = 1000        -- ms to confirm a lock that was handed over, before it goes to the next
 local REMEMBER = 3600000   -- ms that the last fence is kept; the clock takes over from there
+local call = redis.call
 
-local clock = redis.call('TIME')
-local now_us = clock[1] * 1000000 + clock[2] -- exact: a double holds whole numbers up to 2^53
-local now = math.floor(now_us / 1000)
+local function clock() -- µs; exact, for a double holds whole numbers up to 2^53
+  local time = call('TIME')
+  return time[1] * 1000000 + time[2]
+end
 
 local function text(number)
   return string.format('%.0f', number) -- tostring() would turn a fence into 1.7951585471487e+15
 end
 
 local function live_at_least(key, ms)
-  if redis.call('PTTL', key) < ms then
-    redis.call('PEXPIRE', key, ms)
+  if call('PTTL', key) < ms then
+    call('PEXPIRE', key, ms)
   end
 end
 
--- The lock becomes this token's, with a new fence: greater than the last, and than any given before the last was forgotten.
-local function own(token, state, ms, holder)
-  local fence = math.max((tonumber(redis.call('HGET', FENCE, 'last')) or 0) + 1, now_us)
-  redis.call('HSET', FENCE, 'last', text(fence))
-  redis.call('PEXPIRE', FENCE, REMEMBER)
-  redis.call('HSET', N, 'owner', token, 'state', state, 'fence', text(fence), 'since', text(now), 'holder', holder)
-  redis.call('PEXPIRE', N, ms)
+-- The lease of this lock ends in `ms`: what the admin page and the purge of the index go by.
+local function list(now, ms)
   if INDEX ~= '' then
-    redis.call('ZADD', INDEX, now + ms, N)
+    call('ZADD', INDEX, math.floor(now / 1000) + ms, N)
     live_at_least(INDEX, ms)
+    if now % 64 == 0 then
+      call('ZREMRANGEBYSCORE', INDEX, '-inf', math.floor(now / 1000))
+    end
   end
-  return fence
+end
+
+-- The lock becomes this token's, with a new fence: greater than the last one, and than all that were forgotten.
+local function own(now, last, token, state, ms, holder)
+  local fence = text(math.max((tonumber(last) or 0) + 1, now))
+  call('HSET', FENCE, 'last', fence)
+  call('PEXPIRE', FENCE, REMEMBER)
+  call('HSET', N, 'owner', token, 'state', state, 'fence', fence, 'since', text(now), 'holder', holder)
+  call('PEXPIRE', N, ms)
+  list(now, ms)
+  return tonumber(fence)
 end
 
 local function leave_queue(token)
-  redis.call('ZREM', QUEUE, token)
-  redis.call('ZREM', WAITS, token)
+  call('ZREM', QUEUE, token)
+  call('ZREM', WAITS, token)
 end
 
-local function drop_late()
-  for _, token in ipairs(redis.call('ZRANGEBYSCORE', WAITS, '-inf', now, 'LIMIT', 0, 1000)) do
+local function drop_late(now)
+  for _, token in ipairs(call('ZRANGEBYSCORE', WAITS, '-inf', math.floor(now / 1000), 'LIMIT', 0, 1000)) do
     leave_queue(token)
   end
 end
 
 -- The lock is free: hand it to the first waiter whose process listens. True if `taker`, who asks now, is to have it.
-local function hand_over(taker)
-  drop_late()
+local function hand_over(now, taker)
+  drop_late(now)
   local place = 0
   while true do
-    local token = redis.call('ZRANGE', QUEUE, place, place)[1]
+    local token = call('ZRANGE', QUEUE, place, place)[1]
     if token == nil or token == taker then
       return taker ~= nil
     end
@@ -64,7 +75,7 @@ local function hand_over(taker)
     local heard = redis.pcall('PUBLISH', 'distlock:wake:' .. string.sub(token, 1, 16), token)
     if type(heard) == 'table' or heard > 0 then
       leave_queue(token)
-      own(token, 'pending', WINDOW, '')
+      own(now, call('HGET', FENCE, 'last'), token, 'pending', WINDOW, '')
       return false
     end
     place = place + 1
@@ -73,24 +84,25 @@ end
 
 -- The owner has gone: wipe the lock and hand it on.
 local function let_go(token)
-  redis.call('DEL', N)
-  redis.call('HSET', FENCE, 'released', token)
-  live_at_least(FENCE, REMEMBER)
-  if INDEX ~= '' then
-    redis.call('ZREM', INDEX, N)
+  call('DEL', N)
+  if call('HSET', FENCE, 'released', token) == 1 then
+    live_at_least(FENCE, REMEMBER)
   end
-  if redis.call('EXISTS', QUEUE) == 1 then
-    hand_over(nil)
+  if INDEX ~= '' then
+    call('ZREM', INDEX, N)
+  end
+  if call('EXISTS', QUEUE) == 1 then
+    hand_over(clock(), nil)
   end
 end
 
--- Why a token does not own the lock: 0 it does, 1 expired, 2 taken by another, 3 revoked by force.
+-- Why this token does not own the lock: 0 it does, 1 expired, 2 taken by another, 3 revoked by force.
 local function loss(token)
-  local owner = redis.call('HGET', N, 'owner')
+  local owner = call('HGET', N, 'owner')
   if owner == token then
     return 0
   end
-  if redis.call('HGET', FENCE, 'revoked') == token then
+  if call('HGET', FENCE, 'revoked') == token then
     return 3
   end
   return owner and 2 or 1

@@ -3,14 +3,11 @@
 -- ARGV     1 transit token  2 token  3 expire (ms)  4 holder
 -- Answers  the fence, also to a second copy of this; 0 unknown, used by another, or too late
 
-local owner = redis.call('HGET', N, 'owner')
+local owner = call('HGET', N, 'owner')
 if owner ~= ARGV[1] and owner ~= ARGV[2] then
   return 0
 end
-redis.call('HSET', N, 'owner', ARGV[2], 'state', 'held', 'holder', ARGV[4])
-redis.call('PEXPIRE', N, ARGV[3])
-if INDEX ~= '' then
-  redis.call('ZADD', INDEX, now + ARGV[3], N)
-  live_at_least(INDEX, tonumber(ARGV[3]))
-end
-return tonumber(redis.call('HGET', N, 'fence'))
+call('HSET', N, 'owner', ARGV[2], 'state', 'held', 'holder', ARGV[4])
+call('PEXPIRE', N, ARGV[3])
+list(clock(), tonumber(ARGV[3]))
+return tonumber(call('HGET', N, 'fence'))

@@ -3,16 +3,13 @@
 -- ARGV     1 token  2 transit token  3 its lifetime (ms)
 -- Answers  0 done, now or by an earlier copy of this; 1 expired, 2 taken, 3 revoked
 
-if redis.call('HGET', N, 'owner') == ARGV[2] then
+if call('HGET', N, 'owner') == ARGV[2] then
   return 0
 end
 local lost = loss(ARGV[1])
 if lost == 0 then
-  redis.call('HSET', N, 'owner', ARGV[2], 'state', 'transit')
-  redis.call('PEXPIRE', N, ARGV[3])
-  if INDEX ~= '' then
-    redis.call('ZADD', INDEX, now + ARGV[3], N)
-    live_at_least(INDEX, tonumber(ARGV[3]))
-  end
+  call('HSET', N, 'owner', ARGV[2], 'state', 'transit')
+  call('PEXPIRE', N, ARGV[3])
+  list(clock(), tonumber(ARGV[3]))
 end
 return lost

@@ -1,7 +1,7 @@
 -- What the admin page shows of some locks.
 --
 -- KEYS     for each lock N, {N}:queue
--- Answers  for each lock: {fence, state, holder, since (ms), remaining (ms), waiters}; remaining < 0: no longer held
+-- Answers  for each lock: {fence, state, holder, since (µs), remaining (ms), waiters}; remaining < 0: no longer held
 
 local answers = {}
 for i = 1, #KEYS / 2 do

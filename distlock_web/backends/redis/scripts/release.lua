@@ -7,15 +7,12 @@ local token, keep = ARGV[1], tonumber(ARGV[2])
 
 local lost = loss(token)
 if lost > 0 then
-  return redis.call('HGET', FENCE, 'released') == token and 0 or lost
+  return call('HGET', FENCE, 'released') == token and 0 or lost
 end
 if keep > 0 then
-  redis.call('HSET', N, 'state', 'kept')
-  redis.call('PEXPIRE', N, keep)
-  if INDEX ~= '' then
-    redis.call('ZADD', INDEX, now + keep, N)
-    live_at_least(INDEX, keep)
-  end
+  call('HSET', N, 'state', 'kept')
+  call('PEXPIRE', N, keep)
+  list(clock(), keep)
 else
   let_go(token)
 end

@@ -3,11 +3,11 @@
 -- ARGV     1 fence
 -- Answers  1 done, 0 that holder has it no more
 
-local owner, fence = unpack(redis.call('HMGET', N, 'owner', 'fence'))
+local owner, fence = unpack(call('HMGET', N, 'owner', 'fence'))
 if not owner or fence ~= ARGV[1] then
   return 0
 end
-redis.call('HSET', FENCE, 'revoked', owner)
+call('HSET', FENCE, 'revoked', owner)
 let_go(owner)
-redis.call('HDEL', FENCE, 'released')
+call('HDEL', FENCE, 'released')
 return 1

@@ -1,56 +1,52 @@
 -- Take the lock if it is free and nobody waits; else join the queue, once, if asked to. The only script that takes.
 -- Also confirms a lock that was handed over: then it is the caller's already, and pending.
 --
--- ARGV     1 token  2 expire (ms)  3 wait: '1' join the queue, '0' do not  4 holder, for people
+-- ARGV     1 token  2 expire (ms)  3 '1' join the queue, '0' do not  4 holder, for people
 --          5 place: where this token stood before, or ''
 -- Answers  {1, fence}                     ours
 --          {0, pause, remaining, place}   somebody else's: asking again before `pause` ms cannot help
 
-local token, expire, wait, holder, place = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local token, expire, join, holder, place = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local now = clock()
 
-local owner = redis.call('HGET', N, 'owner')
+local owner = call('HGET', N, 'owner')
 if owner == token then
-  local state, fence = unpack(redis.call('HMGET', N, 'state', 'fence'))
+  local state, fence = unpack(call('HMGET', N, 'state', 'fence'))
   if state == 'pending' then
-    redis.call('HSET', N, 'state', 'held', 'since', text(now), 'holder', holder)
+    call('HSET', N, 'state', 'held', 'since', text(now), 'holder', holder)
   end
   live_at_least(N, expire)
-  if INDEX ~= '' then
-    redis.call('ZADD', INDEX, now + expire, N)
-    live_at_least(INDEX, expire)
-  end
+  list(now, expire)
   return {1, tonumber(fence)}
 end
 
 if not owner then
-  if redis.call('EXISTS', QUEUE) == 0 then
-    if INDEX ~= '' then
-      redis.call('ZREMRANGEBYSCORE', INDEX, '-inf', now)
-    end
-    if redis.call('HGET', FENCE, 'released') == token then
-      return {0, WINDOW, WINDOW, 0} -- a copy of this that was lost on the way, after its owner gave the lock back
-    end
-    return {1, own(token, 'held', expire, holder)}
+  local last, released = unpack(call('HMGET', FENCE, 'last', 'released'))
+  if released == token then
+    return {0, WINDOW, WINDOW, 0} -- a copy of this that was lost on the way, after its owner gave the lock back
+  end
+  if call('EXISTS', QUEUE) == 0 then
+    return {1, own(now, last, token, 'held', expire, holder)}
   end
   -- A dead holder's release never comes: whoever finds the lock free hands it to the head.
-  if hand_over(token) then
+  if hand_over(now, token) then
     leave_queue(token)
-    return {1, own(token, 'held', expire, holder)}
+    return {1, own(now, last, token, 'held', expire, holder)}
   end
 end
 
-local remaining = redis.call('PTTL', N)
+local remaining = call('PTTL', N)
 remaining = remaining == -1 and WINDOW or math.max(remaining, 1) -- -1: somebody made it persist
-if wait == '0' then
+if join == '0' then
   return {0, remaining, remaining, 0}
 end
-drop_late()
-place = tonumber(place) or now_us
-redis.call('ZADD', QUEUE, 'NX', text(place), token)
+drop_late(now)
+place = tonumber(place) or now
+call('ZADD', QUEUE, 'NX', text(place), token)
 -- The head sleeps as long as the lease, each behind it a window more: an expiry wakes one, not all.
-local pause = remaining + redis.call('ZRANK', QUEUE, token) * WINDOW
+local pause = remaining + call('ZRANK', QUEUE, token) * WINDOW
 local patience = pause + 2 * WINDOW
-redis.call('ZADD', WAITS, now + patience, token)
+call('ZADD', WAITS, math.floor(now / 1000) + patience, token)
 live_at_least(QUEUE, patience)
 live_at_least(WAITS, patience)
 return {0, pause, remaining, place}

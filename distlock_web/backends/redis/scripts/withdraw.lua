@@ -4,7 +4,7 @@
 -- Answers  0
 
 leave_queue(ARGV[1])
-if redis.call('HGET', N, 'owner') == ARGV[1] then
+if call('HGET', N, 'owner') == ARGV[1] then
   let_go(ARGV[1])
 end
 return 0
