@@ -1,0 +1,154 @@
+"""Several apps in one process, each with its own stores; and what is refused at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from distlock_web import ConfigurationError, configure, distributed_lockable, lock
+from distlock_web.core import registry
+from distlock_web.flask import DistLock
+
+MEMORY = {"default": {"BACKEND": "memory"}}
+
+
+@distributed_lockable(key="order:{order_id}", expire=10)
+def pay(order_id: int) -> str:
+    """One view, on several apps."""
+    from distlock_web import current_lease
+
+    lease = current_lease()
+    assert lease is not None
+    return lease.name
+
+
+def test_one_extension_serves_many_apps_and_keeps_nothing(make_app: Callable[..., Flask]) -> None:
+    distlock = DistLock()
+    apps = []
+    for name in ("one", "two"):
+        app = Flask(name)
+        app.config["DISTLOCK"] = {"default": {"BACKEND": "memory", "PREFIX": f"{name}:"}}
+        distlock.init_app(app)
+        app.add_url_rule("/<int:order_id>", view_func=pay)
+        apps.append(app)
+    assert vars(distlock) == {}
+    assert [app.test_client().get("/7").text for app in apps] == ["one:order:7", "two:order:7"]
+
+
+def test_apps_do_not_mix_though_they_run_at_once(make_app: Callable[..., Flask]) -> None:
+    """Both are inside the same view with the same key at the same moment: the prefixes keep them apart."""
+    both = Barrier(2, timeout=20)
+
+    @distributed_lockable(key="order", expire=30)
+    def meet() -> str:
+        both.wait()
+        return pay(7)
+
+    apps = [make_app("one", PREFIX="one:"), make_app("two", PREFIX="two:")]
+    for app in apps:
+        app.add_url_rule("/", view_func=meet)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda app: app.test_client().get("/").text, apps))
+    assert found == ["one:order:7", "two:order:7"]
+
+
+def test_apps_with_the_same_prefix_exclude_each_other_only_in_the_same_store(redis_url: str) -> None:
+    def made(name: str, settings: dict[str, Any]) -> Flask:
+        app = Flask(name)
+        app.config["DISTLOCK"] = {"default": settings}
+        DistLock(app)
+        app.add_url_rule("/<int:order_id>", view_func=pay)
+        return app
+
+    shared = {"LOCATION": redis_url}
+    one, two, other = made("one", shared), made("two", shared), made("other", {"BACKEND": "memory"})
+    with one.app_context():
+        lease = lock("order:7", expire=30).acquire()
+    # Another app's lease of the same name is another lock chain: never re-entered, even from one thread.
+    assert two.test_client().get("/7").status_code == 409
+    assert other.test_client().get("/7").status_code == 200
+    lease.release()
+    assert two.test_client().get("/7").status_code == 200
+    for app in (one, two, other):
+        app.extensions["distlock"].registry.close()
+
+
+def test_an_app_without_the_setting_has_the_stores_of_the_process() -> None:
+    configure({"default": {"BACKEND": "memory", "PREFIX": "process:"}})
+    app = Flask("shop")
+    DistLock(app)
+    app.add_url_rule("/<int:order_id>", view_func=pay)
+    assert app.test_client().get("/7").text == "process:order:7"
+    with Flask("bare").app_context():
+        assert pay(8) == "process:order:8"
+
+
+def test_an_app_without_the_setting_has_the_store_of_the_environment(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_configured", None)
+    app = Flask("shop")
+    DistLock(app)
+    app.add_url_rule("/<int:order_id>", view_func=pay)
+    monkeypatch.setenv("DISTLOCK_URL", redis_url)
+    assert app.test_client().get("/7").text == "disLock:order:7"
+
+
+def test_outside_of_an_app_its_stores_are_not_meant(make_app: Callable[..., Flask]) -> None:
+    configure({"default": {"BACKEND": "memory", "PREFIX": "process:"}})
+    app = make_app("shop", PREFIX="app:")
+    with app.app_context():
+        assert pay(7) == "app:order:7"
+    assert pay(7) == "process:order:7"
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({}, "DISTLOCK has to be a mapping"),
+        (None, "DISTLOCK has to be a mapping"),
+        ({"other": {"BACKEND": "memory"}}, 'DISTLOCK needs an entry "default"'),
+        ({"default": {"BACKEND": "memory", "EXPIER": 1}}, "Did you mean 'EXPIRE'"),
+        ({"default": {"BACKEND": "memory", "EXPIRE": float("nan")}}, r'DISTLOCK\[.default.\]\["EXPIRE"\] is nan'),
+        ({"default": {"BACKEND": "memry"}}, "Did you mean 'memory'"),
+        ({"default": {"BACKEND": "no.such.Backend"}}, r"no\.such\.Backend"),
+        ({"default": {"BACKEND": "memory", "OPTIONS": {"x": 1}}}, "the memory backend has the option 'x'"),
+        ({"default": {"LOCATION": "ftp://example.org"}}, "LOCATION"),
+        ({"default": {"CACHE": "default"}}, "this is no Django project"),
+        ({**MEMORY, "second": {"BACKEND": "redis", "OPTIONS": {"max_conections": 3}}}, "max_conections"),
+    ],
+)
+def test_a_wrong_setting_stops_the_start(setting: object, says: str) -> None:
+    app = Flask("shop")
+    app.config["DISTLOCK"] = setting
+    with pytest.raises(ConfigurationError, match=says):
+        DistLock(app)
+    assert "distlock" not in app.extensions
+
+
+def test_a_setting_that_does_not_exist_is_not_ignored() -> None:
+    app = Flask("shop")
+    app.config.update(DISTLOCK=MEMORY, DISTLOCK_REQUEST_ID_HEDAER="X-Id")
+    with pytest.raises(ConfigurationError, match="Did you mean 'DISTLOCK_REQUEST_ID_HEADER'"):
+        DistLock(app)
+
+
+def test_a_setting_that_comes_too_late_is_not_ignored(memory_store: None) -> None:
+    app = Flask("shop")
+    DistLock(app)
+    app.config["DISTLOCK"] = MEMORY
+    with app.app_context(), pytest.raises(ConfigurationError, match="was set after DistLock's init_app"):
+        pay(7)
+
+
+def test_twice_is_refused() -> None:
+    app = Flask("shop")
+    app.config["DISTLOCK"] = MEMORY
+    distlock = DistLock(app)
+    with pytest.raises(ConfigurationError, match="DistLock was installed in 'shop' already"):
+        distlock.init_app(app)
