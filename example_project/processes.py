@@ -14,6 +14,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import FrameType
 
+ROOT = Path(__file__).parents[1]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _START = 30.0  #: seconds until a server has to answer
@@ -69,6 +70,7 @@ class Gunicorn:
         self.log = log
         # The socket is handed down: no port that was free a moment ago can be taken by somebody else.
         command = [sys.executable, "-m", "gunicorn", application, "--bind", f"fd://{sock.fileno()}"]
+        command += ["--chdir", str(ROOT)]
         command += ["--workers", "2", "--threads", "32", "--graceful-timeout", "2", "--log-level", "warning"]
         with log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -98,7 +100,7 @@ class Gunicorn:
     def _answers(self) -> bool:
         connection = HTTPConnection(*self.address, timeout=_START)
         try:
-            connection.request("HEAD", "/")
+            connection.request("GET", "/")
             status = connection.getresponse().status
         except (OSError, HTTPException):
             return False

@@ -56,10 +56,10 @@ function conclude(section, outcome) {
     say(section, `${outcome.sold} sold of ${stock}: ${outcome.oversold} buyers have paid for nothing.`, "bad");
   else say(section, `${outcome.sold} sold of ${stock}, not one too many.`, "good");
   const facts = {
-    "Left, says the stock": outcome.remaining,
-    "Turned away as busy": outcome.busy,
-    "Half had an answer in": `${Math.round(outcome.p50 * 1000)} ms`,
-    "99 % in": `${Math.round(outcome.p99 * 1000)} ms`,
+    "Left in the books": outcome.remaining,
+    "Answered busy": outcome.busy,
+    "Time, median": `${Math.round(outcome.p50 * 1000)} ms`,
+    "99th percentile": `${Math.round(outcome.p99 * 1000)} ms`,
   };
   const list = section.querySelector("dl");
   list.replaceChildren(
