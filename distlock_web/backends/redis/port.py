@@ -116,7 +116,7 @@ def _held(name: str, line: list[object]) -> HeldLock:
         name,
         int(fence),
         holder.decode("utf-8", "replace"),
-        int(since) / 1000,
+        int(since) / 1_000_000,
         remaining / 1000,
         waiters,
         state.decode(),
