@@ -12,7 +12,7 @@ from click.testing import Result
 from flask import Flask
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, NotHeld, lock
-from distlock_web.core import listing
+from distlock_web.core import listing, registry
 from distlock_web.core.request_id import bind, clear
 from distlock_web.flask import DistLock
 
@@ -183,7 +183,8 @@ def test_wrong_usage(app: Flask, args: list[str], says: str) -> None:
     assert says in result.stderr
 
 
-def test_no_store_at_all() -> None:
+def test_no_store_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_configured", None)  # a Django of the same test process may have set it
     app = Flask("shop")
     DistLock(app)
     result = run(app, "list")
