@@ -39,14 +39,11 @@ class CheckedViews(dict[str, RouteCallable]):
 
 def _guards(endpoint: str, view: Callable[..., Any]) -> Iterator[tuple[str, Guard]]:
     """The locks on a view, or on the methods of a class-based one."""
+    functions: dict[str, Any] = {repr(endpoint): view}
     view_class = getattr(view, "view_class", None)
-    methods = sorted(getattr(view_class, "methods", None) or ())
-    found = [(endpoint, view)] + [
-        (f"{endpoint} ({method})", getattr(view_class, method.lower(), None)) for method in methods
-    ]
-    if view_class is not None:
-        found.append((f"{endpoint} (dispatch_request)", view_class.dispatch_request))
-    for name, function in found:
+    for name in ("dispatch_request", *sorted(map(str.lower, getattr(view_class, "methods", None) or ()))):
+        functions[f"{endpoint!r} ({name})"] = getattr(view_class, name, None)
+    for what, function in functions.items():
         guard = getattr(function, "__distlock__", None)
         if isinstance(guard, Guard):
-            yield repr(name), guard
+            yield what, guard

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from flask import Blueprint, Flask, Response
-from flask.views import MethodView
+from flask.views import MethodView, View
 
 from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, current_lease, distributed_lockable, lock
 
@@ -252,14 +252,20 @@ class Skipping(MethodView):
     post = staticmethod(skipping)
 
 
+class SkippingAtAll(View):
+    dispatch_request = staticmethod(skipping)
+
+
 REMEDY = r'The view .* has on_busy="skip".*Say on_busy="raise" \(a 409 with Retry-After\)'
 
 
 def test_a_view_that_would_be_skipped_is_refused_when_it_is_registered(app: Flask) -> None:
     with pytest.raises(ConfigurationError, match=REMEDY):
         app.add_url_rule("/", "pay", skipping)
-    with pytest.raises(ConfigurationError, match=r"'order \(POST\)'"):
+    with pytest.raises(ConfigurationError, match=r"'order' \(post\)"):
         app.add_url_rule("/order", view_func=Skipping.as_view("order"))
+    with pytest.raises(ConfigurationError, match=r"'page' \(dispatch_request\)"):
+        app.add_url_rule("/page", view_func=SkippingAtAll.as_view("page"))
     assert "pay" not in app.view_functions
 
 
