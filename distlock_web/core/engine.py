@@ -137,6 +137,8 @@ def busy(name: str, remaining: float) -> LockBusy:
 
 async def end(block: Block, error: BaseException | None) -> None:
     """The block is over: give back what it took, once, whatever happens, and never hide the block's own exception."""
+    # A nested block in a task of its own may outlive the one that lent it the lock: from then on it was unguarded.
+    orphaned = next((hold for hold, _ in block.nested if hold.state in ("releasing", "released")), None)
     if not block.begin_end():
         return
     work = _give_back(block, block.spec.store.port(block.runtime), kept=error is None)
@@ -146,7 +148,7 @@ async def end(block: Block, error: BaseException | None) -> None:
     except DistLockError as trouble:
         # The work was done under the lock, and the lease ends by itself: no reason to fail the caller.
         logger.warning("Lock %s could not be given back, it ends within its lease: %s", _names(block), trouble)
-    lost = next((hold for hold in block.holds if hold.state == "lost"), None)
+    lost = next((hold for hold in block.holds if hold.state == "lost"), orphaned)
     if lost is None:
         return
     if error is None:

@@ -11,6 +11,7 @@ from typing import Any
 from . import engine
 from .block import OnLost, Spec, live_blocks
 from .config import StoreConfig, flag, policy, seconds
+from .config import prefix as checked_prefix
 from .errors import ConfigurationError, LockBusy, NotHeld
 from .keys import shorten, whole
 from .lease import Lease
@@ -43,7 +44,7 @@ class Options:
         on_lost: OnLost | None = None,
         hold_for: float = 0.0,
     ) -> None:
-        self.prefix = prefix
+        self.prefix = checked_prefix(prefix, "prefix") if prefix is not None else None
         self.expire = seconds(expire, "expire") if expire is not None else None
         self.wait = wait if isinstance(wait, Unset) else seconds(wait, "wait", zero=True, none=True)
         self.renew = flag(renew, "renew") if renew is not None else None

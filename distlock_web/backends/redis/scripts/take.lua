@@ -42,7 +42,9 @@ if join == '0' then
 end
 drop_late(now)
 place = tonumber(place) or now
-call('ZADD', QUEUE, 'NX', text(place), token)
+if call('ZADD', QUEUE, 'NX', text(place), token) == 0 then
+  place = tonumber(call('ZSCORE', QUEUE, token)) -- sent again: the place it has, not a later one
+end
 -- The head sleeps as long as the lease, each behind it a window more: an expiry wakes one, not all.
 local pause = remaining + call('ZRANK', QUEUE, token) * WINDOW
 local patience = pause + 2 * WINDOW

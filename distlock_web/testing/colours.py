@@ -1,0 +1,299 @@
+"""One test case, two colours: threads that block, and asyncio.
+
+A case is a coroutine that uses a *world*. The asyncio world awaits; the world of threads blocks in every verb and never
+suspends, so that ``drive`` runs the same case: the engine's own way of being one source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Generic, Protocol, TypeVar
+
+from distlock_web import Lease, aattach, attach, distributed_lockable
+from distlock_web.core.backend import HeldLock, Port
+from distlock_web.core.lock import Lock
+from distlock_web.core.registry import Store
+from distlock_web.core.runtime import TASKS, THREADS, Runtime, drive, now
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+#: Seconds after which a test gives up waiting for something that has to happen.
+PATIENCE = 30.0
+
+
+class Actor(Protocol[T_co]):
+    """Somebody who runs at the same time."""
+
+    async def result(self) -> T_co:
+        """Wait for the end; what it returned, or raise what it raised."""
+
+
+class Event(Protocol):
+    def set(self) -> None: ...
+
+    async def wait(self) -> None:
+        """Wait until it is set; ``TimeoutError`` if that never happens."""
+
+
+class World:
+    """What a case can do, in one colour."""
+
+    runtime: Runtime
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @property
+    def port(self) -> Port:
+        return self.store.port(self.runtime)
+
+    def run(self, case: Coroutine[Any, Any, None]) -> None:
+        """Run one case to its end."""
+        raise NotImplementedError
+
+    async def acquire(self, lock: Lock) -> Lease:
+        raise NotImplementedError
+
+    async def try_acquire(self, lock: Lock) -> Lease | None:
+        raise NotImplementedError
+
+    def inside(self, lock: Lock | Lease) -> AbstractAsyncContextManager[Lease]:
+        """``with lock`` or ``async with lock``."""
+        raise NotImplementedError
+
+    async def release(self, lease: Lease) -> None:
+        raise NotImplementedError
+
+    async def extend(self, lease: Lease, expire: float | None = None) -> None:
+        raise NotImplementedError
+
+    async def detach(self, lease: Lease, transit: float = 60.0) -> str:
+        raise NotImplementedError
+
+    async def attach(self, ticket: str) -> Lease:
+        raise NotImplementedError
+
+    async def lost(self, lease: Lease) -> bool:
+        """Wait until the lease is lost."""
+        raise NotImplementedError
+
+    def decorated(self, body: Callable[..., Awaitable[T]], **options: Any) -> Callable[..., Coroutine[Any, Any, T]]:
+        """The body under ``distributed_lockable``, as a function or a coroutine function."""
+        raise NotImplementedError
+
+    def stranger(self, body: Callable[[], Coroutine[Any, Any, T]]) -> Actor[T]:
+        """Run the body at the same time, as somebody who has inherited nothing."""
+        return self._start(body, contextvars.Context())
+
+    def sibling(self, body: Callable[[], Coroutine[Any, Any, T]]) -> Actor[T]:
+        """Run the body at the same time, as part of what the caller is doing."""
+        return self._start(body, contextvars.copy_context())
+
+    def _start(self, body: Callable[[], Coroutine[Any, Any, T]], context: contextvars.Context) -> Actor[T]:
+        raise NotImplementedError
+
+    def event(self) -> Event:
+        raise NotImplementedError
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass: for leases that have to end, never as proof that something has happened."""
+        raise NotImplementedError
+
+    async def line(self, name: str) -> HeldLock | None:
+        """What the store shows for this lock; None: it is free."""
+        return next((line for line in await self.port.inspect() if line.name == name), None)
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Wait for a state that can be seen."""
+        give_up = now() + PATIENCE
+        while not await condition():
+            if now() > give_up:
+                raise TimeoutError("the awaited state did not come")
+            await self.sleep(0.005)
+
+    async def waiters(self, name: str, count: int) -> None:
+        """Wait until so many wait for the lock."""
+
+        async def seen() -> bool:
+            line = await self.line(name)
+            return (line.waiters if line else 0) == count
+
+        await self.until(seen)
+
+    async def until_free(self, name: str) -> None:
+        """Wait until nobody has the lock: a little longer than its holder believes in it."""
+
+        async def seen() -> bool:
+            return await self.line(name) is None
+
+        await self.until(seen)
+        await self.sleep(0.005)  # a store may round what it shows, by a tick of its clock
+
+
+class ThreadActor(Generic[T]):
+    def __init__(self, body: Callable[[], Coroutine[Any, Any, T]], context: contextvars.Context) -> None:
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=context.run, args=(self._run, body), daemon=True)
+        self._thread.start()
+
+    def _run(self, body: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        try:
+            self._result = drive(body())
+        except BaseException as error:
+            self._error = error
+
+    async def result(self) -> T:
+        self._thread.join(PATIENCE)
+        if self._thread.is_alive():
+            raise TimeoutError("a thread of the test did not end")
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+
+class ThreadEvent:
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        if not self._event.wait(PATIENCE):
+            raise TimeoutError("the awaited event did not come")
+
+
+class ThreadWorld(World):
+    """The blocking doors, in threads."""
+
+    runtime = THREADS
+
+    def run(self, case: Coroutine[Any, Any, None]) -> None:
+        contextvars.Context().run(drive, case)
+
+    async def acquire(self, lock: Lock) -> Lease:
+        return lock.acquire()
+
+    async def try_acquire(self, lock: Lock) -> Lease | None:
+        return lock.try_acquire()
+
+    @asynccontextmanager
+    async def inside(self, lock: Lock | Lease) -> AsyncIterator[Lease]:
+        with lock as lease:
+            yield lease
+
+    async def release(self, lease: Lease) -> None:
+        lease.release()
+
+    async def extend(self, lease: Lease, expire: float | None = None) -> None:
+        lease.extend(expire)
+
+    async def detach(self, lease: Lease, transit: float = 60.0) -> str:
+        return lease.detach(transit)
+
+    async def attach(self, ticket: str) -> Lease:
+        return attach(ticket)
+
+    async def lost(self, lease: Lease) -> bool:
+        return lease.lost.wait(PATIENCE)
+
+    def decorated(self, body: Callable[..., Awaitable[T]], **options: Any) -> Callable[..., Coroutine[Any, Any, T]]:
+        @distributed_lockable(**options)
+        def function(*args: Any) -> T:
+            return drive(body(*args))  # type: ignore[arg-type]
+
+        async def call(*args: Any) -> T:
+            return function(*args)
+
+        return call
+
+    def _start(self, body: Callable[[], Coroutine[Any, Any, T]], context: contextvars.Context) -> Actor[T]:
+        return ThreadActor(body, context)
+
+    def event(self) -> Event:
+        return ThreadEvent()
+
+    async def sleep(self, seconds: float) -> None:
+        threading.Event().wait(seconds)
+
+
+class TaskActor(Generic[T]):
+    def __init__(self, task: asyncio.Task[T]) -> None:
+        self.task = task
+
+    async def result(self) -> T:
+        async with asyncio.timeout(PATIENCE):
+            return await self.task
+
+
+class TaskEvent:
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await self._event.wait()
+
+
+class TaskWorld(World):
+    """The a-methods, in tasks of one event loop."""
+
+    runtime = TASKS
+
+    def run(self, case: Coroutine[Any, Any, None]) -> None:
+        asyncio.run(case)
+
+    async def acquire(self, lock: Lock) -> Lease:
+        return await lock.aacquire()
+
+    async def try_acquire(self, lock: Lock) -> Lease | None:
+        return await lock.atry_acquire()
+
+    @asynccontextmanager
+    async def inside(self, lock: Lock | Lease) -> AsyncIterator[Lease]:
+        async with lock as lease:
+            yield lease
+
+    async def release(self, lease: Lease) -> None:
+        await lease.arelease()
+
+    async def extend(self, lease: Lease, expire: float | None = None) -> None:
+        await lease.aextend(expire)
+
+    async def detach(self, lease: Lease, transit: float = 60.0) -> str:
+        return await lease.adetach(transit)
+
+    async def attach(self, ticket: str) -> Lease:
+        return await aattach(ticket)
+
+    async def lost(self, lease: Lease) -> bool:
+        async with asyncio.timeout(PATIENCE):
+            return await lease.lost
+
+    def decorated(self, body: Callable[..., Awaitable[T]], **options: Any) -> Callable[..., Coroutine[Any, Any, T]]:
+        @distributed_lockable(**options)
+        async def function(*args: Any) -> T:
+            return await body(*args)
+
+        return function
+
+    def _start(self, body: Callable[[], Coroutine[Any, Any, T]], context: contextvars.Context) -> TaskActor[T]:
+        return TaskActor(asyncio.get_running_loop().create_task(body(), context=context))
+
+    def event(self) -> Event:
+        return TaskEvent()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+WORLDS: dict[str, type[World]] = {"threads": ThreadWorld, "asyncio": TaskWorld}

@@ -1,0 +1,34 @@
+"""The contract that every backend passes: each case written once, run with threads and with asyncio.
+
+A backend's test file is only configuration::
+
+    class TestRedis(LockContract):
+        @pytest.fixture
+        def settings(self, redis_url):
+            return {"BACKEND": "redis", "LOCATION": redis_url}
+
+The fixture gives one entry of a ``DISTLOCK`` mapping, for a store that holds nothing yet. Run the tests with
+pytest-timeout: a broken wait is a test that does not end.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{part}" for part in ("exclusion", "handover", "leases", "loss", "queueing", "reentry", "verbs"))
+)
+
+from ..colours import World  # noqa: E402
+from .exclusion import ExclusionCases  # noqa: E402
+from .handover import HandoverCases  # noqa: E402
+from .leases import LeaseCases  # noqa: E402
+from .loss import LossCases  # noqa: E402
+from .queueing import QueueCases  # noqa: E402
+from .reentry import ReentryCases  # noqa: E402
+from .verbs import VerbCases  # noqa: E402
+
+
+class LockContract(ExclusionCases, VerbCases, LeaseCases, ReentryCases, QueueCases, HandoverCases, LossCases):
+    """All cases. Subclass it, name the subclass ``Test…`` and give the fixture ``settings``."""
+
+
+__all__ = ["LockContract", "World"]

@@ -1,0 +1,69 @@
+"""What all cases share: the store under test, a world in each colour, and how a case becomes a test."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from distlock_web import configure, lock
+from distlock_web.core.backend import Claim
+from distlock_web.core.lock import Lock
+from distlock_web.core.runtime import new_token
+
+from ..colours import WORLDS, TaskWorld, World
+
+#: A name that every case uses, in the store's words and in the caller's.
+KEY = "contract:42"
+NAME = "test:" + KEY
+PREFIX = "test:"
+
+
+class Cases:
+    """The store under test."""
+
+    #: A lease that cases let end, in seconds: as short as a busy machine allows that also uses it.
+    ttl: ClassVar[float] = 0.4
+
+    @pytest.fixture
+    def settings(self) -> Mapping[str, Any]:
+        """One entry of ``DISTLOCK``: a store that holds nothing yet."""
+        raise NotImplementedError("the subclass gives the settings")
+
+    @pytest.fixture(params=sorted(WORLDS))
+    def world(self, request: pytest.FixtureRequest, settings: Mapping[str, Any]) -> Iterator[World]:
+        yield from _world(WORLDS[request.param], settings)
+
+    @pytest.fixture
+    def tasks(self, settings: Mapping[str, Any]) -> Iterator[World]:
+        """The asyncio world alone, for what threads do not have: cancellation."""
+        yield from _world(TaskWorld, settings)
+
+
+def _world(colour: type[World], settings: Mapping[str, Any]) -> Iterator[World]:
+    registry = configure({"default": settings})
+    yield colour(registry.store("default"))
+    registry.close()
+
+
+def case(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a coroutine over ``world`` or ``tasks``, which runs it in its own colour."""
+
+    @functools.wraps(function)
+    def test(self: Cases, **fixtures: Any) -> None:
+        world = fixtures.get("world") or fixtures["tasks"]
+        world.run(function(self, **fixtures))
+
+    return test
+
+
+def the_lock(**options: Any) -> Lock:
+    """The lock that every case uses; it does not wait, unless asked to."""
+    return lock(KEY, **{"prefix": PREFIX, "expire": 30, "wait": 0, **options})
+
+
+def claim(token: str | None = None, expire: float = 30.0, name: str = NAME) -> Claim:
+    """A claim for the port itself, with a fresh token."""
+    return Claim(name, token or new_token(), expire, "a holder")

@@ -1,0 +1,219 @@
+"""Nobody is inside while somebody else is; who is inside is proved by a token (laws 1, 4, 10, 11)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from distlock_web import ConfigurationError, LockBusy, lock
+from distlock_web.core import request_id
+from distlock_web.core.backend import Claim, Granted
+from distlock_web.core.keys import LONGEST
+
+from ..colours import World
+from ..tap import Tap
+from .base import KEY, NAME, PREFIX, Cases, case, claim, the_lock
+
+HOSTILE_KEYS = {
+    "spaces": "a b  c",
+    "newlines": "a\r\nDEL x\n",
+    "braces": "{a}:{b",
+    "nul": "a\0b",
+    "emoji": "🔒" * 80,
+    "long": "k" * 10_000,
+    "colons": "a::b:queue",
+    "percent": "%7Ba%00",
+    "surrogate": "\ud800",
+    "glob": "*?[a-z]",
+}
+
+
+class ExclusionCases(Cases):
+    @case
+    async def test_a_read_sleep_write_counter_loses_nothing(self, world: World) -> None:
+        count = 0
+
+        async def buy() -> None:
+            nonlocal count
+            for _ in range(5):
+                async with world.inside(the_lock(wait=None)):
+                    seen = count
+                    await world.sleep(0.001)
+                    count = seen + 1
+
+        for buyer in [world.stranger(buy) for _ in range(8)]:
+            await buyer.result()
+        assert count == 40
+        assert await world.line(NAME) is None
+
+    @case
+    async def test_busy_is_said_at_once_with_the_time_to_try_again(self, world: World) -> None:
+        async def second() -> None:
+            with pytest.raises(LockBusy) as caught:
+                await world.acquire(the_lock())
+            assert caught.value.name == NAME
+            assert NAME in str(caught.value)
+            assert 0 < caught.value.retry_after <= 30
+
+        async with world.inside(the_lock()):
+            await world.stranger(second).result()
+
+    @case
+    async def test_try_acquire_gives_a_lease_or_none(self, world: World) -> None:
+        async def second() -> bool:
+            return await world.try_acquire(the_lock()) is None
+
+        lease = await world.try_acquire(the_lock())
+        assert lease is not None
+        assert await world.stranger(second).result()
+        await world.release(lease)
+        assert not await world.stranger(second).result()
+
+    @case
+    async def test_two_callers_of_one_decorated_function_take_turns(self, world: World) -> None:
+        history: list[str] = []
+        entered, leave = world.event(), world.event()
+
+        async def body(who: str) -> str:
+            history.append(f"{who} in")
+            entered.set()
+            await leave.wait()
+            history.append(f"{who} out")
+            return who
+
+        function = world.decorated(body, key=KEY, prefix=PREFIX, wait=None)
+        first = world.stranger(partial(function, "first"))
+        await entered.wait()
+        second = world.stranger(partial(function, "second"))
+        await world.waiters(NAME, 1)
+        leave.set()
+        assert (await first.result(), await second.result()) == ("first", "second")
+        assert history == ["first in", "first out", "second in", "second out"]
+
+    @case
+    async def test_one_lock_object_serves_many_at_once(self, world: World) -> None:
+        """Who leaves gives back the own lease, also one that was given back before its block ended."""
+        shared = the_lock(wait=None)
+        given_back, first_may_leave, second_entered = world.event(), world.event(), world.event()
+
+        async def first() -> None:
+            async with world.inside(shared) as lease:
+                await world.release(lease)
+                given_back.set()
+                await first_may_leave.wait()
+
+        async def second() -> None:
+            await given_back.wait()
+            async with world.inside(shared) as lease:
+                second_entered.set()
+                await actors[0].result()
+                await world.extend(lease)  # raises if the first one's leaving took it away
+
+        actors = [world.stranger(first)]
+        actors.append(world.stranger(second))
+        await second_entered.wait()
+        first_may_leave.set()
+        await actors[1].result()
+        assert await world.line(NAME) is None
+
+    @case
+    async def test_two_requests_with_the_same_id_exclude_each_other(self, world: World) -> None:
+        async def twin() -> bool:
+            request_id.bind("the-same-id")
+            return await world.try_acquire(the_lock()) is not None
+
+        assert await world.stranger(twin).result()
+        assert not await world.stranger(twin).result()
+
+    @case
+    async def test_what_is_public_proves_nothing(self, world: World) -> None:
+        """The request id, the holder's words, the fence and the name open nothing."""
+        request_id.bind("known-to-everybody")
+        lease = await world.acquire(the_lock())
+        line = await world.line(NAME)
+        assert line is not None
+        for guess in ("known-to-everybody", line.holder, str(lease.fence), NAME, "*"):
+            stranger = Claim(NAME, guess, 30.0)
+            assert await world.port.release(stranger) == "taken"
+            assert await world.port.extend([stranger]) == ["taken"]
+            await world.port.withdraw(stranger)
+        await world.extend(lease)
+        await world.release(lease)
+
+    @case
+    async def test_every_acquisition_has_a_token_of_its_own(self, world: World) -> None:
+        tokens = set()
+        for _ in range(20):
+            async with world.inside(the_lock()) as lease:
+                tokens.add(lease.own[0].claim.token)
+        assert len(tokens) == 20
+        # The first half names the process that waits, the rest is what nobody can guess: 96 bits.
+        assert len({token[16:] for token in tokens}) == 20
+        assert all(len(token) == 40 for token in tokens)
+
+    @case
+    async def test_one_request_takes_and_one_gives_back(self, world: World) -> None:
+        tap = Tap(world.store)
+        async with world.inside(the_lock(wait=5)):
+            pass
+        assert tap.calls == ["take", "release"]
+
+    @case
+    async def test_other_keys_and_other_prefixes_are_other_locks(self, world: World) -> None:
+        async with (
+            world.inside(the_lock()),
+            world.inside(lock(KEY + "1", prefix=PREFIX)),
+            world.inside(lock(KEY, prefix="other:")),
+            world.inside(lock(KEY.upper(), prefix=PREFIX)),
+        ):
+            assert len(await world.port.inspect()) == 4
+
+    @case
+    async def test_any_text_can_be_a_key(self, world: World) -> None:
+        names = set()
+        for text in HOSTILE_KEYS.values():
+            hostile = lock(text, prefix=PREFIX, wait=0)
+            async with world.inside(hostile) as lease:
+                assert await _refused(world, text)
+                assert await world.line(lease.name) is not None
+                assert not {"{", "}", "\0", "\n"} & set(lease.name)
+                assert len(lease.name.encode()) <= LONGEST
+                names.add(lease.name)
+            assert await world.line(lease.name) is None
+        assert len(names) == len(HOSTILE_KEYS)
+
+    @case
+    async def test_a_lease_shorter_than_the_store_can_express_is_refused(self, world: World) -> None:
+        for expire in (0.000_001, world.store.backend.capabilities.min_expire / 2):
+            with pytest.raises(ConfigurationError, match="expire"):
+                await world.acquire(the_lock(expire=expire))
+
+    @case
+    async def test_the_shortest_lease_can_be_taken(self, world: World) -> None:
+        answer = await world.port.take(claim(expire=world.store.backend.capabilities.min_expire), 0)
+        assert isinstance(answer, Granted)
+
+    @case
+    async def test_inspect_shows_who_holds_what_and_since_when(self, world: World) -> None:
+        request_id.bind("req-1", "POST /pay")
+        async with world.inside(the_lock(expire=20)) as lease:
+            other = await world.acquire(lock("sooner", prefix=PREFIX, expire=10))
+            lines = await world.port.inspect()
+            assert [line.name for line in lines] == ["test:sooner", NAME]
+            line = lines[1]
+            assert "req-1" in line.holder
+            assert "POST /pay" in line.holder
+            assert line.fence == lease.fence
+            assert lease.remaining < line.remaining <= 20
+            assert (line.state, line.waiters) == ("held", 0)
+            assert line.since > 1_700_000_000
+            await world.release(other)
+        assert await world.port.inspect() == []
+
+
+async def _refused(world: World, text: str) -> bool:
+    async def second() -> bool:
+        return await world.try_acquire(lock(text, prefix=PREFIX, wait=0)) is None
+
+    return await world.stranger(second).result()

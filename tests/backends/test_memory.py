@@ -1,0 +1,15 @@
+"""The memory backend passes the contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from distlock_web.testing.contract import LockContract
+
+
+class TestMemory(LockContract):
+    @pytest.fixture
+    def settings(self) -> dict[str, Any]:
+        return {"BACKEND": "memory"}

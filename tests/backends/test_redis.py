@@ -1,0 +1,15 @@
+"""The Redis backend passes the contract: on a server of our own, through the pools that people use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from distlock_web.testing.contract import LockContract
+
+
+class TestRedis(LockContract):
+    @pytest.fixture
+    def settings(self, redis_url: str) -> dict[str, Any]:
+        return {"BACKEND": "redis", "LOCATION": redis_url}
