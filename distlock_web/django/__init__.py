@@ -1,0 +1,1 @@
+"""Distributed locks in a Django project: ``INSTALLED_APPS += ["distlock_web.django"]``."""

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.signals import setting_changed
+from django.utils.translation import gettext_lazy as _
+
+from .stores import configure_from_settings
+
+
+class DistLockConfig(AppConfig):
+    name = "distlock_web.django"
+    label = "distlock_web"
+    verbose_name = _("Distributed locks")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from . import checks  # noqa: F401 - registers the system checks
+
+        configure_from_settings()
+        setting_changed.connect(_setting_changed, dispatch_uid="distlock_web")
+
+
+def _setting_changed(*, setting: str, **kwargs: Any) -> None:
+    """``override_settings(DISTLOCK=...)`` in a test."""
+    if setting == "DISTLOCK":
+        configure_from_settings()

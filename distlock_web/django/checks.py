@@ -1,0 +1,115 @@
+"""What can be known to be wrong before the first request."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from django.conf import settings
+from django.core import checks, mail
+from django.utils.module_loading import import_string
+
+from ..core.errors import ConfigurationError
+from ..core.registry import registry
+from ..core.request_id import DEFAULT_HEADER
+from . import stores
+from .guarded import SKIP_REMEDY, guarded_views, name_of, skips
+from .middleware import RequestIDMiddleware
+
+EXAMPLE = 'DISTLOCK = {"default": {"BACKEND": "redis", "LOCATION": "redis://127.0.0.1:6379/0"}}'
+
+# No underscore: a server hands a header "Req_Id" on under the name "Req-Id", or drops it.
+_HEADER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?", re.ASCII)
+
+
+@checks.register("distlock_web")
+def check_stores(**kwargs: Any) -> list[checks.CheckMessage]:
+    return list(_stores())
+
+
+def _stores() -> Iterator[checks.CheckMessage]:
+    if getattr(settings, "DISTLOCK", None) is None:
+        if not os.environ.get("DISTLOCK_URL"):
+            yield checks.Warning(
+                "DISTLOCK is not set: the first lock that is used raises ConfigurationError.",
+                hint=f"Set it, for example {EXAMPLE}, or set the environment variable DISTLOCK_URL.",
+                id="distlock_web.W001",
+            )
+        return
+    if stores.problem is not None:
+        yield _invalid(stores.problem)
+        return
+    for store in registry().stores.values():
+        try:
+            store.backend  # noqa: B018 - makes it: its driver, its options, its cache; nothing is sent yet
+        except ConfigurationError as error:
+            yield _invalid(error)
+        if store.config.backend == "memory" and not settings.DEBUG and not _testing():
+            yield checks.Warning(
+                f"DISTLOCK[{store.alias!r}] keeps its locks in memory: they exclude nobody outside of one process.",
+                hint=f"Use a store that all processes share, for example {EXAMPLE}.",
+                id="distlock_web.W003",
+            )
+
+
+def _invalid(error: ConfigurationError) -> checks.Error:
+    return checks.Error(str(error), hint=f"It has to look like this: {EXAMPLE}.", id="distlock_web.E001")
+
+
+def _testing() -> bool:
+    """Test runners replace the mailbox, and set DEBUG to False."""
+    return hasattr(mail, "outbox")
+
+
+@checks.register("distlock_web")
+def check_request_id(**kwargs: Any) -> list[checks.CheckMessage]:
+    found: list[checks.CheckMessage] = []
+    header = getattr(settings, "DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER)
+    if not isinstance(header, str) or not _HEADER.fullmatch(header):
+        found.append(
+            checks.Error(
+                f"DISTLOCK_REQUEST_ID_HEADER is {header!r}, which is no name of a header.",
+                hint=f"Letters, digits and hyphens, such as {DEFAULT_HEADER!r} or 'X-Request-ID'.",
+                id="distlock_web.E002",
+            )
+        )
+    if not any(_is_ours(path) for path in settings.MIDDLEWARE):
+        found.append(
+            checks.Warning(
+                "RequestIDMiddleware is not in MIDDLEWARE: requests have no request id, and a busy lock is a 500 "
+                "instead of a 409.",
+                hint='Put "distlock_web.django.middleware.RequestIDMiddleware" in front in MIDDLEWARE.',
+                id="distlock_web.W002",
+            )
+        )
+    return found
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        middleware = import_string(path)
+    except ImportError:  # Django says so itself, at the first request
+        return False
+    return isinstance(middleware, type) and issubclass(middleware, RequestIDMiddleware)
+
+
+@checks.register(checks.Tags.urls)
+def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
+    if not getattr(settings, "ROOT_URLCONF", None):
+        return []
+    found: list[checks.CheckMessage] = []
+    for route, view, guard in guarded_views():
+        try:
+            skipped = skips(guard)
+        except ConfigurationError as error:
+            message, hint, ident = str(error), "Name a store that DISTLOCK has, or add it there.", "distlock_web.E004"
+        else:
+            if not skipped:
+                continue
+            message = 'on_busy="skip" returns None when the lock is busy, and a view that returns None is a 500.'
+            hint, ident = SKIP_REMEDY, "distlock_web.E003"
+        where = f"The view {name_of(view)} at {route!r}"
+        found.append(checks.Error(f"{where}: {message}", hint=hint, id=ident))
+    return found

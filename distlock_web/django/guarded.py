@@ -1,0 +1,59 @@
+"""Which views run under a lock: for the system checks and for the middleware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from ..core.decorator import Guard
+
+View = Callable[..., Any]
+
+
+def guarded_views(patterns: Iterable[Any] | None = None, route: str = "") -> Iterator[tuple[str, View, Guard]]:
+    """Every guarded view of the project, through all ``include()``: its route, its callback, its guard."""
+    for entry in get_resolver().url_patterns if patterns is None else patterns:
+        here = route + str(entry.pattern)
+        if isinstance(entry, URLResolver):
+            yield from guarded_views(entry.url_patterns, here)
+        elif isinstance(entry, URLPattern):
+            for guard in guards(entry.callback):
+                yield here, entry.callback, guard
+
+
+def guards(view: View, method: str | None = None) -> list[Guard]:
+    """The guards of a view: of the function, of ``dispatch``, and of the handlers (of one HTTP method, or of all)."""
+    view_class = getattr(view, "view_class", None) or getattr(view, "cls", None)  # Django's; REST framework's
+    carriers: list[View | None] = [view]
+    if view_class is not None:
+        carriers.append(view_class.dispatch)
+        carriers += [getattr(view_class, name, None) for name in _handlers(view, view_class, method)]
+    # A dict, for as_view() copies what dispatch carries to the view: the same guard twice.
+    return list({guard: None for carrier in carriers if (guard := getattr(carrier, "__distlock__", None)) is not None})
+
+
+def _handlers(view: View, view_class: Any, method: str | None) -> Iterable[str]:
+    actions = getattr(view, "actions", None)  # of a REST framework ViewSet: HTTP method → name of the method
+    if actions is None:
+        return view_class.http_method_names if method is None else [method.lower()]
+    return actions.values() if method is None else [actions.get(method.lower(), "")]
+
+
+def skips(guard: Guard) -> bool:
+    """Whether a busy lock makes the call return None, by the decorator's own word or by the store's setting."""
+    chosen = guard.on_busy if guard.on_busy is not None else guard.options.config().on_busy
+    return chosen == "skip"
+
+
+def name_of(view: View) -> str:
+    view = getattr(view, "view_class", None) or getattr(view, "cls", None) or view
+    return f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
+
+
+#: What to do about a view with ``on_busy="skip"``.
+SKIP_REMEDY = (
+    'Leave on_busy out, and the middleware answers 409; or give a callable that makes the response: on_busy=lambda '
+    'error, request, *args, **kwargs: HttpResponse(status=409).'
+)  # fmt: skip

@@ -1,0 +1,91 @@
+"""A request id for every request, and an answer for those that cannot run under their lock."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from ..core import request_id
+from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
+from ..core.refusal import OFFERED, refusal
+from .guarded import SKIP_REMEDY, guards, name_of, skips
+
+logger = logging.getLogger("distlock_web")
+
+
+class RequestIDMiddleware:
+    """Give every request an id, ``request.request_id``: from its ``Req-Id`` header if that is one, else a fresh one.
+
+    The id goes into every log record (``RequestIDFilter``), every lock's holder, and back to the client. A view whose
+    lock is busy is answered with 409 and ``Retry-After``, one whose store does not answer with 503.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        self.asynchronous = iscoroutinefunction(get_response)
+        if self.asynchronous:
+            markcoroutinefunction(self)
+            # Django would send a plain function to a thread and back, for every request.
+            self.process_view = self._aprocess_view  # type: ignore[method-assign]
+
+    def __call__(self, request: HttpRequest) -> Any:
+        if self.asynchronous:
+            return self.__acall__(request)
+        header = _begin(request)
+        try:
+            response: HttpResponseBase = self.get_response(request)
+            response[header] = request.request_id  # type: ignore[attr-defined]
+            return response
+        finally:
+            request_id.clear()
+
+    async def __acall__(self, request: HttpRequest) -> HttpResponseBase:
+        header = _begin(request)
+        try:
+            response: HttpResponseBase = await self.get_response(request)
+            response[header] = request.request_id  # type: ignore[attr-defined]
+            return response
+        finally:
+            request_id.clear()
+
+    def process_view(self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Refuse a view that would answer a busy lock with None, which is a 500 of the least helpful kind."""
+        if any(skips(guard) for guard in guards(view, request.method)):
+            raise ConfigurationError(
+                f'The view {name_of(view)} has on_busy="skip", which returns None when the lock is busy. {SKIP_REMEDY}'
+            )
+
+    async def _aprocess_view(self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return RequestIDMiddleware.process_view(self, request, view, args, kwargs)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        """The answer to a lock that is busy or a store that is away; every other exception is Django's business."""
+        if isinstance(error, LockBusy):
+            logger.info("%s %s: %s", request.method, request.path, error)
+        elif isinstance(error, BackendUnavailable):
+            logger.error("%s %s: %s", request.method, request.path, error)
+        else:
+            return None
+        refused = refusal(error, request.request_id)  # type: ignore[attr-defined]
+        content_type, body = refused.body(request.get_preferred_type(OFFERED))
+        response = HttpResponse(body, content_type=content_type, status=refused.status, headers=refused.headers)
+        response["Vary"] = "Accept"
+        return response
+
+
+def _begin(request: HttpRequest) -> str:
+    """Bind the request's id to the running context. Returns the name of the header that carries it."""
+    header: str = getattr(settings, "DISTLOCK_REQUEST_ID_HEADER", request_id.DEFAULT_HEADER)
+    ident = request_id.accept(request.headers.get(header))
+    request.request_id = ident  # type: ignore[attr-defined]
+    request_id.bind(ident, f"{request.method} {request.path}")
+    return header

@@ -1,0 +1,63 @@
+"""``settings.DISTLOCK`` → the process's stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.cache import caches
+from django.core.cache.backends.base import InvalidCacheBackendError
+
+from ..core.errors import ConfigurationError
+from ..core.registry import Registry, configure, resolvers
+
+#: Why ``settings.DISTLOCK`` could not be used; None: it could, or there is none.
+problem: ConfigurationError | None = None
+
+
+def configure_from_settings() -> None:
+    """Put ``settings.DISTLOCK`` in force.
+
+    A wrong one raises nothing here, where it would end every command before the system checks could say what is
+    wrong. It raises ``ConfigurationError`` as soon as a lock is used.
+    """
+    global problem
+    problem = None
+    mapping = getattr(settings, "DISTLOCK", None)
+    if mapping is None:
+        return
+    try:
+        configure(mapping, caches=connection_pool)
+    except ConfigurationError as error:
+        problem = error
+
+
+def _refuse() -> Registry | None:
+    """Without this a wrong ``DISTLOCK`` would leave the stores before it, or those of ``DISTLOCK_URL``, in force."""
+    if problem is not None:
+        raise ConfigurationError(str(problem))
+    return None
+
+
+resolvers.append(_refuse)
+
+
+def connection_pool(alias: str) -> Any:
+    """The redis-py connection pool of a Django cache: django-redis's, or that of Django's own ``RedisCache``."""
+    try:
+        cache = caches[alias]
+    except InvalidCacheBackendError:
+        known = ", ".join(map(repr, settings.CACHES))
+        raise ConfigurationError(f"DISTLOCK names the cache {alias!r}, which is not in CACHES ({known}).") from None
+    client = getattr(cache, "client", None)  # django-redis
+    if client is None:
+        client = getattr(cache, "_cache", None)  # Django's RedisCache, which shows its client in no public way
+    try:
+        # The server that is written to: a lock that is read from a replica excludes nobody.
+        return client.get_client(write=True).connection_pool  # type: ignore[union-attr]
+    except (AttributeError, TypeError):
+        backend = f"{type(cache).__module__}.{type(cache).__qualname__}"
+        raise ConfigurationError(
+            f"DISTLOCK names the cache {alias!r}, which is a {backend}: locks need a Redis cache, django_redis or "
+            f"django.core.cache.backends.redis, or a LOCATION of their own."
+        ) from None

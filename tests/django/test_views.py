@@ -1,0 +1,116 @@
+"""The decorator on every kind of view: it locks, it excludes, it lets go."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from django.test import AsyncClient, Client
+
+from distlock_web import lock
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import THREADS, drive
+
+SYNC = ["function", "methods", "dispatched", "rest-function", "rest-view", "rest/sets", "nested"]
+ASYNC = ["coroutine", "async-methods", "async-dispatched", "wrapped", "nested-async"]
+
+
+def held() -> list[str]:
+    return [line.name for line in drive(registry().store("default").port(THREADS).inspect())]
+
+
+@pytest.mark.parametrize("view", SYNC + ASYNC)
+@pytest.mark.usefixtures("store")
+def test_under_wsgi_the_view_runs_under_its_lock_and_gives_it_back(view: str) -> None:
+    response = Client().get(f"/shop/{view}/7/")
+    assert response.status_code == 200
+    assert response.json()["locks"] == ["disLock:order:7"]
+    assert held() == []
+
+
+@pytest.mark.parametrize("view", SYNC + ASYNC)
+@pytest.mark.usefixtures("store")
+async def test_under_asgi_the_view_runs_under_its_lock_and_gives_it_back(view: str) -> None:
+    response = await AsyncClient().get(f"/shop/{view}/7/")
+    assert response.status_code == 200
+    assert response.json()["locks"] == ["disLock:order:7"]
+    assert await asyncio.to_thread(held) == []
+
+
+@pytest.mark.parametrize("view", [*SYNC, *ASYNC, "rest/sets/7/pay"])
+@pytest.mark.usefixtures("store")
+def test_a_view_whose_lock_is_held_elsewhere_answers_409(view: str) -> None:
+    address = f"/shop/{view}/" if view.endswith("pay") else f"/shop/{view}/7/"
+    with lock("order:7", expire=10):
+        refused = Client().get(address)
+    assert refused.status_code == 409
+    assert 1 <= int(refused["Retry-After"]) <= 10
+    assert Client().get(address).status_code == 200
+
+
+@pytest.mark.usefixtures("store")
+def test_another_order_is_another_lock() -> None:
+    with lock("order:8", expire=10):
+        assert Client().get("/shop/function/7/").status_code == 200
+
+
+@pytest.mark.usefixtures("memory")
+def test_post_handlers() -> None:
+    for view in ("methods", "async-methods"):
+        assert Client().post(f"/shop/{view}/7/").json()["locks"] == ["disLock:order:7"]
+
+
+@pytest.mark.parametrize("view", ["function", "methods", "dispatched", "rest-view"])
+@pytest.mark.usefixtures("store")
+def test_two_requests_with_the_same_request_id_exclude_each_other(view: str, gate, in_thread) -> None:
+    first = in_thread(Client().get, f"/shop/{view}/7/", headers={"Req-Id": "same"})
+    assert gate.entered.wait(20)
+    second = Client().get(f"/shop/{view}/7/", headers={"Req-Id": "same"})
+    assert second.status_code == 409
+    gate.opened.set()
+    first.join(20)
+    assert first.outcome.status_code == 200
+
+
+@pytest.mark.parametrize("view", ["coroutine", "async-methods", "async-dispatched", "wrapped"])
+@pytest.mark.usefixtures("store")
+async def test_two_async_requests_with_the_same_request_id_exclude_each_other(view: str, gate) -> None:
+    first = asyncio.create_task(AsyncClient().get(f"/shop/{view}/7/", headers={"Req-Id": "same"}))
+    while not gate.entered.is_set():
+        await asyncio.sleep(0.001)
+    second = await AsyncClient().get(f"/shop/{view}/7/", headers={"Req-Id": "same"})
+    assert second.status_code == 409
+    gate.opened.set()
+    assert (await first).status_code == 200
+
+
+@pytest.mark.usefixtures("store")
+async def test_sibling_tasks_of_one_request_exclude_each_other() -> None:
+    assert (await AsyncClient().get("/shop/siblings/")).json()["most"] == 1
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_view_exception_reaches_the_client_unchanged_and_frees_the_lock() -> None:
+    with pytest.raises(ValueError, match="the view's own"):
+        Client().get("/shop/failing/")
+    assert held() == []
+
+
+@pytest.mark.usefixtures("store")
+async def test_a_cancelled_request_frees_the_lock(gate) -> None:
+    request = asyncio.create_task(AsyncClient().get("/shop/coroutine/7/"))
+    while not gate.entered.is_set():
+        await asyncio.sleep(0.001)
+    assert await asyncio.to_thread(held) == ["disLock:order:7"]
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    assert await asyncio.to_thread(held) == []
+
+
+@pytest.mark.usefixtures("memory")
+def test_classes_decorated_without_a_key_do_not_share_one_lock() -> None:
+    # Both inherit View.dispatch, whose qualified name would be the key of every such class in the project.
+    one, other = Client().get("/shop/nameless/").json(), Client().get("/shop/nameless-too/").json()
+    assert one["locks"] == ["disLock:tests.django.views.Nameless.dispatch"]
+    assert other["locks"] == ["disLock:tests.django.views.NamelessToo.dispatch"]

@@ -1,0 +1,226 @@
+"""Views of every kind, each under a lock that its test knows by name."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from django.views import View
+from rest_framework import viewsets
+from rest_framework.decorators import action, api_view
+from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
+from rest_framework.views import APIView
+
+from distlock_web import BackendUnavailable, current_lease, current_request_id, distributed_lockable, lock
+
+
+class Gate:
+    """Keeps a view inside its lock until the test has looked: order without sleeping."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+        self.opened.set()
+
+    def pass_through(self) -> None:
+        self.entered.set()
+        assert self.opened.wait(20), "the test never opened the gate"
+
+    async def apass_through(self) -> None:
+        self.entered.set()
+        while not self.opened.is_set():
+            await asyncio.sleep(0.001)
+
+
+gate = Gate()
+
+
+def answer(**more: object) -> JsonResponse:
+    lease = current_lease()
+    names = list(lease.names) if lease else []
+    return JsonResponse({"locks": names, "request_id": current_request_id(), **more})
+
+
+def unguarded(request: HttpRequest) -> HttpResponse:
+    return answer(thread=threading.get_ident())
+
+
+async def unguarded_async(request: HttpRequest) -> HttpResponse:
+    return answer(thread=threading.get_ident())
+
+
+@distributed_lockable(key="order:{order_id}", expire=10)
+def function(request: HttpRequest, order_id: int) -> HttpResponse:
+    gate.pass_through()
+    return answer()
+
+
+@distributed_lockable(key="order:{order_id}", expire=10)
+async def coroutine(request: HttpRequest, order_id: int) -> HttpResponse:
+    await gate.apass_through()
+    return answer()
+
+
+@distributed_lockable(key="order:{order_id}", expire=10)
+def nested(request: HttpRequest, order_id: int) -> HttpResponse:
+    return function(request, order_id=order_id)
+
+
+@distributed_lockable(key="order:{order_id}", expire=10)
+async def nested_async(request: HttpRequest, order_id: int) -> HttpResponse:
+    return await coroutine(request, order_id=order_id)
+
+
+async def siblings(request: HttpRequest) -> HttpResponse:
+    """Two tasks of one request that want the same lock: never both inside."""
+    inside = 0
+    most = 0
+
+    async def one() -> None:
+        nonlocal inside, most
+        async with lock("siblings", expire=10, wait=10):
+            inside += 1
+            most = max(most, inside)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            inside -= 1
+
+    await asyncio.gather(*(one() for _ in range(5)))
+    return answer(most=most)
+
+
+@distributed_lockable(key="failing", expire=10)
+def failing(request: HttpRequest) -> HttpResponse:
+    raise ValueError("the view's own")
+
+
+async def failing_async(request: HttpRequest) -> HttpResponse:
+    raise ValueError("the view's own")
+
+
+def unavailable(request: HttpRequest) -> HttpResponse:
+    raise BackendUnavailable("Redis at 10.0.0.1 does not answer.")
+
+
+async def unavailable_async(request: HttpRequest) -> HttpResponse:
+    raise BackendUnavailable("Redis at 10.0.0.1 does not answer.")
+
+
+async def endless(request: HttpRequest) -> HttpResponse:
+    gate.entered.set()
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+class Methods(View):
+    @method_decorator(distributed_lockable(key="order:{order_id}", expire=10))
+    def get(self, request: HttpRequest, order_id: int) -> HttpResponse:
+        gate.pass_through()
+        return answer()
+
+    @distributed_lockable(key="order:{order_id}", expire=10)
+    def post(self, request: HttpRequest, order_id: int) -> HttpResponse:
+        return answer()
+
+
+class AsyncMethods(View):
+    @method_decorator(distributed_lockable(key="order:{order_id}", expire=10))
+    async def get(self, request: HttpRequest, order_id: int) -> HttpResponse:
+        await gate.apass_through()
+        return answer()
+
+    @distributed_lockable(key="order:{order_id}", expire=10)
+    async def post(self, request: HttpRequest, order_id: int) -> HttpResponse:
+        return answer()
+
+
+@method_decorator(distributed_lockable(key="order:{order_id}", expire=10), name="dispatch")
+class Dispatched(View):
+    def get(self, request: HttpRequest, order_id: int) -> HttpResponse:
+        gate.pass_through()
+        return answer()
+
+
+@method_decorator(distributed_lockable(key="order:{order_id}", expire=10), name="dispatch")
+class AsyncDispatched(View):
+    async def get(self, request: HttpRequest, order_id: int) -> HttpResponse:
+        await gate.apass_through()
+        return answer()
+
+
+@method_decorator(distributed_lockable(expire=10), name="dispatch")
+class Nameless(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return answer()
+
+
+@method_decorator(distributed_lockable(expire=10), name="dispatch")
+class NamelessToo(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return answer()
+
+
+class Bare(View):
+    async def get(self, request: HttpRequest, order_id: int) -> HttpResponse:
+        await gate.apass_through()
+        return answer()
+
+
+@api_view(["GET"])
+@distributed_lockable(key="order:{order_id}", expire=10)
+def rest_function(request: object, order_id: int) -> Response:
+    gate.pass_through()
+    return Response({"locks": list(current_lease().names)})
+
+
+class RestView(APIView):
+    @distributed_lockable(key="order:{order_id}", expire=10)
+    def get(self, request: object, order_id: int) -> Response:
+        gate.pass_through()
+        return Response({"locks": list(current_lease().names)})
+
+
+class RestSet(viewsets.ViewSet):
+    @distributed_lockable(key="order:{pk}", expire=10)
+    def retrieve(self, request: object, pk: str) -> Response:
+        gate.pass_through()
+        return Response({"locks": list(current_lease().names)})
+
+    @action(detail=True)
+    @distributed_lockable(key="order:{pk}", expire=10)
+    def pay(self, request: object, pk: str) -> Response:
+        gate.pass_through()
+        return Response({"locks": list(current_lease().names)})
+
+
+router = SimpleRouter()
+router.register("sets", RestSet, basename="set")
+
+urlpatterns = [
+    path("unguarded/", unguarded),
+    path("unguarded-async/", unguarded_async),
+    path("function/<int:order_id>/", function),
+    path("coroutine/<int:order_id>/", coroutine),
+    path("nested/<int:order_id>/", nested),
+    path("nested-async/<int:order_id>/", nested_async),
+    path("siblings/", siblings),
+    path("failing/", failing),
+    path("failing-async/", failing_async),
+    path("unavailable/", unavailable),
+    path("unavailable-async/", unavailable_async),
+    path("endless/", endless),
+    path("methods/<int:order_id>/", Methods.as_view()),
+    path("async-methods/<int:order_id>/", AsyncMethods.as_view()),
+    path("dispatched/<int:order_id>/", Dispatched.as_view()),
+    path("async-dispatched/<int:order_id>/", AsyncDispatched.as_view()),
+    path("nameless/", Nameless.as_view()),
+    path("nameless-too/", NamelessToo.as_view()),
+    path("wrapped/<int:order_id>/", distributed_lockable(key="order:{order_id}", expire=10)(Bare.as_view())),
+    path("rest-function/<int:order_id>/", rest_function),
+    path("rest-view/<int:order_id>/", RestView.as_view()),
+    path("rest/", include(router.urls)),
+]
