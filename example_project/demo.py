@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Thread
 
 try:
     import django
@@ -35,7 +34,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 
 from distlock_web import DistLockError, lock
-from distlock_web.testing.servers import RedisServer, ServerMissing, free_port
+from distlock_web.testing.servers import RedisServer, ServerMissing
 
 from .drill import BUYERS, DELIVERED, Outcome, rush
 from .processes import CannotStart, Gunicorn, Stopped, listen, stop_when_told, undisturbed
@@ -95,7 +94,7 @@ def run(started: ExitStack, arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def own_redis() -> Iterator[str]:
-    """A Redis of our own: a real one if there is one, else fakeredis over TCP, slower and good enough here."""
+    """A Redis of our own: a real one if there is one, else one in Python."""
     try:
         with RedisServer() as server:
             yield server.url
@@ -103,17 +102,14 @@ def own_redis() -> Iterator[str]:
     except ServerMissing:
         pass
     try:
-        from fakeredis import TcpFakeServer
+        from .fake_redis import fake_redis
     except ModuleNotFoundError:
         raise CannotStart(
             "There is no Redis: install redis-server, or `pip install 'fakeredis[lua]'`, "
             "or name a Redis of yours: DISTLOCK_URL=redis://host:6379/0"
         ) from None
-    port = free_port()
-    with TcpFakeServer(("127.0.0.1", port)) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"redis://127.0.0.1:{port}/0"
-        server.shutdown()
+    with fake_redis() as url:
+        yield url
 
 
 def prepare_database() -> None:

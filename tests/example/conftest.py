@@ -27,9 +27,10 @@ def demo() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start the demo; it is stopped at the end of the test, if the test did not."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str, **changes: str) -> subprocess.Popen[str]:
+    def start(*arguments: str, program: str = "", **changes: str) -> subprocess.Popen[str]:
+        what = ["-c", program] if program else ["-m", "example_project.demo"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "example_project.demo", *arguments],
+            [sys.executable, *what, *arguments],
             cwd=ROOT,
             env=environment(**changes),
             stdin=subprocess.DEVNULL,

@@ -33,6 +33,28 @@ def test_the_shop_oversells_without_the_lock_and_never_with_it(demo: Demo) -> No
     assert (sold, left, oversold, failed) == (stock, 0, 0, 0)
 
 
+def test_the_demo_runs_where_there_is_no_redis(demo: Demo) -> None:
+    """On fakeredis: what stands in for a missing redis-server is told to be missing."""
+    pytest.importorskip("lupa")
+    process = demo(SERVE="0", program=WITHOUT_REDIS)
+    output, errors = process.communicate(timeout=150)
+    assert process.returncode == 0, output + errors
+
+
+WITHOUT_REDIS = """
+import sys
+from distlock_web.testing import servers
+
+def redis_program():
+    raise servers.ServerMissing("hidden by the test")
+
+servers.redis_program = redis_program
+sys.argv = ["demo"]
+from example_project.demo import main
+sys.exit(main())
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_everything_that_the_demo_started(demo: Demo, number: signal.Signals) -> None:
     process = demo(SERVE="1")
