@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from .errors import ConfigurationError
+from .keys import literal
 
 BACKENDS = {
     "redis": "distlock_web.backends.redis.RedisBackend",
@@ -27,7 +28,7 @@ def seconds(given: object, what: str, *, zero: bool = False, none: bool = False,
     right = f"a number of seconds, {'0 or more' if zero else 'greater than 0'}{', or None' if none else ''}"
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise ConfigurationError(f"{what} is {given!r}; it has to be {right}.")
-    if not math.isfinite(given) or given < 0 or given > LONGEST or (given == 0 and not zero):
+    if not 0 <= given <= LONGEST or (given == 0 and not zero):  # NaN is neither
         raise ConfigurationError(f"{what} is {given!r}; it has to be {right}, and at most {LONGEST:.0f}.")
     if 0 < given < minimum:
         raise ConfigurationError(f"{what} is {given!r}; the store cannot express less than {minimum:g} seconds.")
@@ -79,7 +80,7 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
         if name not in _SETTINGS:
             raise ConfigurationError(unknown(f"{what} has the setting", name, _SETTINGS))
     backend = _text(given, "BACKEND", "redis", what)
-    if backend not in BACKENDS and "." not in backend:
+    if backend not in BACKENDS and not re.fullmatch(r"\w+(\.\w+)+", backend):
         raise ConfigurationError(unknown(f'{what}["BACKEND"] names', backend, tuple(BACKENDS)) + " A dotted path does.")
     location, cache = _text(given, "LOCATION", "", what), _text(given, "CACHE", "", what)
     if location and cache:
@@ -92,7 +93,7 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
         backend=backend,
         location=location,
         cache=cache,
-        prefix=_text(given, "PREFIX", "disLock:", what),
+        prefix=prefix(given.get("PREFIX", "disLock:"), f'{what}["PREFIX"]'),
         expire=seconds(given.get("EXPIRE", 10), f'{what}["EXPIRE"]') or 0.0,
         wait=seconds(given.get("WAIT", 0), f'{what}["WAIT"]', zero=True, none=True),
         renew=flag(given.get("RENEW", False), f'{what}["RENEW"]'),
@@ -108,6 +109,16 @@ def _text(given: Mapping[str, Any], name: str, default: str, what: str) -> str:
     if not isinstance(found, str):
         raise ConfigurationError(f"{what}[{name!r}] has to be a string, not {found!r}.")
     return found
+
+
+def prefix(given: object, what: str) -> str:
+    """The fixed beginning of names. It is no template, and braces in a name belong to the store."""
+    if not isinstance(given, str) or literal(given) != given:
+        raise ConfigurationError(
+            f"{what} is {given!r}; it has to be text without braces, '%', '~' and control characters. "
+            f"What differs from call to call belongs into the key."
+        )
+    return given
 
 
 def flag(given: object, what: str) -> bool:

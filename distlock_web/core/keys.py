@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 import string
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import MethodType
 from typing import Any, TypeAlias
 
 from .errors import ConfigurationError
@@ -23,6 +26,8 @@ LONGEST = 200
 # '%' is what escapes, '~' begins the digest of a shortened name; braces belong to the store.
 _RESERVED = frozenset("{}%~")
 _PLAIN = frozenset("_-.@+")
+# Where an object's text says only where in memory it is.
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 
 def literal(text: str) -> str:
@@ -80,14 +85,16 @@ class Template:
             self.parts = list(string.Formatter().parse(text))
         except ValueError as error:
             raise ConfigurationError(f"{function}: the key {text!r} is not a format string: {error}.") from error
-        known = signature.parameters
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+        known = {name for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD}
+        rest = signature.parameters.keys() - known
         for field in self.fields():
-            root = _root(field)
+            root = self._root(field)
             if not root:
                 raise ConfigurationError(f"{function}: the key {text!r} has a field without a name.")
-            if root not in known and not takes_any:
-                names = ", ".join(known) or "none"
+            if root in rest:
+                raise ConfigurationError(f"{function}: the key {text!r} names **{root}: name an argument in it, {{x}}.")
+            if root not in known and not rest:
+                names = ", ".join(signature.parameters) or "none"
                 raise ConfigurationError(
                     f"{function}: the key {text!r} names {root!r}, which is no argument of it (it has: {names})."
                 )
@@ -95,23 +102,37 @@ class Template:
         self.separators = "".join({char for fixed, *_ in self.parts for char in fixed if not char.isalnum()} | {":"})
 
     def fields(self) -> Iterator[str]:
-        for _, field, spec, _ in self.parts:
+        for _, field, spec, conversion in self.parts:
             if field is not None:
                 if spec and "{" in spec:
                     raise ConfigurationError(f"{self.function}: the key {self.text!r} nests fields.")
+                if conversion not in (None, "s", "r", "a"):
+                    raise ConfigurationError(
+                        f"{self.function}: the key {self.text!r} has '!{conversion}'; there are !s, !r, !a."
+                    )
                 yield field
 
+    def _root(self, field: str) -> str:
+        try:
+            return _split(field)[0]
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{self.function}: the key {self.text!r} has the field {{{field}}}, which cannot be read: {error}."
+            ) from error
+
     def _check_separated(self) -> None:
-        seen = False
+        between, seen = "", False
         for fixed, field, *_ in self.parts:
+            between += fixed  # an escaped brace ends a part without a field
             if field is None:
                 continue
-            if seen and all(char.isalnum() for char in fixed):
+            # What is escaped even outside of values ('%', '~', a tab) separates nothing: a value may end in it.
+            if seen and all(char.isalnum() or literal(char) != char for char in between):
                 raise ConfigurationError(
                     f"{self.function}: the key {self.text!r} needs a separator such as ':' between its fields, "
                     f"or two different calls could mean one lock."
                 )
-            seen = True
+            between, seen = "", True
 
     async def name(self, arguments: Mapping[str, Any], asynchronous: bool) -> str:
         pieces = []
@@ -146,18 +167,19 @@ class Template:
                 f"{self.function}: the field {{{field}}} of the key {self.text!r} is None; "
                 f"everybody without a value would share one lock."
             )
-        plain: Any = type(found)
-        if (
-            plain.__str__ is object.__str__
-            and plain.__repr__ is object.__repr__
-            and plain.__format__ is object.__format__
-        ):
-            raise ConfigurationError(
-                f"{self.function}: the field {{{field}}} of the key {self.text!r} is a {plain.__name__} object, whose "
-                f"text differs in every process: name an attribute of it."
-            )
         formatter = string.Formatter()
-        return str(formatter.format_field(formatter.convert_field(found, conversion), spec or ""))
+        try:
+            text = str(formatter.format_field(formatter.convert_field(found, conversion), spec or ""))
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(
+                f"{self.function}: the field {{{field}}} of the key {self.text!r} cannot be written: {error}."
+            ) from error
+        if isinstance(found, (set, frozenset)) or (not isinstance(found, str) and _ADDRESS.search(text)):
+            raise ConfigurationError(
+                f"{self.function}: the field {{{field}}} of the key {self.text!r} is a {type(found).__name__} object, "
+                f"whose text differs in every process: name an attribute of it."
+            )
+        return text
 
 
 def _split(field: str) -> tuple[str, list[tuple[bool, str | int]]]:
@@ -167,24 +189,28 @@ def _split(field: str) -> tuple[str, list[tuple[bool, str | int]]]:
     return str(root), list(rest)
 
 
-def _root(field: str) -> str:
-    return _split(field)[0]
-
-
 class Keys:
     """What a decorator's ``key`` says, bound to its function: one or several templates or callables."""
 
     def __init__(self, key: Key | None, function: Callable[..., Any], *, asynchronous: bool) -> None:
-        self.function = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
+        self.function = _qualified_name(function)
         self.asynchronous = asynchronous
         self.signature = _signature(function)
         if key is None:
-            key = literal(self.function).replace("<locals>.", "")
+            key = self._own_name(function)
+        if not isinstance(key, (str, Iterable)) and not callable(key):
+            raise ConfigurationError(f"{self.function}: a key is a string or a callable, not {key!r}.")
         items = [key] if isinstance(key, str) or callable(key) else list(key)
         if not items:
             raise ConfigurationError(f"{self.function}: the list of keys is empty.")
         self.makers = [self._maker(item) for item in items]
         self.fixed = self._fixed()
+
+    def _own_name(self, function: Callable[..., Any]) -> str:
+        name = getattr(function, "__qualname__", "<lambda>")
+        if name.endswith("<lambda>"):
+            raise ConfigurationError(f"{function!r} has no name of its own, and would share its lock: give it a key=.")
+        return literal(self.function).replace("<locals>.", "")
 
     def _maker(self, item: str | Callable[..., Any]) -> Template | Callable[..., Any]:
         if isinstance(item, str):
@@ -223,7 +249,8 @@ class Keys:
         made = maker(*args, **kwargs)
         if isinstance(made, Awaitable):
             made = await made
-        made = [made] if isinstance(made, str) or made is None else list(made)
+        several = isinstance(made, Iterable) and not isinstance(made, (str, bytes, Mapping))
+        made = list(made) if several else [made]
         if not made or any(not isinstance(key, str) or not key for key in made):
             raise ConfigurationError(f"{self.function}: the key function gave {made!r}; a key is a non-empty string.")
         return [literal(key) for key in made]
@@ -234,11 +261,35 @@ class Keys:
         arguments = dict(bound.arguments)
         for parameter in self.signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
-                arguments.update(arguments.pop(parameter.name))
+                # A positional-only parameter's name may come again in **kwargs, sent by anybody: it must not win.
+                arguments = {**arguments.pop(parameter.name), **arguments}
         return arguments
 
 
+def bound_method(function: Any) -> MethodType | None:
+    """The method of an object that Django's ``method_decorator`` wants decorated: it hands us a partial of it."""
+    inner = _unwrapped(function)
+    return inner.func if isinstance(inner, partial) and isinstance(inner.func, MethodType) else None
+
+
+def _unwrapped(function: Any) -> Any:
+    """What other decorators have wrapped; never past a partial.
+
+    ``method_decorator``'s partial claims to be the method itself (``__wrapped__``), which expects a ``self`` that never
+    comes.
+    """
+    return inspect.unwrap(function, stop=lambda at: isinstance(at, partial) or hasattr(at, "__signature__"))
+
+
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    # method_decorator hands us a partial of a bound method that claims to be the method itself (__wrapped__), and
-    # would make us expect a `self` that never comes.
-    return inspect.signature(function, follow_wrapped=not hasattr(function, "func"))
+    method = bound_method(function)
+    return inspect.signature(_unwrapped(function) if method is None else method)
+
+
+def _qualified_name(function: Callable[..., Any]) -> str:
+    method = bound_method(function)
+    if method is not None:
+        # Every class that inherits a method has the same function: as a key its name would be one lock for them all.
+        owner = type(method.__self__)
+        return f"{owner.__module__}.{owner.__qualname__}.{method.__name__}"
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"

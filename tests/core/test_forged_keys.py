@@ -1,0 +1,139 @@
+"""A stranger fills in the values of a key; a colleague writes it carelessly. Neither may take another's lock."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlock_web import ConfigurationError, distributed_lockable, lock
+from distlock_web.core.config import parse, seconds
+from distlock_web.core.keys import Key, Keys
+from distlock_web.core.runtime import drive
+
+
+def pay(a: object, b: object = 1) -> None:
+    pass
+
+
+def names(key: Key | None, function: Any, *args: object, **kwargs: object) -> tuple[str, ...]:
+    return drive(Keys(key, function, asynchronous=False).names(args, kwargs))
+
+
+# What a value can do ----------------------------------------------------------------------------------------------
+
+separators = st.text(st.sampled_from(":-_ %~{}\t\n\x00/.é2a"), min_size=1, max_size=3)
+values = st.text(st.sampled_from(":-_ %~{}\t\n\x00/.é2aBDE7"), max_size=5)
+
+
+@given(separators, values, values, values, values)
+def test_two_calls_have_one_name_only_if_their_values_are_the_same(
+    between: str, a: str, b: str, c: str, d: str
+) -> None:
+    key = "{a}" + between.replace("{", "{{").replace("}", "}}") + "{b}"
+    try:
+        keys = Keys(key, pay, asynchronous=False)
+    except ConfigurationError as error:
+        assert "needs a separator" in str(error)  # noqa: PT017 - most separators are fine
+        return
+    one, two = drive(keys.names((a, b), {})), drive(keys.names((c, d), {}))
+    assert (one == two) == ((a, b) == (c, d))
+
+
+@pytest.mark.parametrize("between", ["%", "~", "{{", "\t", "%~"])
+def test_a_separator_that_is_escaped_itself_separates_nothing(between: str) -> None:
+    # pay("1%", "2") and pay("1", "%2") were one lock.
+    with pytest.raises(ConfigurationError, match="needs a separator such as ':'"):
+        Keys("{a}" + between + "{b}", pay, asynchronous=False)
+    assert names("{a}:" + between + "{b}", pay, "1", "2")
+
+
+def test_keyword_arguments_cannot_take_the_place_of_a_positional_one() -> None:
+    def update(order_id: int, /, **fields: object) -> None:
+        pass
+
+    # update(7, **request.form): the form may have an order_id as well, and the body never sees it as its argument.
+    assert names("order:{order_id}", update, 7, order_id=8) == ("order:7",)
+    assert names("order:{state}", update, 7, state="paid") == ("order:paid",)
+
+
+# What a colleague can write ---------------------------------------------------------------------------------------
+
+
+def rest(a: object, **fields: object) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    "key", ["{a.}", "{a[]}", "{a[0]x}", "{a!z}", "{a:{b}}", "{}", "{0}", "{a", "", 5, [], [5], b"x"]
+)
+def test_a_key_that_cannot_be_right_is_refused_at_import(key: Any) -> None:
+    with pytest.raises(ConfigurationError, match="pay"):
+        distributed_lockable(key=key)(pay)
+
+
+def test_the_rest_of_the_arguments_is_no_argument() -> None:
+    with pytest.raises(ConfigurationError, match=r"names \*\*fields: name an argument in it"):
+        Keys("{fields[x]}", rest, asynchronous=False)
+
+
+@pytest.mark.parametrize("function", [functools.partial(pay, 1), lambda: None])
+def test_what_has_no_name_of_its_own_needs_a_key(function: Any) -> None:
+    # All partials of a process had one lock, functools.?
+    with pytest.raises(ConfigurationError, match="no name of its own"):
+        distributed_lockable(function)
+    assert distributed_lockable(key="x")(function)
+
+
+def test_a_function_that_does_not_tell_its_arguments() -> None:
+    with pytest.raises(ConfigurationError, match="does not tell its arguments"):
+        distributed_lockable(key="x")(max)
+
+
+@pytest.mark.parametrize("value", [object(), [object()], pay, lambda: 1, {"a", "b"}, frozenset("ab"), (x for x in "a")])
+def test_a_text_that_differs_in_every_process_excludes_nobody(value: object) -> None:
+    with pytest.raises(ConfigurationError, match="differs in every process"):
+        names("{a}", pay, value)
+
+
+def test_a_text_that_only_looks_like_one_is_a_value_as_any_other() -> None:
+    assert names("{a}", pay, "<object object at 0x7f>") != names("{a}", pay, "<object object at 0x80>")
+
+
+def test_a_value_that_does_not_fit_its_format_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"the field \{a\} of the key '\{a:d\}' cannot be written"):
+        names("{a:d}", pay, "x")
+
+
+@pytest.mark.parametrize("made", [5, None, b"x", "", ["x", None], [], {"x": 1}])
+def test_a_key_function_gives_strings(made: Any) -> None:
+    with pytest.raises(ConfigurationError, match="the key function gave"):
+        names(lambda a: made, pay, 1)
+
+
+def test_a_key_function_may_give_several() -> None:
+    assert names(lambda a: (f"x:{i}" for i in range(2)), pay, 1) == ("x:0", "x:1")
+
+
+@pytest.mark.parametrize("prefix", ["order:{id}:", "a%", "a~", "a\n", "a\x00", 5])
+def test_a_prefix_is_fixed_text(prefix: Any) -> None:
+    with pytest.raises(ConfigurationError, match="has to be text without braces"):
+        lock("x", prefix=prefix)
+    with pytest.raises(ConfigurationError, match=r'DISTLOCK\[.default.\]\["PREFIX"\] is'):
+        parse({"default": {"PREFIX": prefix}})
+
+
+@pytest.mark.parametrize("given", [10**400, -(10**400), math.nan, math.inf])
+def test_a_time_that_is_no_time(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match="expire is"):
+        seconds(given, "expire")
+
+
+@pytest.mark.parametrize("backend", [".x", "x.", "a b.c", "..", "memry"])
+def test_a_backend_that_cannot_be_a_path(backend: str) -> None:
+    with pytest.raises(ConfigurationError, match="BACKEND"):
+        parse({"default": {"BACKEND": backend}})
