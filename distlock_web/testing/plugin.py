@@ -1,0 +1,82 @@
+"""A pytest plugin for projects that use distlock_web: their locks in memory, and a stranger who holds one.
+
+In the ``conftest.py`` at the top: ``pytest_plugins = ["distlock_web.testing.plugin"]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from distlock_web.core import registry
+from distlock_web.core.backend import Claim, Granted
+from distlock_web.core.config import StoreConfig
+from distlock_web.core.keys import shorten, whole
+from distlock_web.core.registry import Registry, Store
+from distlock_web.core.runtime import THREADS, drive, new_token
+
+
+@pytest.fixture
+def distlock_fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All locks of the project in this process's memory, for one test: no server is needed, and none are held.
+
+    The other settings (``PREFIX``, ``EXPIRE``, ``ON_BUSY``, …) stay as the project has them.
+    """
+    fake = _InMemory()
+    monkeypatch.setattr(registry, "resolvers", [lambda: fake])
+    yield
+    fake.close()
+
+
+@contextmanager
+def hold_lock(key: str, *, prefix: str | None = None, store: str = "default", expire: float = 60.0) -> Iterator[None]:
+    """Somebody else holds the lock on this key while the block runs. ``AssertionError`` if it is held already."""
+    where = registry.registry().store(store)
+    name = _name(where, key, prefix)
+    claim = Claim(name, new_token(), expire)
+    port = where.port(THREADS)
+    if not isinstance(drive(port.take(claim, 0)), Granted):
+        raise AssertionError(f"The lock {name!r} is held already.")
+    try:
+        yield
+    finally:
+        drive(port.release(claim))
+
+
+def assert_lock_free(key: str, *, prefix: str | None = None, store: str = "default") -> None:
+    """``AssertionError`` if somebody holds the lock on this key; it says who."""
+    where = registry.registry().store(store)
+    name = _name(where, key, prefix)
+    for line in drive(where.port(THREADS).inspect()):
+        if line.name == name:
+            raise AssertionError(f"The lock {name!r} is held, for {line.remaining:.1f} s more, by {line.holder}.")
+
+
+def _name(store: Store, key: str, prefix: str | None) -> str:
+    return shorten((store.config.prefix if prefix is None else prefix) + whole(key))
+
+
+class _InMemory(Registry):
+    """The registry that would be in force, with every store in memory; made alias by alias, as they are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__({"default": {"BACKEND": "memory"}})
+        self.stores.clear()
+        self._resolvers = registry.resolvers
+
+    def store(self, alias: str) -> Store:
+        if alias not in self.stores:
+            config = replace(self._config(alias), backend="memory", location="", cache="", options={})
+            self.stores.setdefault(alias, Store(config))  # of two threads one wins: two stores would exclude nobody
+        return self.stores[alias]
+
+    def _config(self, alias: str) -> StoreConfig:
+        for resolve in self._resolvers:
+            if (found := resolve()) is not None:
+                return found.store(alias).config
+        if registry._configured is not None:
+            return registry._configured.store(alias).config
+        return StoreConfig(alias)

@@ -1,0 +1,74 @@
+"""The pytest plugin, as a project uses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from distlock_web import ConfigurationError, LockBusy, configure, distributed_lockable, lock
+from distlock_web.testing.plugin import assert_lock_free, hold_lock
+
+pytest_plugins = ("pytester",)
+
+
+@distributed_lockable(key="order:{order_id}")
+def pay(order_id: int) -> str:
+    return "paid"
+
+
+def test_a_project_that_names_a_server_needs_none(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        from distlock_web import configure
+        pytest_plugins = ["distlock_web.testing.plugin"]
+        server = {"LOCATION": "redis://127.0.0.1:1", "PREFIX": "mine:"}
+        configure({"default": server, "other": server})
+        """
+    )
+    pytester.makepyfile(
+        """
+        import pytest
+        from distlock_web import LockBusy, lock
+        from distlock_web.testing.plugin import hold_lock
+
+        @pytest.mark.parametrize("alias", ["default", "other"])
+        def test_it(distlock_fake, alias):
+            with lock("a", store=alias) as lease:
+                assert lease.name == "mine:a"
+            with hold_lock("a", store=alias), pytest.raises(LockBusy):
+                lock("a", store=alias).acquire()
+
+        def test_nothing_of_another_test_is_held(distlock_fake):
+            assert lock("left").try_acquire()
+
+        def test_nothing_of_another_test_is_held_either(distlock_fake):
+            assert lock("left").try_acquire()
+        """
+    )
+    pytester.runpytest_subprocess("-q", "-p", "no:django", "-p", "no:cacheprovider").assert_outcomes(passed=4)
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_stranger_holds_the_lock_while_the_block_runs() -> None:
+    with hold_lock("order:1"):
+        with pytest.raises(LockBusy):
+            pay(1)
+        assert pay(2) == "paid"
+        with pytest.raises(AssertionError, match=r"disLock:order:1.*held already"), hold_lock("order:1"):
+            pass
+    assert pay(1) == "paid"
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_free_is_said_only_of_what_is_free() -> None:
+    assert_lock_free("order:1")
+    with lock("order:1"):
+        assert_lock_free("order:2")
+        with pytest.raises(AssertionError, match="order:1"):
+            assert_lock_free("order:1")
+    assert_lock_free("order:1")
+
+
+def test_an_unknown_store_is_named() -> None:
+    configure({"default": {"BACKEND": "memory"}})
+    with pytest.raises(ConfigurationError, match="'nope'"):
+        assert_lock_free("a", store="nope")
