@@ -12,7 +12,7 @@ from . import engine
 from .block import OnLost
 from .config import policy
 from .errors import BackendUnavailable, ConfigurationError, LockBusy
-from .keys import Key, Keys
+from .keys import Key, Keys, bound_method
 from .lease import Lease
 from .lock import UNSET, Options, Unset, blocking
 from .runtime import TASKS, Runtime, drive
@@ -82,10 +82,22 @@ def distributed_lockable(
     if on_backend_error is not None:
         policy(on_backend_error, "on_backend_error", "raise", "open")
 
+    methods: dict[Any, Guard] = {}
+
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        return _wrap(function, Guard(function, key, guard_options, on_busy, on_backend_error))
+        method = bound_method(function)
+        # Django's method_decorator decorates the method of the object anew for every call.
+        known = None if method is None else methods.get((type(method.__self__), method.__func__))
+        guard = known or Guard(function, key, guard_options, on_busy, on_backend_error)
+        if method is not None:
+            methods[type(method.__self__), method.__func__] = guard
+        return _wrap(function, guard)
 
     return decorate if given is None else decorate(given)
+
+
+#: Whether calling a function gives a coroutine. A framework adds what only it can know of its functions.
+coroutine_tests: list[Callable[[Any], bool]] = [inspect.iscoroutinefunction]
 
 
 class Guard:
@@ -100,7 +112,7 @@ class Guard:
         on_backend_error: OnBackendError | None,
     ) -> None:
         _check(function)
-        self.asynchronous = inspect.iscoroutinefunction(function)
+        self.asynchronous = any(test(function) for test in coroutine_tests)
         self.keys = Keys(key, function, asynchronous=self.asynchronous)
         self.options = options
         self.on_busy = on_busy
@@ -185,6 +197,7 @@ def _wrap(function: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
                 return drive(guard.refused(error, args, kwargs))
             try:
                 result = function(*args, **kwargs)
+                _refuse_coroutine(result, guard)
             except BaseException as error:
                 drive(engine.end(lease, error))
                 raise
@@ -193,3 +206,12 @@ def _wrap(function: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
 
     locked.__distlock__ = guard  # type: ignore[attr-defined]
     return locked
+
+
+def _refuse_coroutine(result: Any, guard: Guard) -> None:
+    if inspect.iscoroutine(result):
+        result.close()
+        raise ConfigurationError(
+            f"{guard.what} is a plain function that returned a coroutine, whose body would run without the lock: "
+            f"decorate the async function itself."
+        )
