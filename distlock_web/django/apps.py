@@ -6,6 +6,8 @@ from django.apps import AppConfig
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
+from ..core.decorator import coroutine_tests
+from .guarded import is_async_view
 from .stores import configure_from_settings
 
 
@@ -18,6 +20,7 @@ class DistLockConfig(AppConfig):
     def ready(self) -> None:
         from . import checks  # noqa: F401 - registers the system checks
 
+        coroutine_tests.append(is_async_view)
         configure_from_settings()
         setting_changed.connect(_setting_changed, dispatch_uid="distlock_web")
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from asgiref.sync import iscoroutinefunction
 from django.urls import URLPattern, URLResolver, get_resolver
+from django.views import View
 
 from ..core.decorator import Guard
+from ..core.keys import bound_method
 
-View = Callable[..., Any]
+Callback = Callable[..., Any]
 
 
-def guarded_views(patterns: Iterable[Any] | None = None, route: str = "") -> Iterator[tuple[str, View, Guard]]:
+def guarded_views(patterns: Iterable[Any] | None = None, route: str = "") -> Iterator[tuple[str, Callback, Guard]]:
     """Every guarded view of the project, through all ``include()``: its route, its callback, its guard."""
     for entry in get_resolver().url_patterns if patterns is None else patterns:
         here = route + str(entry.pattern)
@@ -23,10 +26,10 @@ def guarded_views(patterns: Iterable[Any] | None = None, route: str = "") -> Ite
                 yield here, entry.callback, guard
 
 
-def guards(view: View, method: str | None = None) -> list[Guard]:
+def guards(view: Callback, method: str | None = None) -> list[Guard]:
     """The guards of a view: of the function, of ``dispatch``, and of the handlers (of one HTTP method, or of all)."""
     view_class = getattr(view, "view_class", None) or getattr(view, "cls", None)  # Django's; REST framework's
-    carriers: list[View | None] = [view]
+    carriers: list[Callback | None] = [view]
     if view_class is not None:
         carriers.append(view_class.dispatch)
         carriers += [getattr(view_class, name, None) for name in _handlers(view, view_class, method)]
@@ -34,11 +37,19 @@ def guards(view: View, method: str | None = None) -> list[Guard]:
     return list({guard: None for carrier in carriers if (guard := getattr(carrier, "__distlock__", None)) is not None})
 
 
-def _handlers(view: View, view_class: Any, method: str | None) -> Iterable[str]:
+def _handlers(view: Callback, view_class: Any, method: str | None) -> Iterable[str]:
     actions = getattr(view, "actions", None)  # of a REST framework ViewSet: HTTP method → name of the method
     if actions is None:
         return view_class.http_method_names if method is None else [method.lower()]
     return actions.values() if method is None else [actions.get(method.lower(), "")]
+
+
+def is_async_view(function: Any) -> bool:
+    """Whether calling it gives a coroutine though it is no async function: ``AsyncView.as_view()``, its ``dispatch``."""
+    method = bound_method(function)
+    if method is None or method.__name__ != "dispatch" or not isinstance(method.__self__, View):
+        return iscoroutinefunction(function)
+    return method.__self__.view_is_async
 
 
 def skips(guard: Guard) -> bool:
@@ -47,7 +58,7 @@ def skips(guard: Guard) -> bool:
     return chosen == "skip"
 
 
-def name_of(view: View) -> str:
+def name_of(view: Callback) -> str:
     view = getattr(view, "view_class", None) or getattr(view, "cls", None) or view
     return f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from distlock_web import Lease, lock
 from tests.django import views
 
 
@@ -35,6 +37,23 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[views.Gate]:
     monkeypatch.setattr(views, "gate", gate)
     yield gate
     gate.opened.set()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Callable[..., Lease]]:
+    """Hold a lock outside of the test's own call chain, which would re-enter it: ``elsewhere("order:7")``."""
+    held: list[tuple[contextvars.Context, Lease]] = []
+
+    def hold(key: str, **options: Any) -> Lease:
+        context = contextvars.Context()
+        lease = context.run(lock(key, **{"expire": 10, **options}).acquire)
+        held.append((context, lease))
+        return lease
+
+    yield hold
+    for context, lease in held:
+        if lease.state == "held":
+            context.run(lease.release)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 from django.test import AsyncClient, Client
 
-from distlock_web import lock
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 
@@ -39,19 +38,20 @@ async def test_under_asgi_the_view_runs_under_its_lock_and_gives_it_back(view: s
 
 @pytest.mark.parametrize("view", [*SYNC, *ASYNC, "rest/sets/7/pay"])
 @pytest.mark.usefixtures("store")
-def test_a_view_whose_lock_is_held_elsewhere_answers_409(view: str) -> None:
+def test_a_view_whose_lock_is_held_elsewhere_answers_409(view: str, elsewhere) -> None:
     address = f"/shop/{view}/" if view.endswith("pay") else f"/shop/{view}/7/"
-    with lock("order:7", expire=10):
-        refused = Client().get(address)
+    lease = elsewhere("order:7")
+    refused = Client().get(address)
+    lease.release()
     assert refused.status_code == 409
     assert 1 <= int(refused["Retry-After"]) <= 10
     assert Client().get(address).status_code == 200
 
 
 @pytest.mark.usefixtures("store")
-def test_another_order_is_another_lock() -> None:
-    with lock("order:8", expire=10):
-        assert Client().get("/shop/function/7/").status_code == 200
+def test_another_order_is_another_lock(elsewhere) -> None:
+    elsewhere("order:8")
+    assert Client().get("/shop/function/7/").status_code == 200
 
 
 @pytest.mark.usefixtures("memory")
