@@ -137,7 +137,7 @@ class Tasks:
             try:
                 await asyncio.shield(task)
             except asyncio.CancelledError as error:
-                if not task.done():
+                if not task.cancelled():  # ours, even where the work has ended in this very turn of the loop
                     cancelled = error
             except BaseException:  # noqa: S110 - it is the task's own: raised below, by result()
                 pass
