@@ -67,7 +67,12 @@ class Listener:
                 self._thread = threading.Thread(target=self._run, name="distlock-listener", daemon=True)
                 self._thread.start()
         kwargs = self._address.kwargs
-        await parker.park(kwargs["socket_connect_timeout"] + 2 * kwargs["socket_timeout"])
+        try:
+            await parker.park(kwargs["socket_connect_timeout"] + 2 * kwargs["socket_timeout"])
+        finally:
+            with self._lock:
+                if parker in self._starting:  # gone or too late: the thread must not stay for it
+                    self._starting.remove(parker)
         if not self.ready:
             raise self._error or BackendUnavailable(f"{self._address.name} did not confirm a subscription in time.")
 
@@ -93,7 +98,7 @@ class Listener:
                 if self._failed(translated(error, self._address.name), failures):
                     return
             finally:
-                self.ready, self._socket = False, None
+                # Nothing else: once we have said that we end, `ready` and the socket are our successor's.
                 if connection is not None:
                     connection.disconnect()  # type: ignore[no-untyped-call]
             threading.Event().wait(PAUSE)

@@ -10,7 +10,7 @@ local answers, longest = {}, 0
 for i = 1, #ARGV / 2 do
   local name, fence = KEYS[2 * i], KEYS[2 * i + 1]
   local token, expire = ARGV[2 * i - 1], tonumber(ARGV[2 * i])
-  local owner = redis.call('HGET', name, 'owner')
+  local owner = redis.pcall('HGET', name, 'owner') -- an error (a stranger's key) concerns this lock, not the others
   if owner == token then
     if redis.call('PTTL', name) < expire then
       redis.call('PEXPIRE', name, expire)
