@@ -207,8 +207,7 @@ class Keys:
         self.fixed = self._fixed()
 
     def _own_name(self, function: Callable[..., Any]) -> str:
-        name = getattr(function, "__qualname__", "<lambda>")
-        if name.endswith("<lambda>"):
+        if self.function.endswith(("?", "<lambda>")):
             raise ConfigurationError(f"{function!r} has no name of its own, and would share its lock: give it a key=.")
         return literal(self.function).replace("<locals>.", "")
 
@@ -283,7 +282,12 @@ def _unwrapped(function: Any) -> Any:
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     method = bound_method(function)
-    return inspect.signature(_unwrapped(function) if method is None else method)
+    try:
+        return inspect.signature(_unwrapped(function) if method is None else method)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"{function!r} does not tell its arguments ({error}): lock a function around it."
+        ) from error
 
 
 def _qualified_name(function: Callable[..., Any]) -> str:
