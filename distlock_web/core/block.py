@@ -49,6 +49,7 @@ class Block:
         self.nested: list[tuple[Hold, Seat]] = []  #: lent by a block around it
         self.stop_renewing: Callable[[], None] | None = None
         self._seats: dict[str, Seat] = {}
+        self.warned = False  #: of a transaction around it
         self._tell: Callable[[], None] | None = None
         self._ended = False
         self._generation = Process.generation
@@ -84,6 +85,10 @@ class Block:
     def enter(self) -> None:
         """From now on the running code is inside this block."""
         _chain.set((*_live(), self))
+
+    def leave(self) -> None:
+        """The running code is no longer inside of this block, which goes on all the same (a response carries it)."""
+        _chain.set(tuple(block for block in _live() if block is not self))
 
     def begin_end(self) -> bool:
         """Mark the block ended. True for exactly one caller: release happens once."""

@@ -6,14 +6,17 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 from . import engine
 from .block import OnLost
+from .carry import Carried
 from .config import policy
 from .errors import BackendUnavailable, ConfigurationError, LockBusy
 from .keys import Key, Keys, bound_method
 from .lease import Lease
+from .lifetime import TransactionOwner, Until, carriers, transaction_owner
 from .lock import UNSET, Options, Unset, blocking
 from .runtime import TASKS, Runtime, drive
 
@@ -45,6 +48,8 @@ def distributed_lockable(
     hold_for: float = 0.0,
     on_busy: OnBusy | None = None,
     on_backend_error: OnBackendError | None = None,
+    until: Until | None = None,
+    database: object = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
@@ -55,6 +60,8 @@ def distributed_lockable(
     key: Key | None = None,
     on_busy: OnBusy | None = None,
     on_backend_error: OnBackendError | None = None,
+    until: Until | None = None,
+    database: object = None,
     **options: Any,
 ) -> Any:
     """Run a function under a lock: ``@distributed_lockable(key="order:{order_id}", expire=10)``.
@@ -69,6 +76,11 @@ def distributed_lockable(
     ``on_busy``: ``"raise"`` ``LockBusy`` (a 409 in a view), ``"skip"`` (log, return None), or a callable
     ``(error, *args, **kwargs)`` that makes the answer. ``on_backend_error``: ``"raise"`` ``BackendUnavailable`` (a 503
     in a view), ``"open"`` (go on without a lock; ``current_lease().guarded`` is False), or a callable of the same form.
+
+    ``until`` says what the lock outlives. Left out: the function, or the body of a streaming response that it returns
+    (renewed meanwhile). ``"return"``: the function only. ``"commit"``: the transaction that the decorator then opens
+    around the function, extends the lease for, commits, and releases the lock after; ``database`` names it (a Django
+    alias, an SQLAlchemy session).
 
     Raises ``ConfigurationError`` when it is applied, if the key or an option cannot be right.
     """
@@ -88,7 +100,7 @@ def distributed_lockable(
         method = bound_method(function)
         # Django's method_decorator decorates the method of the object anew for every call.
         known = None if method is None else methods.get((type(method.__self__), method.__func__))
-        guard = known or Guard(function, key, guard_options, on_busy, on_backend_error)
+        guard = known or Guard(function, key, guard_options, on_busy, on_backend_error, until, database)
         if method is not None:
             methods[type(method.__self__), method.__func__] = guard
         return _wrap(function, guard)
@@ -110,6 +122,8 @@ class Guard:
         options: Options,
         on_busy: OnBusy | None,
         on_backend_error: OnBackendError | None,
+        until: Until | None,
+        database: object,
     ) -> None:
         _check(function)
         self.asynchronous = any(test(function) for test in coroutine_tests)
@@ -118,6 +132,23 @@ class Guard:
         self.on_busy = on_busy
         self.on_backend_error = on_backend_error
         self.what = self.keys.function
+        self.until = until
+        self.database = database
+        self.owner = self._owner()
+
+    def _owner(self) -> TransactionOwner | None:
+        if self.until not in (None, "return", "commit"):
+            raise ConfigurationError(f'{self.what}: until is {self.until!r}; it has to be "return", "commit" or None.')
+        if self.until != "commit":
+            if self.database is not None:
+                raise ConfigurationError(f'{self.what}: database= names the transaction of until="commit".')
+            return None
+        if self.asynchronous:
+            raise ConfigurationError(
+                f'{self.what}: until="commit" is for synchronous functions: a database transaction belongs to one '
+                f"thread, and this is a coroutine. Put the work into a function and call it with sync_to_async."
+            )
+        return transaction_owner(self.database, self.what)
 
     async def open(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lease:
         """Take the lock for one call."""
@@ -148,6 +179,15 @@ class Guard:
             logger.info("%s skipped. Did not get a lock for key %s.", self.what, error.name)
             return None
         raise error
+
+    def carried(self, result: Any, lease: Lease) -> Any:
+        """The result as a streaming response that goes on under the lock; None if it is not one, or is not to."""
+        if self.until is None:
+            for carrier in carriers:
+                response = carrier(result, self, partial(Carried, lease))
+                if response is not None:
+                    return response
+        return None
 
     def _policy(self, name: str, default: Any) -> Any:
         own = getattr(self, name)
@@ -180,9 +220,12 @@ def _wrap(function: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
                 return await guard.refused(error, args, kwargs)
             try:
                 result = await function(*args, **kwargs)
+                response = guard.carried(result, lease) if carriers else None
             except BaseException as error:
                 await engine.end(lease, error)
                 raise
+            if response is not None:
+                return response
             await engine.end(lease, None)
             return result
 
@@ -196,15 +239,24 @@ def _wrap(function: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
             except (LockBusy, BackendUnavailable) as error:
                 return drive(guard.refused(error, args, kwargs))
             try:
-                result = function(*args, **kwargs)
+                if guard.owner is None:
+                    result = function(*args, **kwargs)
+                else:
+                    with guard.owner.around(lease, guard.database):
+                        result = function(*args, **kwargs)
                 _refuse_coroutine(result, guard)
+                response = guard.carried(result, lease) if carriers else None
             except BaseException as error:
                 drive(engine.end(lease, error))
                 raise
+            if response is not None:
+                return response
             drive(engine.end(lease, None))
             return result
 
     locked.__distlock__ = guard  # type: ignore[attr-defined]
+    if guard.owner is not None:
+        guard.owner.mark(locked, guard.database)
     return locked
 
 

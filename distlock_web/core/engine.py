@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from . import watchdog
+from . import lifetime, watchdog
 from .backend import Busy, Claim, Granted, Port
 from .block import Block, innermost
 from .errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LockBusy, NotHeld
@@ -45,6 +45,8 @@ async def acquire(block: Block) -> None:
         if len(block.own) > 1 and clock.waited:
             await _extend(port, block.own, None)
         watchdog.tend(block)
+        if block.own and lifetime.open_transactions:
+            block.warned = lifetime.warn_if_in_transaction(spec.what)
     except BaseException:
         block.begin_end()
         await block.runtime.finish(_give_back(block, port))
@@ -150,12 +152,14 @@ async def end(block: Block, error: BaseException | None) -> None:
         logger.warning("Lock %s could not be given back, it ends within its lease: %s", _names(block), trouble)
     lost = next((hold for hold in block.holds if hold.state == "lost"), orphaned)
     if lost is None:
+        if error is None and block.own and not block.warned and lifetime.open_transactions:
+            lifetime.warn_if_in_transaction(block.spec.what)
         return
     if error is None:
         _say_lost(block, lost.lost_error())
     elif isinstance(error, asyncio.CancelledError) and block.take_back_cancellation():
         raise lost.lost_error() from error
-    else:
+    elif not isinstance(error, LeaseLost):
         error.add_note(f"distlock_web: {lost.lost_error()}")
 
 

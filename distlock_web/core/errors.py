@@ -55,5 +55,9 @@ class BackendUnavailable(DistLockError):
     """The store of the locks does not answer."""
 
 
+class OpenTransactionWarning(RuntimeWarning):
+    """A lock is given back before the transaction around it commits: others do not see yet what it guarded."""
+
+
 class StaleFence(DistLockError):
     """A newer holder has written here: this write came too late and was refused."""

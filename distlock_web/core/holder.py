@@ -34,7 +34,7 @@ class Holder:
 
     @classmethod
     def current(cls, what: str = "", expire: float = 0.0) -> str:
-        """Whoever runs now, in the words that :meth:`loads` reads. Called for every lock that is taken, so it is quick."""
+        """Whoever runs now, in the words that :meth:`loads` reads. Made for every lock that is taken: it is quick."""
         origin = current_origin()
         request_id, path = (origin.request_id, origin.path[:_LONGEST]) if origin else ("", "")
         return f"[{_quoted(request_id)},{_quoted(path)},{_constant(what, expire, os.getpid())}]"

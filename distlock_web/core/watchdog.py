@@ -36,15 +36,21 @@ BATCH = 500
 class Tended:
     """A hold that the watchdog looks after: renewed until ``until``, or only watched for its deadline."""
 
-    __slots__ = ("alive", "due", "hold", "renew", "until")
+    __slots__ = ("alive", "due", "gone", "hold", "renew", "until")
 
     def __init__(
-        self, hold: Hold, renew: bool, until: float | None = None, alive: Callable[[], bool] = lambda: True
+        self,
+        hold: Hold,
+        renew: bool,
+        until: float | None = None,
+        alive: Callable[[], bool] = lambda: True,
+        gone: Callable[[], None] | None = None,
     ) -> None:
         self.hold = hold
         self.renew = renew
         self.until = until
         self.alive = alive
+        self.gone = gone  #: called once when the holder is found dead; left out, the lease is left to end by itself
         self.due = hold.deadline
         self.schedule()
 
@@ -123,7 +129,10 @@ class Watchdog:
 
     def _wanted(self, item: Tended) -> bool:
         if not item.alive():
-            logger.warning("Lock %s: its holder has ended without releasing it; no longer renewed.", item.hold.name)
+            if item.gone is not None:
+                item.gone()
+            else:
+                logger.warning("Lock %s: its holder has ended without releasing it; no longer renewed.", item.hold.name)
             return False
         return item.until is None or now() < item.until
 
@@ -181,6 +190,14 @@ def watch(block: Block, tended: Sequence[Tended]) -> None:
     watchdog = _watchdog
     block.stop_renewing = lambda: watchdog.remove(tended)
     watchdog.add(tended)
+
+
+def carry(block: Block, longest: float, *, alive: Callable[[], bool], gone: Callable[[], None]) -> None:
+    """Renew the block's holds from now on, for at most ``longest`` seconds, while ``alive``; then call ``gone``."""
+    if block.stop_renewing is not None:
+        block.stop_renewing()
+    until = now() + longest
+    watch(block, [Tended(hold, True, until, alive, gone) for hold in block.holds])
 
 
 @contextmanager

@@ -6,9 +6,12 @@ from django.apps import AppConfig
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
+from ..core import lifetime
 from ..core.decorator import coroutine_tests
 from .guarded import is_async_view
 from .stores import configure_from_settings
+from .streaming import carry_response
+from .transactions import DjangoTransactions, open_transaction
 
 
 class DistLockConfig(AppConfig):
@@ -22,6 +25,9 @@ class DistLockConfig(AppConfig):
 
         coroutine_tests.append(is_async_view)
         configure_from_settings()
+        lifetime.transaction_owners.append(DjangoTransactions())
+        lifetime.open_transactions.append(open_transaction)
+        lifetime.carriers.append(carry_response)
         setting_changed.connect(_setting_changed, dispatch_uid="distlock_web")
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+import time
+from datetime import UTC, date, datetime
 
 from django.conf import settings
 from django.utils.http import urlencode
+from django.utils.timezone import localtime
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -34,9 +36,13 @@ class Line:
         self.query = urlencode({**chosen, "q": search} if search else chosen)
 
     @property
+    def today(self) -> bool:
+        return self.since is not None and _date(self.lock.since) == _date(time.time())
+
+    @property
     def age(self) -> str:
         """How long it has been held, as two units at most."""
-        return _span(datetime.now(UTC).timestamp() - self.lock.since)
+        return _span(time.time() - self.lock.since)
 
     @property
     def left(self) -> str:
@@ -55,8 +61,14 @@ class Line:
 
 
 def _moment(since: float) -> datetime:
+    """In the terms that template filters show in local time: naive where the project has no time zones."""
     moment = datetime.fromtimestamp(since, UTC)
     return moment if settings.USE_TZ else moment.astimezone().replace(tzinfo=None)
+
+
+def _date(seconds: float) -> date:
+    moment = _moment(seconds)
+    return (localtime(moment) if settings.USE_TZ else moment).date()
 
 
 def _span(seconds: float) -> str:

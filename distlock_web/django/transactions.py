@@ -1,0 +1,78 @@
+"""``until="commit"``: the decorator owns the transaction, so that the lock is given back after the commit.
+
+A plain decorator cannot do that under ``ATOMIC_REQUESTS``: Django opens its transaction around the already decorated
+view. So the view is marked non-atomic for the alias that is taken over, and the order is: lock, BEGIN, view, extend the
+lease, COMMIT, ``on_commit`` hooks, release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from ..core.errors import ConfigurationError
+from ..core.lease import Lease
+
+
+class DjangoTransactions:
+    """The owner of ``until="commit"`` for Django's databases; ``database=`` is an alias, ``"default"`` if left out."""
+
+    def owns(self, database: object) -> bool:
+        return database is None or isinstance(database, str)
+
+    def mark(self, function: Callable[..., Any], database: object) -> None:
+        alias = _alias(database)
+        if alias not in connections.settings:
+            known = ", ".join(map(repr, connections.settings))
+            raise ConfigurationError(f'until="commit": database={alias!r} is no alias in DATABASES (it has: {known}).')
+        # What transaction.non_atomic_requests sets; a copy, for the function's own opt-outs are the function's.
+        own: set[str] = getattr(function, "_non_atomic_requests", set())
+        function._non_atomic_requests = {*own, alias}  # type: ignore[attr-defined]
+
+    @contextmanager
+    def around(self, lease: Lease, database: object) -> Iterator[None]:
+        alias = _alias(database)
+        connection = transaction.get_connection(alias)
+        _refuse_open(connection, lease)
+        with transaction.atomic(using=alias, durable=True):
+            yield
+            if not connection.needs_rollback:
+                # Not merely a look at the deadline: the commit has a full lease before it. LeaseLost rolls back.
+                lease.extend()
+
+
+def _alias(database: object) -> str:
+    return DEFAULT_DB_ALIAS if database is None else str(database)
+
+
+def _refuse_open(connection: BaseDatabaseWrapper, lease: Lease) -> None:
+    if in_real_transaction(connection):
+        raise ConfigurationError(
+            f'{lease.spec.what}: until="commit" opens the transaction itself, but one is open already on '
+            f"{connection.alias!r}: its commit would come after the lock is given back. Put the decorator outermost: "
+            f"above @api_view, on a class-based view's dispatch (method_decorator(..., name='dispatch')), outside of "
+            f"atomic()."
+        )
+    if not connection.in_atomic_block and not connection.get_autocommit():
+        raise ConfigurationError(
+            f'{lease.spec.what}: until="commit" needs autocommit on {connection.alias!r}; it is off, so that nothing '
+            f"would be committed at the end."
+        )
+
+
+def in_real_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a transaction is open that somebody else will commit; the one that a TestCase wraps a test in is none."""
+    blocks = connection.atomic_blocks
+    return connection.in_atomic_block and not (blocks and getattr(blocks[-1], "_from_testcase", False))
+
+
+def open_transaction() -> str | None:
+    """For the warning about plain locks: the transaction that the running code is inside of."""
+    for connection in connections.all(initialized_only=True):
+        if in_real_transaction(connection):
+            return f"a transaction on the database {connection.alias!r}"
+    return None

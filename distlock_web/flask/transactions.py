@@ -1,0 +1,65 @@
+"""Flask-SQLAlchemy: the session of the running app is the one that ``until="commit"`` means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import current_app, has_app_context
+from sqlalchemy import event
+from sqlalchemy.orm import ORMExecuteState, Session, scoped_session
+
+from ..core.errors import ConfigurationError
+from ..core.lease import Lease
+from ..sqlalchemy.transactions import SessionTransactions
+
+_WRITTEN = "distlock_web_written"
+
+
+class AppSessionTransactions(SessionTransactions):
+    """The owner of ``until="commit"`` without ``database=``: the session of the app's ``SQLAlchemy()`` extension."""
+
+    def owns(self, database: object) -> bool:
+        return database is None
+
+    def around(self, lease: Lease, database: Any) -> Any:
+        session = _app_session()
+        if session is None:
+            raise ConfigurationError(
+                f'{lease.spec.what}: until="commit" finds no Flask-SQLAlchemy in the app: give database=session.'
+            )
+        return super().around(lease, session)
+
+
+def _app_session() -> scoped_session[Session] | None:
+    extension = current_app.extensions.get("sqlalchemy") if has_app_context() else None
+    return getattr(extension, "session", None)
+
+
+def open_transaction() -> str | None:
+    """For the warning about plain locks: a session with changes that are not committed. To have read is harmless."""
+    scoped = _app_session()
+    if scoped is None or not scoped.registry.has():
+        return None
+    session = scoped()
+    if session.new or session.dirty or session.deleted or session.info.get(_WRITTEN):
+        return "the transaction of the app's SQLAlchemy session"
+    return None
+
+
+def remember_writes() -> None:
+    """A session forgets after a flush that it has written; the warning needs to know until the commit."""
+
+    def flushed(session: Session, context: Any) -> None:
+        session.info[_WRITTEN] = True
+
+    def executed(state: ORMExecuteState) -> None:
+        if state.is_insert or state.is_update or state.is_delete:
+            state.session.info[_WRITTEN] = True
+
+    def over(session: Session) -> None:
+        session.info.pop(_WRITTEN, None)
+
+    event.listen(Session, "after_flush", flushed)
+    event.listen(Session, "do_orm_execute", executed)
+    event.listen(Session, "after_commit", over)
+    event.listen(Session, "after_rollback", over)

@@ -1,0 +1,50 @@
+"""``until="commit"`` over an SQLAlchemy session: lock, function, extend the lease, COMMIT, release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.orm import Session, scoped_session
+
+from ..core.errors import ConfigurationError
+from ..core.lease import Lease
+from .fencing import refusing_stale
+
+
+class SessionTransactions:
+    """The owner of ``until="commit"`` for ``database=session``: a ``Session``, or a ``scoped_session`` of them."""
+
+    def owns(self, database: object) -> bool:
+        return isinstance(database, Session | scoped_session)
+
+    def mark(self, function: Callable[..., Any], database: object) -> None:
+        """Nothing opens a transaction around the function but the session itself."""
+
+    @contextmanager
+    def around(self, lease: Lease, database: Any) -> Iterator[None]:
+        session: Session = database() if isinstance(database, scoped_session) else database
+        if session.in_transaction():
+            raise ConfigurationError(
+                f'{lease.spec.what}: until="commit" begins the transaction itself, but the session is in one already '
+                f"(a query before the lock is enough): under it, reads may be older than the lock. End it first: "
+                f"session.rollback() or session.commit()."
+            )
+
+        def extend(committing: Session) -> None:
+            # Every commit, also one of the function's own, has a full lease before it. LeaseLost stops it.
+            if not committing.in_nested_transaction():
+                lease.extend()
+
+        event.listen(session, "before_commit", extend)
+        try:
+            with refusing_stale():
+                yield
+                session.commit()
+        except BaseException:
+            session.rollback()
+            raise
+        finally:
+            event.remove(session, "before_commit", extend)
