@@ -191,7 +191,7 @@ def lock(
 
     Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when taken, ``LeaseLost`` at the end.
     """
-    keys = (key,) if isinstance(key, str) else tuple(key)
+    keys = tuple(key) if isinstance(key, Iterable) and not isinstance(key, (str, bytes)) else (key,)
     if not keys:
         raise ConfigurationError("A lock needs at least one key.")
     options = Options(

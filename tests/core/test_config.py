@@ -1,0 +1,159 @@
+"""Settings: a wrong one is refused by name, and the message says what would be right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from distlock_web import ConfigurationError, attach, configure, distributed_lockable, lock
+from distlock_web.core.config import parse
+from distlock_web.core.registry import Registry
+
+NOT_POSITIVE = [0, -1, -0.5, float("nan"), float("inf"), float("-inf"), 1e12, True, "10", None, [1]]
+
+
+def test_what_is_left_out_is_what_the_seeds_had() -> None:
+    config = parse({"default": {}})["default"]
+    assert (config.prefix, config.expire, config.wait, config.renew) == ("disLock:", 10.0, 0.0, False)
+    assert (config.on_busy, config.on_lost, config.on_backend_error) == ("raise", "raise", "raise")
+
+
+def test_what_is_given_is_kept() -> None:
+    def busy() -> None: ...
+
+    given = {
+        "BACKEND": "memory", "PREFIX": "p:", "EXPIRE": 2.5, "WAIT": None, "RENEW": True, "ON_BUSY": busy,
+        "ON_LOST": "warn", "ON_BACKEND_ERROR": "open",
+    }  # fmt: skip
+    config = parse({"default": given})["default"]
+    assert (config.prefix, config.expire, config.wait, config.renew) == ("p:", 2.5, None, True)
+    assert (config.on_busy, config.on_lost, config.on_backend_error) == (busy, "warn", "open")
+
+
+@pytest.mark.parametrize(
+    ("setting", "wrong", "right"),
+    [
+        *[("EXPIRE", wrong, "greater than 0") for wrong in NOT_POSITIVE],
+        *[("WAIT", wrong, "0 or more, or None") for wrong in NOT_POSITIVE if wrong not in (0, None) or wrong is True],
+        ("RENEW", "yes", "True or False"),
+        ("RENEW", 1, "True or False"),
+        ("PREFIX", None, "prefix|PREFIX"),
+        ("ON_BUSY", "ignore", "'raise', 'skip' or a callable"),
+        ("ON_LOST", "skip", "'raise', 'warn', 'cancel' or a callable"),
+        ("ON_BACKEND_ERROR", "skip", "'raise', 'open' or a callable"),
+        ("OPTIONS", [], "mapping"),
+        ("LOCATION", 6379, "string"),
+        ("CACHE", 1, "string"),
+        ("BACKEND", "redsi", "Did you mean 'redis'"),
+        ("BACKEND", 1, "string"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(setting: str, wrong: Any, right: str) -> None:
+    with pytest.raises(ConfigurationError, match=right) as caught:
+        parse({"default": {}, "stock": {setting: wrong}})
+    assert "DISTLOCK['stock']" in str(caught.value)
+    assert setting in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        (None, "mapping"),
+        ("redis://localhost", "mapping"),
+        ({}, "mapping"),
+        ({"stock": {}}, "\"default\"; it has 'stock'"),
+        ({"default": "redis://localhost"}, "mapping of settings"),
+        ({"default": {}, 5: {}}, "DISTLOCK\\[5\\]"),
+        ({"default": {"EXPIRES": 5}}, "'EXPIRES', which does not exist. Did you mean 'EXPIRE'"),
+        ({"default": {"expire": 5}}, "Did you mean 'EXPIRE'"),
+        ({"default": {"XYZZY": 5}}, "It may be: BACKEND, LOCATION"),
+        ({"default": {"LOCATION": "redis://x", "CACHE": "default"}}, "both LOCATION and CACHE"),
+    ],
+)
+def test_a_wrong_mapping_is_refused(mapping: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        parse(mapping)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"BACKEND": "no.such.module.Backend"}, "no.such.module.Backend"),
+        ({"BACKEND": "distlock_web.backends.memory.NoSuch"}, "NoSuch"),
+        ({"BACKEND": "memory", "OPTIONS": {"size": 5}}, "size"),
+        ({"BACKEND": "memory", "CACHE": "default"}, "Django cache.*LOCATION"),
+    ],
+)
+def test_a_backend_that_cannot_be_made_is_explained_when_it_is_first_used(settings: Any, message: str) -> None:
+    store = Registry({"default": settings}).store("default")
+    with pytest.raises(ConfigurationError, match=message):
+        _ = store.backend
+
+
+@pytest.mark.parametrize("expire", [wrong for wrong in NOT_POSITIVE if wrong is not None])
+def test_expire_at_the_door(expire: Any) -> None:
+    for door in (lambda: lock("a", expire=expire), lambda: distributed_lockable(expire=expire)):
+        with pytest.raises(ConfigurationError, match=r"^expire is .* greater than 0"):
+            door()
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [
+        *[("wait", wrong) for wrong in (-1, float("nan"), float("inf"), "5", True)],
+        *[("renew_for", wrong) for wrong in (0, -1, float("nan"), "5", True)],
+        *[("hold_for", wrong) for wrong in (-1, float("nan"), "5", None)],
+        ("renew", 1), ("renew", "no"), ("on_lost", "skip"), ("prefix", 5),
+    ],
+)  # fmt: skip
+def test_every_option_at_the_door_is_refused_by_name(option: str, wrong: Any) -> None:
+    options: dict[str, Any] = {option: wrong}
+    for door in (lambda: lock("a", **options), lambda: distributed_lockable(**options)):
+        with pytest.raises(ConfigurationError, match=f"^{option} is {wrong!r}"):
+            door()
+
+
+@pytest.mark.parametrize(("option", "wrong"), [("on_busy", "ignore"), ("on_backend_error", "skip")])
+def test_policies_at_the_door(option: str, wrong: str) -> None:
+    options: dict[str, Any] = {option: wrong}
+    with pytest.raises(ConfigurationError, match=option):
+        distributed_lockable(key="a", **options)
+
+
+def test_an_option_that_does_not_exist() -> None:
+    with pytest.raises((TypeError, ConfigurationError), match="expires"):
+        distributed_lockable(key="a", expires=5)  # type: ignore[call-overload]
+    with pytest.raises((TypeError, ConfigurationError), match="expires"):
+        lock("a", expires=5)  # type: ignore[call-arg]
+
+
+def test_renew_for_without_renewal_contradicts_itself() -> None:
+    with pytest.raises(ConfigurationError, match="renew_for"):
+        lock("a", renew=False, renew_for=5)
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_cancel_is_for_tasks() -> None:
+    with pytest.raises(ConfigurationError, match="asyncio task"):
+        lock("a", on_lost="cancel").acquire()
+
+
+def test_the_stores_settings_are_the_defaults_of_its_locks() -> None:
+    configure({"default": {"BACKEND": "memory"}, "slow": {"BACKEND": "memory", "PREFIX": "s:", "EXPIRE": 77}})
+    with lock("a", store="slow") as lease:
+        assert lease.name == "s:a"
+        assert 70 < lease.remaining < 77
+    with lock("a", store="slow", prefix="", expire=5) as lease:
+        assert lease.name == "a"
+        assert lease.remaining < 5
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_attach_checks_its_numbers_too() -> None:
+    lease = lock("a").acquire()
+    ticket = lease.detach()
+    for expire in (0, -1, float("nan"), True):
+        with pytest.raises(ConfigurationError, match="expire"):
+            attach(ticket, expire=expire)
+    attach(ticket).release()

@@ -1,0 +1,244 @@
+"""The decorator: what it keeps of the function, what it refuses, what it does when the call cannot run."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from distlock_web import (
+    BackendUnavailable,
+    ConfigurationError,
+    LockBusy,
+    configure,
+    current_lease,
+    distributed_lockable,
+    lock,
+)
+from distlock_web.testing.plugin import hold_lock
+from distlock_web.testing.tap import Tap
+
+pytestmark = pytest.mark.usefixtures("memory_store")
+
+
+@distributed_lockable
+def bare(order_id: int, *, note: str = "x") -> str:
+    """What it does."""
+    lease = current_lease()
+    assert lease is not None
+    return f"{lease.name} {order_id} {note}"
+
+
+def test_the_function_stays_what_it_was() -> None:
+    assert (bare.__name__, bare.__doc__) == ("bare", "What it does.")
+    assert list(inspect.signature(bare).parameters) == ["order_id", "note"]
+    assert not inspect.iscoroutinefunction(bare)
+    assert bare(1, note="y").endswith(" 1 y")
+
+
+def test_the_default_key_is_the_functions_full_name() -> None:
+    @distributed_lockable()
+    def local() -> str:
+        lease = current_lease()
+        return lease.name if lease else ""
+
+    assert bare(1).split()[0] == f"disLock:{__name__}.bare"
+    assert local() == f"disLock:{__name__}.test_the_default_key_is_the_functions_full_name.local"
+
+
+def test_the_key_may_come_first() -> None:
+    @distributed_lockable("order:{order_id}", expire=5)
+    def pay(order_id: int) -> str:
+        lease = current_lease()
+        return lease.name if lease else ""
+
+    assert pay(7) == "disLock:order:7"
+    with pytest.raises(ConfigurationError, match="two keys"):
+        distributed_lockable("a", key="b")  # type: ignore[call-overload]
+
+
+def test_methods_have_the_key_of_their_arguments() -> None:
+    class Account:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        @distributed_lockable(key="account:{self.number}")
+        def close(self) -> str:
+            lease = current_lease()
+            return lease.name if lease else ""
+
+        @classmethod
+        @distributed_lockable(key="all:{cls.__name__}")
+        def audit(cls) -> str:
+            lease = current_lease()
+            return lease.name if lease else ""
+
+        @staticmethod
+        @distributed_lockable(key="static:{what}")
+        def check(what: str) -> str:
+            lease = current_lease()
+            return lease.name if lease else ""
+
+    assert Account(5).close() == "disLock:account:5"
+    assert Account.audit() == "disLock:all:Account"
+    assert Account.check("x") == "disLock:static:x"
+
+
+async def test_coroutines_stay_coroutines() -> None:
+    @distributed_lockable(key="a")
+    async def pay() -> str:
+        await asyncio.sleep(0)
+        return "paid"
+
+    assert inspect.iscoroutinefunction(pay)
+    assert await pay() == "paid"
+
+
+def a_generator() -> Iterator[int]:
+    yield 1
+
+
+async def an_async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+class AClass:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("thing", "remedy"),
+    [
+        (AClass, "method_decorator"),
+        (a_generator, "with lock"),
+        (an_async_generator, "with lock"),
+        (property(lambda self: 1), "functions"),
+        (7, "functions"),
+    ],
+)
+def test_what_cannot_be_locked_is_refused_with_the_remedy(thing: Any, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=remedy):
+        distributed_lockable(key="a")(thing)
+
+
+def pay(order_id: int) -> str:
+    return f"paid {order_id}"
+
+
+def test_busy_is_raised_unless_told_otherwise() -> None:
+    locked = distributed_lockable(key="a")(pay)
+    with hold_lock("a"), pytest.raises(LockBusy):
+        locked(1)
+    assert locked(1) == "paid 1"
+
+
+def test_busy_skip_returns_none_and_logs_as_in_the_seeds(caplog: pytest.LogCaptureFixture) -> None:
+    locked = distributed_lockable(key="a", on_busy="skip")(pay)
+    with hold_lock("a"), caplog.at_level(logging.INFO, "distlock_web"):
+        assert locked(1) is None
+    assert "Did not get a lock for key disLock:a" in caplog.text
+    assert locked(1) == "paid 1"
+
+
+def test_busy_callable_makes_the_answer() -> None:
+    locked = distributed_lockable(key="a", on_busy=lambda error, order_id: (error.name, order_id))(pay)
+    with hold_lock("a"):
+        assert locked(1) == ("disLock:a", 1)
+
+
+async def test_busy_callable_may_be_async_in_async_code() -> None:
+    async def sorry(error: LockBusy, order_id: int) -> str:
+        await asyncio.sleep(0)
+        return f"sorry {order_id}"
+
+    async def apay(order_id: int) -> str:
+        return f"paid {order_id}"
+
+    locked = distributed_lockable(key="a", on_busy=sorry)(apay)
+    with hold_lock("a"):
+        assert await locked(1) == "sorry 1"
+    assert await locked(1) == "paid 1"
+
+
+def test_the_stores_policy_holds_where_the_function_has_none() -> None:
+    configure({"default": {"BACKEND": "memory", "ON_BUSY": "skip"}})
+    with hold_lock("a"):
+        assert distributed_lockable(key="a")(pay)(1) is None
+        with pytest.raises(LockBusy):
+            distributed_lockable(key="a", on_busy="raise")(pay)(1)
+
+
+def test_an_error_of_the_body_is_not_taken_for_one_of_ours() -> None:
+    """The body's own LockBusy, of another lock, is the caller's business and not `on_busy`'s."""
+
+    @distributed_lockable(key="outer", on_busy="skip", on_backend_error="open")
+    def body() -> None:
+        lock("inner").acquire()
+
+    with hold_lock("inner"), pytest.raises(LockBusy) as caught:
+        body()
+    assert caught.value.name == "disLock:inner"
+
+
+@pytest.fixture
+def tap() -> Tap:
+    return Tap(configure({"default": {"BACKEND": "memory"}}).store("default"))
+
+
+def test_unreachable_is_refused_unless_told_otherwise(tap: Tap) -> None:
+    locked = distributed_lockable(key="a")(pay)
+    tap.cut()
+    with pytest.raises(BackendUnavailable):
+        locked(1)
+    tap.mend()
+    assert locked(1) == "paid 1"
+
+
+def test_unreachable_open_goes_on_and_says_so(tap: Tap, caplog: pytest.LogCaptureFixture) -> None:
+    seen = []
+
+    @distributed_lockable(key="a", on_backend_error="open")
+    def body() -> str:
+        lease = current_lease()
+        assert lease is not None
+        seen.append((lease.guarded, lease.fence))
+        return "done"
+
+    assert body() == "done"
+    tap.cut()
+    assert body() == "done"
+    assert [guarded for guarded, _ in seen] == [True, False]
+    assert seen[1] == (False, None)
+    assert "runs without its lock" in caplog.text
+
+
+def test_unreachable_callable_makes_the_answer(tap: Tap) -> None:
+    locked = distributed_lockable(key="a", on_backend_error=lambda error, order_id: (type(error), order_id))(pay)
+    tap.cut()
+    assert locked(1) == (BackendUnavailable, 1)
+
+
+def test_a_block_inside_an_unguarded_call_takes_its_own_lock(tap: Tap) -> None:
+    @distributed_lockable(key="a", on_backend_error="open")
+    def body() -> int:
+        tap.mend()
+        with lock("a") as lease:
+            return lease.depth
+
+    tap.cut()
+    assert body() == 1
+
+
+async def test_a_blocking_door_in_async_code_is_refused_with_the_async_spelling() -> None:
+    with pytest.raises(ConfigurationError, match="async with lock"):
+        lock("a").acquire()
+    with pytest.raises(ConfigurationError, match="aacquire"):
+        distributed_lockable(key="a")(pay)(1)
+    lease = await lock("a").aacquire()
+    with pytest.raises(ConfigurationError, match="arelease"):
+        lease.release()
+    await lease.arelease()

@@ -1,0 +1,142 @@
+"""A hold's states, and the seat inside it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from distlock_web import LeaseLost
+from distlock_web.core.backend import Claim, Granted
+from distlock_web.core.hold import Hold, Seat, drift
+from distlock_web.core.registry import Registry
+from distlock_web.core.runtime import THREADS, drive, now
+
+
+@pytest.fixture
+def hold() -> Hold:
+    return hold_for(60.0)
+
+
+def hold_for(expire: float, since: float | None = None) -> Hold:
+    store = Registry({"default": {"BACKEND": "memory"}}).store("default")
+    return Hold(store, Claim("a", "token", expire), Granted(1, now() if since is None else since))
+
+
+def test_it_believes_in_its_lease_a_little_less_than_the_store_does(hold: Hold) -> None:
+    assert hold.state == "held"
+    assert hold.deadline == hold.since + 60 - drift(60)
+    assert 0 < drift(0.01) < 0.01
+    assert drift(60) < 1
+
+
+def test_its_deadline_ends_it() -> None:
+    over = hold_for(1.0, since=now() - 2)
+    assert (over.state, over.reason, over.remaining) == ("lost", "expired", 0.0)
+    with pytest.raises(LeaseLost, match="lease of 1 s"):
+        over.raise_if_lost()
+
+
+def test_a_doubt_is_no_loss_until_the_deadline(hold: Hold) -> None:
+    hold.doubt()
+    assert hold.state == "unsure"
+    hold.raise_if_lost()
+    hold.renewed(now(), 60)
+    assert hold.state == "held"
+    hold.doubt()
+    hold.deadline = now() - 1
+    assert (hold.state, hold.reason) == ("lost", "unreachable")
+
+
+def test_nothing_leads_back_from_lost(hold: Hold) -> None:
+    hold.lose("revoked")
+    hold.renewed(now(), 600)
+    hold.doubt()
+    hold.lose("expired")
+    assert not hold.begin_release()
+    hold.released()
+    assert (hold.state, hold.reason) == ("lost", "revoked")
+
+
+def test_a_late_renewal_does_not_touch_a_lease_that_is_being_given_back(hold: Hold) -> None:
+    deadline = hold.deadline
+    assert hold.begin_release()
+    hold.renewed(now(), 600)
+    hold.doubt()
+    assert (hold.state, hold.deadline) == ("releasing", deadline)
+    assert not hold.begin_release()
+    hold.released()
+    hold.lose("expired")
+    assert hold.state == "released"
+
+
+def test_a_renewal_never_shortens(hold: Hold) -> None:
+    deadline = hold.deadline
+    hold.renewed(now(), 1)
+    assert hold.deadline == deadline
+
+
+def test_callbacks_are_called_once_and_a_failing_one_harms_no_other(
+    hold: Hold, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[str] = []
+
+    def fail() -> None:
+        raise LookupError("a callback of the user's")
+
+    def forgotten() -> None:
+        called.append("forgotten")
+
+    hold.on_change(fail)
+    hold.on_change(forgotten)
+    hold.on_change(lambda: called.append("one"))
+    hold.forget_callback(forgotten)
+    hold.lose("taken")
+    hold.lose("taken")
+    hold.on_change(lambda: called.append("after"))
+    assert called == ["one", "after"]
+    assert "a callback of the user's" in caplog.text
+
+
+def test_a_seat_is_for_one() -> None:
+    seat = Seat()
+    assert drive(seat.take(THREADS, 0)) == "ours"
+    assert drive(seat.take(THREADS, 0)) == "busy"
+    assert drive(seat.take(THREADS, 0.01)) == "busy"
+    seat.leave()
+    assert drive(seat.take(THREADS, 0)) == "ours"
+
+
+def test_a_closed_seat_sends_everybody_away() -> None:
+    seat = Seat()
+    assert drive(seat.take(THREADS, 0)) == "ours"
+    heard: list[str] = []
+    waiting = threading.Thread(target=lambda: heard.append(drive(seat.take(THREADS, None))))
+    waiting.start()
+    while not seat._waiting:
+        pass
+    seat.close()
+    waiting.join(10)
+    assert heard == ["closed"]
+    assert drive(seat.take(THREADS, None)) == "closed"
+
+
+def test_a_seat_goes_to_those_who_wait_in_their_order() -> None:
+    seat, order = Seat(), list[int]()
+    assert drive(seat.take(THREADS, 0)) == "ours"
+
+    def sit(number: int) -> None:
+        assert drive(seat.take(THREADS, None)) == "ours"
+        order.append(number)
+        seat.leave()
+
+    threads = []
+    for number in range(5):
+        threads.append(threading.Thread(target=sit, args=(number,)))
+        threads[-1].start()
+        while len(seat._waiting) <= number:
+            pass
+    seat.leave()
+    for thread in threads:
+        thread.join(10)
+    assert order == [0, 1, 2, 3, 4]

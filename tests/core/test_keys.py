@@ -1,0 +1,166 @@
+"""Names: readable, bounded, never the same for two different calls. (What a stranger can try: test_forged_keys.py.)"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlock_web import ConfigurationError, distributed_lockable, lock
+from distlock_web.core.keys import LONGEST, Keys, literal, shorten, value, whole
+from distlock_web.core.runtime import drive
+
+texts = st.text(st.characters(), max_size=12)  # surrogates, controls and all
+
+
+def transfer(src: object, dst: object = "7", *rest: object, note: str = "x") -> None:
+    """What the keys of this file are about."""
+
+
+def names(key: Any, *args: object, **kwargs: object) -> tuple[str, ...]:
+    return drive(Keys(key, transfer, asynchronous=False).names(args, kwargs))
+
+
+@given(texts, texts)
+def test_different_values_have_different_names(one: str, other: str) -> None:
+    for escape in (literal, value):
+        assert (escape(one) == escape(other)) == (one == other)
+
+
+@given(st.tuples(texts, texts, texts), st.tuples(texts, texts, texts))
+def test_different_arguments_have_different_names(one: tuple[str, ...], other: tuple[str, ...]) -> None:
+    def function(a: str, b: str, c: str) -> None: ...
+
+    keys = Keys("k:{a}-{b}:{c}", function, asynchronous=False)
+    assert (drive(keys.names(one, {})) == drive(keys.names(other, {}))) == (one == other)
+
+
+@given(st.text(st.characters(), max_size=400))
+def test_a_name_is_bounded_and_has_no_braces_or_controls(text: str) -> None:
+    for name in (literal(text), value(text), shorten(literal(text))):
+        assert not {"{", "}", "\0", "\n", "\r", "\t"} & set(name)
+        assert name.isprintable()
+    assert len(shorten(literal(text)).encode()) <= LONGEST
+
+
+@given(st.text(min_size=LONGEST, max_size=LONGEST + 50), st.text(min_size=LONGEST, max_size=LONGEST + 50))
+def test_long_names_stay_different(one: str, other: str) -> None:
+    assert (shorten("p" * LONGEST + one) == shorten("p" * LONGEST + other)) == (one == other)
+
+
+def test_a_long_name_keeps_its_beginning_and_cannot_be_imitated() -> None:
+    shortened = shorten("order:" + "x" * 10_000)
+    assert shortened.startswith("order:xxxx")
+    # What a shortened name looks like, given as a key, is another name: '~' is escaped in keys.
+    assert whole(shortened) != shortened
+
+
+@pytest.mark.parametrize(
+    ("key", "args", "expected"),
+    [
+        ("order:{src}", (42,), ("order:42",)),
+        ("{src}:{dst}", ("a:b", "c"), ("a%3Ab:c",)),
+        ("order:{src.real}", (42,), ("order:42",)),
+        ("order:{src[id]}", ({"id": 5},), ("order:5",)),
+        ("order:{src!r}", ("a",), ("order:%27a%27",)),
+        ("order:{src:04d}", (7,), ("order:0007",)),
+        ("{note}:{rest}", (1, 2, 3), ("x:%283%2C%29",)),
+        (["a:{dst}", "b:{src}"], (1, 2), ("a:2", "b:1")),
+        (lambda src, *rest, **more: f"own:{src}", (9,), ("own:9",)),
+        (lambda src: [f"one:{src}", f"two:{src}"], (9,), ("one:9", "two:9")),
+        ("all", (1,), ("all",)),
+        ("100%{{x}}", (1,), ("100%25%7Bx%7D",)),
+        ("straße:{src}", ("ü b",), ("straße:ü%20b",)),
+    ],
+)
+def test_names(key: Any, args: tuple[object, ...], expected: tuple[str, ...]) -> None:
+    assert names(key, *args) == expected
+
+
+def test_defaults_and_keywords_are_arguments() -> None:
+    assert names("{src}:{dst}", src=1) == names("{src}:{dst}", 1, "7") == ("1:7",)
+
+
+def test_a_missing_argument_is_the_callers_type_error() -> None:
+    with pytest.raises(TypeError, match="src"):
+        names("{src}")
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("order:{order_id}", "order_id.*src, dst, rest, note"),
+        ("order:{}", "without a name"),
+        ("order:{0}", "'0'"),
+        ("order:{src", "not a format string"),
+        ("{src}{dst}", "separator"),
+        ("{src}a{dst}", "separator"),
+        ("{src:{dst}}", "nests"),
+        ("", "empty"),
+        ([], "empty"),
+        ([""], "empty"),
+        ([7], "string or a callable"),
+    ],
+)
+def test_a_key_that_cannot_be_right_is_refused_when_it_is_written(key: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        distributed_lockable(key=key)(transfer)
+    assert "transfer" in str(caught.value), "it says of which function"
+
+
+@pytest.mark.parametrize(
+    ("key", "arg", "message"),
+    [
+        ("order:{src}", None, "None"),
+        ("order:{src.pk}", 1, "pk"),
+        ("order:{src[id]}", {}, "KeyError"),
+        ("order:{src}", object(), "differs in every process"),
+        (lambda src: None, 1, "None"),
+        (lambda src: "", 1, "non-empty"),
+        (lambda src: [1], 1, "non-empty"),
+    ],
+)
+def test_a_value_that_would_make_a_wrong_lock_is_refused(key: Any, arg: object, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        names(key, arg)
+
+
+@pytest.mark.parametrize("key", ["", None, 5, b"x", ["a", ""], [None], []])
+def test_lock_refuses_what_is_no_key(key: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        lock(key)
+
+
+class User:
+    pk = 7
+
+
+class Request:
+    @property
+    def user(self) -> User:
+        raise AssertionError("the blocking one was read in async code")
+
+    async def auser(self) -> User:
+        return User()
+
+
+def test_async_code_awaits_the_async_twin_of_an_attribute() -> None:
+    async def view(request: Request) -> None: ...
+
+    keys = Keys("cart:{request.user.pk}", view, asynchronous=True)
+    assert asyncio.run(keys.names((Request(),), {})) == ("cart:7",)
+
+
+def test_a_key_function_may_be_async_in_async_code_only() -> None:
+    async def key(src: object) -> str:
+        await asyncio.sleep(0)
+        return f"slow:{src}"
+
+    async def view(src: object) -> None: ...
+
+    assert asyncio.run(Keys(key, view, asynchronous=True).names((3,), {})) == ("slow:3",)
+    with pytest.raises(ConfigurationError, match="async"):
+        Keys(key, transfer, asynchronous=False)

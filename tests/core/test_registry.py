@@ -1,0 +1,144 @@
+"""Stores: found by alias, one per process, made anew after a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from distlock_web import ConfigurationError, LeaseLost, configure, current_lease, lock
+from distlock_web.core import registry as module
+from distlock_web.core.registry import Registry, registry
+from distlock_web.core.runtime import new_token
+
+
+def test_without_any_setting_the_message_names_all_the_ways() -> None:
+    module._configured = None
+    with pytest.raises(ConfigurationError, match=r"DISTLOCK.*settings\.py.*app\.config.*configure.*DISTLOCK_URL"):
+        registry()
+
+
+def test_the_environment_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
+    module._configured = None
+    monkeypatch.setenv("DISTLOCK_URL", "redis://example:6379/3")
+    config = registry().store("default").config
+    assert (config.backend, config.location) == ("redis", "redis://example:6379/3")
+    configure({"default": {"BACKEND": "memory"}})
+    assert registry().store("default").config.backend == "memory"
+
+
+def test_an_unknown_alias_is_named_with_the_one_that_was_meant() -> None:
+    configure({"default": {"BACKEND": "memory"}, "stock": {"BACKEND": "memory"}})
+    with pytest.raises(ConfigurationError, match="'stok'.*Did you mean 'stock'"):
+        lock("a", store="stok").acquire()
+
+
+def test_a_resolver_goes_first() -> None:
+    configure({"default": {"BACKEND": "memory"}})
+    other = Registry({"default": {"BACKEND": "memory", "PREFIX": "other:"}})
+    answers: list[Registry | None] = [other]
+    module.resolvers.append(lambda: answers[0])
+    try:
+        with lock("a") as lease:
+            assert lease.name == "other:a"
+        answers[0] = None
+        with lock("a") as lease:
+            assert lease.name == "disLock:a"
+    finally:
+        module.resolvers.pop()
+
+
+def test_many_threads_at_once_make_one_backend() -> None:
+    store = Registry({"default": {"BACKEND": "memory"}}).store("default")
+    barrier, found = threading.Barrier(8), []
+
+    def use() -> None:
+        barrier.wait()
+        found.append(store.backend)
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, found))) == 1
+
+
+def test_stores_of_two_aliases_are_two_worlds() -> None:
+    configure({"default": {"BACKEND": "memory"}, "stock": {"BACKEND": "memory"}})
+    with lock("a") as lease, lock("a", store="stock") as other:
+        assert (lease.depth, other.depth) == (1, 1)
+
+
+def in_child(body: Callable[[], bool]) -> bool:
+    """Whether the body said yes in a forked child, where nothing may hang and no test machinery may run on."""
+    child = os.fork()
+    if child == 0:
+        verdict = 1
+        try:
+            verdict = 0 if body() else 1
+        except BaseException as error:
+            os.write(2, f"in the child: {error!r}\n".encode())
+        finally:
+            os._exit(verdict)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+pytestmark_fork = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
+
+
+@pytestmark_fork
+@pytest.mark.usefixtures("memory_store")
+def test_a_forked_child_holds_nothing_of_its_parents() -> None:
+    with lock("a") as lease:
+
+        def child() -> bool:
+            assert current_lease() is None
+            assert lease.state == "lost"
+            assert lease.reason == "forked"
+            with pytest.raises(LeaseLost, match="forked"):
+                lease.raise_if_lost()
+            return True
+
+        assert in_child(child)
+        lease.raise_if_lost()
+
+
+@pytestmark_fork
+def test_a_forked_child_that_leaves_the_block_does_not_give_the_parents_lock_back(redis_store: str) -> None:
+    held = lock("a", expire=60)
+    with held as lease:
+
+        def child() -> bool:
+            held.__exit__(None, None, None)
+            with pytest.raises(Exception, match="Somebody else"):
+                lock("a").acquire()
+            return True
+
+        assert in_child(child)
+        lease.extend()
+
+
+@pytestmark_fork
+def test_a_forked_child_has_connections_tokens_and_a_watchdog_of_its_own(redis_store: str) -> None:
+    with lock("parent", expire=1, renew=True) as lease:
+        mine = new_token()[:16]
+
+        def child() -> bool:
+            assert new_token()[:16] != mine
+            with lock("child", expire=0.3, renew=True, wait=1) as own:
+                return own.lost.wait(0.6) is False  # two leases long: only a watchdog of its own keeps it
+            return False
+
+        assert in_child(child)
+        lease.extend()
+
+
+@pytestmark_fork
+def test_fork_while_another_thread_makes_the_backend() -> None:
+    """gunicorn --preload, Celery prefork: a child must not inherit a mutex that nobody will open."""
+    store = configure({"default": {"BACKEND": "memory"}}).store("default")
+    with store._lock:
+        assert in_child(lambda: store.backend is not None)

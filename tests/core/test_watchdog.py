@@ -1,0 +1,138 @@
+"""One thread renews every lease of the process, and tells of every loss."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from distlock_web import Lease, LeaseLost, configure, lock
+from distlock_web.core import watchdog
+from distlock_web.core.runtime import now
+from distlock_web.testing.tap import Tap
+
+TTL = 0.3
+
+
+@pytest.fixture(autouse=True)
+def tap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tap]:
+    monkeypatch.setattr(watchdog, "LINGER", 0.02)
+    yield Tap(configure({"default": {"BACKEND": "memory"}}).store("default"))
+    wait_until(lambda: not threads())
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "distlock-watchdog"]
+
+
+def wait_until(condition) -> None:  # type: ignore[no-untyped-def]
+    give_up = now() + 20
+    while not condition():
+        assert now() < give_up, "the awaited state did not come"
+        threading.Event().wait(0.002)
+
+
+def test_a_lease_that_needs_no_care_starts_no_thread() -> None:
+    with lock("a"):
+        assert threads() == []
+
+
+def test_one_thread_for_all_leases_and_it_ends_with_the_last() -> None:
+    leases = [lock(f"key:{number}", renew=True).acquire() for number in range(50)]
+    assert len(threads()) == 1
+    for lease in leases:
+        lease.release()
+    wait_until(lambda: not threads())
+    with lock("again", renew=True):
+        assert len(threads()) == 1
+
+
+def test_leases_due_together_share_a_request(tap: Tap) -> None:
+    leases = [lock(f"key:{number}", renew=True, expire=TTL).acquire() for number in range(50)]
+    end = now() + 3 * TTL
+    wait_until(lambda: now() > end)
+    for lease in leases:
+        lease.raise_if_lost()
+        lease.release()
+    # Nine thirds of a lease have passed; one request for each lease would have been 450.
+    assert 3 <= tap.calls.count("extend") <= 40
+
+
+def test_a_dead_threads_lease_is_not_renewed_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    leases: list[Lease] = []
+    holder = threading.Thread(target=lambda: leases.append(lock("a", expire=TTL, renew=True).acquire()))
+    holder.start()
+    holder.join()
+    assert leases[0].lost.wait(20)
+    assert "has ended without releasing" in caplog.text
+    with lock("a", wait=5):
+        pass
+
+
+async def test_a_dead_tasks_lease_is_not_renewed_for_ever() -> None:
+    leases: list[Lease] = []
+
+    async def holder() -> None:
+        leases.append(await lock("a", expire=TTL, renew=True).aacquire())
+
+    await asyncio.create_task(holder())
+    assert await asyncio.wait_for(leases[0].lost, 20)
+
+
+async def test_a_lease_taken_through_wait_for_is_renewed() -> None:
+    """Below 3.12 wait_for makes a task of its own, which ends with the acquisition; the lease does not."""
+    lease = await asyncio.wait_for(lock("a", expire=TTL, renew=True).aacquire(), 5)
+    await asyncio.sleep(3 * TTL)
+    lease.raise_if_lost()
+    await lease.arelease()
+
+
+def test_a_store_that_is_away_for_less_than_the_lease_costs_nothing(tap: Tap, caplog: pytest.LogCaptureFixture) -> None:
+    with lock("a", expire=1.5, renew=True) as lease:
+        tap.cut()
+        wait_until(lambda: lease.state == "unsure")
+        lease.raise_if_lost()
+        tap.mend()
+        wait_until(lambda: lease.state == "held")
+    assert "could not be renewed, trying again" in caplog.text
+
+
+def test_a_store_that_stays_away_costs_the_lease_and_not_the_thread(tap: Tap) -> None:
+    with pytest.raises(LeaseLost) as caught, lock("a", expire=TTL, renew=True) as lease:
+        tap.cut()
+        assert lease.lost.wait(20)
+    assert caught.value.reason == "unreachable"
+    tap.mend()
+    with lock("b", expire=TTL, renew=True) as lease:
+        assert not lease.lost.wait(2 * TTL)
+
+
+def test_a_callback_that_fails_does_not_stop_the_renewal_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(lease: Lease) -> None:
+        raise LookupError("a callback of the user's")
+
+    with lock("other", expire=TTL, renew=True) as other:
+        with pytest.raises(ZeroDivisionError), lock("a", expire=TTL, on_lost=fail) as lease:
+            assert lease.lost.wait(20)
+            raise ZeroDivisionError
+        assert not other.lost.wait(2 * TTL)
+    assert "a callback of the user's" in caplog.text
+
+
+def test_a_bug_in_the_watchdog_does_not_end_it(
+    tap: Tap, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    renew = watchdog.Watchdog._renew
+    failures = [LookupError("a bug of ours")]
+
+    def sometimes(self, store, items) -> None:  # type: ignore[no-untyped-def]
+        if failures:
+            raise failures.pop()
+        renew(self, store, items)
+
+    monkeypatch.setattr(watchdog.Watchdog, "_renew", sometimes)
+    with lock("a", expire=1.0, renew=True) as lease:
+        assert not lease.lost.wait(1.5)
+    assert "a bug of ours" in caplog.text
