@@ -1,0 +1,286 @@
+"""What README and docs say is run: every Python block, every table of names, every link."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import get_overloads
+
+import pytest
+import redis
+
+from distlock_web import ConfigurationError, LeaseLost, attach, configure, distributed_lockable, lock
+from distlock_web.core import config
+from distlock_web.core.listing import held, revoke
+from distlock_web.core.registry import registry
+from distlock_web.testing.servers import RedisServer
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")])
+
+Script = tuple[str, str]  #: document and heading
+
+
+def python_blocks() -> dict[Script, str]:
+    """The blocks under one heading are one script."""
+    scripts: dict[Script, str] = {}
+    for document in DOCUMENTS:
+        for heading, text in re.findall(r"^#+ ([^\n]*)\n(.*?)(?=^#+ |\Z)", without_comments(document), re.M | re.S):
+            blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+            if blocks:
+                scripts[document.name, heading] = "\n".join(prepared(block) for block in blocks)
+    return scripts
+
+
+def without_comments(document: Path) -> str:
+    """A comment in a block of code must not pass for a heading."""
+    return re.sub(r"^# (settings|views)\.py$", r"#\1.py", document.read_text(), flags=re.M)
+
+
+def prepared(block: str) -> str:
+    if block.startswith("#settings.py"):
+        return f"{BEFORE_SETTINGS}\n{block}\n{AFTER_SETTINGS}"
+    return block
+
+
+BEFORE_SETTINGS = 'INSTALLED_APPS, MIDDLEWARE = ["django.contrib.contenttypes", "django.contrib.auth"], []'
+AFTER_SETTINGS = """
+import django
+from django.conf import settings
+settings.configure(**{name: value for name, value in globals().items() if name.isupper()}, ROOT_URLCONF="__main__")
+django.setup()
+from django.core.management import call_command
+"""
+
+WITH_DATABASE = f"""{BEFORE_SETTINGS}
+DISTLOCK = None
+INSTALLED_APPS += ["distlock_web.django"]
+DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}}
+{AFTER_SETTINGS}"""
+
+# What must hold after a script has run: that is where it says more than "no exception".
+CHECKS: dict[Script, str] = {
+    ("README.md", "distlock_web"): "assert pay(None, 1) is None",
+    ("README.md", "Django"): """
+from django.test import Client
+from django.urls import path
+from distlock_web import lock
+urlpatterns = [path("orders/<int:order_id>/pay", pay)]
+call_command("check", fail_level="WARNING")
+client = Client(headers={"Host": "localhost"})
+answer = client.get("/orders/7/pay")
+assert (answer.status_code, answer.content) == (200, b"paid")
+with lock("order:7"):
+    answer = client.get("/orders/7/pay")
+    assert answer.status_code == 200  # inside the lock: goes in
+import contextvars
+with lock("order:7"):
+    answer = contextvars.Context().run(client.get, "/orders/7/pay")
+    assert answer.status_code == 409 and 0 < int(answer["Retry-After"]) <= 10
+""",
+    ("README.md", "Flask"): """
+import contextvars
+from distlock_web import lock
+with app.app_context():
+    with lock("order:7"):
+        answer = contextvars.Context().run(app.test_client().post, "/orders/7/pay")
+assert answer.status_code == 409 and 0 < int(answer.headers["Retry-After"]) <= 10
+answer = app.test_client().post("/orders/7/pay")
+assert (answer.status_code, answer.text) == (200, "paid")
+""",
+    ("how.md", "What a lock cannot do"): 'assert database.execute("SELECT remaining FROM stock").fetchone() == (19,)',
+    ("django.md", "Views"): """
+from asyncio import run
+from types import SimpleNamespace
+from django.test import RequestFactory
+request = RequestFactory().post("/")
+request.user = SimpleNamespace(pk=7)
+assert pay(request, 7).content == b"paid"
+assert run(transfer(request, 1, 2)).content == b"transferred"
+assert Checkout.as_view()(request).content == b"checked out"
+assert report(request, 2026).content == b"the report"
+import contextvars
+from distlock_web import lock
+with lock("report:2026"):
+    assert contextvars.Context().run(report, request, 2026).status_code == 202
+""",
+    ("django.md", "Django"): 'urlpatterns = []; call_command("check", fail_level="WARNING")',
+    ("django.md", "Request id"): """
+import logging
+from distlock_web.core import request_id
+request_id.bind("seven")
+record = logging.getLogger().makeRecord("x", logging.INFO, "", 0, "hello", (), None)
+handler = logging.getLogger().handlers[0]
+handler.filter(record)
+assert "[seven] x: hello" in handler.format(record)
+""",
+    ("django.md", "Transactions"): """
+assert buy(None, "bicycle").content == b"sold"
+assert buy._non_atomic_requests == {"default"}
+""",
+    ("django.md", "Rows that refuse a late holder"): "assert Stock.objects.get().remaining == 19",
+    ("flask.md", "Flask"): """
+assert app.test_client().post("/orders/7/pay").text == "paid"
+assert app.test_client().post("/orders/7/ship").text == "shipped"
+""",
+    ("flask.md", "Refused requests"): """
+import contextvars
+from distlock_web import distributed_lockable, lock
+app.add_url_rule("/pay", view_func=distributed_lockable(key="order")(lambda: "paid"))
+with app.app_context(), lock("order"):
+    answer = contextvars.Context().run(app.test_client().get, "/pay")
+assert answer.status_code == 429 and 0 < answer.json["retry_after"] <= 10
+""",
+}
+
+# What a block may take for granted.
+BEFORE: dict[Script, str] = {
+    ("README.md", "distlock_web"): "from distlock_web import distributed_lockable",
+    ("django.md", "Views"): f"{BEFORE_SETTINGS}\nMIDDLEWARE = []\n{AFTER_SETTINGS}",
+    ("django.md", "Transactions"): WITH_DATABASE,
+    ("django.md", "Rows that refuse a late holder"): f"""{WITH_DATABASE}
+from django.db import connection, models
+from distlock_web.django.fencing import FencedModel
+class Stock(FencedModel):
+    item = models.TextField()
+    remaining = models.IntegerField()
+    class Meta:
+        app_label = "shop"
+with connection.schema_editor() as editor:
+    editor.create_model(Stock)
+Stock.objects.create(item="bicycle", remaining=20)
+""",
+}
+
+
+@pytest.mark.parametrize("script", python_blocks(), ids=lambda script: ", ".join(script))
+def test_the_code_runs(script: Script, redis_url: str) -> None:
+    code = "\n".join((BEFORE.get(script, ""), python_blocks()[script], CHECKS.get(script, "")))
+    environment = {**os.environ, "DISTLOCK_URL": redis_url}
+    environment.pop("DJANGO_SETTINGS_MODULE", None)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code.replace("redis://127.0.0.1:6379/0", redis_url)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+        timeout=60,
+    )
+    assert done.returncode == 0, f"{code}\n{done.stderr}"
+
+
+def test_every_check_has_its_code() -> None:
+    assert set(CHECKS) | set(BEFORE) <= set(python_blocks())
+
+
+def test_the_tables_name_what_there_is() -> None:
+    options = set(inspect.signature(lock).parameters)
+    decorator = {
+        name
+        for name, parameter in inspect.signature(typed(distributed_lockable)).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert names_in_table("README.md", "Options") == options | decorator
+    assert names_in_table("README.md", "Settings") == set(config._SETTINGS)
+    assert names_in_table("README.md", "Backends") == set(config.BACKENDS)
+
+
+def typed(function: Callable[..., object]) -> Callable[..., object]:
+    """The overload that names the options; the implementation passes most of them on."""
+    return max(get_overloads(function), key=lambda overload: len(inspect.signature(overload).parameters))
+
+
+def test_the_table_of_backends_tells_their_capabilities(redis_url: str) -> None:
+    configure({"default": {"LOCATION": redis_url}, "redis": {"LOCATION": redis_url}, "memory": {"BACKEND": "memory"}})
+    for line in section("README.md", "Backends").splitlines():
+        if line.startswith("| `"):
+            name, _, *said, shortest = (cell.strip(" `") for cell in line.strip("|").split("|"))
+            has = registry().store(name).backend.capabilities
+            assert said == ["yes" if each else "no" for each in (has.fencing, has.queue, has.listing)]
+            assert shortest == f"{has.min_expire:g} s"
+
+
+def test_the_options_of_redis_exist(redis_url: str) -> None:
+    cells = [line.split("|")[2] for line in section("redis.md", "Options").splitlines() if line.startswith("| ")]
+    names = {name for cell in cells for name in re.findall(r"`(\w+)", cell)} - {"OPTIONS"}
+    assert {"host", "max_connections", "pool_timeout", "health_check_interval"} <= names
+    for name in names:
+        value = {"host": "127.0.0.1", "password": "x", "username": "x"}.get(name, 1)
+        configure({"default": {"LOCATION": redis_url, "OPTIONS": {name: value}}})
+        assert registry().store("default").backend, name
+    with pytest.raises(ConfigurationError, match="max_connections"):
+        configure({"default": {"LOCATION": redis_url, "OPTIONS": {"max_conections": 1}}})
+        assert registry().store("default").backend
+
+
+def test_the_user_that_the_docs_make_can_do_everything(make_redis: Callable[..., RedisServer]) -> None:
+    server = make_redis()
+    [command] = re.findall(r"^ACL SETUSER.*", section("redis.md", "What is in Redis"), re.M)
+    with redis.Redis(port=server.port) as admin:
+        admin.execute_command(*shlex.split(command))
+    configure({"default": {"LOCATION": server.url.replace("//", "//locks:secret@"), "WAIT": 5}})
+    with (
+        redis.Redis(port=server.port, username="locks", password="secret") as user,
+        pytest.raises(redis.exceptions.NoPermissionError),
+    ):
+        user.get("something else")
+
+    def waiter() -> str:
+        with lock("stock:42"):
+            return "had it"
+
+    with lock("stock:42", renew=True) as lease, ThreadPoolExecutor(1) as pool:
+        lease.extend()
+        waiting = pool.submit(waiter)
+        while not held(registry()).rows[0].lock.waiters:
+            assert not waiting.done()
+        lease.release()
+        assert waiting.result() == "had it"
+    lease = attach(lock("stock:42").acquire().detach())
+    [row] = held(registry()).rows
+    assert revoke(registry(), row.alias, row.lock.name, lease.fence or 0)
+    with pytest.raises(LeaseLost):
+        lease.release()
+    registry().close()
+
+
+def test_every_link_leads_somewhere() -> None:
+    for document in DOCUMENTS:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", document.read_text()):
+            file = document.parent / target if target else document
+            assert file.exists(), f"{document.name}: {target}"
+            if anchor:
+                anchors = {
+                    heading.lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)", file.read_text(), re.M)
+                }
+                assert anchor in anchors, f"{document.name}: {target}#{anchor}"
+
+
+def test_every_make_target_exists() -> None:
+    targets = {found for document in DOCUMENTS for found in re.findall(r"\bmake (\w+)", document.read_text())}
+    assert {"demo", "test"} <= targets
+    for target in targets & {"demo", "test", "check", "bench"}:
+        subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 200
+
+
+def section(document: str, heading: str) -> str:
+    path = next(path for path in DOCUMENTS if path.name == document)
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", without_comments(path), re.M | re.S)
+    assert found, f"{document} has no section {heading}"
+    return found[1]
+
+
+def names_in_table(document: str, heading: str) -> set[str]:
+    first_cells = [line.split("|")[1] for line in section(document, heading).splitlines() if line.startswith("| `")]
+    return {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)}
