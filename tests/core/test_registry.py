@@ -31,7 +31,7 @@ def test_the_environment_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_unknown_alias_is_named_with_the_one_that_was_meant() -> None:
     configure({"default": {"BACKEND": "memory"}, "stock": {"BACKEND": "memory"}})
-    with pytest.raises(ConfigurationError, match="'stok'.*Did you mean 'stock'"):
+    with pytest.raises(ConfigurationError, match=r"'stok'.*Did you mean 'stock'"):
         lock("a", store="stok").acquire()
 
 
