@@ -76,8 +76,7 @@ def test_two_requests_with_the_same_request_id_exclude_each_other(view: str, gat
 @pytest.mark.usefixtures("store")
 async def test_two_async_requests_with_the_same_request_id_exclude_each_other(view: str, gate) -> None:
     first = asyncio.create_task(AsyncClient().get(f"/shop/{view}/7/", headers={"Req-Id": "same"}))
-    while not gate.entered.is_set():
-        await asyncio.sleep(0.001)
+    assert await asyncio.to_thread(gate.entered.wait, 20)
     second = await AsyncClient().get(f"/shop/{view}/7/", headers={"Req-Id": "same"})
     assert second.status_code == 409
     gate.opened.set()
@@ -99,13 +98,13 @@ def test_a_view_exception_reaches_the_client_unchanged_and_frees_the_lock() -> N
 @pytest.mark.usefixtures("store")
 async def test_a_cancelled_request_frees_the_lock(gate) -> None:
     request = asyncio.create_task(AsyncClient().get("/shop/coroutine/7/"))
-    while not gate.entered.is_set():
-        await asyncio.sleep(0.001)
+    assert await asyncio.to_thread(gate.entered.wait, 20)
     assert await asyncio.to_thread(held) == ["disLock:order:7"]
     request.cancel()
     with pytest.raises(asyncio.CancelledError):
         await request
     assert await asyncio.to_thread(held) == []
+    gate.opened.set()
 
 
 @pytest.mark.usefixtures("memory")

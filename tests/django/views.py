@@ -32,8 +32,7 @@ class Gate:
 
     async def apass_through(self) -> None:
         self.entered.set()
-        while not self.opened.is_set():
-            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(self.opened.wait, 20), "the test never opened the gate"
 
 
 gate = Gate()

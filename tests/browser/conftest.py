@@ -1,0 +1,106 @@
+"""A real browser (headless Chromium) against Django's live server."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from distlock_web import Lease, LeaseLost, lock
+from distlock_web.core import request_id
+from distlock_web.testing.servers import required
+
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run",
+)  # fmt: skip
+
+
+def chromium() -> str:
+    """The path of a Chromium. Skips, or fails where servers are required, if there is none."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        found = shutil.which(name)
+        if found:
+            return found
+    if required("chromium"):
+        pytest.fail("no chromium in PATH (DISTLOCK_REQUIRE_SERVERS forbids to skip)", pytrace=False)
+    pytest.skip("no chromium in PATH")
+
+
+@pytest.fixture
+def beside() -> Iterator[Callable[..., Any]]:
+    """Call a function in another thread and give its result: Playwright's event loop runs in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda call, *args, **kwargs: pool.submit(call, *args, **kwargs).result(20)
+
+
+@pytest.fixture
+def hold(beside: Callable[..., Any]) -> Iterator[Callable[..., Lease]]:
+    """Hold a lock as another request: ``hold("order:7", request_id="abc", path="POST /pay/")``."""
+    held: list[tuple[contextvars.Context, Lease]] = []
+
+    def take(key: str, *, req: str = "", path: str = "", **options: Any) -> Lease:
+        context = contextvars.Context()
+
+        def acquire() -> Lease:
+            if req:
+                request_id.bind(req, path)
+            return lock(key, **{"expire": 30, **options}).acquire()
+
+        lease = beside(context.run, acquire)
+        held.append((context, lease))
+        return lease
+
+    yield take
+    for context, lease in held:
+        if lease.state == "held":
+            with suppress(LeaseLost):  # released by force: nobody has told the lease yet
+                beside(context.run, lease.release)
+
+
+@pytest.fixture
+def admin_address(live_server: Any, settings: Any, redis_url: str) -> str:
+    """The admin of a project whose locks are in an empty Redis, with a user ``admin``."""
+    settings.DISTLOCK = {"default": {"BACKEND": "redis", "LOCATION": redis_url}}
+    User.objects.create_superuser("admin", password="admin")
+    return f"{live_server.url}/admin/"
+
+
+@pytest.fixture
+def browser(admin_address: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, admin_address: str) -> Iterator[Page]:
+    """Logged in. A dialog, an error in a script or a blocked resource fails the test."""
+    page = browser.new_page()
+    trouble: list[str] = []
+    page.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("pageerror", lambda error: trouble.append(f"script: {error}"))
+    page.goto(admin_address)
+    page.fill("#id_username", "admin")
+    page.fill("#id_password", "admin")
+    page.click("input[type=submit]")
+    yield page
+    assert trouble == []
+
+
+def screenshot(page: Page, name: str) -> None:
+    """Keep a picture, if ``DISTLOCK_SCREENSHOTS`` names a folder to keep it in."""
+    folder = os.environ.get("DISTLOCK_SCREENSHOTS")
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)

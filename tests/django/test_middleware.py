@@ -1,0 +1,250 @@
+"""The request id's way in, through and out; and the answers to a request that cannot run under its lock."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from typing import Any
+
+import pytest
+from django.http import HttpResponse
+from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory
+from django.urls import path
+
+from distlock_web import ConfigurationError, distributed_lockable
+from distlock_web.core import request_id
+from distlock_web.core.listing import held
+from distlock_web.core.registry import registry
+from distlock_web.django.logging import RequestIDFilter
+from distlock_web.django.middleware import RequestIDMiddleware
+
+HOSTILE = {
+    "100 kB": "a" * 100_000,
+    "129 characters": "a" * 129,
+    "CR LF": "abc\r\nSet-Cookie: a=b",
+    "LF": "abc\n",
+    "not ASCII": "prüfung",
+    "digits of another script": "١٢٣".encode().decode("latin-1"),
+    "NUL": "a\0b",
+    "markup": "<script>alert(1)</script>",
+    "a space": "a b",
+    "two headers, joined": "a, b",
+    "empty": "",
+}
+
+
+def get(path: str, colour: str, **options: Any) -> Any:
+    if colour == "sync":
+        return Client(raise_request_exception=False).get(path, **options)
+    return asyncio.run(AsyncClient(raise_request_exception=False).get(path, **options))
+
+
+colours = pytest.mark.parametrize("colour", ["sync", "async"])
+pytestmark = pytest.mark.usefixtures("memory")
+
+
+@colours
+@pytest.mark.parametrize("view", ["unguarded", "unguarded-async"])
+def test_the_id_of_the_client_goes_through_and_comes_back(colour: str, view: str) -> None:
+    response = get(f"/shop/{view}/", colour, headers={"Req-Id": "00-4bf92f3577b34da6-01"})
+    assert response["Req-Id"] == response.json()["request_id"] == "00-4bf92f3577b34da6-01"
+
+
+@colours
+def test_without_one_a_fresh_one_is_made_each_time(colour: str) -> None:
+    first, second = (get("/shop/unguarded/", colour) for _ in range(2))
+    assert first["Req-Id"] == first.json()["request_id"]
+    assert first["Req-Id"] != second["Req-Id"]
+    assert len(first["Req-Id"]) == 32
+
+
+@colours
+@pytest.mark.parametrize("given", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_hostile_id_is_ignored_and_a_fresh_one_made(colour: str, given: str) -> None:
+    response = get("/shop/unguarded/", colour, headers={"Req-Id": given})
+    assert response.status_code == 200
+    assert response["Req-Id"] == response.json()["request_id"]
+    assert len(response["Req-Id"]) == 32
+    assert given not in ("", response["Req-Id"]) or given == ""
+    assert "Set-Cookie" not in response
+
+
+@colours
+def test_another_header(colour: str, settings: Any) -> None:
+    settings.DISTLOCK_REQUEST_ID_HEADER = "X-Request-ID"
+    response = get("/shop/unguarded/", colour, headers={"X-Request-ID": "abc", "Req-Id": "not this"})
+    assert response["X-Request-ID"] == "abc"
+    assert "Req-Id" not in response
+
+
+@pytest.mark.parametrize("view", ["unguarded", "failing"])
+def test_the_context_is_cleared_after_the_request(view: str) -> None:
+    Client(raise_request_exception=False).get(f"/shop/{view}/")
+    assert request_id.current_origin() is None
+
+
+def test_the_context_is_cleared_when_what_is_inside_raises() -> None:
+    def inside(request: Any) -> HttpResponse:
+        assert request_id.current_request_id() == request.request_id == "abc"
+        raise ValueError("past Django's own handling")
+
+    with pytest.raises(ValueError, match="past"):
+        RequestIDMiddleware(inside)(RequestFactory().get("/", headers={"Req-Id": "abc"}))
+    assert request_id.current_origin() is None
+
+
+async def test_the_context_is_cleared_when_what_is_inside_raises_or_is_cancelled() -> None:
+    for error in (ValueError("past Django's own handling"), asyncio.CancelledError()):
+
+        async def inside(request: Any, error: BaseException = error) -> HttpResponse:
+            assert request_id.current_request_id() == request.request_id == "abc"
+            raise error
+
+        with pytest.raises(type(error)):
+            await RequestIDMiddleware(inside)(AsyncRequestFactory().get("/", headers={"Req-Id": "abc"}))
+        assert request_id.current_origin() is None
+
+
+async def test_an_async_request_never_leaves_its_thread(settings: Any) -> None:
+    settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
+    threads: set[int] = set()
+    answer = await AsyncClient().get("/shop/unguarded-async/")
+    assert answer.json()["thread"] == threading.get_ident()
+
+    # The view runs in this thread even if a hook before it went to another and came back: look at every hook.
+    async def inside(request: Any) -> HttpResponse:
+        threads.add(threading.get_ident())
+        return HttpResponse()
+
+    middleware = RequestIDMiddleware(inside)
+    request = AsyncRequestFactory().get("/")
+    assert asyncio.iscoroutinefunction(middleware.process_view)
+    await middleware.process_view(request, inside, (), {})
+    await middleware(request)
+    assert threads == {threading.get_ident()}
+
+
+@colours
+def test_the_holder_of_a_lock_says_which_request_it_is(colour: str, gate: Any, in_thread: Any) -> None:
+    in_thread(get, "/shop/function/7/", colour, headers={"Req-Id": "abc"})
+    assert gate.entered.wait(20)
+    (row,) = held(registry()).rows
+    assert (row.holder.request_id, row.holder.path) == ("abc", "GET /shop/function/7/")
+    assert row.holder.what == "tests.django.views.function"
+
+
+def test_every_log_record_has_the_request_id(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.handler.addFilter(RequestIDFilter())
+    Client(raise_request_exception=False).get("/shop/failing/", headers={"Req-Id": "abc"})
+    logging.getLogger("somebody.else").warning("outside of a request")
+    ids = {record.name: record.request_id for record in caplog.records}  # type: ignore[attr-defined]
+    assert ids == {"django.request": "abc", "somebody.else": "-"}
+
+
+# What the client is told -------------------------------------------------------------------------------------------
+
+
+@colours
+@pytest.mark.parametrize("view", ["function", "coroutine"])
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        (None, "text/html; charset=utf-8"),
+        ("*/*", "text/html; charset=utf-8"),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", "text/html; charset=utf-8"),
+        ("application/json", "application/problem+json"),
+        ("application/problem+json", "application/problem+json"),
+        ("text/html;q=0.5,application/json", "application/problem+json"),
+        ("image/png", "text/html; charset=utf-8"),
+    ],
+)
+def test_a_busy_lock_is_a_409_in_the_clients_format(
+    colour: str, view: str, accept: str | None, content_type: str, elsewhere: Any
+) -> None:
+    elsewhere("order:7", expire=8)
+    headers = {"Req-Id": "abc", **({"Accept": accept} if accept else {})}
+    response = get(f"/shop/{view}/7/", colour, headers=headers)
+    assert response.status_code == 409
+    assert response["Content-Type"] == content_type
+    assert 1 <= int(response["Retry-After"]) <= 8
+    assert response["Cache-Control"] == "no-store"
+    assert response["Req-Id"] == "abc"
+    assert "Accept" in response["Vary"]
+    text = response.content.decode()
+    assert "order:7" not in text  # a key may hold what is nobody's business
+    assert "abc" in text
+    if content_type == "application/problem+json":
+        problem = json.loads(text)
+        assert (problem["status"], problem["title"], problem["request_id"]) == (409, "Already in progress", "abc")
+
+
+@colours
+@pytest.mark.parametrize("view", ["unavailable", "unavailable-async"])
+@pytest.mark.parametrize("accept", ["text/html", "application/json"])
+def test_a_store_that_does_not_answer_is_a_503(
+    colour: str, view: str, accept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    response = get(f"/shop/{view}/", colour, headers={"Accept": accept})
+    assert response.status_code == 503
+    assert "Retry-After" not in response
+    assert ("text/html" in response["Content-Type"]) == (accept == "text/html")
+    assert "10.0.0.1" not in response.content.decode()
+    assert "10.0.0.1" in caplog.text
+
+
+@colours
+def test_a_dead_redis_is_a_503(colour: str, settings: Any) -> None:
+    settings.DISTLOCK = {"default": {"LOCATION": "redis://127.0.0.1:1/0"}}
+    assert get("/shop/function/7/", colour).status_code == 503
+
+
+@colours
+@pytest.mark.parametrize("view", ["failing", "failing-async"])
+def test_any_other_exception_is_djangos_business(colour: str, view: str) -> None:
+    response = get(f"/shop/{view}/", colour)
+    assert response.status_code == 500
+    kind, error, _ = response.exc_info
+    assert kind is ValueError
+    assert str(error) == "the view's own"
+
+
+# on_busy="skip" ----------------------------------------------------------------------------------------------------
+
+
+@distributed_lockable(key="skipping", on_busy="skip")
+def skipping(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+@distributed_lockable(key="skipping", on_busy="skip")
+async def skipping_async(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("view", ["skipping", "skipping_async"])
+@pytest.mark.urls(__name__)
+def test_a_view_that_would_return_none_is_refused_with_the_remedy(colour: str, view: str) -> None:
+    response = get(f"/{view}/", colour)
+    assert response.status_code == 500
+    kind, error, _ = response.exc_info
+    assert kind is ConfigurationError
+    assert 'on_busy="skip"' in str(error)
+    assert "lambda error, request" in str(error)
+
+
+@pytest.mark.urls(__name__)
+def test_the_stores_setting_counts_as_well(settings: Any) -> None:
+    assert get("/plain/", "sync").status_code == 200
+    settings.DISTLOCK = {"default": {"BACKEND": "memory", "ON_BUSY": "skip"}}
+    assert get("/plain/", "sync").exc_info[0] is ConfigurationError
+
+
+@distributed_lockable(key="plain")
+def plain(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+urlpatterns = [path("skipping/", skipping), path("skipping_async/", skipping_async), path("plain/", plain)]
