@@ -1,0 +1,96 @@
+"""The laboratory: worker processes, the history of what they do, and proxies, all ended with the test."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web.testing.faults import Proxy, Worker
+from distlock_web.testing.history import History
+from distlock_web.testing.servers import RedisServer
+
+WORKER = Path(__file__).with_name("worker.py")
+
+#: The lock that all workers of a test contend for, and its keys in Redis.
+KEY = "lab"
+NAME = f"disLock:{KEY}"
+
+
+class Lab:
+    """Starts workers, and checks in the end what they did."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.history = History()
+        self.workers: list[Worker] = []
+        self._counter = folder / "counter"
+
+    def start(self, **options: Any) -> Worker:
+        """One worker, contending at once. See worker.py for what the options do."""
+        given = {
+            "actor": f"worker-{len(self.workers)}", "url": self.url, "key": KEY, "counter": str(self._counter),
+            "colour": "threads", "expire": 5.0, "wait": 60.0, "renew": False, "rounds": 1, "section": 0.0,
+            "think": 0.0, "hold": False, **options,
+        }  # fmt: skip
+        worker = Worker(given["actor"], [sys.executable, str(WORKER), json.dumps(given)], self.history)
+        self.workers.append(worker)
+        return worker
+
+    @property
+    def counter(self) -> int:
+        """What all sections have counted up."""
+        return int(self._counter.read_bytes() or b"0") if self._counter.exists() else 0
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+
+
+@pytest.fixture
+def lab(redis_url: str, tmp_path: Path) -> Iterator[Lab]:
+    laboratory = Lab(redis_url, tmp_path)
+    yield laboratory
+    laboratory.close()
+
+
+@pytest.fixture
+def own_lab(make_redis: Callable[..., RedisServer], tmp_path: Path) -> Iterator[tuple[Lab, RedisServer]]:
+    """A laboratory with a server of its own, to restart and to freeze."""
+    server = make_redis()
+    laboratory = Lab(server.url, tmp_path)
+    yield laboratory, server
+    server.resume()
+    laboratory.close()
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url, decode_responses=True) as connected:
+        yield connected
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer, redis_url: str) -> Iterator[Proxy]:
+    """A proxy in front of the session's (empty) Redis."""
+    with Proxy(redis_server.port) as running:
+        yield running
+
+
+@pytest.fixture
+def make_proxy() -> Iterator[Callable[[int], Proxy]]:
+    with ExitStack() as proxies:
+        yield lambda port: proxies.enter_context(Proxy(port))
+
+
+def left_behind(client: redis.Redis, name: str = NAME) -> dict[str, int]:
+    """What a lock has in Redis besides its fence: nothing, once everybody has gone."""
+    found = {name: client.exists(name)}
+    found |= {key: client.zcard(key) for key in (f"{{{name}}}:queue", f"{{{name}}}:waits")}
+    return {key: count for key, count in found.items() if count}

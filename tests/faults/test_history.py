@@ -1,0 +1,110 @@
+"""The checker finds what it is there to find: each kind of violation, planted."""
+
+from __future__ import annotations
+
+import os
+
+from distlock_web.testing.history import Event, History, Kind, Recorder
+
+
+def history(*told: tuple[str, Kind, float, int | None]) -> History:
+    return History(Event(actor, kind, at, value) for actor, kind, at, value in told)
+
+
+#: Two sections as they should be: b joins while a holds, and begins after a has ended.
+WELL = (
+    ("a", "wanted", 0.0, None), ("a", "acquired", 1.0, 10), ("b", "wanted", 1.1, None), ("b", "joined", 1.2, 100),
+    ("a", "read", 1.3, 0), ("a", "wrote", 1.4, 1), ("a", "released", 2.0, None), ("b", "acquired", 2.1, 11),
+    ("b", "read", 2.2, 1), ("b", "wrote", 2.3, 2), ("b", "released", 3.0, None),
+)  # fmt: skip
+
+
+def test_a_good_history_has_no_violations() -> None:
+    good = history(*WELL)
+    assert good.violations(counter=2, fifo=True) == []
+    assert [section.how for section in good.sections()] == ["released", "released"]
+    assert [round(wait, 1) for wait in good.waits()] == [1.0, 1.0]
+
+
+def test_events_may_arrive_in_any_order() -> None:
+    assert history(*reversed(WELL)).violations(counter=2, fifo=True) == []
+
+
+def test_an_overlap_is_found() -> None:
+    (found,) = history(
+        ("a", "acquired", 1.0, 10),
+        ("b", "acquired", 1.9, 11),
+        ("a", "released", 2.0, None),
+        ("b", "released", 3.0, None),
+    ).violations()
+    assert found.startswith("overlap: b (fence 11) began 0.100000 s before the section of a")
+
+
+def test_an_overlap_with_a_section_that_never_ended_is_found() -> None:
+    (found,) = history(
+        ("a", "acquired", 1.0, 10), ("b", "acquired", 1.9, 11), ("b", "released", 3.0, None)
+    ).violations()
+    assert found.startswith("overlap")
+
+
+def test_an_overlap_behind_a_short_section_is_found() -> None:
+    found = history(
+        ("a", "acquired", 1.0, 10), ("b", "acquired", 1.1, 11), ("b", "released", 1.2, None),
+        ("c", "acquired", 1.3, 12), ("c", "released", 1.4, None), ("a", "released", 9.0, None),
+    ).violations()  # fmt: skip
+    assert len(found) == 2
+
+
+def test_a_lease_that_was_lost_ends_at_its_deadline() -> None:
+    lost = ("a", "acquired", 1.0, 10), ("b", "acquired", 2.0, 11), ("b", "released", 3.0, None)
+    assert history(*lost, ("a", "lost", 1.9, None)).violations() == []
+    assert len(history(*lost, ("a", "lost", 2.1, None)).violations()) == 1
+
+
+def test_a_fence_that_does_not_grow_is_found() -> None:
+    for fence in (10, 9):
+        (found,) = history(
+            ("a", "acquired", 1.0, 10), ("a", "released", 2.0, None),
+            ("b", "acquired", 3.0, fence), ("b", "released", 4.0, None),
+        ).violations()  # fmt: skip
+        assert found == f"fence: b got {fence}, after a had got 10"
+
+
+def test_a_lost_update_is_found() -> None:
+    sections = (
+        ("a", "acquired", 1.0, 10), ("a", "read", 1.1, 0), ("a", "wrote", 1.2, 1), ("a", "released", 2.0, None),
+        ("b", "acquired", 3.0, 11), ("b", "read", 3.1, 0), ("b", "wrote", 3.2, 1), ("b", "released", 4.0, None),
+    )  # fmt: skip
+    assert history(*sections).violations() == ["lost update: 2 sections wrote 1"]
+    assert "lost update: the counter says 1 after 2 sections (and 0 that were killed in it)" in history(
+        *sections
+    ).violations(counter=1)
+
+
+def test_one_who_was_killed_may_have_counted_or_not() -> None:
+    killed = history(("a", "acquired", 1.0, 10), ("a", "read", 1.1, 0), ("a", "killed", 2.0, None))
+    assert killed.violations(counter=0) == killed.violations(counter=1) == []
+    assert len(killed.violations(counter=2)) == 1
+
+
+def test_an_overtaking_is_found() -> None:
+    overtaken = history(
+        ("a", "joined", 1.0, 100), ("b", "joined", 1.1, 200),
+        ("b", "acquired", 2.0, 10), ("b", "released", 3.0, None),
+        ("a", "acquired", 3.1, 11), ("a", "released", 4.0, None),
+    )  # fmt: skip
+    assert overtaken.violations() == []
+    assert overtaken.violations(fifo=True) == ["order: b (place 200) was served before a (100)"]
+
+
+def test_a_recorder_writes_what_a_history_reads() -> None:
+    reading, writing = os.pipe()
+    say = Recorder("a", writing)
+    say("acquired", 7)
+    say("lost", at=3.5)
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        first, second = lines
+    assert '"kind": "acquired"' in first
+    assert '"value": 7' in first
+    assert '"at": 3.5' in second

@@ -1,0 +1,148 @@
+"""Workers that die, or stand still, in the middle of it: the others go on within one lease, and nobody overlaps."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+import redis
+
+from distlock_web.core.runtime import now
+from distlock_web.testing.faults import eventually
+
+from .conftest import NAME, Lab, left_behind
+
+COLOURS = pytest.mark.parametrize("colour", ["threads", "asyncio"])
+
+#: Seconds on a busy machine for what takes milliseconds: a process that is woken, a message that is read.
+SLACK = 5.0
+
+
+@COLOURS
+def test_processes_take_turns_in_the_order_in_which_they_came(lab: Lab, client: redis.Redis, colour: str) -> None:
+    workers = [lab.start(colour=colour, rounds=15, section=0.002, think=0.005) for _ in range(4)]
+    assert [worker.join() for worker in workers] == [0] * 4
+    assert lab.history.violations(counter=lab.counter, fifo=True) == []
+    assert lab.counter == 60
+    assert lab.history.count("joined") > 20, "they hardly contended"
+    assert left_behind(client) == {}
+
+
+@COLOURS
+def test_a_killed_holders_lock_is_taken_after_its_lease_and_not_before(lab: Lab, colour: str) -> None:
+    expire = 1.5
+    holder = lab.start(colour=colour, hold=True, expire=expire)
+    taken = holder.saw("acquired")
+    waiter = lab.start(colour=colour)
+    waiter.saw("joined")
+    holder.kill()
+    begun = waiter.saw("acquired")
+    assert waiter.join() == 0
+    # By the server's clock; ours, in another process, began to count a round trip later.
+    assert expire * 0.8 < begun.at - taken.at < expire + SLACK
+    assert lab.history.violations(counter=lab.counter) == []
+
+
+def test_a_killed_holders_renewal_dies_with_it(lab: Lab) -> None:
+    holder = lab.start(hold=True, renew=True, expire=1.0)
+    holder.saw("acquired")
+    waiter = lab.start()
+    joined = waiter.saw("joined")
+    eventually(lambda: now() > joined.at + 1.2, "the first lease would have ended")
+    holder.kill()
+    killed = lab.history.events[-1]
+    begun = waiter.saw("acquired")
+    assert killed.kind == "killed"
+    assert killed.at < begun.at < killed.at + 1.0 + SLACK
+    assert waiter.join() == 0
+    assert lab.history.violations() == []
+
+
+def test_a_killed_waiter_costs_the_others_nothing(lab: Lab, client: redis.Redis) -> None:
+    holder = lab.start(hold=True, expire=30)
+    holder.saw("acquired")
+    killed = lab.start()
+    killed.saw("joined")
+    waiter = lab.start()
+    waiter.saw("joined")
+    killed.kill()
+    eventually(lambda: len(client.pubsub_channels("distlock:wake:*")) == 1, "Redis sees that the waiter has gone")
+    holder.go()
+    released, begun = holder.saw("released"), waiter.saw("acquired")
+    assert 0 < begun.at - released.at < SLACK, "the dead one's turn was waited for"
+    assert waiter.join() == 0
+    assert lab.history.violations(counter=lab.counter, fifo=True) == []
+
+
+def test_a_stopped_waiter_is_passed_over_and_gets_its_turn_when_it_wakes(lab: Lab, client: redis.Redis) -> None:
+    expire = 2.0
+    holder = lab.start(hold=True, expire=expire)
+    holder.saw("acquired")
+    sleeper = lab.start(expire=expire)
+    sleeper.saw("joined")
+    waiter = lab.start(hold=True, expire=30)
+    waiter.saw("joined")
+    sleeper.stop()
+    holder.go()
+    released, begun = holder.saw("released"), waiter.saw("acquired")
+    # The lock was handed to the sleeper, whose window passed: then the next one's own clock has to tell.
+    assert begun.at - released.at < expire + SLACK
+    sleeper.resume()
+    eventually(lambda: client.zcard(f"{{{NAME}}}:queue") == 1, "the sleeper queues again")
+    waiter.go()
+    sleeper.saw("released")
+    assert [sleeper.join(), waiter.join()] == [0, 0]
+    assert lab.history.violations(counter=lab.counter) == []
+    assert left_behind(client) == {}
+
+
+@COLOURS
+@pytest.mark.parametrize("renew", [False, True])
+def test_a_holder_that_stood_still_past_its_lease_has_lost_it(
+    lab: Lab, client: redis.Redis, colour: str, renew: bool
+) -> None:
+    holder = lab.start(colour=colour, hold=True, renew=renew, expire=1.0)
+    first = holder.saw("acquired")
+    holder.stop()
+    successor = lab.start(colour=colour, hold=True, expire=30)
+    begun = successor.saw("acquired")
+    holder.resume()
+    holder.go()
+    lost = holder.saw("lost")
+    assert holder.join() == 0
+    # Known by its own clock, and before the other could begin.
+    assert lost.at < begun.at
+    assert first.value is not None
+    assert begun.value is not None
+    assert begun.value > first.value
+    # Its release has not freed the other's lock.
+    assert client.hget(NAME, "fence") == str(begun.value)
+    successor.go()
+    assert successor.join() == 0
+    assert lab.history.violations(counter=lab.counter) == []
+    assert lab.counter == 1
+
+
+@pytest.mark.slow
+def test_random_kills_and_stops_among_many(lab: Lab, client: redis.Redis) -> None:
+    """The whole of it at once: no overlap, no lost update, fences grow, and all who live come through."""
+    expire, dice = 1.0, random.Random()
+    options = {"think": 0.02, "expire": expire}
+    colours = ("threads", "asyncio") * 2
+    victims = [lab.start(colour=colour, rounds=100_000, section=0.05, **options) for colour in colours]
+    survivors = [lab.start(colour=colour, rounds=40, section=0.01, **options) for colour in colours]
+    for victim in victims:
+        victim.saw("acquired", times=dice.randint(1, 5))
+        time.sleep(dice.random() * 0.04)
+        victim.stop()
+        time.sleep(dice.random() * 2 * expire)
+        if dice.random() < 0.5:
+            victim.resume()
+            victim.saw("wanted", times=victim.times("wanted") + 1)
+        victim.kill()
+    assert [worker.join() for worker in survivors] == [0] * 4
+    assert lab.history.violations(counter=lab.counter) == []
+    # One that dies costs its lease if it held, a window if it was next; two may die in a row.
+    assert max(lab.history.waits()) < 4 * expire + SLACK
+    eventually(lambda: not left_behind(client), "what the killed ones held ends with its lease")

@@ -1,0 +1,84 @@
+"""One process that takes a lock again and again and tells what happens: run with its options, as JSON, in argv[1].
+
+In the section it reads a counter, pauses, and writes it: what a lock is for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import warnings
+from typing import Any
+
+from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, configure, lock
+from distlock_web.backends.redis.port import RedisPort
+from distlock_web.core.backend import Busy, Claim, Granted
+from distlock_web.testing.colours import WORLDS, World
+from distlock_web.testing.history import Recorder
+
+
+def main(options: dict[str, Any]) -> None:
+    registry = configure({"default": {"LOCATION": options["url"]}})
+    world = WORLDS[options["colour"]](registry.store("default"))
+    say = Recorder(options["actor"])
+    _tell_places(say)
+    world.run(_work(world, say, options))
+    registry.close()
+
+
+async def _work(world: World, say: Recorder, options: dict[str, Any]) -> None:
+    counter = os.open(options["counter"], os.O_RDWR | os.O_CREAT)
+    dice = random.Random(options["actor"])
+    done = 0
+    while done < options["rounds"]:
+        await world.sleep(options["think"] * dice.random())
+        the_lock = lock(
+            options["key"], expire=options["expire"], wait=options["wait"], renew=options["renew"], on_lost="raise"
+        )
+        lease: Lease | None = None
+        say("wanted")
+        try:
+            async with world.inside(the_lock) as lease:
+                say("acquired", lease.fence)
+                if options["hold"]:
+                    sys.stdin.readline()
+                await _section(world, say, lease, counter, options["section"])
+                say("released")
+            done += 1
+        except (LockBusy, BackendUnavailable):
+            say("gave_up")
+        except LeaseLost:
+            assert lease is not None
+            say("lost", at=min(hold.deadline for hold in lease.holds))
+            if options["hold"]:
+                break
+
+
+async def _section(world: World, say: Recorder, lease: Lease, counter: int, seconds: float) -> None:
+    lease.raise_if_lost()
+    value = int(os.pread(counter, 20, 0) or b"0")
+    say("read", value)
+    await world.sleep(seconds)
+    lease.raise_if_lost()
+    os.pwrite(counter, b"%020d" % (value + 1), 0)
+    say("wrote", value + 1)
+
+
+def _tell_places(say: Recorder) -> None:
+    """Say the place that the server gave in its queue: the only word on who came first."""
+    take = RedisPort.take
+
+    async def told(self: RedisPort, claim: Claim, wait: float | None) -> Granted | Busy:
+        answer = await take(self, claim, wait)
+        if isinstance(answer, Busy) and answer.place:
+            say("joined", answer.place)
+        return answer
+
+    RedisPort.take = told  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    main(json.loads(sys.argv[1]))
