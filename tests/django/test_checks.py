@@ -1,0 +1,183 @@
+"""System checks: each id, that it comes and that it does not."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+from django.core import checks, mail
+from django.http import HttpRequest, HttpResponse
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from django.views import View
+from rest_framework import viewsets
+from rest_framework.decorators import action
+from rest_framework.routers import SimpleRouter
+
+from distlock_web import distributed_lockable
+from distlock_web.django.guarded import guarded_views
+from distlock_web.django.middleware import RequestIDMiddleware
+from distlock_web.django.stores import configure_from_settings
+
+
+@pytest.fixture(autouse=True)
+def _as_in_settings() -> None:
+    configure_from_settings()
+
+
+class Sub(RequestIDMiddleware):
+    pass
+
+
+def found() -> dict[str, checks.CheckMessage]:
+    return {message.id: message for message in checks.run_checks() if message.id.startswith("distlock_web.")}
+
+
+def test_the_tests_own_project_has_no_complaint() -> None:
+    assert found() == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"default": {"BACKEND": "memory", "EXPIRE": -1}},
+        {"default": {"BACKEND": "memory", "EXPIRES": 1}},
+        {"default": {"BACKEND": "no.such.Backend"}},
+        {"default": {"BACKEND": "memory", "OPTIONS": {"size": 1}}},
+        {"default": {"BACKEND": "redis", "CACHE": "default"}},
+        {"other": {}},
+        {},
+        "redis://127.0.0.1",
+    ],
+)
+def test_e001_a_wrong_setting(settings: Any, wrong: Any) -> None:
+    settings.DISTLOCK = wrong
+    message = found()["distlock_web.E001"]
+    assert "DISTLOCK" in message.msg
+    assert '"LOCATION": "redis://127.0.0.1:6379/0"' in message.hint
+
+
+@pytest.mark.parametrize("header", ["", "Req Id", "Req_Id", "Req-Id\r\n", "Req:Id", "Prüf-Id", None, 5])
+def test_e002_no_name_of_a_header(settings: Any, header: Any) -> None:
+    settings.DISTLOCK_REQUEST_ID_HEADER = header
+    assert repr(header) in found()["distlock_web.E002"].msg
+
+
+def test_w001_nothing_is_set(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DISTLOCK = None
+    assert "distlock_web.W001" in found()
+    monkeypatch.setenv("DISTLOCK_URL", "redis://127.0.0.1")
+    assert found() == {}
+
+
+def test_w002_the_middleware_is_missing(settings: Any) -> None:
+    ours = "distlock_web.django.middleware.RequestIDMiddleware"
+    settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if name != ours]
+    assert ours in found()["distlock_web.W002"].hint
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, ours]  # last is fine
+    assert found() == {}
+    settings.MIDDLEWARE = [f"{Sub.__module__}.Sub" if name == ours else name for name in settings.MIDDLEWARE]
+    assert found() == {}
+
+
+def test_w003_memory_in_production(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(mail, "outbox")  # what says that this is a test
+    assert "exclude nobody" in found()["distlock_web.W003"].msg
+    settings.DEBUG = True
+    assert found() == {}
+
+
+skip = distributed_lockable(key="skipping", on_busy="skip")
+
+
+@skip
+def function(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+@method_decorator(skip, name="dispatch")
+class Dispatched(View):
+    pass
+
+
+class Method(View):
+    @method_decorator(skip)
+    async def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+class Set(viewsets.ViewSet):
+    @action(detail=False)
+    @skip
+    def pay(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+@distributed_lockable(key="fine", on_busy=lambda error, request: HttpResponse(status=409))
+def fine(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+@distributed_lockable(key="elsewhere", store="nowhere")
+def lost(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+router = SimpleRouter()
+router.register("set", Set, basename="set")
+
+
+@pytest.fixture
+def urls(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def use(*patterns: Any) -> None:
+        module = ModuleType("tests_django_urls")
+        module.urlpatterns = list(patterns)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        settings.ROOT_URLCONF = module.__name__
+
+    return use
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "route"),
+    [
+        (path("f/", function), "function", "f/"),
+        (path("in/<int:shop>/", include([path("f/", function)])), "function", "in/<int:shop>/f/"),
+        (path("d/", Dispatched.as_view()), "Dispatched", "d/"),
+        (path("m/", Method.as_view()), "Method", "m/"),
+        (path("", include(router.urls)), "Set", "pay"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_e003_skip_on_a_view(urls: Any, pattern: Any, name: str, route: str) -> None:
+    urls(path("fine/", fine), pattern)
+    message = found()["distlock_web.E003"]
+    assert f"{__name__}.{name} " in message.msg
+    assert route in message.msg
+    assert "Leave on_busy out" in message.hint
+    assert len([each for each in checks.run_checks() if each.id == "distlock_web.E003"]) == 1
+
+
+def test_e003_by_the_stores_setting(urls: Any, settings: Any) -> None:
+    urls(path("plain/", plain))
+    assert found() == {}
+    settings.DISTLOCK = {"default": {"BACKEND": "memory", "ON_BUSY": "skip"}}
+    assert "distlock_web.E003" in found()
+
+
+@distributed_lockable(key="plain")
+def plain(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+def test_e004_a_store_that_does_not_exist(urls: Any) -> None:
+    urls(path("lost/", lost))
+    assert "'nowhere'" in found()["distlock_web.E004"].msg
+
+
+def test_the_walk_gives_every_guarded_view_of_the_project() -> None:
+    names = {route for route, _, _ in guarded_views()}
+    assert {"shop/function/<int:order_id>/", "shop/methods/<int:order_id>/", "shop/dispatched/<int:order_id>/"} <= names
+    assert not any("unguarded" in name or name.startswith("admin") for name in names)
