@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 try:
@@ -37,10 +37,12 @@ from distlock_web import DistLockError, lock
 from distlock_web.testing.servers import RedisServer, ServerMissing
 
 from .drill import BUYERS, DELIVERED, Outcome, rush
-from .processes import CannotStart, Gunicorn, Stopped, listen, stop_when_told, undisturbed
+from .processes import Gunicorn, ServerFailed, Stopped, listen, stop_when_told, undisturbed
 
-DJANGO_APPLICATION = "example_project.shop_django.wsgi:application"
-FLASK_APPLICATION = "example_project.shop_flask:create_app()"
+APPLICATIONS = {
+    "Django": "example_project.shop_django.wsgi:application",
+    "Flask": "example_project.shop_flask:create_app()",
+}
 
 console = Console(highlight=False)
 
@@ -51,22 +53,19 @@ def main() -> int:
     try:
         with ExitStack() as started:
             return run(started, arguments)
-    except (CannotStart, DistLockError, ImproperlyConfigured) as error:
-        print(f"The demo cannot run. {error}", file=sys.stderr)
+    except (ServerFailed, DistLockError, ImproperlyConfigured) as error:
+        print(f"The demo has failed. {error}", file=sys.stderr)
         return 1
     except Stopped:
         return 130
 
 
 def run(started: ExitStack, arguments: argparse.Namespace) -> int:
-    with undisturbed():
-        redis_url = os.environ.get("DISTLOCK_URL") or started.enter_context(own_redis())
     folder = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="distlock-demo-")))
-    sockets = [started.enter_context(listen(port)) for port in (arguments.port, arguments.flask_port)]
-    shops = {
-        name: "http://{}:{}".format(*sock.getsockname())
-        for name, sock in zip(("Django", "Flask"), sockets, strict=True)
-    }
+    with undisturbed():
+        redis_url = os.environ.get("DISTLOCK_URL") or own_redis(started)
+    sockets = {"Django": listen(arguments.port), "Flask": listen(arguments.flask_port)}
+    shops = {name: "http://{}:{}".format(*sock.getsockname()) for name, sock in sockets.items()}
     os.environ.update(
         DISTLOCK_URL=redis_url,
         SHOP_DATABASE=str(folder / "shop.sqlite3"),
@@ -75,14 +74,15 @@ def run(started: ExitStack, arguments: argparse.Namespace) -> int:
         DJANGO_SETTINGS_MODULE="example_project.shop_django.settings",
     )
     prepare_database()
-    servers = []
-    for application, sock in zip((DJANGO_APPLICATION, FLASK_APPLICATION), sockets, strict=True):
+    log, servers = folder / "gunicorn.log", []
+    for name, sock in sockets.items():
         with undisturbed():
-            servers.append(Gunicorn(application, sock, folder / "gunicorn.log", os.environ))
+            servers.append(Gunicorn(APPLICATIONS[name], sock, log, os.environ))
             started.callback(servers[-1].stop)
     for server in servers:
         server.wait_until_ready()
-    console.print(f"Redis   {redis_url}\nDjango  {shops['Django']}\nFlask   {shops['Flask']}\n", soft_wrap=True)
+    addresses = {"Redis": re.sub("//.*@", "//", redis_url), **shops, "Log": str(log)}
+    console.print(*(f"{name:6}  {address}\n" for name, address in addresses.items()), sep="", soft_wrap=True)
 
     without, guarded = drill(shops)
     report(without, guarded)
@@ -92,24 +92,22 @@ def run(started: ExitStack, arguments: argparse.Namespace) -> int:
     return 0 if passed else 1
 
 
-@contextmanager
-def own_redis() -> Iterator[str]:
-    """A Redis of our own: a real one if there is one, else one in Python."""
+def own_redis(started: ExitStack) -> str:
+    """Start a Redis of our own, a real one if there is one, else one in Python; gives its URL."""
     try:
-        with RedisServer() as server:
-            yield server.url
-        return
+        return started.enter_context(RedisServer()).url
+    except RuntimeError as error:
+        raise ServerFailed(str(error)) from error
     except ServerMissing:
         pass
     try:
         from .fake_redis import fake_redis
     except ModuleNotFoundError:
-        raise CannotStart(
+        raise ServerFailed(
             "There is no Redis: install redis-server, or `pip install 'fakeredis[lua]'`, "
             "or name a Redis of yours: DISTLOCK_URL=redis://host:6379/0"
         ) from None
-    with fake_redis() as url:
-        yield url
+    return started.enter_context(fake_redis())
 
 
 def prepare_database() -> None:
@@ -160,11 +158,12 @@ def serve(servers: list[Gunicorn], url: str) -> None:
     """Leave everything running until somebody has seen enough."""
     console.print(f"Shop    {url}/\nAdmin   {url}/admin/  (admin / admin)\nCtrl-C stops everything.", soft_wrap=True)
     try:
-        while all(server.process.poll() is None for server in servers):
+        while True:
+            for server in servers:
+                server.check()
             time.sleep(0.2)
     except Stopped:
         return
-    raise CannotStart("A server has ended by itself.")
 
 
 def _arguments() -> argparse.Namespace:

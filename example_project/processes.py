@@ -21,8 +21,8 @@ _START = 30.0  #: seconds until a server has to answer
 _STOP = 5.0  #: seconds that a server has to end before it is killed
 
 
-class CannotStart(Exception):
-    """A server did not start; the message says which and why."""
+class ServerFailed(Exception):
+    """A server did not start or has ended; the message says which, and its last words."""
 
 
 class Stopped(BaseException):
@@ -30,12 +30,14 @@ class Stopped(BaseException):
 
 
 def stop_when_told() -> None:
-    """From now on SIGINT, SIGTERM and SIGHUP raise ``Stopped`` in the main thread."""
+    """From now on SIGINT, SIGTERM and SIGHUP raise ``Stopped`` in the main thread, once."""
     for number in SIGNALS:
         signal.signal(number, _stop)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)  # a second Ctrl-C must not disturb the stopping
     raise Stopped
 
 
@@ -50,15 +52,15 @@ def undisturbed() -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
     if came:
-        raise Stopped
+        _stop(came[0], None)
 
 
 def listen(port: int) -> socket.socket:
-    """A socket that listens on the loopback; port 0: any that is free. Raises ``CannotStart``."""
+    """A socket that listens on the loopback; port 0: any that is free. Raises ``ServerFailed``."""
     try:
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:
-        raise CannotStart(f"Port {port} of 127.0.0.1 cannot be used: {error.strerror}. Name another.") from error
+        raise ServerFailed(f"Port {port} of 127.0.0.1 cannot be used: {error.strerror}. Name another.") from error
 
 
 class Gunicorn:
@@ -89,13 +91,19 @@ class Gunicorn:
         return "http://{}:{}".format(*self.address)
 
     def wait_until_ready(self) -> None:
-        """Return when the application answers. Raises ``CannotStart`` with its last words."""
+        """Return when the application answers. Raises ``ServerFailed``."""
         until = time.monotonic() + _START
-        while self.process.poll() is None and time.monotonic() < until:
+        while time.monotonic() < until:
+            self.check()
             if self._answers():
                 return
             time.sleep(0.05)
-        raise CannotStart(f"gunicorn could not start {self.application}. Its last words:\n{self._last_words()}")
+        raise self._failed("does not answer")
+
+    def check(self) -> None:
+        """Raise ``ServerFailed`` if the server has ended."""
+        if self.process.poll() is not None:
+            raise self._failed("has ended")
 
     def _answers(self) -> bool:
         connection = HTTPConnection(*self.address, timeout=_START)
@@ -107,11 +115,12 @@ class Gunicorn:
         finally:
             connection.close()
         if status >= 500:
-            raise CannotStart(f"{self.application} answers {status}. Its last words:\n{self._last_words()}")
+            raise self._failed(f"answers {status}")
         return True
 
-    def _last_words(self) -> str:
-        return self.log.read_text(errors="replace")[-2000:]
+    def _failed(self, how: str) -> ServerFailed:
+        last_words = self.log.read_text(errors="replace")[-2000:]
+        return ServerFailed(f"{self.application} under gunicorn {how}. Its last words:\n{last_words}")
 
     def stop(self) -> None:
         self.process.terminate()

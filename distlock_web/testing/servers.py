@@ -94,7 +94,11 @@ class RedisServer:
 
     def __enter__(self) -> RedisServer:
         self.folder = tempfile.mkdtemp(prefix="distlock-redis-")
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
         return self
 
     def __exit__(
