@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from .runtime import Runtime
 
@@ -28,8 +28,7 @@ class Capabilities:
     min_expire: float  #: the shortest lease it can express, in seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """One acquisition of one name: what is asked of the store, and the proof afterwards."""
 
     name: str
@@ -38,16 +37,14 @@ class Claim:
     holder: str = ""  #: who holds it, for people: what ``Holder.dumps`` made
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """The lock is ours. ``since`` is our clock before the request was sent, so no lease outlives the store's."""
 
     fence: int | None
     since: float
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+class Busy(NamedTuple):
     """Somebody else's. Asking again before ``pause`` seconds cannot help, unless the store wakes us."""
 
     pause: float  #: always positive

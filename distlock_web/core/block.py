@@ -58,7 +58,20 @@ class Block:
 
     @property
     def holds(self) -> list[Hold]:
-        return [*self.own, *(hold for hold, _ in self.nested)]
+        return [*self.own, *[hold for hold, _ in self.nested]] if self.nested else self.own
+
+    def lost_hold(self) -> Hold | None:
+        for hold in self.holds:
+            if hold.state == "lost":
+                return hold
+        return None
+
+    def orphaned(self) -> Hold | None:
+        """A hold that was lent by a block that has ended since."""
+        for hold, _ in self.nested:
+            if hold.state in ("releasing", "released"):
+                return hold
+        return None
 
     @property
     def alive(self) -> bool:

@@ -45,7 +45,7 @@ def distributed_lockable(
     renew_for: float | None = None,
     store: str = "default",
     on_lost: OnLost | None = None,
-    hold_for: float = 0.0,
+    hold_for: float | None = None,
     on_busy: OnBusy | None = None,
     on_backend_error: OnBackendError | None = None,
     until: Until | None = None,

@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -125,7 +124,7 @@ async def _reenter(block: Block, port: Port, name: str, clock: _Clock) -> bool:
     block.nested.append((hold, seat))
     hold.raise_if_lost()
     if block.spec.expire > hold.claim.expire:
-        hold.claim = replace(hold.claim, expire=block.spec.expire)
+        hold.claim = hold.claim._replace(expire=block.spec.expire)
         await _extend(port, [hold], None)
     return True
 
@@ -140,7 +139,7 @@ def busy(name: str, remaining: float) -> LockBusy:
 async def end(block: Block, error: BaseException | None) -> None:
     """The block is over: give back what it took, once, whatever happens, and never hide the block's own exception."""
     # A nested block in a task of its own may outlive the one that lent it the lock: from then on it was unguarded.
-    orphaned = next((hold for hold, _ in block.nested if hold.state in ("releasing", "released")), None)
+    orphaned = block.orphaned()
     if not block.begin_end():
         return
     work = _give_back(block, block.spec.store.port(block.runtime), kept=error is None)
@@ -150,7 +149,7 @@ async def end(block: Block, error: BaseException | None) -> None:
     except DistLockError as trouble:
         # The work was done under the lock, and the lease ends by itself: no reason to fail the caller.
         logger.warning("Lock %s could not be given back, it ends within its lease: %s", _names(block), trouble)
-    lost = next((hold for hold in block.holds if hold.state == "lost"), orphaned)
+    lost = block.lost_hold() or orphaned
     if lost is None:
         if error is None and block.own and not block.warned and lifetime.open_transactions:
             lifetime.warn_if_in_transaction(block.spec.what)
@@ -234,7 +233,7 @@ async def extend(block: Block, expire: float | None) -> None:
 
 
 async def _extend(port: Port, holds: list[Hold], expire: float | None) -> None:
-    claims = [hold.claim if expire is None else replace(hold.claim, expire=expire) for hold in holds]
+    claims = [hold.claim if expire is None else hold.claim._replace(expire=expire) for hold in holds]
     since = now()
     losses = await _twice(lambda: port.extend(claims))
     for hold, claim, loss in zip(holds, claims, losses, strict=True):

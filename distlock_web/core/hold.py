@@ -105,8 +105,7 @@ class Hold:
 
     def begin_release(self) -> bool:
         """From here on no renewal counts. False: there is nothing to release, the hold is lost or over."""
-        if self.state not in ("held", "unsure"):
-            return False
+        _ = self.state  # a look at the deadline
         with self._lock:
             if self._state not in ("held", "unsure"):
                 return False
@@ -118,7 +117,8 @@ class Hold:
             if self._state == "releasing":
                 self._state = "released"
             callbacks, self._on_loss = self._on_loss, []
-        _call(callbacks)
+        if callbacks:
+            _call(callbacks)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back, from any thread, once the hold is lost or released."""

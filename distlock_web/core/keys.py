@@ -26,13 +26,15 @@ LONGEST = 200
 # '%' is what escapes, '~' begins the digest of a shortened name; braces belong to the store.
 _RESERVED = frozenset("{}%~")
 _PLAIN = frozenset("_-.@+")
+# Most keys: nothing to escape, found in one step.
+_ORDINARY = re.compile(r"[ -$&-z|]*")
 # Where an object's text says only where in memory it is.
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 
 def literal(text: str) -> str:
     """A whole key, or the fixed part of a template, made fit for a name."""
-    if text.isalnum() and text.isascii():
+    if _ORDINARY.fullmatch(text):
         return text
     return "".join(_escape(char) if char in _RESERVED or _unprintable(char) else char for char in text)
 

@@ -42,16 +42,16 @@ class Options:
         renew_for: float | None = None,
         store: str = "default",
         on_lost: OnLost | None = None,
-        hold_for: float = 0.0,
+        hold_for: float | None = None,
     ) -> None:
         self.prefix = checked_prefix(prefix, "prefix") if prefix is not None else None
         self.expire = seconds(expire, "expire") if expire is not None else None
         self.wait = wait if isinstance(wait, Unset) else seconds(wait, "wait", zero=True, none=True)
         self.renew = flag(renew, "renew") if renew is not None else None
-        self.renew_for = seconds(renew_for, "renew_for", none=True)
+        self.renew_for = seconds(renew_for, "renew_for") if renew_for is not None else None
         self.store = store
         self.on_lost = policy(on_lost, "on_lost", "raise", "warn", "cancel") if on_lost is not None else None
-        self.hold_for = seconds(hold_for, "hold_for", zero=True) or 0.0
+        self.hold_for = seconds(hold_for, "hold_for", zero=True) or 0.0 if hold_for is not None else 0.0
         if self.renew_for is not None and self.renew is False:
             raise ConfigurationError("renew_for bounds the renewal: it needs renew=True.")
 
@@ -140,6 +140,11 @@ class Lock:
 
     def _leave(self) -> Lease:
         """The lease whose block ends here: this call chain's, for several threads and tasks may use one lock."""
+        lease = self._entered[0] if len(self._entered) == 1 else self._own_of_several()
+        self._entered.remove(lease)
+        return lease
+
+    def _own_of_several(self) -> Lease:
         chain = live_blocks()
         lease = next((lease for lease in reversed(self._entered) if lease in chain), None)
         if lease is None:
@@ -147,13 +152,10 @@ class Lock:
             # Guessing among several live ones could give back the lock of somebody who is still inside.
             lease = next((lease for lease in reversed(self._entered) if not lease.alive), None)
         if lease is None:
-            if len(self._entered) > 1:
-                raise ConfigurationError(
-                    "Several blocks use one lock object, and one of them ends in another context than it began in: "
-                    "make a lock(...) for each block."
-                )
-            lease = self._entered[0]
-        self._entered.remove(lease)
+            raise ConfigurationError(
+                "Several blocks use one lock object, and one of them ends in another context than it began in: "
+                "make a lock(...) for each block."
+            )
         return lease
 
 
@@ -177,7 +179,7 @@ def lock(
     renew_for: float | None = None,
     store: str = "default",
     on_lost: OnLost | None = None,
-    hold_for: float = 0.0,
+    hold_for: float | None = None,
 ) -> Lock:
     """A lock on ``key``, or on several keys, all or none: ``with lock("stock:42", expire=10, wait=2) as lease:``.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-import uuid
+import secrets
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ def accept(header: str | None) -> str:
     """The id that came in a header, or a fresh one where it is missing, too long or has unusual characters."""
     if header is not None and _ACCEPTED.fullmatch(header):
         return header
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 def bind(request_id: str, path: str = "") -> None:
@@ -55,7 +55,7 @@ def current_request_id() -> str:
     """The request id of the running context. Outside a request one is made and kept, as the seeds' ``WebUtil`` does."""
     origin = _origin.get()
     if origin is None:
-        origin = Origin(uuid.uuid4().hex)
+        origin = Origin(secrets.token_hex(16))
         _origin.set(origin)
     return origin.request_id
 

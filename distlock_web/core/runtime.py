@@ -54,7 +54,7 @@ if hasattr(os, "register_at_fork"):
 
 def new_token() -> str:
     """A token for one acquisition: the process to wake (16 hex digits), and 96 bits that nobody can guess."""
-    return Process.ident + secrets.token_hex(12)
+    return Process.ident + os.urandom(12).hex()
 
 
 class Parker(Protocol):

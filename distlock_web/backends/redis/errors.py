@@ -55,7 +55,7 @@ def translated(error: BaseException, where: str) -> DistLockError:
         return _by_word("LOADING", text, where)
     if isinstance(error, Refused | driver.ResponseError):
         return DistLockError(f"{where} answered with an error that we do not know: {text}")
-    return BackendUnavailable(f"{where} does not answer: {text or type(error).__name__}.")
+    return BackendUnavailable(f"{where} does not answer: {(text or type(error).__name__).rstrip('.')}.")
 
 
 def _by_word(word: str, text: str, where: str) -> DistLockError:

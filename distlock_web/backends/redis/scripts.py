@@ -13,16 +13,19 @@ def bulk(value: str | bytes | int) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
+def _read(name: str) -> bytes:
+    return (files(__package__) / "scripts" / f"{name}.lua").read_bytes()
+
+
 class Script:
     """One Lua script. It is called by its SHA-1, and by its source where the server does not know it (any more)."""
 
     __slots__ = ("_by_sha", "_by_source", "name")
 
-    def __init__(self, name: str, *, queue: bool = True) -> None:
-        folder = files(__package__) / "scripts"
-        source = (folder / f"{name}.lua").read_bytes()
-        if queue:
-            source = (folder / "_queue.lua").read_bytes() + b"\n" + source
+    def __init__(self, name: str, *, of_one_lock: bool = True) -> None:
+        source = _read(name)
+        if of_one_lock:
+            source = _read("_lock") + source.replace(b"-- include: _queue\n", _read("_queue"))
         self.name = name
         sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
         self._by_sha = bulk(b"EVALSHA") + bulk(sha)
@@ -45,7 +48,7 @@ class Keys:
 
 @lru_cache(maxsize=4096)
 def lock_keys(name: str, index: str) -> Keys:
-    """The keys of one lock, in the order that ``_queue.lua`` explains. The braces keep them in one cluster slot."""
+    """The keys of one lock, in the order that ``_lock.lua`` explains. The braces keep them in one cluster slot."""
     return Keys(name, f"{{{name}}}:queue", f"{{{name}}}:waits", f"{{{name}}}:fence", index)
 
 
@@ -55,6 +58,6 @@ WITHDRAW = Script("withdraw")
 REVOKE = Script("revoke")
 DETACH = Script("detach")
 ATTACH = Script("attach")
-EXTEND = Script("extend", queue=False)
-INSPECT = Script("inspect", queue=False)
-NAMES = Script("names", queue=False)
+EXTEND = Script("extend", of_one_lock=False)
+INSPECT = Script("inspect", of_one_lock=False)
+NAMES = Script("names", of_one_lock=False)

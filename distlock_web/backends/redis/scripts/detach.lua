@@ -3,6 +3,8 @@
 -- ARGV     1 token  2 transit token  3 its lifetime (ms)
 -- Answers  0 done, now or by an earlier copy of this; 1 expired, 2 taken, 3 revoked
 
+-- include: _queue
+
 if call('HGET', N, 'owner') == ARGV[2] then
   return 0
 end

@@ -5,6 +5,13 @@
 
 local token, keep = ARGV[1], tonumber(ARGV[2])
 
+if keep == 0 and call('HGET', N, 'owner') == token and call('EXISTS', QUEUE) == 0 then
+  forget(token)
+  return 0
+end
+
+-- include: _queue
+
 local lost = loss(token)
 if lost > 0 then
   return call('HGET', FENCE, 'released') == token and 0 or lost
@@ -13,6 +20,10 @@ if keep > 0 then
   call('HSET', N, 'state', 'kept')
   call('PEXPIRE', N, keep)
   list(clock(), keep)
+  local head = call('ZRANGE', QUEUE, 0, 0)[1]
+  if head then
+    wake(head) -- it sleeps for what the lease was, which may be longer
+  end
 else
   let_go(token)
 end

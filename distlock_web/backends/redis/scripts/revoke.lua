@@ -3,6 +3,8 @@
 -- ARGV     1 fence
 -- Answers  1 done, 0 that holder has it no more
 
+-- include: _queue
+
 local owner, fence = unpack(call('HMGET', N, 'owner', 'fence'))
 if not owner or fence ~= ARGV[1] then
   return 0

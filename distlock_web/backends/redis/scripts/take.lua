@@ -10,6 +10,19 @@ local token, expire, join, holder, place = ARGV[1], tonumber(ARGV[2]), ARGV[3], 
 local now = clock()
 
 local owner = call('HGET', N, 'owner')
+local last, released
+if not owner then
+  last, released = unpack(call('HMGET', FENCE, 'last', 'released'))
+  if released == token then
+    return {0, WINDOW, WINDOW, 0} -- a copy of this that was lost on the way, after its owner gave the lock back
+  end
+  if call('EXISTS', QUEUE) == 0 then
+    return {1, own(now, last, token, 'held', expire, holder)}
+  end
+end
+
+-- include: _queue
+
 if owner == token then
   local state, fence = unpack(call('HMGET', N, 'state', 'fence'))
   if state == 'pending' then
@@ -20,19 +33,10 @@ if owner == token then
   return {1, tonumber(fence)}
 end
 
-if not owner then
-  local last, released = unpack(call('HMGET', FENCE, 'last', 'released'))
-  if released == token then
-    return {0, WINDOW, WINDOW, 0} -- a copy of this that was lost on the way, after its owner gave the lock back
-  end
-  if call('EXISTS', QUEUE) == 0 then
-    return {1, own(now, last, token, 'held', expire, holder)}
-  end
-  -- A dead holder's release never comes: whoever finds the lock free hands it to the head.
-  if hand_over(now, token) then
-    leave_queue(token)
-    return {1, own(now, last, token, 'held', expire, holder)}
-  end
+-- A dead holder's release never comes: whoever finds the lock free hands it to the head.
+if not owner and hand_over(now, token) then
+  leave_queue(token)
+  return {1, own(now, last, token, 'held', expire, holder)}
 end
 
 local remaining = call('PTTL', N)

@@ -3,6 +3,8 @@
 -- ARGV     1 token
 -- Answers  0
 
+-- include: _queue
+
 leave_queue(ARGV[1])
 if call('HGET', N, 'owner') == ARGV[1] then
   let_go(ARGV[1])
