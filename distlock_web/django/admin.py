@@ -69,7 +69,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
             "ellipsis": paginator.ELLIPSIS,
             "search": search,
             "troubles": troubles,
-            "several_stores": not troubles and len(registry().stores) > 1,
+            "several_stores": _several_stores(),
             "may_release": self.has_release_permission(request),
             "now": datetime.now(UTC),
             "opts": self.opts,
@@ -145,6 +145,13 @@ def _listing(search: str) -> tuple[Listing, list[str]]:
     except ConfigurationError as error:  # DISTLOCK itself is wrong
         return Listing([], {}), [str(error)]
     return listing, [_trouble(alias, error) for alias, error in listing.troubles.items()]
+
+
+def _several_stores() -> bool:
+    try:
+        return len(registry().stores) > 1
+    except ConfigurationError:
+        return False
 
 
 def _find(alias: str, name: str, fence: str) -> Line | None:

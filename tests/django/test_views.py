@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import pytest
 from django.test import AsyncClient, Client
+from django.utils.decorators import method_decorator
 
+from distlock_web import ConfigurationError, current_lease, distributed_lockable
+from distlock_web.core.keys import Keys
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 
@@ -113,3 +117,75 @@ def test_classes_decorated_without_a_key_do_not_share_one_lock() -> None:
     one, other = Client().get("/shop/nameless/").json(), Client().get("/shop/nameless-too/").json()
     assert one["locks"] == ["disLock:tests.django.views.Nameless.dispatch"]
     assert other["locks"] == ["disLock:tests.django.views.NamelessToo.dispatch"]
+
+
+# method_decorator --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("memory")
+def test_among_other_decorators_the_method_keeps_its_arguments() -> None:
+    taken: list[str] = []
+
+    def passing(view):
+        @functools.wraps(view)
+        def inner(*args, **kwargs):
+            return view(*args, **kwargs)
+
+        return inner
+
+    guarded = distributed_lockable(key="order:{request}:{order_id}", expire=10)
+
+    class Shop:
+        @method_decorator([guarded, passing, never_cache_like])
+        def first(self, request: str, order_id: int) -> None:
+            taken.extend(current_lease().names)
+
+        @method_decorator(passing)
+        @method_decorator(guarded)
+        def last(self, request: str, order_id: int) -> None:
+            taken.extend(current_lease().names)
+
+    def call(method):
+        method("r", 7)  # by position: the names have to come from the method itself
+
+    call(Shop().first)
+    call(Shop().last)
+    assert taken == ["disLock:order:r:7"] * 2
+
+
+def never_cache_like(view):
+    @functools.wraps(view)
+    def inner(request, *args, **kwargs):
+        return view(request, *args, **kwargs)
+
+    return inner
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_method_is_looked_at_once_and_not_for_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    class Counted(Keys):
+        def __init__(self, *args, **kwargs) -> None:
+            made.append(args[0])
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr("distlock_web.core.decorator.Keys", Counted)
+
+    class Shop:
+        @method_decorator(distributed_lockable(key="order:{order_id}", expire=10))
+        def pay(self, order_id: int) -> None: ...
+
+    made.clear()  # method_decorator tries the decorator on a dummy
+    for order_id in range(5):
+        Shop().pay(order_id=order_id)
+    assert made == ["order:{order_id}"]
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_coroutine_that_would_run_without_the_lock_is_refused() -> None:
+    async def work() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="decorate the async function itself"):
+        distributed_lockable(key="a")(lambda: work())()
+    assert held() == []

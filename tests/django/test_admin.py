@@ -1,0 +1,324 @@
+"""The page "Held locks" on the server's side: who may do what, what is escaped, what is released."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.contrib.admin.models import DELETION, LogEntry
+from django.contrib.auth.models import Permission, User
+from django.test import AsyncClient, Client
+from django.urls import reverse
+
+from distlock_web import LeaseLost, lock
+from distlock_web.core import request_id
+from distlock_web.core.listing import held
+from distlock_web.core.registry import registry
+
+pytestmark = pytest.mark.django_db
+
+LIST = "/admin/distlock_web/heldlock/"
+RELEASE = LIST + "release/"
+HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "' onmouseover='alert(1)", "</textarea><b>"]
+
+
+def client_of(*permissions: str, csrf: bool = False, staff: bool = True) -> Client:
+    user = User.objects.create_user("somebody", password="x", is_staff=staff)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    assert user.user_permissions.count() == len(permissions)
+    client = Client(enforce_csrf_checks=csrf)
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def viewer(memory: None) -> Client:
+    return client_of("view_heldlock")
+
+
+@pytest.fixture
+def releaser(store: str) -> Client:
+    return client_of("view_heldlock", "release_heldlock")
+
+
+def target(lease: Any, **changed: Any) -> dict[str, Any]:
+    return {"store": "default", "name": lease.name, "fence": lease.fence, **changed}
+
+
+def messages(response: Any) -> list[str]:
+    return [str(message) for message in response.context["messages"]]
+
+
+# Who may ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("permissions", "staff", "may_view", "may_release"),
+    [
+        ((), True, False, False),
+        (("view_heldlock",), True, True, False),
+        (("release_heldlock",), True, False, False),
+        (("view_heldlock", "release_heldlock"), True, True, True),
+        (("view_heldlock", "release_heldlock"), False, False, False),
+    ],
+)
+def test_permissions(
+    memory: None, elsewhere: Any, permissions: Any, staff: bool, may_view: bool, may_release: bool
+) -> None:
+    client = client_of(*permissions, staff=staff)
+    lease = elsewhere("order:7")
+    refused = 403 if staff else 302  # to the login page
+    assert client.get(LIST).status_code == (200 if may_view else refused)
+    assert client.get(LIST + "?fragment=1").status_code == (200 if may_view else refused)
+    assert (b"Release" in client.get(LIST).content) == may_release
+    assert client.get(RELEASE, target(lease)).status_code == (200 if may_release else refused)
+    assert client.post(RELEASE, target(lease)).status_code == (302 if may_release else refused)
+    assert (held(registry()).rows == []) == may_release
+    assert LogEntry.objects.count() == may_release
+
+
+def test_the_index_lists_the_page_like_a_model(viewer: Client) -> None:
+    page = viewer.get("/admin/").content.decode()
+    assert f'href="{LIST}"' in page
+    assert "Distributed locks" in page
+    assert "heldlock/add" not in page
+    assert viewer.get("/admin/distlock_web/").status_code == 200
+
+
+def test_csrf_is_enforced(memory: None, elsewhere: Any) -> None:
+    client = client_of("view_heldlock", "release_heldlock", csrf=True)
+    lease = elsewhere("order:7")
+    assert client.post(RELEASE, target(lease)).status_code == 403
+    assert lease.state == "held"
+    assert len(held(registry()).rows) == 1
+    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', client.get(RELEASE, target(lease)).content.decode())
+    assert token is not None
+    assert client.post(RELEASE, target(lease, csrfmiddlewaretoken=token[1])).status_code == 302
+    assert held(registry()).rows == []
+
+
+@pytest.mark.parametrize("method", ["get", "head", "put", "patch", "delete", "options"])
+def test_only_a_post_releases(releaser: Client, elsewhere: Any, method: str) -> None:
+    lease = elsewhere("order:7")
+    query = f"?store=default&name={lease.name}&fence={lease.fence}"
+    response = getattr(releaser, method)(RELEASE + query)
+    assert response.status_code == (200 if method in ("get", "head") else 405)
+    assert len(held(registry()).rows) == 1
+
+
+# The list ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("store")
+def test_what_a_row_says(elsewhere: Any) -> None:
+    client = client_of("view_heldlock")
+    request_id.bind("abc-123", "POST /shop/pay/")
+    with lock("order:7", expire=10) as lease:
+        page = client.get(LIST).content.decode()
+    (holder,) = {line for line in re.findall(r"<span>(.*?)</span>", page) if "/shop/pay/" in line}
+    assert holder == "POST /shop/pay/"
+    for text in ("disLock:order:7", "abc-123", f"fence {lease.fence}", "9 s", ">held<", "1 held lock"):
+        assert text in page
+    width = re.search(r'class="fill" width="(\d+)%"', page)
+    assert width is not None
+    assert 80 <= int(width[1]) <= 100
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_what_strangers_send_is_escaped(memory: None, elsewhere: Any, hostile: str) -> None:
+    client = client_of("view_heldlock", "release_heldlock")
+    request_id.bind(hostile, f"GET /{hostile}")
+    with lock(hostile) as lease:
+        pages = [
+            client.get(LIST), client.get(LIST, {"fragment": 1}), client.get(LIST, {"q": hostile}),
+            client.get(RELEASE, {**target(lease), "q": hostile}), client.get(LIST, {"q": hostile + "nothing"}),
+            client.post(RELEASE, target(lease, fence=1), follow=True),
+        ]  # fmt: skip
+    for page in pages:
+        text = page.content.decode()
+        assert page.status_code == 200
+        assert hostile not in text
+        assert "alert(1)" in text or "&lt;b&gt;" in text
+    assert messages(pages[-1]) == [
+        f"Nothing was released: the lock “disLock:{hostile}” is no longer held by that holder."
+    ]
+
+
+def test_control_characters_and_direction_marks_are_replaced(viewer: Client) -> None:
+    request_id.bind("abc", "GET /\x1b[31m\u202egnp.exe")
+    with lock("order:7"):
+        page = viewer.get(LIST).content.decode()
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert "GET /\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}gnp.exe" in page
+
+
+@pytest.mark.parametrize(
+    ("search", "shown"),
+    [
+        ("", ["order:7", "stock:1"]),
+        ("order", ["order:7"]),
+        ("ABC", ["order:7"]),
+        ("/shop/pay", ["order:7"]),
+        ("order abc", ["order:7"]),
+        ("order stock", []),
+        ("stock", ["stock:1"]),
+    ],
+)
+def test_search(viewer: Client, elsewhere: Any, search: str, shown: list[str]) -> None:
+    elsewhere("stock:1")
+    request_id.bind("abc", "POST /shop/pay/")
+    with lock("order:7"):
+        page = viewer.get(LIST, {"q": search}).content.decode()
+    assert sorted(re.findall(r'<span class="lock-name">disLock:(.*?)</span>', page)) == shown
+    assert f'value="{search}"' in page
+    if not shown:
+        assert f"No held lock matches “{search}”." in page
+
+
+def test_pages_keep_the_search(viewer: Client) -> None:
+    with lock([f"order:{number:03}" for number in range(120)]), lock("stock:1"):
+        first = viewer.get(LIST, {"q": "order"}).content.decode()
+        last = viewer.get(LIST, {"q": "order", "p": 3}).content.decode()
+        beyond = viewer.get(LIST, {"q": "order", "p": "99999"}).content.decode()
+        nonsense = viewer.get(LIST, {"q": "order", "p": "x'"}).content.decode()
+    names = re.compile(r'class="lock-name">disLock:order:(\d+)<')
+    assert [len(names.findall(page)) for page in (first, last, beyond, nonsense)] == [50, 20, 20, 50]
+    assert set(names.findall(first)).isdisjoint(names.findall(last))
+    assert 'href="?p=3&amp;q=order"' in first
+    assert "120 held locks" in first
+
+
+def test_nothing_held(viewer: Client) -> None:
+    assert "No lock is held at the moment." in viewer.get(LIST).content.decode()
+
+
+def test_the_fragment_is_the_list_alone(viewer: Client) -> None:
+    with lock("order:7"):
+        page = viewer.get(LIST, {"fragment": 1}).content.decode()
+    assert "disLock:order:7" in page
+    assert "<html" not in page
+
+
+@pytest.mark.django_db
+def test_several_stores_one_of_them_down(settings: Any, elsewhere: Any) -> None:
+    settings.DISTLOCK = {
+        "default": {"BACKEND": "memory"}, "other": {"BACKEND": "memory"}, "down": {"LOCATION": "redis://127.0.0.1:1"},
+    }  # fmt: skip
+    client = client_of("view_heldlock", "release_heldlock")
+    elsewhere("order:7", store="other")
+    page = client.get(LIST)
+    assert page.status_code == 200
+    text = page.content.decode()
+    assert "disLock:order:7" in text
+    assert '<td data-label="Store">other</td>' in text
+    assert "store “down” cannot be reached" in text
+    assert "Traceback" not in text
+    refused = client.post(RELEASE, {"store": "down", "name": "a", "fence": 1}, follow=True)
+    assert "store “down” cannot be reached" in messages(refused)[0]
+
+
+def test_a_wrong_setting_is_said_on_the_page(settings: Any) -> None:
+    settings.DISTLOCK = {"default": {"BACKEND": "memory", "EXPIRE": 0}}
+    client = client_of("view_heldlock", "release_heldlock")
+    page = client.get(LIST)
+    assert page.status_code == 200
+    assert "EXPIRE" in page.content.decode()
+    assert client.get(RELEASE, {"store": "default", "name": "a", "fence": 1}, follow=True).status_code == 200
+
+
+# Release by force -------------------------------------------------------------------------------------------------
+
+
+def test_release_by_force(releaser: Client, elsewhere: Any, caplog: pytest.LogCaptureFixture) -> None:
+    lease = elsewhere("order:7")
+    other = elsewhere("order:8")
+    confirmation = releaser.get(RELEASE, target(lease))
+    assert "disLock:order:7" in confirmation.content.decode()
+    assert "both may work" in confirmation.content.decode()
+    with caplog.at_level(logging.WARNING, "distlock_web"):
+        response = releaser.post(RELEASE, target(lease), follow=True)
+    assert messages(response) == [
+        "The lock “disLock:order:7” was released. Its holder learns of it at its next round trip."
+    ]
+    assert [row.lock.name for row in held(registry()).rows] == [other.name]
+    with pytest.raises(LeaseLost) as lost:
+        lease.extend()
+    assert lost.value.reason == "revoked"
+    entry = LogEntry.objects.get()
+    assert (entry.user.username, entry.object_id, entry.action_flag) == ("somebody", "disLock:order:7", DELETION)
+    assert str(lease.fence) in entry.change_message
+    assert "disLock:order:7 released by force by somebody" in caplog.text
+    assert "disLock:order:7" in releaser.get("/admin/").content.decode()  # recent actions
+
+
+def test_a_holder_that_came_later_is_left_alone(releaser: Client, elsewhere: Any) -> None:
+    first = elsewhere("order:7")
+    shown = target(first)
+    first.release()
+    second = elsewhere("order:7")
+    assert second.fence != first.fence
+    response = releaser.post(RELEASE, shown, follow=True)
+    assert messages(response) == ["Nothing was released: the lock “disLock:order:7” is no longer held by that holder."]
+    second.extend()  # still its own
+    assert LogEntry.objects.count() == 0
+
+
+def test_the_holder_changes_between_the_look_and_the_release(
+    releaser: Client, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = elsewhere("order:7")
+    found = held(registry())
+    lease.release()
+    second = elsewhere("order:7")
+    monkeypatch.setattr("distlock_web.django.admin.held", lambda *args: found)
+    response = releaser.post(RELEASE, target(lease))
+    assert response.status_code == 302
+    second.extend()
+    assert LogEntry.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"fence": "x"}, {"fence": ""}, {"fence": "1" * 5000}, {"store": "nowhere"}, {"name": "other"}]
+)
+def test_a_forged_target_releases_nothing(releaser: Client, elsewhere: Any, wrong: dict[str, str]) -> None:
+    lease = elsewhere("order:7")
+    for given in (target(lease, **wrong), {}):
+        response = releaser.post(RELEASE, given, follow=True)
+        assert response.status_code == 200
+        assert "Nothing was released" in messages(response)[0]
+    lease.extend()
+
+
+def test_the_search_survives_the_release(releaser: Client, elsewhere: Any) -> None:
+    lease = elsewhere("order:7")
+    link = re.search(r'href="(\S*release/\S*)"', releaser.get(LIST, {"q": "order 7&x"}).content.decode())
+    assert link is None
+    page = releaser.get(LIST, {"q": "order 7"}).content.decode()
+    link = re.search(r'href="(\S*release/\S*?)"', page)
+    assert link is not None
+    assert parse_qs(urlsplit(link[1].replace("&amp;", "&")).query)["q"] == ["order 7"]
+    response = releaser.post(RELEASE, target(lease, q="order 7"))
+    assert response["Location"] == f"{reverse('admin:distlock_web_heldlock_changelist')}?q=order+7"
+
+
+def test_the_migration_makes_the_permissions_and_no_table(db: None) -> None:
+    from django.core.management import call_command
+    from django.db import connection
+
+    names = set(Permission.objects.filter(content_type__app_label="distlock_web").values_list("codename", flat=True))
+    assert names == {"view_heldlock", "release_heldlock"}
+    assert not any("heldlock" in table for table in connection.introspection.table_names())
+    call_command("makemigrations", "distlock_web", check=True, dry_run=True, verbosity=0)
+
+
+async def test_the_page_under_asgi(memory: None) -> None:
+    admin = await User.objects.acreate_superuser("admin", password="x")
+    client = AsyncClient()
+    await client.aforce_login(admin)
+    async with lock("order:7"):
+        page = await client.get(LIST)
+    assert "disLock:order:7" in page.content.decode()
