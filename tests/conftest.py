@@ -15,7 +15,7 @@ from contextlib import ExitStack
 import pytest
 
 from distlock_web import configure
-from distlock_web.core import registry, request_id
+from distlock_web.core import block, registry, request_id
 from distlock_web.testing.servers import RedisServer, ServerMissing, redis_program, required
 
 
@@ -31,10 +31,11 @@ def require_redis() -> None:
 
 @pytest.fixture(autouse=True)
 def _clean_process() -> Iterator[None]:
-    """No test sees the stores or the request id of another one, and none leaves a listening thread behind."""
+    """No test sees the stores, the leases or the request id of another, and none leaves a listening thread behind."""
     before = registry._configured
     url = os.environ.pop("DISTLOCK_URL", None)
     request_id.clear()
+    block._chain.set(())
     yield
     request_id.clear()
     if url is not None:

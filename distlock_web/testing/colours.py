@@ -250,7 +250,7 @@ class TaskWorld(World):
     runtime = TASKS
 
     def run(self, case: Coroutine[Any, Any, None]) -> None:
-        asyncio.run(case)
+        contextvars.Context().run(asyncio.run, case)
 
     async def acquire(self, lock: Lock) -> Lease:
         return await lock.aacquire()
