@@ -215,7 +215,7 @@ async def _release(port: Port, claim: Claim, keep: float) -> str | None:
 
 async def _undo(port: Port, claim: Claim) -> None:
     try:
-        await port.withdraw(claim)
+        await _twice(lambda: port.withdraw(claim))
     except DistLockError as error:
         logger.info("Lock %s: a claim could not be withdrawn, it ends within its lease: %s", claim.name, error)
 
