@@ -36,6 +36,7 @@ class Proxy:
         self._instead: bytes | None = None
         self._doomed: list[tuple[bytes, int]] = []
         self._open: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
@@ -52,7 +53,7 @@ class Proxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._call(self._close())
+        self._call(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -97,18 +98,16 @@ class Proxy:
             self._server = None
         await self._cut()
 
-    async def _close(self) -> None:
-        await self._stop()
-        ours = asyncio.current_task()
-        await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not ours), return_exceptions=True)
-
     async def _cut(self) -> None:
         for writer in list(self._open):
             writer.transport.abort()
-        while self._open:
-            await asyncio.sleep(0.001)
+        await asyncio.gather(*list(self._serving), return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
         connection = _Connection(self, writer)
         self._open.add(writer)
         try:

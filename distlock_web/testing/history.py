@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 from ..core.runtime import now
 
 Kind: TypeAlias = Literal["wanted", "joined", "acquired", "read", "wrote", "released", "lost", "gave_up", "killed"]
+How: TypeAlias = Literal["released", "lost", "killed", "open"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Section:
     fence: int
     begin: float
     end: float
-    how: Literal["released", "lost", "killed", "open"]
+    how: How
     joined: tuple[int, float] | None = None  #: place in the queue, and when that was known
     read: int | None = None
     wrote: int | None = None
@@ -122,17 +123,17 @@ def _sections(events: list[Event]) -> Iterator[Section]:
             values[event.kind] = event.value
         elif event.kind == "acquired":
             begin, values = event, {}
-        elif begin is not None and event.kind in ("released", "lost", "killed"):
-            yield Section(
-                event.actor, begin.value or 0, begin.at, event.at, event.kind, joined, values.get("read"),
-                values.get("wrote"),
-            )  # type: ignore[arg-type]  # fmt: skip
+        elif begin is not None and (event.kind == "released" or event.kind == "lost" or event.kind == "killed"):
+            yield _section(begin, event.at, event.kind, joined, values)
             begin = joined = None
     if begin is not None:
-        yield Section(
-            begin.actor, begin.value or 0, begin.at, float("inf"), "open", joined, values.get("read"),
-            values.get("wrote"),
-        )  # fmt: skip
+        yield _section(begin, float("inf"), "open", joined, values)
+
+
+def _section(
+    begin: Event, end: float, how: How, joined: tuple[int, float] | None, values: dict[str, int | None]
+) -> Section:
+    return Section(begin.actor, begin.value or 0, begin.at, end, how, joined, values.get("read"), values.get("wrote"))
 
 
 def _overlaps(sections: list[Section]) -> Iterator[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 import redis
 
+from distlock_web.core.registry import registry
+from distlock_web.testing.colours import WORLDS
 from distlock_web.testing.faults import Proxy, Worker
 from distlock_web.testing.history import History
 from distlock_web.testing.servers import RedisServer
@@ -87,6 +90,24 @@ def proxy(redis_server: RedisServer, redis_url: str) -> Iterator[Proxy]:
 def make_proxy() -> Iterator[Callable[[int], Proxy]]:
     with ExitStack() as proxies:
         yield lambda port: proxies.enter_context(Proxy(port))
+
+
+def in_both_colours(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make two tests of a coroutine over ``world``: with threads, and with asyncio, on the store that is configured."""
+
+    @pytest.mark.parametrize("colour", sorted(WORLDS))
+    def run(colour: str, **fixtures: Any) -> None:
+        world = WORLDS[colour](registry().store("default"))
+        world.run(test(world, **fixtures))
+
+    # What pytest reads: the test's own arguments, without the world, and the colour.
+    signature = inspect.signature(test)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "world"]
+    colour = inspect.Parameter("colour", inspect.Parameter.KEYWORD_ONLY)
+    run.__signature__ = signature.replace(parameters=[*own, colour], return_annotation=None)  # type: ignore[attr-defined]
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    run.pytestmark += getattr(test, "pytestmark", [])  # type: ignore[attr-defined]
+    return run
 
 
 def left_behind(client: redis.Redis, name: str = NAME) -> dict[str, int]:

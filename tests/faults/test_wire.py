@@ -1,0 +1,236 @@
+"""Answers that are lost, cut in the middle, late, or never come: no orphan, no double grant, a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+import redis
+
+from distlock_web import BackendUnavailable, Lease, LockBusy, configure, lock
+from distlock_web.core.lock import Lock
+from distlock_web.core.runtime import now
+from distlock_web.testing.colours import TaskWorld, World
+from distlock_web.testing.faults import Proxy
+
+from .conftest import KEY, NAME, in_both_colours, left_behind
+from .test_processes import SLACK
+
+#: How scripts are called: by name, or by source where the server does not know them.
+EVAL = b"EVAL"
+
+
+@pytest.fixture
+def proxied(proxy: Proxy) -> Proxy:
+    """The default store is behind this proxy."""
+    configure({"default": {"LOCATION": proxy.url, "OPTIONS": {"socket_timeout": 0.5}}})
+    return proxy
+
+
+def the_lock(**options: object) -> Lock:
+    return lock(KEY, **{"expire": 30.0, **options})  # type: ignore[arg-type]
+
+
+async def warm_up(world: World) -> None:
+    """Connected, and the scripts are known: the next request is the one that the test is about."""
+    async with world.inside(lock("other")):
+        pass
+
+
+async def queued(world: World, client: redis.Redis) -> None:
+    """Wait until somebody waits for the lock; asked past the proxy."""
+
+    async def seen() -> bool:
+        return client.zcard(f"{{{NAME}}}:queue") == 1
+
+    await world.until(seen)
+
+
+@pytest.mark.parametrize("through", [0, 3])
+@in_both_colours
+async def test_a_grant_whose_answer_was_lost_is_heard_the_second_time(
+    world: World, proxied: Proxy, client: redis.Redis, through: int
+) -> None:
+    await warm_up(world)
+    proxied.lose_answer(EVAL, through)
+    async with world.inside(the_lock()) as lease:
+        assert proxied.lost == 1
+        assert client.hget(NAME, "fence") == str(lease.fence)
+    assert left_behind(client) == {}
+
+
+@in_both_colours
+async def test_a_grant_that_is_never_heard_is_undone(world: World, proxied: Proxy, client: redis.Redis) -> None:
+    await warm_up(world)
+    proxied.lose_answer(EVAL)
+    proxied.lose_answer(EVAL)
+    with pytest.raises(BackendUnavailable):
+        await world.acquire(the_lock())
+    assert proxied.lost == 2
+    assert client.exists(f"{{{NAME}}}:fence"), "the server had granted it"
+    assert left_behind(client) == {}
+
+
+@pytest.mark.parametrize("through", [0, 2])
+@in_both_colours
+async def test_a_release_whose_answer_was_lost_is_no_loss(
+    world: World, proxied: Proxy, client: redis.Redis, through: int
+) -> None:
+    async with world.inside(the_lock()) as lease:
+        proxied.lose_answer(EVAL, through)
+    assert proxied.lost == 1
+    assert lease.state == "released"
+    assert left_behind(client) == {}
+
+
+@in_both_colours
+async def test_a_place_in_the_queue_whose_answer_was_lost_is_one_place(
+    world: World, proxied: Proxy, client: redis.Redis
+) -> None:
+    held = await world.acquire(the_lock())
+
+    async def waiter() -> Lease:
+        proxied.lose_answer(EVAL)
+        return await world.acquire(the_lock(wait=60))
+
+    waiting = world.stranger(waiter)
+    await queued(world, client)
+    assert proxied.lost == 1
+    await world.release(held)
+    lease = await waiting.result()
+    assert client.hget(NAME, "fence") == str(lease.fence)
+    await world.release(lease)
+    assert left_behind(client) == {}
+
+
+@in_both_colours
+async def test_a_hand_over_whose_confirmation_was_lost_is_confirmed_again(
+    world: World, proxied: Proxy, client: redis.Redis
+) -> None:
+    held = await world.acquire(the_lock())
+    waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
+    await queued(world, client)
+    proxied.lose_answer(b"\r\n$1\r\n1\r\n")  # take, joining: not the release
+    await world.release(held)
+    lease = await waiting.result()
+    assert proxied.lost == 1
+    assert client.hget(NAME, "state") == "held"
+    assert lease.remaining > 20
+    await world.release(lease)
+    assert left_behind(client) == {}
+
+
+@in_both_colours
+async def test_a_waiter_that_gives_up_on_a_broken_connection_leaves_the_queue(
+    world: World, proxied: Proxy, client: redis.Redis
+) -> None:
+    held = await world.acquire(the_lock())
+    waiting = world.stranger(lambda: world.acquire(the_lock(wait=0.5)))
+    await queued(world, client)
+    client.client_kill_filter(_type="normal", skipme=True)
+    with pytest.raises(LockBusy):
+        await waiting.result()
+    assert client.zcard(f"{{{NAME}}}:queue") == 0
+    await world.release(held)
+    assert left_behind(client) == {}
+
+
+@in_both_colours
+async def test_a_subscription_that_breaks_at_its_start_is_made_again(
+    world: World, proxied: Proxy, client: redis.Redis
+) -> None:
+    held = await world.acquire(the_lock())
+    proxied.lose_answer(b"SUBSCRIBE")
+    waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
+    await queued(world, client)
+    assert proxied.lost == 1
+    await world.release(held)
+    await world.release(await waiting.result())
+    assert left_behind(client) == {}
+
+
+@in_both_colours
+async def test_everything_cut_while_waiting(world: World, proxied: Proxy, client: redis.Redis) -> None:
+    held = await world.acquire(the_lock(expire=2, renew=True))
+    waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
+    await queued(world, client)
+    proxied.cut()
+    await world.release(held)
+    released = now()
+    lease = await waiting.result()
+    assert now() - released < 2 + SLACK
+    await world.release(lease)
+    assert left_behind(client) == {}
+
+
+@in_both_colours
+async def test_a_slow_server_is_only_slow(world: World, proxied: Proxy, client: redis.Redis) -> None:
+    proxied.delay = 0.1
+    held = await world.acquire(the_lock())
+    waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
+    await queued(world, client)
+    await world.release(held)
+    await world.release(await waiting.result())
+    assert left_behind(client) == {}
+
+
+@in_both_colours
+async def test_a_lease_counts_from_before_a_slow_answer(world: World, proxied: Proxy) -> None:
+    await warm_up(world)
+    proxied.delay = 0.3
+    lease = await world.acquire(the_lock(expire=2))
+    assert lease.remaining < 1.7
+    await world.release(lease)
+
+
+@in_both_colours
+async def test_a_server_that_never_answers_is_refused_in_a_bounded_time(world: World, proxied: Proxy) -> None:
+    begun = now()
+    proxied.swallow()
+    with pytest.raises(BackendUnavailable, match=r"Redis at 127\.0\.0\.1:\d+ does not answer"):
+        await world.acquire(the_lock(wait=60))
+    assert now() - begun < 3 + SLACK  # two tries and the undo, each of them may connect: with a timeout of 0.5 s
+
+
+@in_both_colours
+async def test_a_server_that_falls_silent_while_we_wait_is_given_up_after_a_lease(
+    world: World, proxied: Proxy, client: redis.Redis
+) -> None:
+    client.hset(NAME, mapping={"owner": "f" * 40, "fence": 1, "state": "held"})
+    client.pexpire(NAME, 2000)
+    waiting = world.stranger(lambda: world.acquire(the_lock(wait=None, expire=1)))
+    await queued(world, client)
+    silent = now()
+    proxied.swallow()
+    with pytest.raises(BackendUnavailable):
+        await waiting.result()
+    assert now() - silent < 2 + 1 + 3 + SLACK  # the holder's lease, ours, and what the last two tries take
+
+
+@pytest.mark.slow
+def test_300_cancellations_behind_a_slow_server_leave_nothing(proxied: Proxy, client: redis.Redis) -> None:
+    """At any moment: connecting, asking, queueing, being handed the lock, holding, giving back."""
+    dice = random.Random()
+
+    async def visitor() -> None:
+        async with the_lock(wait=60):
+            await asyncio.sleep(0.001)
+
+    async def rush() -> None:
+        async with the_lock():
+            pass
+        proxied.delay = 0.003
+        for _ in range(15):
+            visitors = [asyncio.ensure_future(visitor()) for _ in range(20)]
+            for task in visitors:
+                await asyncio.sleep(dice.random() * 0.01)
+                dice.choice(visitors).cancel() if dice.random() < 0.3 else task.cancel()
+            for task in visitors:
+                task.cancel()
+            ends = await asyncio.gather(*visitors, return_exceptions=True)
+            assert all(end is None or isinstance(end, asyncio.CancelledError) for end in ends)
+        assert left_behind(client) == {}
+
+    world = TaskWorld(None)  # type: ignore[arg-type]
+    world.run(rush())
