@@ -114,6 +114,14 @@ def configure(mapping: Mapping[str, Any], *, caches: Caches | None = None) -> Re
     return registry
 
 
+def unconfigure() -> None:
+    """Forget the stores that were configured: ``DISTLOCK_URL`` counts again."""
+    global _configured
+    if _configured is not None:
+        _configured.close()
+    _configured = None
+
+
 def registry() -> Registry:
     """The stores in force: the running application's, else the configured ones, else those of ``DISTLOCK_URL``."""
     for resolve in resolvers:

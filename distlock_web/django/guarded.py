@@ -45,7 +45,7 @@ def _handlers(view: Callback, view_class: Any, method: str | None) -> Iterable[s
 
 
 def is_async_view(function: Any) -> bool:
-    """Whether calling it gives a coroutine though it is no async function: ``AsyncView.as_view()``, its ``dispatch``."""
+    """Whether calling it gives a coroutine though it is no ``async def``: ``AsyncView.as_view()``, its ``dispatch``."""
     method = bound_method(function)
     if method is None or method.__name__ != "dispatch" or not isinstance(method.__self__, View):
         return iscoroutinefunction(function)

@@ -9,10 +9,11 @@ from django.core.cache import caches
 from django.core.cache.backends.base import InvalidCacheBackendError
 
 from ..core.errors import ConfigurationError
-from ..core.registry import Registry, configure, resolvers
+from ..core.registry import Registry, configure, resolvers, unconfigure
 
 #: Why ``settings.DISTLOCK`` could not be used; None: it could, or there is none.
 problem: ConfigurationError | None = None
+_configured = False
 
 
 def configure_from_settings() -> None:
@@ -21,13 +22,17 @@ def configure_from_settings() -> None:
     A wrong one raises nothing here, where it would end every command before the system checks could say what is
     wrong. It raises ``ConfigurationError`` as soon as a lock is used.
     """
-    global problem
+    global problem, _configured
     problem = None
     mapping = getattr(settings, "DISTLOCK", None)
     if mapping is None:
+        if _configured:  # by a test that has ended
+            unconfigure()
+            _configured = False
         return
     try:
         configure(mapping, caches=connection_pool)
+        _configured = True
     except ConfigurationError as error:
         problem = error
 

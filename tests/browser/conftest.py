@@ -77,8 +77,9 @@ def admin_address(live_server: Any, settings: Any, redis_url: str) -> str:
 
 @pytest.fixture
 def browser(admin_address: str) -> Iterator[Browser]:
+    path = chromium()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=list(FLAGS))
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         yield browser
         browser.close()
 

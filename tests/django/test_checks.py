@@ -146,6 +146,7 @@ def urls(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         (path("f/", function), "function", "f/"),
         (path("in/<int:shop>/", include([path("f/", function)])), "function", "in/<int:shop>/f/"),
         (path("d/", Dispatched.as_view()), "Dispatched", "d/"),
+        (path("o/", distributed_lockable(key="outer")(Dispatched.as_view())), "Dispatched", "o/"),
         (path("m/", Method.as_view()), "Method", "m/"),
         (path("", include(router.urls)), "Set", "pay"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import threading
@@ -120,7 +121,7 @@ async def test_an_async_request_never_leaves_its_thread(settings: Any) -> None:
 
     middleware = RequestIDMiddleware(inside)
     request = AsyncRequestFactory().get("/")
-    assert asyncio.iscoroutinefunction(middleware.process_view)
+    assert inspect.iscoroutinefunction(middleware.process_view)
     await middleware.process_view(request, inside, (), {})
     await middleware(request)
     assert threads == {threading.get_ident()}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.conf import settings as django_settings
 from django.core.cache import caches
 from django.test import override_settings
 
@@ -31,6 +32,17 @@ def test_override_settings() -> None:
         assert lease.name == "other:a"
     with lock("a") as lease:
         assert lease.name == "disLock:a"
+
+
+def test_a_setting_that_ends_with_its_test_leaves_nothing_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    with override_settings(), monkeypatch.context() as environment:
+        del django_settings.DISTLOCK
+        with override_settings(DISTLOCK={"default": {"BACKEND": "memory"}}), lock("a"):
+            pass
+        with pytest.raises(ConfigurationError, match="set DISTLOCK"), lock("a"):
+            pass
+        environment.setenv("DISTLOCK_URL", "redis://127.0.0.1:1/0")
+        assert registry().store("default").config.backend == "redis"
 
 
 def test_a_wrong_setting_is_no_stack_trace_at_import_and_an_error_when_a_lock_is_used() -> None:
