@@ -8,43 +8,49 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import types
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
-from contextvars import Context, copy_context
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
 
-from . import engine, watchdog
+from . import block, engine, request_id, watchdog
 from .errors import DistLockError
 from .lease import Lease
 from .runtime import TASKS, THREADS, drive, in_event_loop
 
 logger = logging.getLogger("distlock_web")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: The longest that a response is renewed, in seconds, unless ``renew_for`` says otherwise: a client may never read on.
 LONGEST = 3600.0
 
-_closing: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
-
 
 class Carried:
-    """A lease and the response that carries it. Each step of the body runs in the context that took the lock."""
+    """A lease and the response that carries it. Each step of the body runs inside the lock."""
 
     def __init__(self, lease: Lease, response: object) -> None:
+        self.place = Place()
         self._lease = lease
-        self._context = copy_context()
+        self._carriers: list[weakref.ref[object]] = []
+        self.carry(response)
         lease.leave()  # code after the function, and this thread's next request, is not inside of it
-        dropped = weakref.ref(response)
         longest = LONGEST if lease.spec.renew_for is None else lease.spec.renew_for
-        watchdog.carry(lease, longest, alive=lambda: dropped() is not None, gone=self.close)
+        self._look = watchdog.carry(lease, longest, alive=self._alive, gone=self.close)
 
-    def iterate(self, body: Iterable[T]) -> CarriedBody[T]:
-        """The body of a blocking server."""
-        return CarriedBody(self, body, self._lease, self._context)
+    def carry(self, carrier: object) -> None:
+        """The lease lives as long as somebody has one of its carriers: the response, or the body put into another."""
+        self._carriers.append(weakref.ref(carrier, lambda _: self._look()))
 
-    def aiterate(self, body: AsyncIterator[T]) -> CarriedAsyncBody[T]:
-        """The body of an asyncio server."""
-        return CarriedAsyncBody(self, body, self._lease, self._context)
+    def _alive(self) -> bool:
+        return any(carrier() is not None for carrier in self._carriers)
+
+    def check(self) -> None:
+        """Before each step: ``LeaseLost`` if the lock is gone, unless ``on_lost`` says to go on all the same."""
+        if self._lease.alive and self._lease.spec.on_lost in ("raise", "cancel"):
+            self._lease.raise_if_lost()
 
     def end(self, error: BaseException | None = None) -> None:
         """Give the lock back, from any thread. Raises ``LeaseLost`` as ``on_lost`` says."""
@@ -59,36 +65,41 @@ class Carried:
     def close(self) -> None:
         """The response is closed: give the lock back if that has not happened. Nobody is left to be told of a loss."""
         if in_event_loop():
-            task = asyncio.ensure_future(self._aclose())
-            _closing.add(task)
-            task.add_done_callback(_closing.discard)
+            spawn(self.aclose)
             return
         try:
             self.end()
         except DistLockError as error:
-            logger.warning("A streaming response ended without its lock: %s", error)
+            _log(error)
 
-    async def _aclose(self) -> None:
+    async def aclose(self) -> None:
+        """The asyncio twin of :meth:`close`."""
         try:
             await self.aend()
         except DistLockError as error:
-            logger.warning("A streaming response ended without its lock: %s", error)
+            _log(error)
+
+
+def _log(error: DistLockError) -> None:
+    logger.warning("A streaming response ended without its lock: %s", error)
 
 
 class CarriedBody(Iterator[T]):
-    """The chunks of a body, under its lock; ``LeaseLost`` in place of the next one where the lock is gone."""
+    """The chunks of a body, under its lock; ``LeaseLost`` in place of the next one where the lock is gone.
 
-    def __init__(self, carried: Carried, body: Iterable[T], lease: Lease, context: Context) -> None:
+    ``closers`` are what has to be called when the response is closed, while the lock is still held.
+    """
+
+    def __init__(self, carried: Carried, steps: Iterator[T], *closers: Callable[[], object]) -> None:
         self._carried = carried
-        self._body = body
-        self._steps = context.run(iter, body)
-        self._lease = lease
-        self._context = context
+        self._steps = steps
+        self._closers = closers
+        carried.carry(self)
 
     def __next__(self) -> T:
         try:
-            self._lease.raise_if_lost()
-            return self._context.run(next, self._steps)
+            self._carried.check()
+            return self._carried.place.run(next, self._steps)
         except StopIteration:
             self._carried.end()
             raise
@@ -97,27 +108,28 @@ class CarriedBody(Iterator[T]):
             raise
 
     def close(self) -> None:
-        close = getattr(self._body, "close", None)
-        try:
-            if close is not None:
-                self._context.run(close)
-        finally:
-            self._carried.close()
+        closers, self._closers = self._closers, ()
+        with ExitStack() as stack:
+            stack.callback(self._carried.close)
+            for closer in reversed(closers):
+                stack.callback(self._carried.place.run, closer)
 
 
 class CarriedAsyncBody(AsyncIterator[T]):
-    """The asynchronous twin of :class:`CarriedBody`."""
+    """The asynchronous twin of :class:`CarriedBody`. It is closed where it runs: in its event loop."""
 
-    def __init__(self, carried: Carried, body: AsyncIterator[T], lease: Lease, context: Context) -> None:
+    def __init__(self, carried: Carried, steps: AsyncIterator[T], *closers: Callable[[], object]) -> None:
         self._carried = carried
-        self._body = body
-        self._lease = lease
-        self._context = context
+        self._steps = steps
+        self._closers = closers
+        self.begun = False
+        carried.carry(self)
 
     async def __anext__(self) -> T:
+        self.begun = True
         try:
-            self._lease.raise_if_lost()
-            return await _InContext(self._context, lambda: self._body.__anext__())
+            self._carried.check()
+            return await self._carried.place.arun(_next(self._steps))
         except StopAsyncIteration:
             await self._carried.aend()
             raise
@@ -126,40 +138,74 @@ class CarriedAsyncBody(AsyncIterator[T]):
             raise
 
     async def aclose(self) -> None:
-        aclose = getattr(self._body, "aclose", None)
-        try:
+        closers, self._closers = self._closers, ()
+        aclose = getattr(self._steps, "aclose", None)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._carried.aclose)
+            for closer in reversed(closers):
+                stack.callback(self._carried.place.run, closer)
             if aclose is not None:
-                await _InContext(self._context, aclose)
-        finally:
-            await self._carried.aend()
+                await self._carried.place.arun(_call(aclose))
 
 
-class _InContext(Awaitable[T]):
-    """Awaits in another context, in the same task: a task of its own for every chunk would cost more than the chunk."""
+async def _next(steps: AsyncIterator[T]) -> T:
+    return await anext(steps)
 
-    def __init__(self, context: Context, work: Callable[[], Awaitable[T]]) -> None:
-        self._context = context
-        self._work = work
 
-    def __await__(self) -> Generator[Any, Any, T]:
-        steps = self._context.run(lambda: self._work().__await__())
+async def _call(function: Callable[[], Awaitable[T]]) -> T:
+    return await function()
+
+
+class Place:
+    """Where a body stands, as far as locks know: inside of which ones, for which request. Each step begins there.
+
+    Only these variables, not a copy of the whole context: the steps of a body run where the server runs them, and a
+    token of another variable (a pushed context of Flask's, a span) is good in no context but its own.
+    """
+
+    _variables: tuple[ContextVar[Any], ...] = (block._chain, request_id._origin)
+
+    def __init__(self) -> None:
+        self._values = self._current()
+
+    def run(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run one step, which may itself enter and leave further locks."""
+        outside = self._current()
+        self._set(self._values)
         try:
-            waited = self._context.run(next, steps)
-            while True:
-                try:
-                    sent = yield waited
-                except BaseException as error:
-                    waited = self._context.run(_throw, steps, error)
-                else:
-                    waited = self._context.run(_send, steps, sent)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+            return step(*args, **kwargs)
+        finally:
+            self._values = self._current()
+            self._set(outside)
+
+    @types.coroutine
+    def arun(self, step: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+        """Await one step in the caller's task: a task of its own for every chunk would cost more than the chunk."""
+        resume: Callable[[Any], Any] = step.send
+        answer: Any = None
+        while True:
+            try:
+                awaited = self.run(resume, answer)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            try:
+                resume, answer = step.send, (yield awaited)
+            except BaseException as error:  # a cancellation: the step's, not ours
+                resume, answer = step.throw, error
+
+    def _current(self) -> list[Any]:
+        return [variable.get() for variable in self._variables]
+
+    def _set(self, values: list[Any]) -> None:
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.set(value)
 
 
-def _send(steps: Generator[Any, Any, T], value: Any) -> Any:
-    # The iterator behind an __await__ need not be a generator: a future's has no send before it is asked for a value.
-    return next(steps) if value is None else steps.send(value)
+_closing: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
 
 
-def _throw(steps: Generator[Any, Any, T], error: BaseException) -> Any:
-    return steps.throw(error)
+def spawn(close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Close in a task of the running loop, for a caller that cannot wait."""
+    task = asyncio.get_running_loop().create_task(close())
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)

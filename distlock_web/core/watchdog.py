@@ -59,7 +59,8 @@ class Tended:
         return self.hold.claim.expire / 3
 
     def schedule(self) -> None:
-        self.due = min(now() + self.period, self.hold.deadline) if self.renew else self.hold.deadline
+        # Counted from its end: a lease that is tended only when most of it is over is due at once.
+        self.due = self.hold.deadline - 2 * self.period if self.renew else self.hold.deadline
 
 
 class Watchdog:
@@ -83,6 +84,16 @@ class Watchdog:
     def remove(self, tended: Sequence[Tended]) -> None:
         with self._changed:
             self._tended.difference_update(tended)
+
+    def look(self, tended: Sequence[Tended]) -> None:
+        """Look at these at once. It may be called while garbage is collected: it waits for nobody."""
+        if self._changed.acquire(blocking=False):
+            try:
+                for item in tended:
+                    item.due = 0.0
+                self._changed.notify()
+            finally:
+                self._changed.release()
 
     def _run(self) -> None:
         idle_since = now()
@@ -187,17 +198,24 @@ def tend(block: Block) -> None:
 
 
 def watch(block: Block, tended: Sequence[Tended]) -> None:
+    if not tended:  # a call that was let through without its lock
+        return
     watchdog = _watchdog
     block.stop_renewing = lambda: watchdog.remove(tended)
     watchdog.add(tended)
 
 
-def carry(block: Block, longest: float, *, alive: Callable[[], bool], gone: Callable[[], None]) -> None:
-    """Renew the block's holds from now on, for at most ``longest`` seconds, while ``alive``; then call ``gone``."""
+def carry(block: Block, longest: float, *, alive: Callable[[], bool], gone: Callable[[], None]) -> Callable[[], None]:
+    """Renew the block's holds from now on, for at most ``longest`` seconds, while ``alive``; then call ``gone``.
+
+    What it returns makes the watchdog look at once whether they are alive.
+    """
     if block.stop_renewing is not None:
         block.stop_renewing()
     until = now() + longest
-    watch(block, [Tended(hold, True, until, alive, gone) for hold in block.holds])
+    tended = [Tended(hold, True, until, alive, gone) for hold in block.holds]
+    watch(block, tended)
+    return partial(_watchdog.look, tended)
 
 
 @contextmanager

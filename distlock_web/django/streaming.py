@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from asgiref.sync import async_to_sync
 from django.http import StreamingHttpResponse
 
-from ..core.carry import Carried
+from ..core.carry import Carried, CarriedAsyncBody, CarriedBody, spawn
 from ..core.decorator import Guard
+from ..core.runtime import in_event_loop
 
 
 def carry_response(result: Any, guard: Guard, carry: Callable[[object], Carried]) -> StreamingHttpResponse | None:
@@ -16,10 +18,28 @@ def carry_response(result: Any, guard: Guard, carry: Callable[[object], Carried]
     if not isinstance(result, StreamingHttpResponse):
         return None
     carried = carry(result)
+    response: Any = result
     # Django calls these when the response is closed: after the last byte, and when the client has gone.
-    closers: list[Callable[[], None]] = result._resource_closers  # type: ignore[attr-defined]
-    closers.append(carried.close)
-    if getattr(result, "file_to_stream", None) is None:  # a plain file is left to the server's own way (sendfile)
-        body: Any = result.streaming_content
-        result.streaming_content = carried.aiterate(body) if result.is_async else carried.iterate(body)
+    closers: list[Callable[[], None]] = response._resource_closers
+    if getattr(response, "file_to_stream", None) is not None:  # a plain file is left to the server's way (sendfile)
+        closers.append(carried.close)
+        return result
+    own, closers[:] = tuple(closers), []
+    if response.is_async:
+        body = CarriedAsyncBody(carried, response._iterator, *own)
+        response.streaming_content = body
+        closers.append(lambda: _close(body, carried))
+    else:
+        response.streaming_content = CarriedBody(carried, response._iterator, *own)  # it has a close, so Django adds it
     return result
+
+
+def _close(body: CarriedAsyncBody[Any], carried: Carried) -> None:
+    """Close an asynchronous body, which Django leaves to the garbage collector, and then give the lock back."""
+    if not body.begun:
+        carried.close()
+    elif in_event_loop():
+        spawn(body.aclose)
+    else:
+        # In the loop that the body runs in: Django closes a response from a thread that this loop has started.
+        async_to_sync(body.aclose)()

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from flask import Response, current_app, has_request_context, request
+from flask import current_app, has_request_context, request
+from werkzeug.wrappers import Response
 
-from ..core.carry import Carried
+from ..core.carry import Carried, CarriedBody
 from ..core.decorator import Guard
 
 
 def carry_response(result: Any, guard: Guard, carry: Callable[[object], Carried]) -> Response | None:
     """The carrier (see ``core.lifetime``) of streamed responses, and of the generators that Flask makes them of."""
     if not isinstance(result, Response):
-        body = result[0] if isinstance(result, tuple) else result
-        if not isinstance(body, Iterator) or not _is_view(guard):
+        content = result[0] if isinstance(result, tuple) and result else result
+        if not isinstance(content, (Iterator, Response)) or not _is_view(guard):
             return None
         result = current_app.make_response(result)
     if not result.is_streamed:
         return None
     carried = carry(result)
     response: Response = result
-    response.response = carried.iterate(response.response)  # type: ignore[assignment]  # an iterable of what it was
-    response.call_on_close(carried.close)
+    chunks: Any = response.response
+    closers = [chunks.close] if hasattr(chunks, "close") else []
+    response.response = CarriedBody(carried, iter(chunks), *closers)  # which is closed with the response
     return response
 
 
