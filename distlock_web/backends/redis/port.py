@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from ...core.backend import Busy, Claim, Granted, HeldLock, Loss
+from ...core.errors import BackendUnavailable
 from ...core.runtime import Runtime, now
 from .listener import Listener
 from .scripts import ATTACH, DETACH, EXTEND, INSPECT, NAMES, RELEASE, REVOKE, TAKE, WITHDRAW, Keys, Script, lock_keys
@@ -43,7 +44,12 @@ class RedisPort:
         if isinstance(answer, Granted):
             return answer
         # The subscription comes before the place in the queue: nobody may be woken who does not hear.
-        await listener.listen(self.runtime)
+        try:
+            await listener.listen(self.runtime)
+        except BackendUnavailable:
+            # The store has just answered: only the listening fails (killed, no more clients). Who cannot be woken is
+            # passed over and keeps its place: it sleeps as long as the lease, or until the listener is back.
+            pass
         return await self._take(claim, queue=True)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
