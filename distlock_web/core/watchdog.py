@@ -29,6 +29,8 @@ logger = logging.getLogger("distlock_web")
 
 #: Seconds that the idle thread stays before it ends: starting one costs more than a sleep.
 LINGER = 1.0
+#: Seconds that it sleeps at a time: a release does not wake it, and the last of a lease of an hour has to be noticed.
+NAP = 5.0
 #: Leases in one request: the server runs a script alone, so one must not be long.
 BATCH = 500
 
@@ -107,7 +109,7 @@ class Watchdog:
                     return
                 self._next = min((item.due for item in self._tended), default=idle_since + LINGER)
                 if self._next > moment:
-                    self._changed.wait(self._next - moment)
+                    self._changed.wait(min(self._next - moment, NAP))
                 # Whoever is due within half a period comes along: a thousand leases make a few requests.
                 moment = now()
                 due = [
