@@ -1,0 +1,147 @@
+"""The listening thread: it comes with the first wait, goes with the last, and its loss costs one lease at most."""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import random
+import threading
+import time
+import weakref
+
+import pytest
+import redis
+
+from distlock_web import Lease, lock
+from distlock_web.backends.redis import listener as listener_module
+from distlock_web.backends.redis.listener import Listener
+from distlock_web.core import watchdog
+from distlock_web.core.runtime import now
+from distlock_web.testing.faults import eventually
+
+from .conftest import KEY, left_behind
+
+LISTENER, WATCHDOG = "distlock-listener", "distlock-watchdog"
+
+
+def threads(name: str) -> int:
+    return sum(thread.name == name for thread in threading.enumerate())
+
+
+def stranger(**options: object) -> Lease:
+    return contextvars.Context().run(lock(KEY, **{"expire": 30.0, **options}).acquire)  # type: ignore[arg-type]
+
+
+def contend() -> float:
+    """One waits for the other; the seconds from the release to the second one's lease."""
+    first = stranger()
+    second: list[tuple[float, Lease]] = []
+
+    def wait() -> None:
+        lease = stranger(wait=60)
+        second.append((now(), lease))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.05)
+    released = now()
+    first.release()
+    waiting.join()
+    at, lease = second[0]
+    lease.release()
+    return at - released
+
+
+def test_the_listener_ends_with_the_last_wait(
+    redis_store: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener_module, "LINGER", 0.1)
+    monkeypatch.setattr(listener_module, "SILENCE", 0.1)
+    stranger(wait=5).release()
+    assert threads(LISTENER) == 0, "a free lock needs nobody to listen"
+    contend()
+    assert threads(LISTENER) == 1
+    eventually(lambda: threads(LISTENER) == 0, "the listener ends")
+    eventually(lambda: client.pubsub_channels("distlock:*") == [], "its connection is closed")
+    contend()
+    assert threads(LISTENER) == 1, "a new wait has a new one"
+
+
+def test_a_listener_that_ends_does_not_disturb_its_successor(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its decision to end and its end the next one may have started, and be subscribed."""
+    decided, go_on = threading.Event(), threading.Event()
+    idle = Listener._idle
+
+    def slow_end(self: Listener) -> bool:
+        over = idle(self)
+        if over and not decided.is_set():
+            decided.set()
+            go_on.wait()
+        return over
+
+    monkeypatch.setattr(Listener, "_idle", slow_end)
+    monkeypatch.setattr(listener_module, "LINGER", 0.05)
+    monkeypatch.setattr(listener_module, "SILENCE", 0.05)
+    contend()
+    assert decided.wait(10)
+    monkeypatch.setattr(listener_module, "LINGER", 60.0)
+    contend()
+    assert threads(LISTENER) == 2
+    go_on.set()
+    eventually(lambda: threads(LISTENER) == 1, "the first one has ended")
+    assert contend() < 10
+    assert threads(LISTENER) == 1
+
+
+def test_the_watchdog_ends_with_the_last_lease(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "LINGER", 0.1)
+    monkeypatch.setattr(watchdog, "NAP", 0.1)
+    eventually(lambda: threads(WATCHDOG) == 0, "an earlier test's watchdog ends")
+    stranger().release()
+    assert threads(WATCHDOG) == 0, "a lease that is not renewed needs none"
+    leases = [stranger(prefix=f"{number}:", renew=True) for number in range(20)]
+    assert threads(WATCHDOG) == 1
+    for lease in leases:
+        lease.release()
+    eventually(lambda: threads(WATCHDOG) == 0, "the watchdog ends")
+
+
+def test_leases_and_their_locks_are_garbage_when_they_are_over(redis_store: str) -> None:
+    first = stranger(renew=True)
+    over = weakref.ref(first)
+    first.release()
+    del first
+    gc.collect()
+    assert over() is None
+
+
+@pytest.mark.slow
+def test_1000_acquisitions_and_1000_kills_of_the_listening_connection(
+    redis_store: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the wait, during it, at the hand-over: none waits longer than one lease."""
+    monkeypatch.setattr(listener_module, "PAUSE", 0.001)  # or most of the time there would be nothing to kill
+    expire, goal = 2.0, 1000
+    waits: list[float] = []
+    counter, kills = [0], [0]
+
+    def contender() -> None:
+        dice = random.Random()
+        while len(waits) < goal or kills[0] < goal:
+            begun = now()
+            with lock(KEY, expire=expire, wait=60):
+                waits.append(now() - begun)
+                seen = counter[0]
+                time.sleep(dice.random() * 0.002)
+                counter[0] = seen + 1
+            time.sleep(dice.random() * 0.002)
+
+    contenders = [threading.Thread(target=contextvars.Context().run, args=(contender,)) for _ in range(3)]
+    for thread in contenders:
+        thread.start()
+    while any(thread.is_alive() for thread in contenders):
+        kills[0] += client.client_kill_filter(_type="pubsub", skipme=True)
+        time.sleep(random.random() * 0.003)
+    assert counter == [len(waits)]
+    assert max(waits) < expire + 1.0
+    assert left_behind(client) == {}
