@@ -242,8 +242,7 @@ def _wrap(function: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
                 if guard.owner is None:
                     result = function(*args, **kwargs)
                 else:
-                    with guard.owner.around(lease, guard.database):
-                        result = function(*args, **kwargs)
+                    result = guard.owner.run(partial(function, *args, **kwargs), lease, guard.database)
                 _refuse_coroutine(result, guard)
                 response = guard.carried(result, lease) if carriers else None
             except BaseException as error:

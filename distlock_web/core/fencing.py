@@ -10,27 +10,58 @@ from .lease import Lease
 #: The header in which a service tells another under which fence it asks.
 HEADER = "Lock-Fence"
 
+_LARGEST = 2**63 - 1  # a database's BIGINT
+
 
 def fence_of(lease: Lease | int) -> int:
-    """The number to check against. ``LeaseLost`` for a lease that is gone, ``ConfigurationError`` if it has none."""
+    """The number to check against: a lease's ``fence``, or a number from elsewhere, such as ``lease.fences[name]``.
+
+    Raises ``LeaseLost`` for a lease that is gone, ``ConfigurationError`` if there is no fence or more than one.
+    """
     if isinstance(lease, int) and not isinstance(lease, bool):
         return lease
     if not isinstance(lease, Lease):
         raise ConfigurationError(f"A fence comes from a lease or is a number, not {lease!r}.")
     lease.raise_if_lost()
-    if lease.fence is None:
-        raise ConfigurationError(f"The lock {lease.name!r} gives no fence: its store has none, or it was not taken.")
-    return lease.fence
+    fence = lease.fence
+    if fence is None:
+        why = f"its store, {lease.spec.store.alias!r}, has no fences" if lease.guarded else "it was not taken"
+        raise ConfigurationError(f"The lock {', '.join(lease.spec.names)} gives no fence: {why}.")
+    return fence
 
 
-def fence_headers(lease: Lease) -> dict[str, str]:
+def fence_headers(lease: Lease | int) -> dict[str, str]:
     """Headers of a request to a service that checks the fence: ``requests.post(url, headers=fence_headers(lease))``."""
     return {HEADER: str(fence_of(lease))}
 
 
 def read_fence(headers: Mapping[str, str]) -> int:
-    """The fence that a request came with, for ``guarded_get``. Raises ``StaleFence`` if there is none, or no number."""
+    """The fence that a request came with, for ``guarded_get``: ``read_fence(request.headers)``.
+
+    Raises ``StaleFence`` if there is none, or no number. Whoever can send requests can send any number: a fence keeps
+    order among services that trust each other, it is no permission.
+    """
     text = headers.get(HEADER, "")
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise StaleFence(f"The request has no {HEADER}, or it is no number: nobody knows under which lock it was sent.")
-    return int(text)
+    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _LARGEST:
+        return int(text)
+    raise StaleFence(f"The request has no {HEADER}, or it is no number: nobody knows under which lock it was sent.")
+
+
+def late(row: str, fence: int, found: int | None) -> StaleFence:
+    """What to say of a row that does not bear the fence. ``found``: the one it bears; None: there is no such row."""
+    if found is None:
+        return StaleFence(f"{row} is gone: somebody deleted it while the holder with the fence {fence} worked on it.")
+    if found > fence:
+        return StaleFence(f"{row}: a newer holder, with the fence {found}, works on it; this one's is {fence}.")
+    return StaleFence(
+        f"{row} bears the fence {found}, not {fence}: it was not read with guarded_get under this lock, so that nobody "
+        f"knows how old what was read is."
+    )
+
+
+def unstamped(table: str, fence: int) -> StaleFence:
+    """What to say where no row bears the fence."""
+    return StaleFence(
+        f"No row of {table} that matches bears the fence {fence}: a newer holder has stamped it, or it was not read "
+        f"with guarded_get under this lock."
+    )

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from .errors import ConfigurationError, OpenTransactionWarning
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from .decorator import Guard
     from .lease import Lease
 
+R = TypeVar("R")
 Until: TypeAlias = Literal["return", "commit"]
 
 
@@ -31,8 +31,11 @@ class TransactionOwner(Protocol):
     def mark(self, function: Callable[..., Any], database: object) -> None:
         """The decorated function takes its transaction over: keep the framework from opening one around it."""
 
-    def around(self, lease: Lease, database: object) -> AbstractContextManager[object]:
-        """A transaction for one call: at its end the lease is extended, then committed; an error rolls back.
+    def here(self) -> bool:
+        """Whether the running code can mean it. Asked for each call where several own the same ``database=``."""
+
+    def run(self, call: Callable[[], R], lease: Lease, database: object) -> R:
+        """Make the call in a transaction: at its end the lease is extended, then committed; an error rolls back.
 
         Raises ``ConfigurationError`` if a transaction is open already: its commit would come after the lock is gone.
         """
@@ -53,14 +56,35 @@ open_transactions: list[Callable[[], str | None]] = []
 
 def transaction_owner(database: object, function: str) -> TransactionOwner:
     """Who opens the transaction of ``until="commit"``. Raises ``ConfigurationError`` if nobody can."""
-    for owner in transaction_owners:
-        if owner.owns(database):
-            return owner
+    owners = [owner for owner in transaction_owners if owner.owns(database)]
+    if owners:
+        return owners[0] if len(owners) == 1 else _FirstHere(owners)
     raise ConfigurationError(
         f'{function}: until="commit" needs to know the transaction. Django: put "distlock_web.django" into '
         f"INSTALLED_APPS (database= names an alias). SQLAlchemy: import distlock_web.sqlalchemy and give "
         f"database=session; with Flask-SQLAlchemy and distlock_web.flask it may be left out."
     )
+
+
+class _FirstHere:
+    """Django and Flask-SQLAlchemy in one process: which of them a left out ``database=`` means is known per call."""
+
+    def __init__(self, owners: list[TransactionOwner]) -> None:
+        self._owners = owners
+
+    def owns(self, database: object) -> bool:
+        return True
+
+    def mark(self, function: Callable[..., Any], database: object) -> None:
+        for owner in self._owners:
+            owner.mark(function, database)
+
+    def here(self) -> bool:
+        return True
+
+    def run(self, call: Callable[[], R], lease: Lease, database: object) -> R:
+        owner = next((owner for owner in self._owners if owner.here()), self._owners[-1])
+        return owner.run(call, lease, database)
 
 
 def warn_if_in_transaction(what: str) -> bool:

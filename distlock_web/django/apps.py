@@ -13,6 +13,12 @@ from .stores import configure_from_settings
 from .streaming import carry_response
 from .transactions import DjangoTransactions, open_transaction
 
+# Now, not in ready(): other apps' models are imported before any app is ready, and with them functions that are locked.
+lifetime.transaction_owners.append(DjangoTransactions())
+lifetime.open_transactions.append(open_transaction)
+lifetime.carriers.append(carry_response)
+coroutine_tests.append(is_async_view)
+
 
 class DistLockConfig(AppConfig):
     name = "distlock_web.django"
@@ -23,11 +29,7 @@ class DistLockConfig(AppConfig):
     def ready(self) -> None:
         from . import checks  # noqa: F401 - registers the system checks
 
-        coroutine_tests.append(is_async_view)
         configure_from_settings()
-        lifetime.transaction_owners.append(DjangoTransactions())
-        lifetime.open_transactions.append(open_transaction)
-        lifetime.carriers.append(carry_response)
         setting_changed.connect(_setting_changed, dispatch_uid="distlock_web")
 
 

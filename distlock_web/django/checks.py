@@ -9,6 +9,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core import checks, mail
+from django.db import connections
 from django.utils.module_loading import import_string
 
 from ..core.errors import ConfigurationError
@@ -17,6 +18,7 @@ from ..core.request_id import DEFAULT_HEADER
 from . import stores
 from .guarded import SKIP_REMEDY, guarded_views, name_of, skips
 from .middleware import RequestIDMiddleware
+from .transactions import aliases
 
 EXAMPLE = 'DISTLOCK = {"default": {"BACKEND": "redis", "LOCATION": "redis://127.0.0.1:6379/0"}}'
 
@@ -113,3 +115,43 @@ def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
         where = f"The view {name_of(view)} at {route!r}"
         found.append(checks.Error(f"{where}: {message}", hint=hint, id=ident))
     return found
+
+
+@checks.register(checks.Tags.urls)
+def check_transactions(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Under ``ATOMIC_REQUESTS`` the commit comes after the decorated view: after its lock, unless that waits for it."""
+    if not getattr(settings, "ROOT_URLCONF", None):
+        return []
+    atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
+    found: list[checks.CheckMessage] = []
+    for route, view, guard in guarded_views():
+        around = atomic - getattr(view, "_non_atomic_requests", set())
+        if not around or guard.asynchronous:  # Django itself refuses ATOMIC_REQUESTS on an async view
+            continue
+        owned = set(aliases(guard.database)) if guard.until == "commit" else set()
+        where = f"The view {name_of(view)} at {route!r}"
+        if owned & around:
+            found.append(
+                checks.Error(
+                    f'{where}: its until="commit" finds the transaction of ATOMIC_REQUESTS open, and is refused.',
+                    hint="Put distributed_lockable outermost: above @api_view, on a class-based view's dispatch "
+                    '(method_decorator(..., name="dispatch")).',
+                    id="distlock_web.E005",
+                )
+            )
+        else:
+            known = ", ".join(map(repr, sorted(around)))
+            found.append(
+                checks.Warning(
+                    f"{where}: ATOMIC_REQUESTS commits on {known} after the lock is given back, so that the next "
+                    f"holder does not see the changes yet.",
+                    hint=f'Say until="commit" and database={_database(owned | around)} in the decorator; or, if the '
+                    f"view changes nothing there, put @transaction.non_atomic_requests on it.",
+                    id="distlock_web.W004",
+                )
+            )
+    return found
+
+
+def _database(names: set[str]) -> str:
+    return repr(sorted(names) if len(names) > 1 else min(names))

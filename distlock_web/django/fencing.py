@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from django.db import DatabaseError, models, router, transaction
+from asgiref.sync import sync_to_async
+from django.db import connections, models, transaction
 
-from ..core.errors import ConfigurationError, StaleFence
-from ..core.fencing import fence_of
+from ..core.errors import ConfigurationError
+from ..core.fencing import fence_of, late, unstamped
 from ..core.lease import Lease
 
 M = TypeVar("M", bound="FencedModel")
 
 
 class FencedQuerySet(models.QuerySet[M]):
-    """Queries that take part in fencing. ``lease`` is the lease, or the number of a fence from elsewhere."""
+    """Queries that take part in fencing. ``lease`` is the lease, or the number of a fence from elsewhere.
+
+    A model with a manager of its own: ``objects = MyManager.from_queryset(FencedQuerySet)()``.
+    """
 
     def guarded_get(self, lease: Lease | int, **lookup: Any) -> M:
         """The one object that matches, stamped with the fence and then read, in one transaction.
@@ -29,27 +33,49 @@ class FencedQuerySet(models.QuerySet[M]):
         ``get`` does.
         """
         fence = fence_of(lease)
-        rows = self.filter(**lookup)
-        with transaction.atomic(using=router.db_for_write(self.model)):
-            rows = rows.using(router.db_for_write(self.model))
-            if not rows.filter(fence__lte=fence).update(fence=fence):
-                found = rows.get()  # DoesNotExist: there is no such row at all
-                raise stale(found, fence)
-            found = rows.get()
+        rows = _for_writing(self.filter(**lookup))
+        # Found first, by its key: a filter over a join would make the fence's condition part of a subquery, which
+        # PostgreSQL does not look at again after it has waited for a newer holder's commit.
+        pk = lookup["pk"] if "pk" in lookup else rows.values_list("pk", flat=True).get()
+        with transaction.atomic(using=rows.db):
+            _fenced_table(self.model, rows.db).filter(pk=pk, fence__lte=fence).update(fence=fence)
+            if connections[rows.db].vendor == "mysql":
+                # An UPDATE to the same fence leaves InnoDB's row as it is; a plain read may then be an older snapshot.
+                rows = rows.select_for_update()
+            found: M = rows.get(pk=pk)
             if found.fence != fence:
-                raise stale(found, fence)
+                raise late(f"{self.model._meta.label} {pk}", fence, found.fence)
         return found
 
     def guarded_update(self, lease: Lease | int, **values: Any) -> int:
-        """Update the rows that bear exactly this fence, in one statement; how many that were.
+        """Update the rows that bear exactly this fence, in one UPDATE; how many that were.
 
-        Raises ``StaleFence`` if that is none, for then a newer holder has them (or ``guarded_get`` was left out).
+        Raises ``StaleFence`` if that is none: a newer holder has them, or ``guarded_get`` was left out.
         """
         fence = fence_of(lease)
-        updated = self.filter(fence=fence).update(**values)
+        owner = _fence_owner(self.model)
+        if owner is not self.model:
+            raise ConfigurationError(
+                f"{self.model._meta.label}: the fence is in the table of {owner._meta.label}, so that one UPDATE "
+                f"cannot check it. Change the objects that guarded_get gives, and guarded_save them."
+            )
+        rows: models.QuerySet[Any] = _for_writing(self.filter(fence=fence))
+        if rows.query.count_active_tables() > 1:
+            # As above: only a condition on the row itself is looked at again.
+            keys = list(rows.values_list("pk", flat=True))
+            rows = _fenced_table(self.model, rows.db).filter(pk__in=keys, fence=fence)
+        updated = rows.update(**values)
         if not updated:
-            raise StaleFence(f"No row of {self.model._meta.label} bears the fence {fence}: a newer holder has written.")
+            raise unstamped(self.model._meta.label, fence)
         return updated
+
+    async def aguarded_get(self, lease: Lease | int, **lookup: Any) -> M:
+        """The asyncio twin of :meth:`guarded_get`."""
+        return await sync_to_async(self.guarded_get)(lease, **lookup)
+
+    async def aguarded_update(self, lease: Lease | int, **values: Any) -> int:
+        """The asyncio twin of :meth:`guarded_update`."""
+        return await sync_to_async(self.guarded_update)(lease, **values)
 
 
 class FencedModel(models.Model):
@@ -62,36 +88,52 @@ class FencedModel(models.Model):
     class Meta:
         abstract = True
 
-    def guarded_save(self, lease: Lease | int, **kwargs: Any) -> None:
-        """``save()``, in one UPDATE that only the holder with this fence can succeed with.
+    def guarded_save(self, lease: Lease | int, *, update_fields: Any = None, **kwargs: Any) -> None:
+        """``save()``, whose UPDATE only the holder with this fence can succeed with.
 
-        Read the object with ``guarded_get`` first. Raises ``StaleFence`` if a newer holder has stamped the row since.
-        Signals, ``auto_now`` and ``update_fields`` work as ever.
+        Read the object with ``guarded_get`` first. Raises ``StaleFence`` if a newer holder has stamped the row since; a
+        transaction around it can then only be rolled back. Signals, ``auto_now`` and ``update_fields`` work as ever.
         """
         if self._state.adding:
             raise ConfigurationError(f"{self._meta.label}: guarded_save is for rows that guarded_get has read.")
+        if update_fields is not None:
+            update_fields = {*update_fields, "fence"}  # else the fence's own table might have nothing to update
         self._required_fence = self.fence = fence_of(lease)
         try:
-            with transaction.atomic(using=kwargs.get("using") or self._state.db, savepoint=True):
-                self.save(force_update=True, **kwargs)
-        except DatabaseError as error:
-            if self._has_fence(lease):
-                raise
-            raise stale(self, fence_of(lease)) from error
+            self.save(force_update=update_fields is None, update_fields=update_fields, **kwargs)
         finally:
             del self._required_fence
 
-    def _has_fence(self, lease: Lease | int) -> bool:
-        rows = type(self)._base_manager.using(self._state.db).filter(pk=self.pk, fence=fence_of(lease))
-        return rows.exists()
+    async def aguarded_save(self, lease: Lease | int, *, update_fields: Any = None, **kwargs: Any) -> None:
+        """The asyncio twin of :meth:`guarded_save`."""
+        await sync_to_async(self.guarded_save)(lease, update_fields=update_fields, **kwargs)
 
-    def _do_update(self, base_qs: Any, *args: Any, **kwargs: Any) -> Any:
-        # Where save() makes its UPDATE: one more condition. (Positional arguments after this differ between releases.)
-        required = getattr(self, "_required_fence", None)
-        if required is not None and base_qs.model is self._meta.get_field("fence").model:
-            base_qs = base_qs.filter(fence=required)
-        return super()._do_update(base_qs, *args, **kwargs)
+    def _do_update(self, base_qs: Any, using: Any, pk_val: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+        # Where save() makes its UPDATE of one table. (What comes in args differs between releases of Django.)
+        if base_qs.model is not _fence_owner(type(self)):
+            return super()._do_update(base_qs, using, pk_val, values, *args, **kwargs)
+        required: int | None = getattr(self, "_required_fence", None)
+        if required is None:
+            # A plain save() must not write the fence back that it has read: it would let an older holder in again.
+            values = [value for value in values if value[0].name != "fence"]
+            return super()._do_update(base_qs, using, pk_val, values, *args, **kwargs)
+        updated = super()._do_update(base_qs.filter(fence=required), using, pk_val, values, *args, **kwargs)
+        if not updated:
+            row = base_qs.filter(pk=pk_val).values_list("fence", flat=True).first()
+            raise late(f"{self._meta.label} {pk_val}", required, row)
+        return updated
 
 
-def stale(row: models.Model, fence: int) -> StaleFence:
-    return StaleFence(f"{row._meta.label} {row.pk}: a newer holder than the one with the fence {fence} works on it.")
+def _fence_owner(model: type[models.Model]) -> type[models.Model]:
+    """The model whose table has the fence: a parent's, under multi-table inheritance."""
+    return model._meta.get_field("fence").model
+
+
+def _for_writing(rows: FencedQuerySet[M]) -> FencedQuerySet[M]:
+    """On the database that is written to: a replica may not have the newest fence."""
+    rows._for_write = True  # type: ignore[attr-defined]
+    return rows
+
+
+def _fenced_table(model: type[models.Model], alias: str) -> models.QuerySet[Any]:
+    return _fence_owner(model)._base_manager.using(alias)

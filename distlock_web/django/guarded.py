@@ -32,7 +32,8 @@ def guards(view: Callback, method: str | None = None) -> list[Guard]:
     carriers: list[Callback | None] = [view]
     if view_class is not None:
         carriers.append(view_class.dispatch)
-        carriers += [getattr(view_class, name, None) for name in _handlers(view, view_class, method)]
+        handlers = [getattr(view_class, name, None) for name in _handlers(view, view_class, method)]
+        carriers += [*handlers, *map(_behind_api_view, handlers)]
     # A dict, for as_view() copies what dispatch carries to the view: the same guard twice.
     return list({guard: None for carrier in carriers if (guard := getattr(carrier, "__distlock__", None)) is not None})
 
@@ -42,6 +43,13 @@ def _handlers(view: Callback, view_class: Any, method: str | None) -> Iterable[s
     if actions is None:
         return view_class.http_method_names if method is None else [method.lower()]
     return actions.values() if method is None else [actions.get(method.lower(), "")]
+
+
+def _behind_api_view(handler: Any) -> Callback | None:
+    """The function under REST framework's ``@api_view``, which keeps it in a closure and copies nothing of it."""
+    if getattr(getattr(handler, "__code__", None), "co_freevars", None) != ("func",):
+        return None
+    return handler.__closure__[0].cell_contents  # type: ignore[no-any-return]
 
 
 def is_async_view(function: Any) -> bool:

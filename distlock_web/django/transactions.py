@@ -1,15 +1,15 @@
 """``until="commit"``: the decorator owns the transaction, so that the lock is given back after the commit.
 
 A plain decorator cannot do that under ``ATOMIC_REQUESTS``: Django opens its transaction around the already decorated
-view. So the view is marked non-atomic for the alias that is taken over, and the order is: lock, BEGIN, view, extend the
-lease, COMMIT, ``on_commit`` hooks, release.
+view. So the view is marked non-atomic for the aliases that are taken over, and the order is: lock, BEGIN, view, extend
+the lease, COMMIT, ``on_commit`` hooks, release.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -17,36 +17,53 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from ..core.errors import ConfigurationError
 from ..core.lease import Lease
 
+R = TypeVar("R")
+
 
 class DjangoTransactions:
-    """The owner of ``until="commit"`` for Django's databases; ``database=`` is an alias, ``"default"`` if left out."""
+    """The owner of ``until="commit"`` for Django's databases; ``database=`` is an alias, or several.
+
+    Left out it is ``"default"``. Several are committed one after the other, as under ``ATOMIC_REQUESTS``.
+    """
 
     def owns(self, database: object) -> bool:
-        return database is None or isinstance(database, str)
+        return bool(aliases(database))
 
     def mark(self, function: Callable[..., Any], database: object) -> None:
-        alias = _alias(database)
-        if alias not in connections.settings:
-            known = ", ".join(map(repr, connections.settings))
-            raise ConfigurationError(f'until="commit": database={alias!r} is no alias in DATABASES (it has: {known}).')
+        for alias in aliases(database):
+            if alias not in connections.settings:
+                known = ", ".join(map(repr, connections.settings))
+                raise ConfigurationError(f'until="commit": database={alias!r} is not in DATABASES, which has {known}.')
         # What transaction.non_atomic_requests sets; a copy, for the function's own opt-outs are the function's.
         own: set[str] = getattr(function, "_non_atomic_requests", set())
-        function._non_atomic_requests = {*own, alias}  # type: ignore[attr-defined]
+        function._non_atomic_requests = {*own, *aliases(database)}  # type: ignore[attr-defined]
 
-    @contextmanager
-    def around(self, lease: Lease, database: object) -> Iterator[None]:
-        alias = _alias(database)
-        connection = transaction.get_connection(alias)
-        _refuse_open(connection, lease)
-        with transaction.atomic(using=alias, durable=True):
-            yield
-            if not connection.needs_rollback:
+    def here(self) -> bool:
+        return True
+
+    def run(self, call: Callable[[], R], lease: Lease, database: object) -> R:
+        names = aliases(database)
+        with ExitStack() as transactions:
+            for alias in names:
+                _refuse_open(transaction.get_connection(alias), lease)
+                transactions.enter_context(transaction.atomic(using=alias, durable=True))
+            result = call()
+            if getattr(result, "exception", False) is True:
+                # REST framework made a response of an exception. It rolls back itself, but only under ATOMIC_REQUESTS.
+                for alias in names:
+                    transaction.set_rollback(True, using=alias)
+            if not all(transaction.get_rollback(using=alias) for alias in names):
                 # Not merely a look at the deadline: the commit has a full lease before it. LeaseLost rolls back.
                 lease.extend()
+        return result
 
 
-def _alias(database: object) -> str:
-    return DEFAULT_DB_ALIAS if database is None else str(database)
+def aliases(database: object) -> tuple[str, ...]:
+    """The aliases that ``database=`` means; none if it means something else, such as an SQLAlchemy session."""
+    if database is None:
+        return (DEFAULT_DB_ALIAS,)
+    several = database if isinstance(database, list | tuple) else (database,)
+    return tuple(several) if all(isinstance(alias, str) for alias in several) else ()
 
 
 def _refuse_open(connection: BaseDatabaseWrapper, lease: Lease) -> None:

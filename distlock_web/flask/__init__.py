@@ -10,7 +10,7 @@ lifetime.carriers.append(carry_response)
 if find_spec("sqlalchemy") is not None:
     from . import transactions
 
-    lifetime.transaction_owners.append(transactions.AppSessionTransactions())
+    lifetime.transaction_owners.insert(0, transactions.AppSessionTransactions())
     lifetime.open_transactions.append(transactions.open_transaction)
     transactions.remember_writes()
 

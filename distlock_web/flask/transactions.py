@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from flask import current_app, has_app_context
 from sqlalchemy import event
@@ -11,6 +12,8 @@ from sqlalchemy.orm import ORMExecuteState, Session, scoped_session
 from ..core.errors import ConfigurationError
 from ..core.lease import Lease
 from ..sqlalchemy.transactions import SessionTransactions
+
+R = TypeVar("R")
 
 _WRITTEN = "distlock_web_written"
 
@@ -21,13 +24,16 @@ class AppSessionTransactions(SessionTransactions):
     def owns(self, database: object) -> bool:
         return database is None
 
-    def around(self, lease: Lease, database: Any) -> Any:
+    def here(self) -> bool:
+        return _app_session() is not None
+
+    def run(self, call: Callable[[], R], lease: Lease, database: Any) -> R:
         session = _app_session()
         if session is None:
             raise ConfigurationError(
                 f'{lease.spec.what}: until="commit" finds no Flask-SQLAlchemy in the app: give database=session.'
             )
-        return super().around(lease, session)
+        return super().run(call, lease, session)
 
 
 def _app_session() -> scoped_session[Session] | None:

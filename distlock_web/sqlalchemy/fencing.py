@@ -10,20 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, CursorResult, inspect, update
-from sqlalchemy.orm import Mapped, Session, declared_attr, mapped_column
+from sqlalchemy import BigInteger, ColumnElement, CursorResult, Table, inspect, update
+from sqlalchemy.orm import Mapped, Mapper, Session, declared_attr, mapped_column, scoped_session
 from sqlalchemy.orm.exc import StaleDataError
-from sqlalchemy.sql.elements import ColumnElement
 
-from ..core.errors import StaleFence
-from ..core.fencing import fence_of
+from ..core.errors import ConfigurationError, StaleFence
+from ..core.fencing import fence_of, late, unstamped
 from ..core.lease import Lease
 
 M = TypeVar("M", bound="Fenced")
+AnySession = Session | scoped_session[Any]
 
 
 class Fenced:
-    """Declarative mixin: adds the column ``fence`` and makes every UPDATE and DELETE of the object ask for it."""
+    """Declarative mixin: adds the column ``fence`` and makes every UPDATE and DELETE of the object ask for it.
+
+    A class with ``__mapper_args__`` of its own merges them: ``return {**super().__mapper_args__, ...}``.
+    """
 
     fence: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0", nullable=False)
 
@@ -32,40 +35,51 @@ class Fenced:
         return {"version_id_col": cls.fence, "version_id_generator": False}
 
 
-def guarded_get(session: Session, entity: type[M], ident: Any, lease: Lease | int) -> M | None:
+def guarded_get(session: AnySession, entity: type[M], ident: Any, lease: Lease | int) -> M | None:
     """The object with this primary key, stamped with the fence and then read; None if there is none.
 
     ``lease`` is the lease, or the number of a fence from elsewhere. Raises ``StaleFence`` if a newer holder has stamped
     the row. Both statements belong to the session's transaction.
     """
     fence = fence_of(lease)
-    columns = inspect(entity).primary_key
+    mapper, table = _mapped(entity)
     values = ident if isinstance(ident, tuple) else (ident,)
-    match = [column == value for column, value in zip(columns, values, strict=True)]
-    _execute(session, entity, [*match, entity.fence <= fence], {"fence": fence})
-    found = session.get(entity, ident, populate_existing=True)
+    row = [column == value for column, value in zip(mapper.primary_key, values, strict=True)]
+    session.flush()  # changes of this object would come after the stamp otherwise, and be read over
+    stamp = update(table).where(*row, table.c.fence <= fence).values(fence=fence)
+    session.execute(stamp, bind_arguments={"mapper": mapper})
+    # An UPDATE to the same fence leaves InnoDB's row as it is; a plain read may then be of an older snapshot.
+    lock = session.get_bind(mapper).dialect.name in ("mysql", "mariadb")
+    found = session.get(entity, ident, populate_existing=True, with_for_update=True if lock else None)
     if found is not None and found.fence != fence:
-        raise StaleFence(
-            f"{entity.__name__} {ident!r}: a newer holder than the one with the fence {fence} works on it."
-        )
+        raise late(f"{entity.__name__} {ident!r}", fence, found.fence)
     return found
 
 
 def guarded_update(
-    session: Session, entity: type[Fenced], lease: Lease | int, *where: ColumnElement[bool], **values: Any
+    session: AnySession, entity: type[Fenced], lease: Lease | int, *where: ColumnElement[bool], **values: Any
 ) -> int:
-    """Update the rows that match and bear exactly this fence, in one statement; how many that were.
+    """Update the rows that match and bear exactly this fence, in one UPDATE; how many that were.
 
-    Raises ``StaleFence`` if that is none, for then a newer holder has them (or ``guarded_get`` was left out).
+    Raises ``StaleFence`` if that is none: a newer holder has them, or ``guarded_get`` was left out. Objects that the
+    session has read keep what they have until they are refreshed.
     """
     fence = fence_of(lease)
-    updated = _execute(session, entity, [*where, entity.fence == fence], values)
-    if not updated:
-        raise StaleFence(f"No row of {entity.__name__} bears the fence {fence}: a newer holder has written.")
-    return updated
+    mapper, table = _mapped(entity)
+    if mapper.local_table is not table:
+        raise ConfigurationError(
+            f"{entity.__name__}: the fence is in the table {table.name!r}, so that one UPDATE cannot check it. Change "
+            f"the objects that guarded_get gives."
+        )
+    statement = update(entity).where(*where, entity.fence == fence).values(**values)
+    result = session.execute(statement.execution_options(synchronize_session=False))
+    assert isinstance(result, CursorResult)  # noqa: S101 - an UPDATE has one
+    if not result.rowcount:
+        raise unstamped(entity.__name__, fence)
+    return result.rowcount
 
 
-def guarded_flush(session: Session) -> None:
+def guarded_flush(session: AnySession) -> None:
     """``session.flush()``; raises ``StaleFence`` where a newer holder has stamped a row that is to be written."""
     with refusing_stale():
         session.flush()
@@ -73,14 +87,20 @@ def guarded_flush(session: Session) -> None:
 
 @contextmanager
 def refusing_stale() -> Iterator[None]:
+    """A flush that finds another fence than the object's says so in our words."""
     try:
         yield
     except StaleDataError as error:
         raise StaleFence(f"A newer holder has stamped a row since it was read here. ({error})") from error
 
 
-def _execute(session: Session, entity: type[Fenced], where: list[ColumnElement[bool]], values: dict[str, Any]) -> int:
-    statement = update(entity).where(*where).values(**values).execution_options(synchronize_session=False)
-    result = session.execute(statement)
-    assert isinstance(result, CursorResult)  # noqa: S101 - an UPDATE has one
-    return result.rowcount
+def _mapped(entity: type[Fenced]) -> tuple[Mapper[Any], Table]:
+    """The class's mapper, and the table that has its fence: a parent's, under joined inheritance."""
+    mapper = inspect(entity)
+    column = mapper.version_id_col
+    if column is None or column.name != "fence":
+        raise ConfigurationError(
+            f"{entity.__name__} has __mapper_args__ that hide those of Fenced, so that nothing would ask for the fence "
+            f"when it is written: return {{**super().__mapper_args__, ...}} from them."
+        )
+    return mapper, column.table

@@ -1,10 +1,9 @@
-"""``until="commit"`` over an SQLAlchemy session: lock, function, extend the lease, COMMIT, release."""
+"""``until="commit"`` over an SQLAlchemy session: lock, function, flush, extend the lease, COMMIT, release."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from sqlalchemy import event
 from sqlalchemy.orm import Session, scoped_session
@@ -12,6 +11,8 @@ from sqlalchemy.orm import Session, scoped_session
 from ..core.errors import ConfigurationError
 from ..core.lease import Lease
 from .fencing import refusing_stale
+
+R = TypeVar("R")
 
 
 class SessionTransactions:
@@ -23,26 +24,30 @@ class SessionTransactions:
     def mark(self, function: Callable[..., Any], database: object) -> None:
         """Nothing opens a transaction around the function but the session itself."""
 
-    @contextmanager
-    def around(self, lease: Lease, database: Any) -> Iterator[None]:
+    def here(self) -> bool:
+        return True
+
+    def run(self, call: Callable[[], R], lease: Lease, database: Any) -> R:
         session: Session = database() if isinstance(database, scoped_session) else database
         if session.in_transaction():
             raise ConfigurationError(
                 f'{lease.spec.what}: until="commit" begins the transaction itself, but the session is in one already '
-                f"(a query before the lock is enough): under it, reads may be older than the lock. End it first: "
-                f"session.rollback() or session.commit()."
+                f"(a query before the lock is enough, in before_request for instance): its reads may be older than the "
+                f"lock. End it before the call: session.commit() or session.rollback()."
             )
 
         def extend(committing: Session) -> None:
             # Every commit, also one of the function's own, has a full lease before it. LeaseLost stops it.
             if not committing.in_nested_transaction():
+                committing.flush()  # what is sent now does not use up the lease of the commit
                 lease.extend()
 
         event.listen(session, "before_commit", extend)
         try:
             with refusing_stale():
-                yield
+                result = call()
                 session.commit()
+                return result
         except BaseException:
             session.rollback()
             raise
