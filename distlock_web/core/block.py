@@ -7,6 +7,7 @@ ended when it ends, wherever that happens; the variable is never reset across co
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -163,6 +164,15 @@ class Block:
 
 _chain: ContextVar[tuple[Block, ...]] = ContextVar("distlock_chain", default=())
 _ending = threading.Lock()
+
+
+def _forked() -> None:
+    global _ending
+    _ending = threading.Lock()  # a thread that stayed in the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _live() -> tuple[Block, ...]:

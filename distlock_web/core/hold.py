@@ -63,6 +63,7 @@ class Hold:
     def state(self) -> State:
         if self._state == "held" or self._state == "unsure":
             if self._generation != Process.generation:
+                self._lock = threading.Lock()  # at the fork a thread that is not here may have held the parent's
                 self.lose("forked")
             elif now() >= self.deadline:
                 self.lose("expired" if self._state == "held" else "unreachable")
