@@ -1,0 +1,113 @@
+"""``python -m benchmarks``: runs the scenarios, shows the tables, writes the files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import redis
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from distlock_web.testing.servers import RedisServer, ServerMissing
+
+from . import handoff, renewal, report, uncontended, view
+from .bars import verdicts
+from .chart import svg
+from .plan import FULL, QUICK, Plan
+from .results import Case
+
+SCENARIOS = {"uncontended": uncontended, "handoff": handoff, "renewal": renewal, "view": view}
+
+ABOUT = """\
+Measures distlock_web beside other locks: all in one run, in turns, on one Redis that is started for it.
+
+scenarios:
+  uncontended   a free lock: one thread on one CPU, 8 threads, 64 asyncio tasks
+  handoff       2, 8 and 32 processes that want one lock
+  renewal       1,000 leases that are renewed
+  view          a Django view under a lock
+"""
+MORE = """\
+examples:
+  python -m benchmarks --quick                        a first look, in about three minutes
+  python -m benchmarks --only uncontended             one scenario in full
+  python -m benchmarks --json run.json --chart run.svg --markdown run.md
+
+A ratio compares a lock with the reference of its table in the same round. Close other programs: what else runs on the
+machine is in the numbers, and most of all in those of the processes that wait for each other. Peers that are not
+installed are left out (pip install --group bench). Exit status: 0, also if a bar was missed.
+"""
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=ABOUT,
+        epilog=MORE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", action="append", choices=SCENARIOS, help="run this scenario; may be given again")
+    parser.add_argument("--quick", action="store_true", help="few and short rounds: for a look, not for a claim")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample, the spreads and the bars")
+    parser.add_argument("--chart", type=Path, metavar="FILE.svg", help="draw the ratios")
+    parser.add_argument("--markdown", type=Path, metavar="FILE.md", help="write the tables, as in docs/benchmarks.md")
+    return parser.parse_args()
+
+
+class Session:
+    """One run, as the scenarios see it (:class:`benchmarks.plan.Bench`)."""
+
+    def __init__(self, server: RedisServer, plan: Plan, progress: Progress) -> None:
+        self.server = server
+        self.plan = plan
+        self._progress = progress
+        self._task = progress.add_task("")
+
+    def begin(self, scenario: str) -> None:
+        self._progress.reset(self._task, total=None, description=scenario)
+
+    def expect(self, steps: int) -> None:
+        self._progress.update(self._task, total=steps)
+        self._progress.refresh()
+
+    def step(self, what: str) -> None:
+        self._progress.update(self._task, advance=1, description=what)
+        self._progress.refresh()
+
+
+def main() -> None:
+    given = arguments()
+    console = Console()
+    # It draws when a step is done, not from a thread of its own, which would be in the measurement.
+    columns = TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
+    cases: list[Case] = []
+    try:
+        with RedisServer() as server:
+            with redis.Redis.from_url(server.url) as client:
+                about = report.machine(client.info("server")["redis_version"], quick=given.quick)
+            with progress:
+                session = Session(server, QUICK if given.quick else FULL, progress)
+                for name in given.only or SCENARIOS:
+                    session.begin(name)
+                    cases += SCENARIOS[name].run(session)
+    except ServerMissing as missing:
+        sys.exit(str(missing))
+    except KeyboardInterrupt:
+        sys.exit("Interrupted: nothing was written.")
+    for case in cases:
+        report.show(console, case)
+    report.show_bars(console, list(verdicts(cases)))
+    if given.json:
+        given.json.write_text(json.dumps(report.as_json(cases, about), indent=1, allow_nan=False) + "\n")
+    if given.markdown:
+        given.markdown.write_text(report.markdown(cases, about))
+    if given.chart:
+        given.chart.write_text(svg(cases))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The bars that the project has set itself, and whether a run clears them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .contenders import OURS
+from .renewal import SmallPool
+from .results import Case, Spread
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A limit for one of our measures, and a second one that would be excellent."""
+
+    case: str
+    measure: str
+    limit: float
+    beyond: float | None = None
+    ratio: bool = False  #: to the case's reference, not in the measure's unit
+    at_least: bool = False
+    contender: str = OURS
+
+    def cleared(self, value: float, limit: float | None) -> bool:
+        if limit is None or math.isnan(value):
+            return False
+        return value >= limit if self.at_least else value <= limit
+
+
+@dataclass(frozen=True)
+class Verdict:
+    bar: Bar
+    found: Spread
+    digits: int
+
+    @property
+    def passed(self) -> bool:
+        return self.bar.cleared(round(self.found.median, self.digits), self.bar.limit)
+
+    @property
+    def beyond(self) -> bool:
+        return self.bar.cleared(round(self.found.median, self.digits), self.bar.beyond)
+
+
+def _crowds(measure: str, limit: float, beyond: float, *sizes: int, ratio: bool, at_least: bool = False) -> list[Bar]:
+    return [Bar(f"{size} waiters", measure, limit, beyond, ratio, at_least) for size in sizes]
+
+
+BARS: Sequence[Bar] = (
+    Bar("1 thread", "time", 1.15, 0.7, ratio=True),
+    Bar("8 threads", "time", 1.2, 0.5, ratio=True),
+    Bar("64 tasks", "time", 1.1, 0.25, ratio=True),
+    *_crowds("sections", 0.97, 1.0, 8, 32, ratio=True, at_least=True),
+    *_crowds("hand-off", 1.5, 0.8, 8, 32, ratio=True),
+    *_crowds("longest", 1.3, 1.1, 8, 32, ratio=True),
+    *_crowds("requests", 4, 3, 2, 8, 32, ratio=False),
+    Bar("no think", "Jain", 0.99, at_least=True),
+    *(
+        Bar("renewal", measure, limit, contender=contender)
+        for contender in (OURS, SmallPool.name)
+        for measure, limit in (("threads", 1), ("requests", 5), ("CPU", 0.1), ("lost", 0))
+    ),
+    Bar("view", "added", 1.3, 1.0, ratio=True),
+)
+
+
+def verdicts(cases: Sequence[Case]) -> Iterator[Verdict]:
+    """One for each bar whose case was run."""
+    by_name = {case.name: case for case in cases}
+    for bar in BARS:
+        case = by_name.get(bar.case)
+        if case is not None and bar.contender in case.samples:
+            measure = next(measure for measure in case.measures if measure.name == bar.measure)
+            found = case.ratio(bar.contender, bar.measure) if bar.ratio else case.spread(bar.contender, bar.measure)
+            yield Verdict(bar, found, 2 if bar.ratio else measure.digits)
