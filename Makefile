@@ -31,7 +31,7 @@ check: $(VENV)/.test $(VENV)/.check
 demo: $(VENV)/.demo
 	SERVE=$(SERVE) $(BIN)/python -m example_project.demo
 
-bench: $(VENV)/.test
+bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
