@@ -119,8 +119,10 @@ class Wire:
             self._waiting += 1
             try:
                 while self._open >= self._address.max_connections:
-                    if self._idle:
+                    try:
                         return self._idle.pop()
+                    except IndexError:  # not asked for beforehand: others take from here without the lock
+                        pass
                     left = until - now()
                     if left <= 0:
                         raise BackendUnavailable(
