@@ -38,11 +38,11 @@ async def warm_up(world: World) -> None:
         pass
 
 
-async def queued(world: World, client: redis.Redis) -> None:
-    """Wait until somebody waits for the lock; asked past the proxy."""
+async def queued(world: World, client: redis.Redis, count: int = 1) -> None:
+    """Wait until so many wait for the lock; asked past the proxy."""
 
     async def seen() -> bool:
-        return client.zcard(f"{{{NAME}}}:queue") == 1
+        return client.zcard(f"{{{NAME}}}:queue") == count
 
     await world.until(seen)
 

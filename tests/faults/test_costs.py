@@ -1,0 +1,148 @@
+"""What each path costs in requests, counted by the server (law 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web import LockBusy, lock
+from distlock_web.testing.colours import World
+
+from .conftest import KEY, NAME, in_both_colours
+from .test_wire import queued, the_lock, warm_up
+
+
+class Meter:
+    """How many requests of ours the server has had since the last look."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._before = self._count()
+
+    def _count(self) -> int:
+        stats = self._client.info("commandstats")
+        return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
+
+    def read(self) -> int:
+        before, self._before = self._before, self._count()
+        return self._before - before
+
+
+async def all_scripts_known(world: World, client: redis.Redis) -> None:
+    """Every script has been sent once by its source, and there is a listener."""
+    await warm_up(world)
+    held = await world.acquire(lock("other", expire=30))
+    with pytest.raises(LockBusy):
+        await world.stranger(lambda: world.acquire(lock("other", expire=30, wait=0.01))).result()
+    await world.extend(held)
+    await world.release(held)
+
+
+@in_both_colours
+async def test_a_free_lock_costs_one_request_and_one_to_give_back(
+    world: World, redis_store: str, client: redis.Redis
+) -> None:
+    await all_scripts_known(world, client)
+    paths: tuple[dict[str, Any], ...] = ({}, {"wait": 60}, {"wait": None}, {"renew": True}, {"hold_for": 0.01})
+    for number, options in enumerate(paths):
+        meter = Meter(client)
+        lease = await world.acquire(the_lock(prefix=f"path{number}:", **options))
+        assert meter.read() == 1
+        await world.release(lease)
+        assert meter.read() == 1
+
+
+@in_both_colours
+async def test_hearing_that_it_is_busy_costs_one(world: World, redis_store: str, client: redis.Redis) -> None:
+    await all_scripts_known(world, client)
+    held = await world.acquire(the_lock())
+    meter = Meter(client)
+    with pytest.raises(LockBusy):
+        await world.stranger(lambda: world.acquire(the_lock())).result()
+    assert meter.read() == 1
+    await world.release(held)
+
+
+@in_both_colours
+async def test_entering_again_costs_nothing(world: World, redis_store: str, client: redis.Redis) -> None:
+    await all_scripts_known(world, client)
+    async with world.inside(the_lock()):
+        meter = Meter(client)
+        async with world.inside(the_lock()), world.inside(the_lock(wait=60)):
+            pass
+        assert meter.read() == 0
+        async with world.inside(the_lock(expire=60)):
+            assert meter.read() == 1, "a longer lease has to be asked for"
+
+
+@in_both_colours
+async def test_a_contended_acquisition_costs_at_most_three(world: World, redis_store: str, client: redis.Redis) -> None:
+    """Join, confirm, and give back: however many wait."""
+    await all_scripts_known(world, client)
+    for crowd in (1, 8):
+        held = await world.acquire(the_lock())
+        meter = Meter(client)
+
+        async def visitor() -> None:
+            async with world.inside(the_lock(wait=60)):
+                pass
+
+        visitors = [world.stranger(visitor) for _ in range(crowd)]
+        await queued(world, client, crowd)
+        assert meter.read() == crowd
+        await world.release(held)
+        for each in visitors:
+            await each.result()
+        assert meter.read() - 1 <= 2 * crowd
+
+
+@in_both_colours
+async def test_a_wait_that_is_over_costs_two(world: World, redis_store: str, client: redis.Redis) -> None:
+    """Join the queue, and leave it."""
+    await all_scripts_known(world, client)
+    held = await world.acquire(the_lock())
+    meter = Meter(client)
+    with pytest.raises(LockBusy):
+        await world.stranger(lambda: world.acquire(the_lock(wait=0.1))).result()
+    assert meter.read() == 2
+    await world.release(held)
+
+
+@in_both_colours
+async def test_waiting_costs_one_request_per_lease_of_the_holder(
+    world: World, redis_store: str, client: redis.Redis
+) -> None:
+    await all_scripts_known(world, client)
+    client.hset(NAME, mapping={"owner": "f" * 40, "fence": 1, "state": "held"})
+    client.pexpire(NAME, 700)
+    meter = Meter(client)
+    waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
+    await queued(world, client)
+    client.pexpire(NAME, 1400)  # the holder renews
+    lease = await waiting.result()
+    assert 3 <= meter.read() <= 4  # joined, asked after the first lease, and after the second, a tick too early perhaps
+    await world.release(lease)
+
+
+@in_both_colours
+async def test_several_keys_cost_one_request_each(world: World, redis_store: str, client: redis.Redis) -> None:
+    await all_scripts_known(world, client)
+    meter = Meter(client)
+    lease = await world.acquire(lock([f"{KEY}:{number}" for number in range(5)], expire=30, wait=60))
+    assert meter.read() == 5
+    await world.extend(lease)
+    assert meter.read() == 1
+    await world.release(lease)
+    assert meter.read() == 5
+
+
+def test_a_forgotten_script_costs_one_more(redis_store: str, client: redis.Redis) -> None:
+    the_lock().acquire().release()
+    client.script_flush()
+    meter = Meter(client)
+    the_lock().acquire().release()
+    assert meter.read() == 4
+    the_lock().acquire().release()
+    assert meter.read() == 2

@@ -1,0 +1,35 @@
+"""Other ways to run: gevent, an event loop for each request, many event loops at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import redis
+
+from .conftest import left_behind
+
+GEVENT = Path(__file__).with_name("under_gevent.py")
+LOOPS = Path(__file__).with_name("loop_per_request.py")
+
+
+def run(script: Path, url: str) -> str:
+    """Run a script in a fresh interpreter in which every warning is an error; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-X", "dev", str(script), url], capture_output=True, text=True, timeout=100
+    )
+    # What a finaliser or a thread raises does not change the exit status, and is printed.
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_gevent(redis_url: str, client: redis.Redis) -> None:
+    assert run(GEVENT, redis_url) == "200 sections by 20 greenlets, the others ran meanwhile\n"
+    assert left_behind(client) == {}
+
+
+def test_an_event_loop_for_each_request_leaves_nothing(redis_url: str, client: redis.Redis) -> None:
+    """As async views under WSGI: asgiref makes a loop for each."""
+    assert run(LOOPS, redis_url) == "50 loops, no connection and no thread left behind\n"
+    assert left_behind(client) == {}
