@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 from typing import Any
 
+import django
 from django.contrib import admin, messages
 from django.contrib.admin.models import DELETION, LogEntry
 from django.core.exceptions import PermissionDenied
@@ -71,8 +71,6 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
             "troubles": troubles,
             "several_stores": _several_stores(),
             "may_release": self.has_release_permission(request),
-            "now": datetime.now(UTC),
-            "opts": self.opts,
         }
         if "fragment" in request.GET:
             request.current_app = self.admin_site.name
@@ -102,7 +100,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
             return HttpResponseRedirect(back)
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
-        context = {"line": line, "back": back, "search": given.get("q", ""), "opts": self.opts}
+        context = {"line": line, "back": back, "search": given.get("q", "")}
         return self._page(request, "release", context, title=_("Release by force?"), subtitle=None)
 
     def _release(self, request: HttpRequest, line: Line) -> None:
@@ -134,7 +132,8 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
 
     def _page(self, request: HttpRequest, template: str, context: dict[str, Any], **more: Any) -> HttpResponse:
         request.current_app = self.admin_site.name
-        everything = {**self.admin_site.each_context(request), **context, **more}
+        own = {"opts": self.opts, "breadcrumbs_are_a_list": django.VERSION >= (6, 1)}
+        everything = {**self.admin_site.each_context(request), **own, **context, **more}
         return TemplateResponse(request, f"admin/distlock_web/heldlock/{template}.html", everything)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.auth.models import Permission, User
 from django.test import AsyncClient, Client
@@ -315,10 +316,10 @@ def test_the_migration_makes_the_permissions_and_no_table(db: None) -> None:
     call_command("makemigrations", "distlock_web", check=True, dry_run=True, verbosity=0)
 
 
-async def test_the_page_under_asgi(memory: None) -> None:
-    admin = await User.objects.acreate_superuser("admin", password="x")
+def test_the_page_under_asgi(memory: None, elsewhere: Any) -> None:
     client = AsyncClient()
-    await client.aforce_login(admin)
-    async with lock("order:7"):
-        page = await client.get(LIST)
+    client.force_login(User.objects.create_superuser("admin", password="x"))
+    elsewhere("order:7")
+    # From outside of a loop the synchronous view runs in this thread, whose database connection is the test's.
+    page = async_to_sync(client.get)(LIST)
     assert "disLock:order:7" in page.content.decode()
