@@ -1,0 +1,477 @@
+"""What ends a streamed body ends its lock, once; each of its steps is inside; what a loss of the lock does to it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import Context, ContextVar
+from typing import Any
+
+import pytest
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.test import AsyncClient, Client, RequestFactory
+from django.urls import path
+
+from distlock_web import LeaseLost, current_lease, current_request_id, distributed_lockable, lock
+from distlock_web.core.listing import revoke
+from distlock_web.core.registry import registry
+from distlock_web.testing.faults import eventually
+from distlock_web.testing.tap import Tap
+
+from .conftest import is_free, the_lock
+
+#: Runs a view to its response, in one of the colours.
+Open = Callable[..., StreamingHttpResponse]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def tap(request: pytest.FixtureRequest, settings: Any) -> Tap:
+    """The default store, empty; what is sent to it is written down."""
+    chosen = {"BACKEND": request.param}
+    if request.param == "redis":
+        chosen["LOCATION"] = request.getfixturevalue("redis_url")
+    settings.DISTLOCK = {"default": chosen}
+    return Tap(registry().store("default"))
+
+
+class Body:
+    """A body that remembers inside of how many blocks each of its steps ran."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.depths: list[int] = []
+        self._error = error
+
+    def note(self) -> None:
+        lease = current_lease()
+        self.depths.append(lease.depth if lease else 0)
+
+    def chunks(self) -> Iterator[bytes]:
+        try:
+            for _ in range(3):
+                with lock("export"):
+                    self.note()
+                yield b"x"
+            if self._error:
+                raise self._error
+        finally:
+            self.note()
+
+    async def achunks(self) -> AsyncIterator[bytes]:
+        try:
+            for _ in range(3):
+                async with lock("export"):
+                    self.note()
+                yield b"x"
+                await asyncio.sleep(0)
+            if self._error:
+                raise self._error
+        finally:
+            await asyncio.sleep(0)
+            self.note()
+
+
+def streaming(body: Any, **options: Any) -> StreamingHttpResponse:
+    """The response of a view under a lock."""
+    view = distributed_lockable(key="export", **{"expire": 60, **options})(lambda request: StreamingHttpResponse(body))
+    response = view(RequestFactory().get("/"))
+    assert current_lease() is None
+    return response  # type: ignore[no-any-return]
+
+
+async def astreaming(body: Any, **options: Any) -> StreamingHttpResponse:
+    async def view(request: HttpRequest) -> StreamingHttpResponse:
+        return StreamingHttpResponse(body)
+
+    view = distributed_lockable(key="export", **{"expire": 60, **options})(view)
+    response = await view(RequestFactory().get("/"))
+    assert current_lease() is None
+    return response
+
+
+def test_the_last_byte_ends_it(tap: Tap) -> None:
+    body = Body()
+    response = streaming(body.chunks())
+    chunks = iter(response)
+    assert [next(chunks) for _ in range(3)] == [b"x"] * 3
+    assert not is_free()
+    assert next(chunks, None) is None
+    assert is_free()
+    assert next(chunks, None) is None  # as an iterator has to be, for ever
+    response.close()
+    assert body.depths == [2, 2, 2, 1]
+    assert tap.calls.count("release") == 1
+
+
+async def test_the_last_byte_ends_it_async(tap: Tap) -> None:
+    body = Body()
+    response = await astreaming(body.achunks())
+    chunks = aiter(response)
+    assert [await anext(chunks) for _ in range(3)] == [b"x"] * 3
+    assert not is_free()
+    assert await anext(chunks, None) is None
+    assert is_free()
+    response.close()
+    assert body.depths == [2, 2, 2, 1]
+    assert tap.calls.count("release") == 1
+
+
+def test_an_error_in_the_body_ends_it(tap: Tap) -> None:
+    body = Body(ValueError("the body's own"))
+    response = streaming(body.chunks())
+    with pytest.raises(ValueError, match="the body's own"):
+        list(response)
+    assert is_free()
+    response.close()
+    assert body.depths[-1] == 1
+    assert tap.calls.count("release") == 1
+
+
+async def test_an_error_in_the_body_ends_it_async(tap: Tap) -> None:
+    body = Body(ValueError("the body's own"))
+    response = await astreaming(body.achunks())
+    with pytest.raises(ValueError, match="the body's own"):
+        [chunk async for chunk in response]
+    assert is_free()
+    response.close()
+    assert body.depths[-1] == 1
+    assert tap.calls.count("release") == 1
+
+
+def test_a_response_that_is_closed_ends_it(tap: Tap) -> None:
+    body = Body()
+    response = streaming(body.chunks())
+    next(iter(response))
+    response.close()
+    assert is_free()
+    assert body.depths == [2, 1]
+    # Counted from the close: one round trip.
+    assert [call for call in tap.calls if call in ("take", "release")] == ["take", "release"]
+
+
+async def test_a_response_that_is_closed_ends_it_async(tap: Tap) -> None:
+    """Django closes a response in a thread, whose loop has to close an asynchronous body."""
+    body = Body()
+    response = await astreaming(body.achunks())
+    await anext(aiter(response))
+    from asgiref.sync import sync_to_async
+
+    await sync_to_async(response.close)()
+    assert is_free()
+    assert body.depths == [2, 1]
+    assert tap.calls.count("release") == 1
+
+
+async def test_a_response_that_is_closed_in_its_loop_ends_it(tap: Tap) -> None:
+    body = Body()
+    response = await astreaming(body.achunks())
+    await anext(aiter(response))
+    response.close()
+    await until(is_free)
+    assert body.depths == [2, 1]
+    assert tap.calls.count("release") == 1
+
+
+@pytest.mark.parametrize("body", [[], [b"x"], iter([b"x"])])
+def test_a_response_that_nobody_reads_ends_with_its_close(tap: Tap, body: Any) -> None:
+    response = streaming(body)
+    assert not is_free()
+    response.close()
+    assert is_free()
+
+
+async def test_a_task_that_is_cancelled_in_the_body_ends_it(tap: Tap) -> None:
+    ended = []
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            yield b"x"
+            await asyncio.Event().wait()
+        finally:
+            ended.append(current_lease() is not None)
+
+    response = await astreaming(endless())
+
+    async def send() -> None:
+        async for _ in response:
+            begun.set()
+
+    begun = asyncio.Event()
+    task = asyncio.create_task(send())
+    await begun.wait()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert is_free()
+    assert ended == [True]
+    assert tap.calls.count("release") == 1
+
+
+def test_a_response_that_is_dropped_ends_it(tap: Tap) -> None:
+    """A middleware that answers something else in its place closes nothing. The lease would live for a minute."""
+    response = streaming(Body().chunks())
+    assert not is_free()
+    del response
+    gc.collect()
+    eventually(is_free, "the lock is free", 10)
+    assert tap.calls.count("release") == 1
+
+
+async def test_a_response_that_is_dropped_ends_it_async(tap: Tap) -> None:
+    response = await astreaming(Body().achunks())
+    assert not is_free()
+    del response
+    gc.collect()
+    await until(is_free)
+    assert tap.calls.count("release") == 1
+
+
+def test_a_body_that_goes_on_in_another_response_keeps_it(tap: Tap) -> None:
+    body = Body()
+    first = streaming(body.chunks())
+    second = StreamingHttpResponse(first._iterator)  # type: ignore[attr-defined]
+    del first
+    gc.collect()
+    chunks = iter(second)
+    next(chunks)
+    registry_has_looked()
+    assert not is_free()
+    assert list(chunks) == [b"x"] * 2
+    assert is_free()
+    assert body.depths == [2, 2, 2, 1]
+
+
+def registry_has_looked() -> None:
+    """The watchdog has gone round once: what it is told of in order, it looks at in order."""
+    context = Context()
+    response = context.run(distributed_lockable(key="other", expire=60)(lambda: StreamingHttpResponse(iter([]))))
+    del response
+    gc.collect()
+    eventually(lambda: len(names()) == 1, "the watchdog has looked", 10)
+
+
+def names() -> list[str]:
+    from distlock_web.core.listing import held
+
+    return [row.lock.name for row in held(registry()).rows]
+
+
+def test_a_lease_that_is_nearly_over_at_the_return_is_renewed_at_once(tap: Tap) -> None:
+    def late(request: HttpRequest) -> HttpResponse:
+        threading.Event().wait(0.9)
+        return StreamingHttpResponse(iter([b"x"]))
+
+    response = distributed_lockable(key="export", expire=1.2)(late)(RequestFactory().get("/"))
+    before = the_lock()
+    threading.Event().wait(1.2)
+    after = the_lock()
+    assert before is not None
+    assert after is not None
+    assert after.fence == before.fence
+    assert list(response) == [b"x"]
+
+
+def test_a_view_inside_a_view_keeps_it_too(tap: Tap) -> None:
+    body = Body()
+    inner = distributed_lockable(key="export", expire=60)(lambda: StreamingHttpResponse(body.chunks()))
+    outer = distributed_lockable(key="export", expire=60)(inner)
+    assert list(outer()) == [b"x"] * 3
+    assert body.depths == [3, 3, 3, 2]
+    assert is_free()
+    assert tap.calls.count("release") == 1
+
+
+def test_a_body_keeps_the_context_of_others(tap: Tap) -> None:
+    """A token of somebody's variable is good in one context only, and a body may have begun before the return."""
+    variable = ContextVar("variable", default="outside")
+
+    def body() -> Iterator[str]:
+        token = variable.set("inside")
+        yield variable.get()
+        variable.reset(token)
+        yield variable.get()
+
+    def view() -> StreamingHttpResponse:
+        chunks = body()
+        next(chunks)
+        return StreamingHttpResponse(chunks)
+
+    assert list(distributed_lockable(key="export")(view)()) == [b"outside"]
+
+
+def test_until_return_ends_it_with_the_view(tap: Tap) -> None:
+    response = streaming(Body().chunks(), until="return")
+    assert is_free()
+    response.close()
+
+
+def test_a_view_that_was_let_through_streams(tap: Tap) -> None:
+    def chunks() -> Iterator[str]:
+        lease = current_lease()
+        yield str(lease is not None and lease.guarded)
+
+    tap.cut()
+    response = streaming(chunks(), on_backend_error="open")
+    tap.mend()
+    assert list(response) == [b"False"]
+    response.close()
+    assert "release" not in tap.calls
+
+
+# Lost in the middle ---------------------------------------------------------------------------------------------------
+
+
+def take_away() -> None:
+    held = the_lock()
+    assert held is not None
+    assert revoke(registry(), "default", held.name, held.fence or 0)
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+def test_a_loss_breaks_the_body(tap: Tap, how: str) -> None:
+    options = {"expire": 0.3} if how == "revoked" else {"expire": 0.3, "renew_for": 0.1}
+    chunks = iter(streaming(itertools.repeat(b"x"), **options))
+    next(chunks)
+    if how == "revoked":
+        take_away()
+    with lock("export", expire=60, wait=10) as second:
+        with pytest.raises(LeaseLost):
+            eventually(lambda: next(chunks) and False, "the loss is known")
+        second.raise_if_lost()
+        assert not is_free()
+    assert tap.calls.count("release") == 1  # the second holder's
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+async def test_a_loss_breaks_the_body_async(tap: Tap, how: str) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x"
+            await asyncio.sleep(0.001)
+
+    options = {"expire": 0.3} if how == "revoked" else {"expire": 0.3, "renew_for": 0.1}
+    chunks = aiter(await astreaming(endless(), **options))
+    await anext(chunks)
+    if how == "revoked":
+        take_away()
+    with pytest.raises(LeaseLost):
+        async with asyncio.timeout(30):
+            async for _ in chunks:
+                pass
+    await until(is_free)
+
+
+def test_a_loss_after_the_last_chunk_is_no_clean_end(tap: Tap) -> None:
+    chunks = iter(streaming(iter([b"x"])))
+    next(chunks)
+    take_away()
+    with pytest.raises(LeaseLost, match="released by force"):
+        next(chunks)
+
+
+@pytest.mark.parametrize("policy", ["warn", "callable"])
+def test_a_loss_as_on_lost_says(tap: Tap, caplog: pytest.LogCaptureFixture, policy: str) -> None:
+    told: list[Any] = []
+    chunks = iter(streaming(iter([b"x"] * 3), expire=0.3, on_lost="warn" if policy == "warn" else told.append))
+    next(chunks)
+    take_away()
+    eventually(lambda: told or policy == "warn", "the callable is told")
+    with caplog.at_level(logging.WARNING, "distlock_web"):
+        assert list(chunks) == [b"x"] * 2
+    assert "released by force" in caplog.text
+    assert [lease.state for lease in told] == ([] if policy == "warn" else ["lost"])
+
+
+async def test_a_loss_cancels_the_task_that_sends(tap: Tap) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.Event().wait()
+
+    async def serve() -> None:
+        async for _ in await astreaming(endless(), expire=0.3, on_lost="cancel"):
+            take_away()
+
+    with pytest.raises(LeaseLost, match="released by force"):
+        await asyncio.wait_for(asyncio.create_task(serve()), 30)
+
+
+def test_nobody_is_told_when_a_closed_response_had_lost_it(tap: Tap, caplog: pytest.LogCaptureFixture) -> None:
+    response = streaming(Body().chunks())
+    next(iter(response))
+    take_away()
+    with caplog.at_level(logging.WARNING, "distlock_web"):
+        response.close()
+    assert "ended without its lock" in caplog.text
+
+
+# Between the view and the server --------------------------------------------------------------------------------------
+
+
+def conditional(request: HttpRequest) -> HttpResponse:
+    response = StreamingHttpResponse(iter([b"x"]))
+    response["Last-Modified"] = "Mon, 01 Jan 2024 00:00:00 GMT"
+    return response
+
+
+def told(request: HttpRequest) -> HttpResponse:
+    def chunks() -> Iterator[str]:
+        yield current_request_id()
+
+    return StreamingHttpResponse(chunks())
+
+
+async def atold(request: HttpRequest) -> HttpResponse:
+    async def chunks() -> AsyncIterator[str]:
+        yield current_request_id()
+
+    return StreamingHttpResponse(chunks())
+
+
+urlpatterns = [
+    path("conditional/", distributed_lockable(key="export", expire=60)(conditional)),
+    path("told/", distributed_lockable(key="export", expire=60)(told)),
+    path("atold/", distributed_lockable(key="export", expire=60)(atold)),
+]
+OURS = "distlock_web.django.middleware.RequestIDMiddleware"
+
+
+@pytest.fixture
+def site(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = [
+        OURS,
+        "django.middleware.http.ConditionalGetMiddleware",
+        "django.middleware.gzip.GZipMiddleware",
+    ]
+
+
+@pytest.mark.usefixtures("site")
+def test_not_modified_drops_the_body(tap: Tap, client: Client) -> None:
+    answer = client.get("/conditional/", headers={"If-Modified-Since": "Tue, 02 Jan 2024 00:00:00 GMT"})
+    assert answer.status_code == 304
+    eventually(is_free, "the lock is free", 10)
+
+
+@pytest.mark.usefixtures("site")
+def test_the_body_is_the_requests_own(tap: Tap, client: Client) -> None:
+    answer = client.get("/told/", headers={"Req-Id": "seven"})
+    assert b"".join(answer) == b"seven"
+    assert is_free()
+
+
+@pytest.mark.usefixtures("site")
+async def test_the_body_is_the_requests_own_async(tap: Tap, async_client: AsyncClient) -> None:
+    answer = await async_client.get("/atold/", headers={"Req-Id": "seven"})
+    assert [chunk async for chunk in answer] == [b"seven"]
+    assert is_free()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait in the loop, which has to do it."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what the store knows sets no event
+            await asyncio.sleep(0.005)
