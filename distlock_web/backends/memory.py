@@ -17,15 +17,15 @@ from ..core.config import StoreConfig, unknown
 from ..core.errors import ConfigurationError
 from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
 
-#: Seconds that a waiter has to confirm a lock that was handed to it; after that it goes to the next.
-CLAIM_WINDOW = 1.0
+#: Seconds that the head of the queue has to notice an expiry, before the next one looks.
+TURN = 1.0
 
 
 @dataclass(slots=True)
 class _Owner:
     token: str
     fence: int
-    state: str  # held, pending, kept, transit
+    state: str  # held, kept, transit
     until: float
     holder: str = ""
     since: float = 0.0
@@ -33,6 +33,7 @@ class _Owner:
 
 @dataclass(slots=True)
 class _Waiter:
+    claim: Claim
     place: int
     until: float
     parker: Parker
@@ -98,8 +99,6 @@ class MemoryPort:
             lock = self._lock(claim.name)
             owner = lock.owner
             if owner is not None and owner.token == claim.token:
-                if owner.state == "pending":
-                    owner.state, owner.holder, owner.since = "held", claim.holder, time.time()
                 owner.until = max(owner.until, since + claim.expire)
                 return Granted(owner.fence, since)
             if owner is None and self._hand_over(lock, claim):
@@ -108,17 +107,17 @@ class MemoryPort:
 
     def _busy(self, lock: _Lock, claim: Claim, wait: float | None, moment: float) -> Busy:
         owner = lock.owner
-        remaining = max(0.001, owner.until - moment) if owner else CLAIM_WINDOW
+        remaining = max(0.001, owner.until - moment) if owner else TURN
         if wait == 0:
             return Busy(remaining, remaining)
         waiter = lock.queue.get(claim.token)
         if waiter is None:
             parker = self._table.parkers.setdefault(claim.token, self.runtime.parker())
-            waiter = lock.queue[claim.token] = _Waiter(time.time_ns() // 1000, 0.0, parker)
-        # The head sleeps as long as the holder's lease, each one behind it a claim window more: an expiry wakes one.
+            waiter = lock.queue[claim.token] = _Waiter(claim, time.time_ns() // 1000, 0.0, parker)
+        # The head sleeps as long as the holder's lease, each one behind it a turn more: an expiry wakes one.
         ahead = sum(other.place < waiter.place for other in lock.queue.values())
-        pause = remaining + ahead * CLAIM_WINDOW
-        waiter.until = moment + pause + CLAIM_WINDOW
+        pause = remaining + ahead * TURN
+        waiter.until = moment + pause + 2 * TURN
         return Busy(pause, remaining, waiter.place)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
@@ -225,17 +224,18 @@ class MemoryPort:
         if taker is not None and head in (None, taker.token):
             lock.queue.pop(taker.token, None)
             self._table.parkers.pop(taker.token, None)
-            self._own(lock, taker.token, "held", moment + taker.expire, taker.holder)
+            self._own(lock, taker, moment)
             return True
         if head is not None:
             waiter = lock.queue.pop(head)
-            self._own(lock, head, "pending", moment + CLAIM_WINDOW)
+            self._own(lock, waiter.claim, moment)
             waiter.parker.unpark()
         return False
 
-    def _own(self, lock: _Lock, token: str, state: str, until: float, holder: str = "") -> None:
+    def _own(self, lock: _Lock, claim: Claim, moment: float) -> None:
         lock.last_fence = max(lock.last_fence + 1, time.time_ns() // 1000)
-        lock.owner = _Owner(token, lock.last_fence, state, until, holder, time.time())
+        until = moment + claim.expire
+        lock.owner = _Owner(claim.token, lock.last_fence, "held", until, claim.holder, time.time())
 
     def _let_go(self, lock: _Lock) -> None:
         if lock.owner is not None:

@@ -62,7 +62,9 @@ class HeldLock:
     since: float  #: seconds since the epoch, by the store's clock
     remaining: float
     waiters: int
-    state: str  #: ``held``; ``pending``, handed over and not yet confirmed; ``kept``, after its end; ``transit``
+    state: (
+        str  #: ``held``; ``kept`` for a while after its end (``hold_for``); ``transit``, detached and not yet attached
+    )
 
 
 class Port(Protocol):

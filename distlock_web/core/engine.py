@@ -86,7 +86,9 @@ async def _take(block: Block, port: Port, name: str, clock: _Clock) -> None:
         raise
     if isinstance(answer, Busy):
         raise busy(name, answer.remaining)
-    block.own.append(Hold(spec.store, claim, answer))
+    hold = Hold(spec.store, claim, answer)
+    block.own.append(hold)
+    hold.raise_if_lost()  # the answer took longer than the lease
 
 
 async def _queue(port: Port, claim: Claim, answer: Granted | Busy, clock: _Clock) -> Granted:

@@ -16,7 +16,6 @@ from ..core.listing import Row, legible
 
 STATES = {
     "held": _("held"),
-    "pending": _("handed over"),
     "kept": _("kept"),
     "transit": _("in transit"),
 }

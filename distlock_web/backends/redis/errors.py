@@ -37,6 +37,12 @@ _NOT_EVER = {
         "&distlock:*, and +eval +evalsha +subscribe +publish with what the scripts call"
     ),
 }
+#: What it says without such a word in front.
+_IN_PHRASES = {
+    "unauthenticated": _NOT_EVER["NOAUTH"],  # a call of a script is longer than what it reads from a stranger
+    "without any password": "has no password: take the one in LOCATION or OPTIONS out",
+    "DB index is out of range": "has no such database: see the number at the end of LOCATION (redis://host:6379/0)",
+}
 # Since 7.0 the word stands in front; before that inside "ERR Error running script ...: -OOM command not allowed".
 _WORD = re.compile(r"(?:^|-)({})\b".format("|".join((*_NOT_NOW, *_NOT_EVER))))
 
@@ -44,6 +50,9 @@ _WORD = re.compile(r"(?:^|-)({})\b".format("|".join((*_NOT_NOW, *_NOT_EVER))))
 def translated(error: BaseException, where: str) -> DistLockError:
     """The error for our caller; the driver's own stays behind it as ``__cause__``."""
     text = str(error)
+    for phrase, what in _IN_PHRASES.items():
+        if phrase in text:
+            return ConfigurationError(f"{where} {what} ({text}).")
     word = _WORD.search(text)
     if word is not None:
         return _by_word(word[1], text, where)

@@ -7,8 +7,9 @@ from typing import Protocol, cast
 
 from ...core.backend import Busy, Claim, Granted, HeldLock, Loss
 from ...core.errors import BackendUnavailable
+from ...core.hold import drift
 from ...core.runtime import Runtime, now
-from .listener import Listener
+from .listener import Listener, Waiter
 from .scripts import ATTACH, DETACH, EXTEND, INSPECT, NAMES, RELEASE, REVOKE, TAKE, WITHDRAW, Keys, Script, lock_keys
 from .wire import Reply
 
@@ -37,7 +38,7 @@ class RedisPort:
         if wait == 0:
             return await self._take(claim, queue=False)
         listener = self._listener
-        listener.add(claim.token, self.runtime.parker())  # before the request: the wake-up may come before its answer
+        listener.add(claim.token, self.runtime)  # before the request: the wake-up may come before its answer
         if listener.ready:
             return await self._take(claim, queue=True)
         answer = await self._take(claim, queue=False)
@@ -50,13 +51,21 @@ class RedisPort:
             # The store has just answered: only the listening fails (killed, no more clients). Who cannot be woken is
             # passed over and keeps its place: it sleeps as long as the lease, or until the listener is back.
             pass
+        listener.waiter(claim.token).woken = False  # by the new connection: we were in no queue yet
         return await self._take(claim, queue=True)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
+        waiter = self._listener.waiter(claim.token)
         pause = busy.pause + LATE
         until = now() + pause
-        parker = self._listener.parker(claim.token)
-        woken = await parker.park(pause if seconds is None else min(pause, seconds))
+        woken = await self._listener.sleep(waiter, pause if seconds is None else min(pause, seconds))
+        if waiter.granted is not None:
+            fence, handed_over = waiter.granted
+            since = _since(waiter, handed_over)
+            if now() < since + claim.expire - drift(claim.expire):
+                self._listener.remove(claim.token)
+                return Granted(fence, since)
+            waiter.granted = None  # we were stopped for longer than the lease: the store knows whose it is now
         if not woken and now() < until:
             return busy  # the caller's time is over, the store's is not: there is nothing new to hear
         return await self._take(claim, queue=True, place=busy.place)
@@ -105,11 +114,25 @@ class RedisPort:
         if answer[0]:
             self._listener.remove(claim.token)
             return Granted(answer[1], since)
-        _, pause, remaining, place = answer
+        _, pause, remaining, place, told = answer
+        if queue:
+            waiter = self._listener.waiter(claim.token)
+            waiter.asked, waiter.told = since, told
         return Busy(pause / 1000, remaining / 1000, place)
 
     def _keys(self, name: str) -> Keys:
         return lock_keys(name, self._index)
+
+
+def _since(waiter: Waiter, handed_over: int) -> float:
+    """Our clock when the lock was handed over, on the safe side, so that the lease need not be confirmed.
+
+    The store tells its own clock at our last question and at the hand-over. Clocks are not compared, only what passed
+    on its one between the two; ours may have run 1 % slower meanwhile. A clock of the store's that was set cannot make
+    it later than now.
+    """
+    passed = max(0, handed_over - waiter.told) / 1_000_000
+    return min(now(), waiter.asked + passed * 0.99)
 
 
 def _ms(seconds: float) -> int:

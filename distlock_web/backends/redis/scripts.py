@@ -49,7 +49,7 @@ class Keys:
 @lru_cache(maxsize=4096)
 def lock_keys(name: str, index: str) -> Keys:
     """The keys of one lock, in the order that ``_lock.lua`` explains. The braces keep them in one cluster slot."""
-    return Keys(name, f"{{{name}}}:queue", f"{{{name}}}:waits", f"{{{name}}}:fence", index)
+    return Keys(name, f"{{{name}}}:queue", f"{{{name}}}:waits", f"{{{name}}}:claims", f"{{{name}}}:fence", index)
 
 
 TAKE = Script("take")

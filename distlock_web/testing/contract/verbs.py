@@ -197,8 +197,8 @@ class VerbCases(Cases):
 
     @case
     async def test_a_dead_waiter_does_not_block_those_behind_it(self, world: World) -> None:
-        """It is handed the lock and never confirms it: that costs the others a lease at most, not their whole wait."""
-        mine, dead, alive = claim(expire=self.ttl), claim(), claim()
+        """It is handed the lock and never gives it back: that costs the others its lease, not their whole wait."""
+        mine, dead, alive = claim(expire=self.ttl), claim(expire=self.ttl), claim()
         await granted(world.port, mine)
         await world.port.take(dead, None)
         answer = await world.port.take(alive, None)

@@ -1,16 +1,17 @@
 -- Put in front of every script on one lock: its keys, the clock, and how it becomes somebody's.
 --
--- KEYS  1 N           hash: owner, fence, state (held, pending, kept, transit), holder, since; its PTTL is the lease
+-- KEYS  1 N           hash: owner, fence, state (held, kept, transit), holder, since; its PTTL is the lease
 --       2 {N}:queue   sorted set of waiting tokens by place (the µs at which they came)
 --       3 {N}:waits   sorted set of the same tokens by deadline (ms): whoever is past it has gone
---       4 {N}:fence   hash: last fence, last released token, last revoked token
---       5 index       sorted set of held names by the ms at which they expire; '' where there is none
+--       4 {N}:claims  hash of the same tokens: what each asks for, as "expire holder"
+--       5 {N}:fence   hash: last fence, last released token, last revoked token
+--       6 index       sorted set of held names by the ms at which they expire; '' where there is none
 -- A token's first 16 characters name its process; a process listens on distlock:wake:<those>.
 -- A redis.call costs more than the command it runs, and a function that is defined costs, too: the way of a free lock
 -- makes few calls, and comes before the functions that it does not need (`-- include: _queue`).
 
-local N, QUEUE, WAITS, FENCE, INDEX = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local WINDOW = 1000        -- ms to confirm a lock that was handed over, before it goes to the next
+local N, QUEUE, WAITS, CLAIMS, FENCE, INDEX = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local TURN = 1000          -- ms that the head of the queue has to notice an expiry, before the next one looks
 local REMEMBER = 4200000   -- ms that the last fence is kept, 70 minutes; the clock takes over from there
 local REFRESH = 600000000  -- µs: that lifetime is renewed in every ten minutes of use, so an hour is sure
 local call = redis.call

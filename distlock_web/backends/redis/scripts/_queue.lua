@@ -3,6 +3,7 @@
 local function leave_queue(token)
   call('ZREM', QUEUE, token)
   call('ZREM', WAITS, token)
+  call('HDEL', CLAIMS, token)
 end
 
 local function drop_late(now)
@@ -11,16 +12,18 @@ local function drop_late(now)
   end
 end
 
--- How many processes heard that it is this token's turn to ask. (Refused for lack of rights on the channel: nobody
--- knows; the waiter asks by itself before long.)
-local function wake(token)
-  local heard = redis.pcall('PUBLISH', 'distlock:wake:' .. string.sub(token, 1, 16), token)
+-- Tell a waiter's process. How many processes heard; refused for lack of rights on the channel, nobody knows: one.
+local function tell(token, news)
+  local heard = redis.pcall('PUBLISH', 'distlock:wake:' .. string.sub(token, 1, 16), token .. news)
   return type(heard) == 'number' and heard or 1
 end
 
--- The lock is free: hand it to the first waiter whose process listens. True if `taker`, who asks now, is to have it.
+-- The lock is free: give it to the first waiter whose process listens, with a whole lease and a new fence, and tell it
+-- both with the time. True if `taker`, who asks now, is to have it.
 local function hand_over(now, taker)
   drop_late(now)
+  local last = tonumber(call('HGET', FENCE, 'last')) or 0
+  local fence = text(math.max(last + 1, now))
   local place = 0
   while true do
     local token = call('ZRANGE', QUEUE, place, place)[1]
@@ -28,9 +31,10 @@ local function hand_over(now, taker)
       return taker ~= nil
     end
     -- Nobody listening: it died, or is reconnecting. It keeps its place; only its deadline or itself removes it.
-    if wake(token) > 0 then
+    if tell(token, ' ' .. fence .. ' ' .. text(now)) > 0 then
+      local expire, holder = string.match(call('HGET', CLAIMS, token) or '', '^(%d+) (.*)$')
       leave_queue(token)
-      own(now, call('HGET', FENCE, 'last'), token, 'pending', WINDOW, '')
+      own(now, last, token, 'held', tonumber(expire) or TURN, holder or '')
       return false
     end
     place = place + 1

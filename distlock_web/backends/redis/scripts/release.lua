@@ -22,7 +22,7 @@ if keep > 0 then
   list(clock(), keep)
   local head = call('ZRANGE', QUEUE, 0, 0)[1]
   if head then
-    wake(head) -- it sleeps for what the lease was, which may be longer
+    tell(head, '') -- it sleeps for what the lease was, which may be longer: let it ask
   end
 else
   let_go(token)

@@ -1,10 +1,10 @@
 -- Take the lock if it is free and nobody waits; else join the queue, once, if asked to. The only script that takes.
--- Also confirms a lock that was handed over: then it is the caller's already, and pending.
+-- Also says whether a lock was handed over meanwhile: then it is the caller's already.
 --
 -- ARGV     1 token  2 expire (ms)  3 '1' join the queue, '0' do not  4 holder, for people
 --          5 place: where this token stood before, or ''
--- Answers  {1, fence}                     ours
---          {0, pause, remaining, place}   somebody else's: asking again before `pause` ms cannot help
+-- Answers  {1, fence}                          ours
+--          {0, pause, remaining, place, now}   somebody else's: asking again before `pause` ms cannot help
 
 local token, expire, join, holder, place = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local now = clock()
@@ -14,7 +14,7 @@ local last, released
 if not owner then
   last, released = unpack(call('HMGET', FENCE, 'last', 'released'))
   if released == token then
-    return {0, WINDOW, WINDOW, 0} -- a copy of this that was lost on the way, after its owner gave the lock back
+    return {0, TURN, TURN, 0, now} -- a copy of this that was lost on the way, after its owner gave the lock back
   end
   if call('EXISTS', QUEUE) == 0 then
     return {1, own(now, last, token, 'held', expire, holder)}
@@ -24,13 +24,9 @@ end
 -- include: _queue
 
 if owner == token then
-  local state, fence = unpack(call('HMGET', N, 'state', 'fence'))
-  if state == 'pending' then
-    call('HSET', N, 'state', 'held', 'since', text(now), 'holder', holder)
-  end
   live_at_least(N, expire)
   list(now, expire)
-  return {1, tonumber(fence)}
+  return {1, tonumber(call('HGET', N, 'fence'))}
 end
 
 -- A dead holder's release never comes: whoever finds the lock free hands it to the head.
@@ -40,19 +36,21 @@ if not owner and hand_over(now, token) then
 end
 
 local remaining = call('PTTL', N)
-remaining = remaining == -1 and WINDOW or math.max(remaining, 1) -- -1: somebody made it persist
+remaining = remaining == -1 and TURN or math.max(remaining, 1) -- -1: somebody made it persist
 if join == '0' then
-  return {0, remaining, remaining, 0}
+  return {0, remaining, remaining, 0, now}
 end
 drop_late(now)
 place = tonumber(place) or now
 if call('ZADD', QUEUE, 'NX', text(place), token) == 0 then
   place = tonumber(call('ZSCORE', QUEUE, token)) -- sent again: the place it has, not a later one
 end
--- The head sleeps as long as the lease, each behind it a window more: an expiry wakes one, not all.
-local pause = remaining + call('ZRANK', QUEUE, token) * WINDOW
-local patience = pause + 2 * WINDOW
+-- The head sleeps as long as the lease, each behind it a turn more: an expiry wakes one, not all.
+local pause = remaining + call('ZRANK', QUEUE, token) * TURN
+local patience = pause + 2 * TURN
 call('ZADD', WAITS, math.floor(now / 1000) + patience, token)
-live_at_least(QUEUE, patience)
-live_at_least(WAITS, patience)
-return {0, pause, remaining, place}
+call('HSET', CLAIMS, token, ARGV[2] .. ' ' .. holder)
+for _, key in ipairs({QUEUE, WAITS, CLAIMS}) do
+  live_at_least(key, patience)
+end
+return {0, pause, remaining, place, now}

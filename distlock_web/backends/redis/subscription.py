@@ -1,0 +1,90 @@
+"""The listening connection: subscribed to this process's channel, read by one at a time."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+from ...core.runtime import Process
+from .errors import Refused
+from .options import Address
+from .scripts import bulk
+from .wire import _PENDING, _reader
+
+#: Seconds of silence after which the server is asked whether it is still there, and given as long to answer.
+SILENCE = 5.0
+
+_PING = b"*1\r\n" + bulk("PING")
+
+
+class News(NamedTuple):
+    """What the server published for one waiter: handed over (fence, and when by its clock in µs), or: ask again."""
+
+    token: str
+    granted: tuple[int, int] | None
+
+
+class Subscription:
+    """One open connection. Raises ``OSError``, redis-py's errors, or ``Refused`` (no right to the channel)."""
+
+    def __init__(self, address: Address) -> None:
+        self._connection = cast("Any", address.connect())
+        self._socket: Any = self._connection._sock
+        self._reader = _reader()
+        self._pinged = False
+        self._socket.sendall(b"*2\r\n" + bulk("SUBSCRIBE") + bulk(f"distlock:wake:{Process.ident}"))
+        try:
+            self._confirmed()
+        except BaseException:
+            self.close()
+            raise
+
+    def _confirmed(self) -> None:
+        """Wait for the server's word within the connection's own time-out: only then may anybody join a queue."""
+        while not any(message[0] == b"subscribe" for message in self._receive()):
+            pass
+
+    def read(self, seconds: float) -> list[News]:
+        """The news of at most so many seconds; empty if there was none. A server that has gone raises."""
+        self._socket.settimeout(max(0.001, min(seconds, SILENCE)))
+        try:
+            messages = list(self._receive())
+        except TimeoutError:
+            if seconds >= SILENCE:
+                self._ask_for_life()
+            return []
+        self._pinged = False
+        return [_news(message[2]) for message in messages if message[0] == b"message"]
+
+    def _receive(self) -> Iterator[list[Any]]:
+        data = self._socket.recv(65536)
+        if not data:
+            raise ConnectionError("the server closed the listening connection")
+        self._reader.feed(data)
+        while (message := self._reader.gets()) is not _PENDING:
+            if isinstance(message, Refused):
+                raise message
+            yield message
+
+    def _ask_for_life(self) -> None:
+        # A connection that a firewall dropped looks like a quiet one: nobody would ever be woken again.
+        if self._pinged:
+            raise ConnectionError("the server is silent on the listening connection")
+        self._socket.sendall(_PING)
+        self._pinged = True
+
+    def shut(self) -> None:
+        """Stop whoever reads, from another thread."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # closed already
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+
+def _news(payload: bytes) -> News:
+    token, *granted = payload.decode().split()
+    return News(token, (int(granted[0]), int(granted[1])) if granted else None)
