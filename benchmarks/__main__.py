@@ -81,6 +81,8 @@ class Session:
 def main() -> None:
     given = arguments()
     console = Console()
+    if not console.is_terminal:
+        console.width = 100  # a file or a pipe has none, and the tables deserve more than the usual 80
     # It draws when a step is done, not from a thread of its own, which would be in the measurement.
     columns = TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)

@@ -131,9 +131,10 @@ _STYLES = {"FAIL": "bold red", "pass": "green", "beyond": "bold green"}
 
 
 def _table(console: Console, columns: Sequence[str], lines: Iterable[list[str]]) -> None:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=index == 0)
+        widest = max(map(len, column.split()))  # heads are broken between words, not within
+        table.add_column(column, justify="right" if index else "left", no_wrap=index == 0, min_width=widest)
     for line in lines:
         table.add_row(*line, style=_STYLES.get(line[-1], "bold" if line[0] == OURS else None))
     console.print(table)
