@@ -8,8 +8,10 @@ from .core.errors import (
     LeaseLost,
     LockBusy,
     NotHeld,
+    OpenTransactionWarning,
     StaleFence,
 )
+from .core.keys import escape_key
 from .core.lease import Lease, current_lease
 from .core.lock import aattach, attach, lock
 from .core.registry import configure
@@ -25,6 +27,7 @@ __all__ = [
     "LeaseLost",
     "LockBusy",
     "NotHeld",
+    "OpenTransactionWarning",
     "StaleFence",
     "aattach",
     "attach",
@@ -32,5 +35,6 @@ __all__ = [
     "current_lease",
     "current_request_id",
     "distributed_lockable",
+    "escape_key",
     "lock",
 ]

@@ -48,6 +48,16 @@ def value(text: str, separators: str = ":") -> str:
     )
 
 
+def escape_key(part: object) -> str:
+    """A value from outside as one part of a key that is put together by hand: ``lock(f"cart:{escape_key(name)}")``.
+
+    It cannot add a separator, so ``cart:a:b`` is never made of one value. Templates do this by themselves.
+    """
+    if part is None:
+        raise ConfigurationError("A part of a key is None; everybody without a value would share one lock.")
+    return value(str(part))
+
+
 def shorten(name: str) -> str:
     """A name of bounded length. Two different names stay different (SHA-256)."""
     data = name.encode("utf-8", "surrogatepass")

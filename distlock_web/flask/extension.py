@@ -7,7 +7,7 @@ from typing import Any
 
 from flask import Flask
 
-from ..core.config import unknown
+from ..core.config import PROJECT_POLICIES, unknown, with_policies
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.registry import Registry, resolvers
 from ..core.request_id import DEFAULT_HEADER
@@ -17,10 +17,10 @@ from .request import Serving
 from .state import KEY, AppState, running_registry
 from .views import CheckedViews
 
-_SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER")
+_SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER", *PROJECT_POLICIES)
 
-# One resolver for all apps of the process: it looks at the app that is running.
-resolvers.append(running_registry)
+# One resolver for all apps of the process: it looks at the app that is running, so it has the first word.
+resolvers.insert(0, running_registry)
 
 
 class DistLock:
@@ -57,9 +57,10 @@ def _registry(app: Flask) -> Registry | None:
     for name in app.config:
         if name.startswith("DISTLOCK") and name not in _SETTINGS:
             raise ConfigurationError(unknown("app.config has the setting", name, _SETTINGS))
+    mapping = with_policies(app.config.get("DISTLOCK"), app.config)
     if "DISTLOCK" not in app.config:
         return None
-    registry = Registry(app.config["DISTLOCK"])
+    registry = Registry(mapping)
     for store in registry.stores.values():
         _ = store.backend  # made now, so that a wrong option or address stops the start and not the first request
     return registry

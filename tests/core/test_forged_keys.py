@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlock_web import ConfigurationError, distributed_lockable, lock
+from distlock_web import ConfigurationError, distributed_lockable, escape_key, lock
 from distlock_web.core.config import parse, seconds
 from distlock_web.core.keys import Key, Keys
 from distlock_web.core.runtime import drive
@@ -137,3 +137,11 @@ def test_a_time_that_is_no_time(given: Any) -> None:
 def test_a_backend_that_cannot_be_a_path(backend: str) -> None:
     with pytest.raises(ConfigurationError, match="BACKEND"):
         parse({"default": {"BACKEND": backend}})
+
+
+def test_a_part_put_in_by_hand_cannot_add_a_separator() -> None:
+    assert escape_key("a:b") == "a%3Ab"
+    assert f"cart:{escape_key('1:2')}" != f"cart:{escape_key('1')}:{escape_key('2')}"
+    assert escape_key(42) == "42"
+    with pytest.raises(ConfigurationError, match="None"):
+        escape_key(None)

@@ -61,6 +61,7 @@ class Listener:
         self._subscription: Subscription | None = None
         self._thread: threading.Thread | None = None
         self._error: DistLockError | None = None
+        self._down = False
         self._last_wait = 0.0
 
     # For the ports -----------------------------------------------------------------------------------------------
@@ -212,7 +213,7 @@ class Listener:
                 threading.Event().wait(PAUSE)
                 continue
             with self._changed:
-                self._subscription = subscription
+                self._subscription, self._down = subscription, False
                 starting, self._starting = self._starting, []
                 # What was published while nobody listened is lost: everybody asks again.
                 for parker in starting:
@@ -226,12 +227,16 @@ class Listener:
         with self._changed:
             self._error = error
             starting, self._starting = self._starting, []
-            again = bool(self._waiters)
-            if not again:
+            waiting = list(self._waiters.values())
+            first, self._down = not self._down, True
+            if not waiting:
                 self._thread = None
         for parker in starting:
             parker.unpark()
-        return again
+        if first:  # they find out by themselves how long the store is away, and need not sleep for a lease before that
+            for waiter in waiting:
+                waiter.wake()
+        return bool(waiting)
 
     def _idle(self) -> bool:
         """Nobody has waited for a while: end, unless somebody comes at this very moment."""
