@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
@@ -72,6 +73,35 @@ _SETTINGS = (
 )  # fmt: skip
 
 
+#: The words of each policy. A setting may also be a callable, or the dotted path of one.
+_POLICIES = {
+    "ON_BUSY": ("raise", "skip"),
+    "ON_LOST": ("raise", "warn", "cancel"),
+    "ON_BACKEND_ERROR": ("raise", "open"),
+}
+#: The settings beside ``DISTLOCK``: what holds for every alias that does not say its own.
+PROJECT_POLICIES = tuple(f"DISTLOCK_{name}" for name in _POLICIES)
+
+
+def with_policies(mapping: Any, project: Mapping[str, Any]) -> Any:
+    """A ``DISTLOCK`` mapping in which every alias has the project's policies (``DISTLOCK_ON_BUSY`` …) or its own.
+
+    Raises ``ConfigurationError`` with the name of the setting that is wrong.
+    """
+    common = {
+        name: _setting(project[f"DISTLOCK_{name}"], f"DISTLOCK_{name}", *words)
+        for name, words in _POLICIES.items()
+        if f"DISTLOCK_{name}" in project
+    }
+    if not common:
+        return mapping
+    if mapping is None:
+        raise ConfigurationError(f"DISTLOCK_{next(iter(common))} is for the stores of DISTLOCK, which is not set.")
+    if not isinstance(mapping, Mapping):
+        return mapping  # parse() says what is wrong with it
+    return {alias: {**common, **given} if isinstance(given, Mapping) else given for alias, given in mapping.items()}
+
+
 def _parse_one(alias: object, given: object) -> StoreConfig:
     what = f"DISTLOCK[{alias!r}]"
     if not isinstance(alias, str) or not isinstance(given, Mapping):
@@ -97,9 +127,10 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
         expire=seconds(given.get("EXPIRE", 10), f'{what}["EXPIRE"]') or 0.0,
         wait=seconds(given.get("WAIT", 0), f'{what}["WAIT"]', zero=True, none=True),
         renew=flag(given.get("RENEW", False), f'{what}["RENEW"]'),
-        on_busy=policy(given.get("ON_BUSY", "raise"), f'{what}["ON_BUSY"]', "raise", "skip"),
-        on_lost=policy(given.get("ON_LOST", "raise"), f'{what}["ON_LOST"]', "raise", "warn", "cancel"),
-        on_backend_error=policy(given.get("ON_BACKEND_ERROR", "raise"), f'{what}["ON_BACKEND_ERROR"]', "raise", "open"),
+        **{
+            name.lower(): _setting(given.get(name, "raise"), f'{what}["{name}"]', *words)
+            for name, words in _POLICIES.items()
+        },
         options=MappingProxyType(dict(options)),
     )
 
@@ -132,6 +163,20 @@ def policy(given: Any, what: str, *words: str) -> Any:
     if callable(given) or given in words:
         return given
     raise ConfigurationError(f"{what} is {given!r}; it has to be {', '.join(map(repr, words))} or a callable.")
+
+
+def _setting(given: Any, what: str, *words: str) -> Any:
+    """A policy as a setting may say it, where a callable can be named by its dotted path."""
+    if not isinstance(given, str) or "." not in given:
+        return policy(given, what, *words)
+    module, _, name = given.rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"{what} is {given!r}, which cannot be imported: {error}.") from error
+    if not callable(found):
+        raise ConfigurationError(f"{what} is {given!r}, which is no callable.")
+    return found
 
 
 def unknown(what: str, name: object, known: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from . import engine
+from . import engine, handover
 from .block import OnLost, Spec, live_blocks
 from .config import StoreConfig, flag, policy, seconds
 from .config import prefix as checked_prefix
@@ -68,7 +68,11 @@ class Options:
             seconds(expire, "expire", minimum=minimum)
         on_lost = self.on_lost or config.on_lost
         if on_lost == "cancel" and runtime is not TASKS:
-            raise ConfigurationError('on_lost="cancel" cancels an asyncio task; in a thread use "raise" or a callable.')
+            if self.on_lost is not None:
+                raise ConfigurationError(
+                    'on_lost="cancel" cancels an asyncio task; in a thread use "raise" or a callable.'
+                )
+            on_lost = "raise"  # the setting is for tasks and threads alike, and a thread cannot be cancelled
         prefix = config.prefix if self.prefix is None else self.prefix
         return Spec(
             store=store,
@@ -228,7 +232,7 @@ async def _attach(ticket: str, expire: float | None, renew: bool | None, runtime
         renew=first_renew if renew is None else flag(renew, "renew"),
     )
     lease = Lease(spec, runtime)
-    await engine.attach(lease, ticket)
+    await handover.attach(lease, ticket)
     return lease
 
 

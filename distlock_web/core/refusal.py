@@ -10,9 +10,12 @@ import html
 import json
 import math
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from .errors import BackendUnavailable, LockBusy
 
+#: A project's own page, where it has one: a template that is given the ``refusal``.
+TEMPLATE = "distlock_web/refused.html"
 #: In the order in which a framework should offer them to the client; the first is the default.
 OFFERED = ("text/html", "application/problem+json", "application/json")
 
@@ -33,6 +36,7 @@ class Refusal:
     detail: str
     retry_after: int | None  #: whole seconds
     request_id: str
+    code: str  #: ``lock_busy`` or ``lock_unavailable``: for programs
 
     @property
     def headers(self) -> dict[str, str]:
@@ -42,14 +46,26 @@ class Refusal:
             headers["Retry-After"] = str(self.retry_after)
         return headers
 
+    @property
+    def htmx_headers(self) -> dict[str, str]:
+        """For a request of htmx: nothing on the page is replaced, whatever its version does with errors; an event says
+        why (``distlock:busy``, ``distlock:unavailable``; ``detail`` and ``retryAfter`` are in the event's ``detail``).
+        """
+        event = self.code.replace("lock_", "distlock:")
+        return {
+            "HX-Reswap": "none",
+            "HX-Trigger": json.dumps({event: {"detail": self.detail, "retryAfter": self.retry_after}}),
+        }
+
     def body(self, media_type: str | None) -> tuple[str, str]:
         """Content type and text, in the media type that the client prefers among :data:`OFFERED`."""
         if media_type not in OFFERED[1:]:
             fields = {"title": self.title, "detail": self.detail, "request_id": self.request_id}
             return "text/html; charset=utf-8", _PAGE.format(**{k: html.escape(v) for k, v in fields.items()})
         problem: dict[str, object] = {
-            "type": "about:blank", "title": self.title, "status": self.status, "detail": self.detail,
-            "request_id": self.request_id,
+            # What RFC 9457 wants for a title where the type is no address of a page about it: the status in words.
+            "type": "about:blank", "title": HTTPStatus(self.status).phrase, "status": self.status,
+            "detail": self.detail, "code": self.code, "request_id": self.request_id,
         }  # fmt: skip
         if self.retry_after is not None:
             problem["retry_after"] = self.retry_after
@@ -62,6 +78,6 @@ def refusal(error: LockBusy | BackendUnavailable, request_id: str) -> Refusal:
         retry_after = max(1, math.ceil(error.retry_after))
         times = "in a second" if retry_after == 1 else f"in {retry_after} seconds"
         detail = f"The same thing is being done at this moment. Please try again {times}."
-        return Refusal(409, "Already in progress", detail, retry_after, request_id)
+        return Refusal(409, "Already in progress", detail, retry_after, request_id, "lock_busy")
     detail = "This cannot be done safely at the moment. Please try again later."
-    return Refusal(503, "Temporarily unavailable", detail, None, request_id)
+    return Refusal(503, "Temporarily unavailable", detail, None, request_id, "lock_unavailable")

@@ -7,6 +7,7 @@ from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
 from ..core import lifetime
+from ..core.config import PROJECT_POLICIES
 from ..core.decorator import coroutine_tests
 from .guarded import is_async_view
 from .stores import configure_from_settings
@@ -35,5 +36,5 @@ class DistLockConfig(AppConfig):
 
 def _setting_changed(*, setting: str, **kwargs: Any) -> None:
     """``override_settings(DISTLOCK=...)`` in a test."""
-    if setting == "DISTLOCK":
+    if setting == "DISTLOCK" or setting in PROJECT_POLICIES:
         configure_from_settings()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +12,8 @@ from django.http.response import HttpResponseBase
 
 from ..core import request_id
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
-from ..core.refusal import OFFERED, refusal
+from . import responses
 from .guarded import SKIP_REMEDY, guards, name_of, skips
-
-logger = logging.getLogger("distlock_web")
 
 
 class RequestIDMiddleware:
@@ -69,17 +66,9 @@ class RequestIDMiddleware:
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """The answer to a lock that is busy or a store that is away; every other exception is Django's business."""
-        if isinstance(error, LockBusy):
-            logger.info("%s %s: %s", request.method, request.path, error)
-        elif isinstance(error, BackendUnavailable):
-            logger.error("%s %s: %s", request.method, request.path, error)
-        else:
+        if not isinstance(error, (LockBusy, BackendUnavailable)):
             return None
-        refused = refusal(error, request.request_id)  # type: ignore[attr-defined]
-        content_type, body = refused.body(request.get_preferred_type(OFFERED))
-        response = HttpResponse(body, content_type=content_type, status=refused.status, headers=refused.headers)
-        response["Vary"] = "Accept"
-        return response
+        return responses.refused(error, request)  # type: ignore[no-any-return]
 
 
 def _begin(request: HttpRequest) -> str:

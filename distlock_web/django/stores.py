@@ -8,6 +8,7 @@ from django.conf import settings
 from django.core.cache import caches
 from django.core.cache.backends.base import InvalidCacheBackendError
 
+from ..core.config import PROJECT_POLICIES, with_policies
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry, configure, resolvers, unconfigure
 
@@ -24,7 +25,14 @@ def configure_from_settings() -> None:
     """
     global problem, _configured
     problem = None
-    mapping = getattr(settings, "DISTLOCK", None)
+    try:
+        mapping = with_policies(
+            getattr(settings, "DISTLOCK", None),
+            {name: getattr(settings, name) for name in PROJECT_POLICIES if hasattr(settings, name)},
+        )
+    except ConfigurationError as error:
+        problem = error
+        return
     if mapping is None:
         if _configured:  # by a test that has ended
             unconfigure()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from flask import Response, current_app, request
+from flask import current_app
 from flask.typing import ResponseReturnValue
 
 from ..core.errors import BackendUnavailable, DistLockError, LockBusy
-from ..core.refusal import OFFERED, refusal
-from ..core.request_id import current_request_id
+from . import responses
 
 
 def refused(error: LockBusy | BackendUnavailable) -> ResponseReturnValue:
@@ -16,6 +15,4 @@ def refused(error: LockBusy | BackendUnavailable) -> ResponseReturnValue:
     if general is not None:
         # Flask prefers the handler of the more special class, which here is ours: the app's own comes first.
         return current_app.ensure_sync(general)(error)  # type: ignore[no-any-return]
-    answer = refusal(error, current_request_id())
-    content_type, text = answer.body(request.accept_mimetypes.best_match(OFFERED))
-    return Response(text, answer.status, answer.headers, content_type=content_type)
+    return responses.refused(error)

@@ -1,0 +1,83 @@
+"""What a client is told when its view could not run under its lock: 409 if it is busy, 503 if the store is away.
+
+Each of these is an ``on_busy`` and an ``on_backend_error``: of a decorator, of an alias in ``DISTLOCK``, or of the
+project. Where there is no request, in a task or a plain function, they raise the error as if they were not there.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.http import HttpRequest, HttpResponse
+from django.template import TemplateDoesNotExist, loader
+from django.utils.cache import patch_vary_headers
+
+from ..core.errors import BackendUnavailable, LockBusy
+from ..core.refusal import OFFERED, TEMPLATE, Refusal, refusal
+from ..core.request_id import current_request_id
+from ..core.runtime import in_event_loop
+
+logger = logging.getLogger("distlock_web")
+
+
+def refused(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Any:
+    """HTML or JSON, by what the client accepts: what the middleware answers. In an async view it is awaited."""
+    request = _request(error, args)
+    return _answer(error, request, request.get_preferred_type(OFFERED))
+
+
+def page(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Any:
+    """A page of HTML: the template ``distlock_web/refused.html`` if there is one, given ``refusal``; else our own."""
+    return _answer(error, _request(error, args), "text/html")
+
+
+def problem(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Any:
+    """Problem details in JSON (RFC 9457), whatever the client accepts."""
+    return _answer(error, _request(error, args), "application/problem+json")
+
+
+def refusal_of(error: LockBusy | BackendUnavailable, request: HttpRequest) -> Refusal:
+    """The answer as a value, and a line in the log."""
+    level = logging.INFO if isinstance(error, LockBusy) else logging.ERROR
+    logger.log(level, "%s %s: %s", request.method, request.path, error)
+    return refusal(error, getattr(request, "request_id", None) or current_request_id())
+
+
+def _request(error: LockBusy | BackendUnavailable, args: tuple[Any, ...]) -> HttpRequest:
+    for argument in args[:2]:  # a view's first, or a method's second
+        request = getattr(argument, "_request", argument)  # REST framework's is a wrapper
+        if isinstance(request, HttpRequest):
+            return request
+    raise error
+
+
+def _answer(error: LockBusy | BackendUnavailable, request: HttpRequest, media_type: str | None) -> Any:
+    # A template's context may ask the database, which Django forbids in an event loop.
+    return (
+        sync_to_async(_response)(error, request, media_type)
+        if in_event_loop()
+        else _response(error, request, media_type)
+    )
+
+
+def _response(error: LockBusy | BackendUnavailable, request: HttpRequest, media_type: str | None) -> HttpResponse:
+    refused = refusal_of(error, request)
+    content_type, body = refused.body(media_type)
+    if content_type.startswith("text/html"):
+        body = _own_page(refused, request) or body
+    response = HttpResponse(body, content_type=content_type, status=refused.status, headers=refused.headers)
+    if request.headers.get("HX-Request") == "true":
+        for name, value in refused.htmx_headers.items():
+            response[name] = value
+    patch_vary_headers(response, ["Accept", "HX-Request"])
+    return response
+
+
+def _own_page(refused: Refusal, request: HttpRequest) -> str | None:
+    try:
+        template = loader.get_template(TEMPLATE)
+    except TemplateDoesNotExist:
+        return None
+    return template.render({"refusal": refused}, request)

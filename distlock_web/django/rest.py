@@ -1,0 +1,41 @@
+"""Django REST framework: refused requests in its own form.
+
+REST_FRAMEWORK = {"EXCEPTION_HANDLER": "distlock_web.django.rest.exception_handler"}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import views
+from rest_framework.exceptions import APIException
+
+from ..core.errors import BackendUnavailable, LockBusy
+from .responses import refusal_of
+
+
+def exception_handler(exc: Exception, context: dict[str, Any]) -> Any:
+    """REST framework's own handler, to which a busy lock is a 409 and a store that is away a 503.
+
+    Both are ``{"detail": …}`` in the view's renderer, with an honest ``Retry-After``. A project with a handler of its
+    own calls :func:`api_exception` in it.
+    """
+    response = views.exception_handler(api_exception(exc, context), context)
+    if response is not None and isinstance(exc, (LockBusy, BackendUnavailable)):
+        response["Cache-Control"] = "no-store"
+    return response
+
+
+def api_exception(exc: Exception, context: dict[str, Any]) -> Exception:
+    """An ``APIException`` for ``LockBusy`` (code ``lock_busy``) and ``BackendUnavailable`` (``lock_unavailable``).
+
+    Every other exception comes back as it is.
+    """
+    if not isinstance(exc, (LockBusy, BackendUnavailable)):
+        return exc
+    refused = refusal_of(exc, context["request"])
+    exception: Exception = APIException(refused.detail, refused.code)
+    exception.status_code = refused.status  # type: ignore[attr-defined]
+    exception.wait = refused.retry_after  # type: ignore[attr-defined]  # which REST framework makes a Retry-After of
+    exception.__cause__ = exc
+    return exception
