@@ -6,18 +6,14 @@ It awaits nothing but a backend's port and its runtime (see backend.py and runti
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import json
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TypeVar
 
 from . import lifetime, watchdog
 from .backend import Busy, Claim, Granted, Port
 from .block import Block, innermost
-from .errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LockBusy, NotHeld
+from .errors import BackendUnavailable, DistLockError, LeaseLost, LockBusy, NotHeld
 from .hold import Hold
 from .holder import Holder
 from .runtime import new_token, now
@@ -48,7 +44,7 @@ async def acquire(block: Block) -> None:
             block.warned = lifetime.warn_if_in_transaction(spec.what)
     except BaseException:
         block.begin_end()
-        await block.runtime.finish(_give_back(block, port))
+        await block.runtime.finish(give_back(block, port))
         raise
     block.enter()
 
@@ -75,14 +71,14 @@ async def _take(block: Block, port: Port, name: str, clock: _Clock) -> None:
     claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what, spec.expire))
     queued = clock.wait != 0
     try:
-        answer = await _twice(lambda: port.take(claim, clock.left()))
+        answer = await twice(lambda: port.take(claim, clock.left()))
         if isinstance(answer, Busy) and queued:
             clock.waited = True
             with watchdog.keeping(block.own):
                 answer = await _queue(port, claim, answer, clock)
     except BaseException:
         # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
-        await block.runtime.finish(_undo(port, claim))
+        await block.runtime.finish(undo(port, claim))
         raise
     if isinstance(answer, Busy):
         raise busy(name, answer.remaining)
@@ -144,13 +140,13 @@ async def end(block: Block, error: BaseException | None) -> None:
     orphaned = block.orphaned()
     if not block.begin_end():
         return
-    work = _give_back(block, block.spec.store.port(block.runtime), kept=error is None)
+    work = give_back(block, block.spec.store.port(block.runtime), kept=error is None)
     try:
         # A block that only re-entered has nothing to send, so nothing to shield.
         await (block.runtime.finish(work) if block.own else work)
     except DistLockError as trouble:
         # The work was done under the lock, and the lease ends by itself: no reason to fail the caller.
-        logger.warning("Lock %s could not be given back, it ends within its lease: %s", _names(block), trouble)
+        logger.warning("Lock %s could not be given back, it ends within its lease: %s", names_of(block), trouble)
     lost = block.lost_hold() or orphaned
     if lost is None:
         if error is None and block.own and not block.warned and lifetime.open_transactions:
@@ -173,14 +169,14 @@ def _say_lost(block: Block, loss: LeaseLost) -> None:
 async def release(block: Block) -> None:
     """Give back by hand. Raises what :func:`end` only logs."""
     if not block.begin_end():
-        raise NotHeld(f"The lease of {_names(block)} is over already.", name=_names(block))
-    await block.runtime.finish(_give_back(block, block.spec.store.port(block.runtime), kept=True))
+        raise NotHeld(f"The lease of {names_of(block)} is over already.", name=names_of(block))
+    await block.runtime.finish(give_back(block, block.spec.store.port(block.runtime), kept=True))
     for hold in block.holds:
         if hold.state == "lost":
             raise hold.lost_error()
 
 
-async def _give_back(block: Block, port: Port, kept: bool = False) -> None:
+async def give_back(block: Block, port: Port, kept: bool = False) -> None:
     """Release every own hold, the last one first, and leave the seats of the others; then raise the first trouble."""
     if block.stop_renewing is not None:
         block.stop_renewing()
@@ -215,9 +211,9 @@ async def _release(port: Port, claim: Claim, keep: float) -> str | None:
         return None
 
 
-async def _undo(port: Port, claim: Claim) -> None:
+async def undo(port: Port, claim: Claim) -> None:
     try:
-        await _twice(lambda: port.withdraw(claim))
+        await twice(lambda: port.withdraw(claim))
     except DistLockError as error:
         logger.info("Lock %s: a claim could not be withdrawn, it ends within its lease: %s", claim.name, error)
 
@@ -228,7 +224,7 @@ async def _undo(port: Port, claim: Claim) -> None:
 async def extend(block: Block, expire: float | None) -> None:
     """Extend every hold of the block; ``LeaseLost`` if one is gone."""
     if not block.alive:
-        raise NotHeld(f"The lease of {_names(block)} is over.", name=_names(block))
+        raise NotHeld(f"The lease of {names_of(block)} is over.", name=names_of(block))
     for hold in block.holds:
         hold.raise_if_lost()
     await _extend(block.spec.store.port(block.runtime), block.holds, expire)
@@ -237,7 +233,7 @@ async def extend(block: Block, expire: float | None) -> None:
 async def _extend(port: Port, holds: list[Hold], expire: float | None) -> None:
     claims = [hold.claim if expire is None else hold.claim._replace(expire=expire) for hold in holds]
     since = now()
-    losses = await _twice(lambda: port.extend(claims))
+    losses = await twice(lambda: port.extend(claims))
     for hold, claim, loss in zip(holds, claims, losses, strict=True):
         if loss is None:
             hold.renewed(since, claim.expire)
@@ -246,71 +242,7 @@ async def _extend(port: Port, holds: list[Hold], expire: float | None) -> None:
         hold.raise_if_lost()
 
 
-async def detach(block: Block, transit: float) -> str:
-    """Exchange the owner of every name for a string that ``attach`` understands."""
-    if not block.alive:
-        raise NotHeld(f"The lease of {_names(block)} is over.", name=_names(block))
-    if block.nested or any(hold.depth > 1 for hold in block.own):
-        raise ConfigurationError(
-            f"The lock {_names(block)} is held by several blocks of this call chain: detach it from the outermost."
-        )
-    for hold in block.own:
-        hold.raise_if_lost()
-    spec, secret = block.spec, new_token()
-    ticket = [spec.store.alias, [[hold.name, hold.fence] for hold in block.own], spec.expire, spec.renew, secret]
-    text = base64.urlsafe_b64encode(json.dumps(ticket).encode()).decode()
-    if not block.begin_end():
-        raise NotHeld(f"The lease of {_names(block)} is over.", name=_names(block))
-    await block.runtime.finish(_hand_over(block, proof(text), transit))
-    return text
-
-
-async def _hand_over(block: Block, transit_token: str, transit: float) -> None:
-    if block.stop_renewing is not None:
-        block.stop_renewing()
-    port = block.spec.store.port(block.runtime)
-    for hold in block.own:
-        if not hold.begin_release():
-            raise hold.lost_error()
-        loss = await _twice(partial(port.detach, hold.claim, transit_token, transit))
-        if loss is not None:
-            hold.lose(loss)
-            raise hold.lost_error()
-        hold.released()
-
-
-async def attach(block: Block, text: str) -> None:
-    """Take on the names of the block from a transit string: all of them, or ``NotHeld``."""
-    spec = block.spec
-    port = spec.store.port(block.runtime)
-    try:
-        for name in spec.names:
-            claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what, spec.expire))
-            try:
-                granted = await _twice(partial(port.attach, claim, proof(text)))
-            except BaseException:
-                await block.runtime.finish(_undo(port, claim))
-                raise
-            if granted is None:
-                raise NotHeld(
-                    f"The lock {name!r} cannot be taken on: the string was used before, came too late or was altered.",
-                    name=name,
-                )
-            block.own.append(Hold(spec.store, claim, granted))
-        watchdog.tend(block)
-    except BaseException:
-        block.begin_end()
-        await block.runtime.finish(_give_back(block, port))
-        raise
-    block.enter()
-
-
-def proof(text: str) -> str:
-    """What the store keeps of a transit string. A digest of all of it, so that an altered string proves nothing."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-async def _twice(ask: Callable[[], Awaitable[T]]) -> T:
+async def twice(ask: Callable[[], Awaitable[T]]) -> T:
     """Ask again, once, if the answer did not come: every verb may be sent twice (law 3)."""
     try:
         return await ask()
@@ -318,5 +250,6 @@ async def _twice(ask: Callable[[], Awaitable[T]]) -> T:
         return await ask()
 
 
-def _names(block: Block) -> str:
+def names_of(block: Block) -> str:
+    """The block's locks, for messages."""
     return ", ".join(repr(name) for name in block.spec.names)

@@ -6,8 +6,9 @@ from collections.abc import Coroutine, Generator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from . import engine
+from . import engine, handover
 from .block import Block, live_blocks
+from .config import seconds
 from .errors import ConfigurationError
 from .runtime import TASKS, THREADS, Runtime, drive, in_event_loop, now
 
@@ -137,22 +138,22 @@ class Lease(Block):
 
     def extend(self, expire: float | None = None) -> None:
         """Give the lease at least ``expire`` seconds from now (left out: its own). ``LeaseLost`` if it is gone."""
-        self._blocking(engine.extend(self, expire))
+        self._blocking(engine.extend(self, seconds(expire, "expire", none=True)))
 
     async def aextend(self, expire: float | None = None) -> None:
         """The asyncio twin of :meth:`extend`."""
-        await engine.extend(self, expire)
+        await engine.extend(self, seconds(expire, "expire", none=True))
 
     def detach(self, transit: float = 60.0) -> str:
         """Let go of the lock without freeing it; ``attach`` takes it on from the string, within ``transit`` seconds.
 
         The string is proof of ownership, good for one use: hand it to a Celery task, do not log it.
         """
-        return self._blocking(engine.detach(self, transit))
+        return self._blocking(handover.detach(self, seconds(transit, "transit") or 0.0))
 
     async def adetach(self, transit: float = 60.0) -> str:
         """The asyncio twin of :meth:`detach`."""
-        return await engine.detach(self, transit)
+        return await handover.detach(self, seconds(transit, "transit") or 0.0)
 
     def _blocking(self, work: Coroutine[Any, Any, T]) -> T:
         if self.runtime is TASKS or in_event_loop():
