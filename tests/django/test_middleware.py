@@ -178,7 +178,7 @@ def test_a_busy_lock_is_a_409_in_the_clients_format(
     assert "abc" in text
     if content_type == "application/problem+json":
         problem = json.loads(text)
-        assert (problem["status"], problem["title"], problem["request_id"]) == (409, "Already in progress", "abc")
+        assert (problem["status"], problem["title"], problem["request_id"]) == (409, "Conflict", "abc")
 
 
 @colours
