@@ -25,7 +25,7 @@ MEASURES = (
     Measure("wait p99", "ms"),
     Measure("longest", "ms", compared=True),
     Measure("requests", "", 2),
-    Measure("snatched", "%"),
+    Measure("stolen", "%"),
     Measure("Jain", "", 3),
     Measure("server CPU", "µs", 0),
     Measure("client CPU", "µs", 0),
@@ -70,7 +70,7 @@ def summary(window: Window) -> dict[str, float]:
     waits = [turn.got - turn.asked for turn in inside]
     # Whoever still waits at the end has waited so long at least: leaving him out would hide the starved.
     waiting = [window.end - turn.asked for turn in window.turns if turn.asked < window.end <= turn.got]
-    latencies, snatched = hand_offs(window)
+    latencies, stolen = hand_offs(window)
     sections = len(inside) or math.nan
     return {
         "sections": len(inside) / (window.end - window.begin),
@@ -79,7 +79,7 @@ def summary(window: Window) -> dict[str, float]:
         "wait p99": sorted(waits)[math.ceil(len(waits) * 0.99) - 1] * 1e3 if waits else math.nan,
         "longest": max(waits + waiting) * 1e3,
         "requests": window.used.requests / sections,
-        "snatched": snatched * 100,
+        "stolen": stolen * 100,
         "Jain": jain([sum(turn.waiter == waiter for turn in inside) for waiter in range(window.crowd)]),
         "server CPU": window.used.server_cpu / sections * 1e6,
         "client CPU": window.used.client_cpu / sections * 1e6,
@@ -91,17 +91,17 @@ def hand_offs(window: Window) -> tuple[list[float], float]:
     and the share of releases after which the releaser took the lock back before those who waited."""
     asked = sorted(turn.asked for turn in window.turns)
     got = [turn.got for turn in window.turns]
-    latencies, snatched = [], 0
+    latencies, stolen = [], 0
     for turn, following in pairwise(window.turns):
         if not window.begin <= turn.release < window.end:
             continue
         if bisect_left(asked, turn.release) <= bisect_left(got, turn.release):
             continue  # nobody was waiting
         if following.waiter == turn.waiter:
-            snatched += 1
+            stolen += 1
         else:
             latencies.append(following.got - turn.release)
-    return latencies, snatched / (len(latencies) + snatched or 1)
+    return latencies, stolen / (len(latencies) + stolen or 1)
 
 
 def jain(shares: Sequence[int]) -> float:

@@ -60,16 +60,16 @@ def test_a_hand_off_counts_from_the_release_call_where_somebody_waited() -> None
         (1, 11.5, 12.25, 13.0),  # waited when 0 released: 0.25 s
         (2, 14.0, 14.1, 15.0),  # nobody waited when 1 released: no hand-off
     )
-    latencies, snatched = handoff.hand_offs(seen)
+    latencies, stolen = handoff.hand_offs(seen)
     assert latencies == [pytest.approx(0.25)]
-    assert snatched == 0
+    assert stolen == 0
 
 
 def test_taking_the_lock_back_before_those_who_wait_is_no_hand_off() -> None:
     seen = window((0, 9.0, 11.0, 12.0), (0, 12.1, 12.2, 13.0), (1, 11.5, 13.5, 14.0))
-    latencies, snatched = handoff.hand_offs(seen)
+    latencies, stolen = handoff.hand_offs(seen)
     assert latencies == [pytest.approx(0.5)]
-    assert snatched == 0.5
+    assert stolen == 0.5
 
 
 def test_who_still_waits_at_the_end_counts_among_the_waits() -> None:
