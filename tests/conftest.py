@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from distlock_web import configure
 from distlock_web.core import block, registry, request_id
 from distlock_web.testing.databases import MariaDBServer, PostgresServer, mariadb_programs, postgres_programs
 from distlock_web.testing.servers import RedisServer, ServerMissing, redis_program, required
+from tests.databases import Database, Kind, new_database
 
 
 def require(name: str, program: Callable[[], object]) -> None:
@@ -120,3 +122,21 @@ def mariadb_server() -> Iterator[MariaDBServer]:
     require("mariadb", mariadb_programs)
     with MariaDBServer() as server:
         yield server
+
+
+@pytest.fixture
+def make_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Kind], Database]]:
+    """A new, empty database: ``make_database("postgres")``."""
+    with ExitStack() as databases:
+
+        def make(kind: Kind) -> Database:
+            port = 0 if kind == "sqlite" else request.getfixturevalue(f"{kind}_server").port
+            return databases.enter_context(new_database(kind, port, tmp_path))
+
+        yield make
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def database(request: pytest.FixtureRequest, make_database: Callable[[Kind], Database]) -> Database:
+    """A new, empty database of each kind."""
+    return make_database(request.param)

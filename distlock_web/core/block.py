@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from .hold import Hold, Seat, State
@@ -38,6 +39,7 @@ class Spec:
     on_lost: OnLost = "raise"
     hold_for: float = 0.0
     what: str = ""  #: the function, for people
+    code: CodeType | None = None  #: the function's, for a warning that points to it
 
 
 class Block:

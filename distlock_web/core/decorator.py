@@ -132,6 +132,7 @@ class Guard:
         self.on_busy = on_busy
         self.on_backend_error = on_backend_error
         self.what = self.keys.function
+        self.code = getattr(inspect.unwrap(function), "__code__", None)
         self.until = until
         self.database = database
         self.owner = self._owner()
@@ -152,7 +153,7 @@ class Guard:
 
     async def open(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lease:
         """Take the lock for one call."""
-        spec = self.options.spec(await self.keys.names(args, kwargs), runtime, self.what)
+        spec = self.options.spec(await self.keys.names(args, kwargs), runtime, self.what, self.code)
         lease = Lease(spec, runtime)
         try:
             await engine.acquire(lease)

@@ -40,8 +40,7 @@ async def acquire(block: Block) -> None:
         if len(block.own) > 1 and clock.waited:
             await _extend(port, block.own, None)
         watchdog.tend(block)
-        if block.own and lifetime.open_transactions:
-            block.warned = lifetime.warn_if_in_transaction(spec.what)
+        _warn_if_in_transaction(block)
     except BaseException:
         block.begin_end()
         await block.runtime.finish(give_back(block, port))
@@ -149,8 +148,8 @@ async def end(block: Block, error: BaseException | None) -> None:
         logger.warning("Lock %s could not be given back, it ends within its lease: %s", names_of(block), trouble)
     lost = block.lost_hold() or orphaned
     if lost is None:
-        if error is None and block.own and not block.warned and lifetime.open_transactions:
-            lifetime.warn_if_in_transaction(block.spec.what)
+        if error is None:
+            _warn_if_in_transaction(block)
         return
     if error is None:
         _say_lost(block, lost.lost_error())
@@ -166,6 +165,11 @@ def _say_lost(block: Block, loss: LeaseLost) -> None:
     logger.warning("%s Its block has finished all the same.", loss)
 
 
+def _warn_if_in_transaction(block: Block) -> None:
+    if block.own and not block.warned and lifetime.open_transactions:
+        block.warned = lifetime.warn_if_in_transaction(block.spec)
+
+
 async def release(block: Block) -> None:
     """Give back by hand. Raises what :func:`end` only logs."""
     if not block.begin_end():
@@ -174,6 +178,7 @@ async def release(block: Block) -> None:
     for hold in block.holds:
         if hold.state == "lost":
             raise hold.lost_error()
+    _warn_if_in_transaction(block)
 
 
 async def give_back(block: Block, port: Port, kept: bool = False) -> None:
@@ -227,7 +232,8 @@ async def extend(block: Block, expire: float | None) -> None:
         raise NotHeld(f"The lease of {names_of(block)} is over.", name=names_of(block))
     for hold in block.holds:
         hold.raise_if_lost()
-    await _extend(block.spec.store.port(block.runtime), block.holds, expire)
+    if block.holds:  # none: the call was let through without a lock
+        await _extend(block.spec.store.port(block.runtime), block.holds, expire)
 
 
 async def _extend(port: Port, holds: list[Hold], expire: float | None) -> None:

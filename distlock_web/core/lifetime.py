@@ -7,18 +7,22 @@ the decorator opens around the function.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from .errors import ConfigurationError, OpenTransactionWarning
 
 if TYPE_CHECKING:
+    from .block import Spec
     from .carry import Carried
     from .decorator import Guard
     from .lease import Lease
 
 R = TypeVar("R")
+_PACKAGE = __name__.partition(".")[0] + "."
 Until: TypeAlias = Literal["return", "commit"]
 
 
@@ -87,18 +91,32 @@ class _FirstHere:
         return owner.run(call, lease, database)
 
 
-def warn_if_in_transaction(what: str) -> bool:
+def warn_if_in_transaction(spec: Spec) -> bool:
     """Warn if the running code is inside a transaction, whose commit then comes after the release of a plain lock."""
     for look in open_transactions:
         transaction = look()
         if transaction is not None:
             # No lock's name in the text: Python remembers every different warning for ever.
-            warnings.warn(
-                f"{what or 'A lock'} is held inside {transaction}, which commits after the lock is given back: the "
-                f'next holder does not see the changes yet. Use @distributed_lockable(..., until="commit"), or take '
-                f"the lock outside of the transaction.",
-                OpenTransactionWarning,
-                stacklevel=4,
+            _warn(
+                f"{spec.what or 'A lock'} is held inside {transaction}, which commits after the lock is given back: "
+                f"the next holder does not see the changes yet. Let the decorator own this transaction, with "
+                f'until="commit" (and database=), or take the lock outside of it.',
+                spec.code,
             )
             return True
     return False
+
+
+_shown: dict[str, dict[Any, Any]] = {}  #: by file, what has been warned of: Python's own memory of it
+
+
+def _warn(text: str, code: CodeType | None) -> None:
+    """Point to the function that is locked, else to the line outside of this package that the call comes from."""
+    if code is not None:
+        file, line = code.co_filename, code.co_firstlineno
+    else:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+            frame = frame.f_back
+        file, line = frame.f_code.co_filename, frame.f_lineno
+    warnings.warn_explicit(text, OpenTransactionWarning, file, line, registry=_shown.setdefault(file, {}))

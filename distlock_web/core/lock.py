@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import types
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
@@ -58,7 +59,7 @@ class Options:
     def config(self) -> StoreConfig:
         return registry().store(self.store).config
 
-    def spec(self, keys: Iterable[str], runtime: Runtime, what: str = "") -> Spec:
+    def spec(self, keys: Iterable[str], runtime: Runtime, what: str = "", code: types.CodeType | None = None) -> Spec:
         """The request for these escaped keys, with the store's defaults filled in."""
         store = registry().store(self.store)
         config = store.config
@@ -84,6 +85,7 @@ class Options:
             on_lost=on_lost,  # type: ignore[arg-type]
             hold_for=self.hold_for,
             what=what,
+            code=code,
         )
 
 

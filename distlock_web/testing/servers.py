@@ -101,6 +101,7 @@ class Server:
             self.prepare()
             self.start()
         except BaseException:
+            self.stop()
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
         return self

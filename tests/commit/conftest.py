@@ -1,0 +1,102 @@
+"""What happened, in order: the verbs sent to the store, the transaction's statements, and the view's own words."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection, connections
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import path
+
+from distlock_web.core.registry import registry
+from distlock_web.testing.tap import Tap
+from tests.databases import Database, django_alias
+
+View = Callable[..., Any]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest, settings: Any) -> None:
+    """The default store, empty."""
+    chosen = {"BACKEND": request.param}
+    if request.param == "redis":
+        chosen["LOCATION"] = request.getfixturevalue("redis_url")
+    settings.DISTLOCK = {"default": chosen}
+
+
+@pytest.fixture
+def memory(settings: Any) -> None:
+    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
+
+
+@pytest.fixture
+def tap() -> Tap:
+    """On the way to the default store; ask for the store first."""
+    return Tap(registry().store("default"))
+
+
+@pytest.fixture
+def real_transactions(make_database: Callable[..., Database], django_db_blocker: Any) -> Iterator[None]:
+    """A default database in a file, without a TestCase's transaction."""
+    with django_db_blocker.unblock(), django_alias("default", make_database("sqlite"), Group):
+        yield
+
+
+class _Transactions(logging.Handler):
+    """Django's own log of its statements, of which only those that begin and end transactions are kept."""
+
+    def __init__(self, history: list[str]) -> None:
+        super().__init__()
+        self._history = history
+
+    def emit(self, record: logging.LogRecord) -> None:
+        words = str(record.sql).split()  # type: ignore[attr-defined]
+        if words[0] in ("BEGIN", "COMMIT", "ROLLBACK"):
+            self._history.append(words[0])
+
+
+@pytest.fixture
+def history(store: None, tap: Tap, real_transactions: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """All of it in one list, on a real transaction. What is in one thread, each step answered before the next, is
+    in the order in which it was done."""
+    history: list[str] = []
+    tap.calls = history
+    handler = _Transactions(history)
+    logger = logging.getLogger("django.db.backends")
+    logger.addHandler(handler)
+    monkeypatch.setattr(logger, "level", logging.DEBUG)
+    monkeypatch.setattr(connections["default"], "force_debug_cursor", True)
+    yield history
+    logger.removeHandler(handler)
+
+
+@pytest.fixture(params=[True, False], ids=["atomic", "not atomic"])
+def atomic_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", request.param)
+    return bool(request.param)
+
+
+@pytest.fixture
+def get(settings: Any) -> Callable[..., HttpResponse]:
+    """Ask a view through the whole of Django: ``get(view)``. An exception of the view is the client's."""
+
+    def get(view: View, *, raises: bool = True) -> HttpResponse:
+        urls = ModuleType("urls")
+        urls.urlpatterns = [path("view", view)]  # type: ignore[attr-defined]
+        settings.ROOT_URLCONF = urls
+        return Client(raise_request_exception=raises).get("/view")
+
+    return get
+
+
+@pytest.fixture
+def other(real_transactions: None, make_database: Callable[..., Database]) -> Iterator[str]:
+    """Another database than the default one, with a table of groups."""
+    with django_alias("other", make_database("sqlite"), Group) as alias:
+        yield alias

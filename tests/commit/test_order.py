@@ -1,0 +1,295 @@
+"""``until="commit"``: lock, BEGIN, view, extend, COMMIT, hooks, release; and what ends otherwise."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.core.management import call_command
+from django.core.management.base import BaseCommand
+from django.db import connection, connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.utils.decorators import method_decorator
+from django.views import View
+
+from distlock_web import BackendUnavailable, LeaseLost, current_lease, distributed_lockable, lock
+from distlock_web.core.listing import held, revoke
+from distlock_web.core.registry import registry
+from distlock_web.testing.tap import Tap
+
+Get = Callable[..., HttpResponse]
+WHOLE = ["take", "BEGIN", "view", "extend", "COMMIT", "hook", "release"]
+
+
+def work(history: list[str]) -> HttpResponse:
+    """What a view does: a row, a word, and something for after the commit."""
+    Group.objects.create(name="written")
+    history.append("view")
+    transaction.on_commit(lambda: history.append("hook"))
+    return HttpResponse("done")
+
+
+def written() -> bool:
+    """As others see it: from a thread, and so on a connection, of its own."""
+
+    def look() -> bool:
+        try:
+            return Group.objects.filter(name="written").exists()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(look).result()
+
+
+def test_a_request(history: list[str], atomic_requests: bool, get: Get) -> None:
+    @distributed_lockable(key="order", until="commit")
+    def view(request: HttpRequest) -> HttpResponse:
+        return work(history)
+
+    assert get(view).content == b"done"
+    assert history == WHOLE
+    assert written()
+
+
+def test_a_plain_decorator_releases_first(
+    history: list[str], get: Get, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """The order that ``until="commit"`` is there to mend: this is what the tests here are able to see."""
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+
+    @distributed_lockable(key="order")
+    def view(request: HttpRequest) -> HttpResponse:
+        return work(history)
+
+    with pytest.warns(RuntimeWarning, match="commits after the lock is given back"):
+        get(view)
+    assert history == ["BEGIN", "take", "view", "release", "COMMIT", "hook"]
+
+
+def test_a_plain_function(history: list[str]) -> None:
+    @distributed_lockable(key="order", until="commit")
+    def task(number: int) -> int:
+        work(history)
+        return number + 1
+
+    assert task(1) == 2
+    assert history == WHOLE
+
+
+def test_a_management_command(history: list[str]) -> None:
+    class Command(BaseCommand):
+        @distributed_lockable(key="order", until="commit")
+        def handle(self, *args: Any, **options: Any) -> None:
+            work(history)
+
+    call_command(Command())
+    assert history == WHOLE
+
+
+def test_the_dispatch_of_a_class(history: list[str], atomic_requests: bool, get: Get) -> None:
+    @method_decorator(distributed_lockable(key="order", until="commit"), name="dispatch")
+    class Pay(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return work(history)
+
+    get(Pay.as_view())
+    assert history == WHOLE
+
+
+def test_the_method_of_a_class_where_no_transaction_is_around_it(history: list[str], get: Get) -> None:
+    class Pay(View):
+        @distributed_lockable(key="order", until="commit")
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return work(history)
+
+    get(Pay.as_view())
+    assert history == WHOLE
+
+
+def test_another_database(memory: None, other: str, get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections[other].settings_dict, "ATOMIC_REQUESTS", True)
+    seen: list[bool] = []
+
+    @distributed_lockable(key="order", until="commit", database="other")
+    def view(request: HttpRequest) -> HttpResponse:
+        Group.objects.using("other").create(name="written")
+        seen.extend((connections["other"].in_atomic_block, connection.in_atomic_block))
+        return HttpResponse("done")
+
+    get(view)
+    assert seen == [True, False]
+    assert Group.objects.using("other").count() == 1
+
+
+def test_several_databases_are_one_after_the_other(memory: None, other: str, tap: Tap) -> None:
+    @distributed_lockable(key="order", until="commit", database=["default", "other"])
+    def task(fail: bool) -> None:
+        for alias in ("default", "other"):
+            Group.objects.using(alias).create(name="written")
+            assert connections[alias].in_atomic_block
+        if fail:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        task(True)
+    assert (Group.objects.count(), Group.objects.using("other").count()) == (0, 0)
+    task(False)
+    assert (Group.objects.count(), Group.objects.using("other").count()) == (1, 1)
+    assert tap.calls == ["take", "release", "take", "extend", "release"]
+
+
+def test_in_the_hooks_the_lock_is_held_and_the_row_is_there(history: list[str]) -> None:
+    seen: list[object] = []
+
+    def hook() -> None:
+        seen.append(contextvars.Context().run(lock("order").try_acquire))
+        seen.append(written())
+
+    @distributed_lockable(key="order", until="commit")
+    def task() -> None:
+        work(history)
+        transaction.on_commit(hook)
+
+    task()
+    assert seen == [None, True]
+
+
+def test_who_waits_sees_the_row_as_soon_as_it_has_the_lock(memory: None, real_transactions: None) -> None:
+    """On a connection of its own, which sees nothing before the commit."""
+
+    @distributed_lockable(key="order", until="commit", wait=20)
+    def count(first: bool) -> int:
+        found = Group.objects.count()
+        Group.objects.create(name=f"written after {found}")
+        if first:
+            pool.submit(second)
+            while not held(registry()).rows[0].lock.waiters:
+                pass
+        return found
+
+    def second() -> None:
+        seen.append(count(False))
+        connection.close()
+
+    seen: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        seen.append(count(True))
+    assert sorted(seen) == [0, 1]
+
+
+# What does not commit ------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_rolls_back_and_reaches_the_caller(history: list[str], atomic_requests: bool, get: Get) -> None:
+    @distributed_lockable(key="order", until="commit")
+    def view(request: HttpRequest) -> HttpResponse:
+        work(history)
+        raise ZeroDivisionError("the view's own")
+
+    with pytest.raises(ZeroDivisionError, match="the view's own"):
+        get(view)
+    assert history == ["take", "BEGIN", "view", "ROLLBACK", "release"]
+    assert not written()
+
+
+def test_set_rollback_rolls_back_and_answers(history: list[str], atomic_requests: bool, get: Get) -> None:
+    @distributed_lockable(key="order", until="commit")
+    def view(request: HttpRequest) -> HttpResponse:
+        answer = work(history)
+        transaction.set_rollback(True)
+        return answer
+
+    assert get(view).content == b"done"
+    assert history == ["take", "BEGIN", "view", "ROLLBACK", "release"]
+    assert not written()
+
+
+def test_a_savepoint_rolls_back_alone(memory: None, real_transactions: None) -> None:
+    @distributed_lockable(key="order", until="commit")
+    def task() -> None:
+        Group.objects.create(name="kept")
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            Group.objects.create(name="dropped")
+            raise ZeroDivisionError
+
+    task()
+    assert [group.name for group in Group.objects.all()] == ["kept"]
+
+
+def test_a_lease_that_is_lost_before_the_commit_writes_nothing(
+    history: list[str], atomic_requests: bool, get: Get
+) -> None:
+    @distributed_lockable(key="order", until="commit")
+    def view(request: HttpRequest) -> HttpResponse:
+        lease = current_lease()
+        assert lease is not None
+        assert revoke(registry(), "default", lease.name, lease.fence)
+        return work(history)
+
+    assert get(view, raises=False).status_code == 500
+    assert history[:6] == ["take", "BEGIN", "revoke", "view", "extend", "ROLLBACK"]
+    assert not written()
+    with pytest.raises(LeaseLost):
+        get(view)
+
+
+def test_a_store_that_dies_before_the_commit_writes_nothing(
+    history: list[str], tap: Tap, atomic_requests: bool, get: Get
+) -> None:
+    @distributed_lockable(key="order", until="commit")
+    def view(request: HttpRequest) -> HttpResponse:
+        tap.cut()
+        return work(history)
+
+    assert get(view).status_code == 503
+    assert not written()
+    tap.mend()
+
+
+def test_without_a_store_an_open_call_commits_all_the_same(memory: None, tap: Tap, real_transactions: None) -> None:
+    tap.cut()
+
+    @distributed_lockable(key="order", until="commit", on_backend_error="open")
+    def task() -> None:
+        work([])
+
+    task()
+    assert written()
+
+
+def test_a_failing_hook_is_as_ever_committed_and_raised(history: list[str]) -> None:
+    @distributed_lockable(key="order", until="commit")
+    def task() -> None:
+        work(history)
+        transaction.on_commit(lambda: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        task()
+    assert history == WHOLE
+    assert written()
+
+
+def test_the_lock_is_busy_for_everybody_else_until_then(memory: None, real_transactions: None, get: Get) -> None:
+    @distributed_lockable(key="order", until="commit")
+    def view(request: HttpRequest) -> HttpResponse:
+        raise AssertionError
+
+    with lock("order"):
+        assert contextvars.Context().run(get, view).status_code == 409
+
+
+def test_a_dead_store_is_a_503(memory: None, tap: Tap, real_transactions: None, get: Get) -> None:
+    tap.cut()
+
+    @distributed_lockable(key="order", until="commit")
+    def view(request: HttpRequest) -> HttpResponse:
+        raise AssertionError
+
+    assert get(view).status_code == 503
+    with pytest.raises(BackendUnavailable):
+        lock("order").acquire()
