@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol, cast
 
 from ...core.backend import Busy, Claim, Granted, HeldLock, Loss
@@ -57,7 +58,7 @@ class RedisPort:
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         waiter = self._listener.waiter(claim.token)
         pause = busy.pause + LATE
-        until = now() + pause
+        begun = now()
         woken = await self._listener.sleep(waiter, pause if seconds is None else min(pause, seconds))
         if waiter.granted is not None:
             fence, handed_over = waiter.granted
@@ -66,8 +67,9 @@ class RedisPort:
                 self._listener.remove(claim.token)
                 return Granted(fence, since)
             waiter.granted = None  # we were stopped for longer than the lease: the store knows whose it is now
-        if not woken and now() < until:
-            return busy  # the caller's time is over, the store's is not: there is nothing new to hear
+        if not woken and (waited := now() - begun) < pause:
+            # The caller's time is over, the store's is not: there is nothing new to hear, but less is left.
+            return replace(busy, remaining=max(0.001, busy.remaining - waited))
         return await self._take(claim, queue=True, place=busy.place)
 
     async def withdraw(self, claim: Claim) -> None:
