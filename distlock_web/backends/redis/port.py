@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol, cast
 
 from ...core.backend import Busy, Claim, Granted, HeldLock, Loss
@@ -69,7 +68,7 @@ class RedisPort:
             waiter.granted = None  # we were stopped for longer than the lease: the store knows whose it is now
         if not woken and (waited := now() - begun) < pause:
             # The caller's time is over, the store's is not: there is nothing new to hear, but less is left.
-            return replace(busy, remaining=max(0.001, busy.remaining - waited))
+            return busy._replace(remaining=max(0.001, busy.remaining - waited))
         return await self._take(claim, queue=True, place=busy.place)
 
     async def withdraw(self, claim: Claim) -> None:
