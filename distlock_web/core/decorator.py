@@ -235,6 +235,8 @@ def _wrap(function: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
         @functools.wraps(function)
         def locked(*args: Any, **kwargs: Any) -> Any:
             runtime = blocking()
+            if guard.owner is not None:
+                guard.owner.refuse_open(guard.what, guard.database)
             try:
                 lease = drive(guard.open(runtime, args, kwargs))
             except (LockBusy, BackendUnavailable) as error:

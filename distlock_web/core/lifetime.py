@@ -38,11 +38,14 @@ class TransactionOwner(Protocol):
     def here(self) -> bool:
         """Whether the running code can mean it. Asked for each call where several own the same ``database=``."""
 
-    def run(self, call: Callable[[], R], lease: Lease, database: object) -> R:
-        """Make the call in a transaction: at its end the lease is extended, then committed; an error rolls back.
+    def refuse_open(self, what: str, database: object) -> None:
+        """``ConfigurationError`` if a transaction is open already: its commit would come after the lock is gone.
 
-        Raises ``ConfigurationError`` if a transaction is open already: its commit would come after the lock is gone.
+        Asked before the lock is taken, and the key is known.
         """
+
+    def run(self, call: Callable[[], R], lease: Lease, database: object) -> R:
+        """Make the call in a transaction: at its end the lease is extended, then committed; an error rolls back."""
 
 
 class Carrier(Protocol):
@@ -86,9 +89,14 @@ class _FirstHere:
     def here(self) -> bool:
         return True
 
+    def refuse_open(self, what: str, database: object) -> None:
+        self._meant().refuse_open(what, database)
+
     def run(self, call: Callable[[], R], lease: Lease, database: object) -> R:
-        owner = next((owner for owner in self._owners if owner.here()), self._owners[-1])
-        return owner.run(call, lease, database)
+        return self._meant().run(call, lease, database)
+
+    def _meant(self) -> TransactionOwner:
+        return next((owner for owner in self._owners if owner.here()), self._owners[-1])
 
 
 def warn_if_in_transaction(spec: Spec) -> bool:

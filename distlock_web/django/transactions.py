@@ -41,11 +41,14 @@ class DjangoTransactions:
     def here(self) -> bool:
         return True
 
+    def refuse_open(self, what: str, database: object) -> None:
+        for alias in aliases(database):
+            _refuse_open(what, transaction.get_connection(alias))
+
     def run(self, call: Callable[[], R], lease: Lease, database: object) -> R:
         names = aliases(database)
         with ExitStack() as transactions:
             for alias in names:
-                _refuse_open(transaction.get_connection(alias), lease)
                 transactions.enter_context(transaction.atomic(using=alias, durable=True))
             result = call()
             if getattr(result, "exception", False) is True:
@@ -66,17 +69,17 @@ def aliases(database: object) -> tuple[str, ...]:
     return tuple(several) if all(isinstance(alias, str) for alias in several) else ()
 
 
-def _refuse_open(connection: BaseDatabaseWrapper, lease: Lease) -> None:
+def _refuse_open(what: str, connection: BaseDatabaseWrapper) -> None:
     if in_real_transaction(connection):
         raise ConfigurationError(
-            f'{lease.spec.what}: until="commit" opens the transaction itself, but one is open already on '
+            f'{what}: until="commit" opens the transaction itself, but one is open already on '
             f"{connection.alias!r}: its commit would come after the lock is given back. Put the decorator outermost: "
             f"above @api_view, on a class-based view's dispatch (method_decorator(..., name='dispatch')), outside of "
             f"atomic()."
         )
     if not connection.in_atomic_block and not connection.get_autocommit():
         raise ConfigurationError(
-            f'{lease.spec.what}: until="commit" needs autocommit on {connection.alias!r}; it is off, so that nothing '
+            f'{what}: until="commit" needs autocommit on {connection.alias!r}; it is off, so that nothing '
             f"would be committed at the end."
         )
 

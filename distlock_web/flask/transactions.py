@@ -27,13 +27,18 @@ class AppSessionTransactions(SessionTransactions):
     def here(self) -> bool:
         return _app_session() is not None
 
+    def refuse_open(self, what: str, database: Any) -> None:
+        super().refuse_open(what, _session_for(what, database))
+
     def run(self, call: Callable[[], R], lease: Lease, database: Any) -> R:
-        session = _app_session()
-        if session is None:
-            raise ConfigurationError(
-                f'{lease.spec.what}: until="commit" finds no Flask-SQLAlchemy in the app: give database=session.'
-            )
-        return super().run(call, lease, session)
+        return super().run(call, lease, _session_for(lease.spec.what, database))
+
+
+def _session_for(what: str, database: Any) -> scoped_session[Session]:
+    session = database or _app_session()
+    if session is None:
+        raise ConfigurationError(f'{what}: until="commit" finds no Flask-SQLAlchemy in the app: give database=session.')
+    return session
 
 
 def _app_session() -> scoped_session[Session] | None:

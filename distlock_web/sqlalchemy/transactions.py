@@ -27,14 +27,17 @@ class SessionTransactions:
     def here(self) -> bool:
         return True
 
-    def run(self, call: Callable[[], R], lease: Lease, database: Any) -> R:
-        session: Session = database() if isinstance(database, scoped_session) else database
-        if session.in_transaction():
+    def refuse_open(self, what: str, database: Any) -> None:
+        if _session(database).in_transaction():
             raise ConfigurationError(
-                f'{lease.spec.what}: until="commit" begins the transaction itself, but the session is in one already '
+                f'{what}: until="commit" begins the transaction itself, but the session is in one already '
                 f"(a query before the lock is enough, in before_request for instance): its reads may be older than the "
                 f"lock. End it before the call: session.commit() or session.rollback()."
             )
+
+    def run(self, call: Callable[[], R], lease: Lease, database: Any) -> R:
+        self.refuse_open(lease.spec.what, database)  # again: to find the key, a row may have been read
+        session = _session(database)
 
         def extend(committing: Session) -> None:
             # Every commit, also one of the function's own, has a full lease before it. LeaseLost stops it.
@@ -53,3 +56,8 @@ class SessionTransactions:
             raise
         finally:
             event.remove(session, "before_commit", extend)
+
+
+def _session(database: Any) -> Session:
+    session: Session = database() if isinstance(database, scoped_session) else database
+    return session

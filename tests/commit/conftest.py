@@ -77,19 +77,29 @@ def history(store: None, tap: Tap, real_transactions: None, monkeypatch: pytest.
 
 
 @pytest.fixture(params=[True, False], ids=["atomic", "not atomic"])
-def atomic_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+def atomic_requests(real_transactions: None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", request.param)
     return bool(request.param)
 
 
 @pytest.fixture
-def get(settings: Any) -> Callable[..., HttpResponse]:
-    """Ask a view through the whole of Django: ``get(view)``. An exception of the view is the client's."""
+def serve(settings: Any) -> Callable[[View], None]:
+    """The project has one view."""
 
-    def get(view: View, *, raises: bool = True) -> HttpResponse:
+    def serve(view: View) -> None:
         urls = ModuleType("urls")
         urls.urlpatterns = [path("view", view)]  # type: ignore[attr-defined]
         settings.ROOT_URLCONF = urls
+
+    return serve
+
+
+@pytest.fixture
+def get(serve: Callable[[View], None]) -> Callable[..., HttpResponse]:
+    """Ask a view through the whole of Django: ``get(view)``. An exception of the view is the client's."""
+
+    def get(view: View, *, raises: bool = True) -> HttpResponse:
+        serve(view)
         return Client(raise_request_exception=raises).get("/view")
 
     return get
