@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from flask import current_app, has_app_context
-from sqlalchemy import event
+from sqlalchemy import TextClause, event
 from sqlalchemy.orm import ORMExecuteState, Session, scoped_session
 
 from ..core.errors import ConfigurationError
@@ -16,6 +17,7 @@ from ..sqlalchemy.transactions import SessionTransactions
 R = TypeVar("R")
 
 _WRITTEN = "distlock_web_written"
+_WRITES = re.compile(r"\s*(INSERT|UPDATE|DELETE|MERGE|REPLACE)\b", re.IGNORECASE)
 
 
 class AppSessionTransactions(SessionTransactions):
@@ -64,7 +66,9 @@ def remember_writes() -> None:
         session.info[_WRITTEN] = True
 
     def executed(state: ORMExecuteState) -> None:
-        if state.is_insert or state.is_update or state.is_delete:
+        statement = state.statement
+        raw = isinstance(statement, TextClause) and _WRITES.match(statement.text)
+        if state.is_insert or state.is_update or state.is_delete or raw:
             state.session.info[_WRITTEN] = True
 
     def over(session: Session) -> None:

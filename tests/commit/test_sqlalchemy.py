@@ -1,0 +1,340 @@
+"""``until="commit"`` over SQLAlchemy sessions: lock, function, flush, extend, COMMIT, release."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import create_engine, event, select, text, update
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
+
+from distlock_web import ConfigurationError, LeaseLost, current_lease, distributed_lockable, lock
+from distlock_web.core.errors import OpenTransactionWarning
+from distlock_web.core.listing import held, revoke
+from distlock_web.core.registry import registry
+from distlock_web.flask import DistLock
+from distlock_web.testing.tap import Tap
+from tests.databases import Database
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    state: Mapped[str] = mapped_column(default="new")
+
+
+@pytest.fixture
+def sessions(memory: None, make_database: Callable[..., Database]) -> Iterator[sessionmaker[Session]]:
+    """Sessions over one database. The store of locks is in memory."""
+    engine = create_engine(make_database("sqlite").sqlalchemy)
+    Base.metadata.create_all(engine)
+    yield sessionmaker(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def session(sessions: sessionmaker[Session]) -> Iterator[scoped_session[Session]]:
+    scoped = scoped_session(sessions)
+    yield scoped
+    scoped.remove()
+
+
+@pytest.fixture
+def history(session: scoped_session[Session], sessions: sessionmaker[Session], tap: Tap) -> list[str]:
+    history: list[str] = []
+    tap.calls = history
+    engine = sessions.kw["bind"]
+    for name, word in {"begin": "BEGIN", "commit": "COMMIT", "rollback": "ROLLBACK"}.items():
+        event.listen(engine, name, lambda connection, word=word: history.append(word))
+    event.listen(engine, "before_cursor_execute", lambda *args: history.append(args[2].split()[0]))
+    return history
+
+
+@pytest.fixture
+def count(sessions: sessionmaker[Session]) -> Callable[[], int]:
+    """How many orders there are, as somebody else sees it."""
+
+    def count() -> int:
+        with sessions() as another:
+            return len(another.scalars(select(Order)).all())
+
+    return count
+
+
+def test_the_order(session: scoped_session[Session], history: list[str]) -> None:
+    @distributed_lockable(key="order", until="commit", database=session)
+    def pay() -> str:
+        session.add(Order())
+        return "done"
+
+    assert pay() == "done"
+    assert history == ["take", "BEGIN", "INSERT", "extend", "COMMIT", "release"]
+
+
+def test_after_the_commit_the_lock_is_still_held(session: scoped_session[Session], count: Callable[[], int]) -> None:
+    seen: list[tuple[int, int]] = []
+    event.listen(session(), "after_commit", lambda _: seen.append((len(held(registry()).rows), count())))
+
+    @distributed_lockable(key="order", until="commit", database=session)
+    def pay() -> None:
+        session.add(Order())
+
+    pay()
+    assert seen == [(1, 1)]
+
+
+def test_an_exception_rolls_back(
+    session: scoped_session[Session], history: list[str], count: Callable[[], int]
+) -> None:
+    @distributed_lockable(key="order", until="commit", database=session)
+    def pay() -> None:
+        session.add(Order())
+        session.flush()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        pay()
+    assert history == ["take", "BEGIN", "INSERT", "ROLLBACK", "release"]
+    assert count() == 0
+
+
+def test_a_lost_lease_writes_nothing(session: scoped_session[Session], count: Callable[[], int]) -> None:
+    @distributed_lockable(key="order", until="commit", database=session)
+    def pay() -> None:
+        session.add(Order())
+        lease = current_lease()
+        assert lease is not None
+        assert revoke(registry(), "default", lease.name, lease.fence)
+
+    with pytest.raises(LeaseLost):
+        pay()
+    assert count() == 0
+    assert not session().in_transaction()
+
+
+def test_a_view_that_commits_itself_has_a_full_lease_for_each(
+    session: scoped_session[Session], history: list[str], count: Callable[[], int]
+) -> None:
+    @distributed_lockable(key="order", until="commit", database=session)
+    def pay() -> None:
+        session.add(Order())
+        session.commit()
+        session.add(Order())
+
+    pay()
+    assert history == ["take", *["BEGIN", "INSERT", "extend", "COMMIT"] * 2, "release"]
+    assert count() == 2
+
+
+def test_a_savepoint_rolls_back_alone(
+    session: scoped_session[Session], history: list[str], count: Callable[[], int]
+) -> None:
+    @distributed_lockable(key="order", until="commit", database=session)
+    def pay() -> None:
+        session.add(Order())
+        with pytest.raises(ZeroDivisionError), session.begin_nested():
+            session.add(Order())
+            raise ZeroDivisionError
+        with session.begin_nested():
+            session.add(Order())
+
+    pay()
+    assert history.count("extend") == 1
+    assert count() == 2
+
+
+def test_an_open_transaction_is_refused(session: scoped_session[Session]) -> None:
+    @distributed_lockable(key="order", until="commit", database=session)
+    def pay() -> None:
+        session.add(Order())
+
+    session.execute(text("SELECT 1"))
+    with pytest.raises(ConfigurationError, match=r"in one already .*session.commit\(\) or session.rollback\(\)"):
+        pay()
+    assert session().in_transaction()  # it is its owner's business
+    session.rollback()
+    pay()
+
+
+def test_a_key_that_reads_a_row_opens_one_too(session: scoped_session[Session]) -> None:
+    @distributed_lockable(key=lambda: session.get(Order, 1) or "none", until="commit", database=session)
+    def pay() -> None:
+        raise AssertionError
+
+    with pytest.raises(ConfigurationError, match="in one already"):
+        pay()
+    assert not held(registry()).rows
+
+
+def test_the_session_is_left_as_it_was(session: scoped_session[Session], history: list[str]) -> None:
+    @distributed_lockable(key="order", until="commit", database=session)
+    def pay() -> None:
+        session.add(Order())
+
+    pay()
+    del history[:]
+    session.add(Order())
+    session.commit()
+    assert "extend" not in history
+
+
+def test_every_thread_has_its_own_session(session: scoped_session[Session], count: Callable[[], int]) -> None:
+    @distributed_lockable(key="order", until="commit", database=session, wait=20)
+    def pay() -> int:
+        found = len(session.scalars(select(Order)).all())
+        session.add(Order())
+        return found
+
+    def client() -> int:
+        try:
+            return pay()
+        finally:
+            session.remove()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(lambda _: client(), range(20))) == list(range(20))
+
+
+# Flask-SQLAlchemy ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def app(make_database: Callable[..., Database]) -> Iterator[Flask]:
+    app = Flask("shop")
+    app.config["SQLALCHEMY_DATABASE_URI"] = make_database("sqlite").sqlalchemy
+    app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
+    SQLAlchemy(app, model_class=Base)
+    DistLock(app)
+    with app.app_context():
+        Base.metadata.create_all(database(app).engine)
+    yield app
+    with app.app_context():
+        database(app).engine.dispose()
+    app.extensions["distlock"].registry.close()
+
+
+def database(app: Flask) -> Any:
+    return app.extensions["sqlalchemy"]
+
+
+def orders(app: Flask) -> int:
+    with app.app_context():
+        return len(database(app).session.scalars(select(Order)).all())
+
+
+def test_in_flask_the_apps_session_is_meant(app: Flask) -> None:
+    seen: list[Any] = []
+
+    @app.post("/pay")
+    @distributed_lockable(key="order", until="commit")
+    def pay() -> str:
+        session = database(app).session
+        session.add(Order())
+        event.listen(session(), "after_commit", lambda _: seen.append(len(held(registry()).rows)))
+        return "paid"
+
+    @app.post("/fail")
+    @distributed_lockable(key="order", until="commit")
+    def fail() -> str:
+        database(app).session.add(Order())
+        raise ZeroDivisionError
+
+    client = app.test_client()
+    assert client.post("/pay").text == "paid"
+    assert (seen, orders(app)) == ([1], 1)
+    assert client.post("/fail").status_code == 500
+    assert orders(app) == 1
+
+
+def test_in_flask_a_query_before_the_view_is_refused_with_the_remedy(app: Flask) -> None:
+    end = False
+
+    @app.before_request
+    def who() -> None:
+        database(app).session.scalars(select(Order)).all()
+        if end:
+            database(app).session.rollback()
+
+    @app.post("/pay")
+    @distributed_lockable(key="order", until="commit")
+    def pay() -> str:
+        return "paid"
+
+    app.testing = True
+    with pytest.raises(ConfigurationError, match="in before_request for instance"):
+        app.test_client().post("/pay")
+    end = True
+    assert app.test_client().post("/pay").text == "paid"
+
+
+def test_in_flask_writes_that_are_not_committed_are_told_of(app: Flask) -> None:
+    with app.app_context():
+        session = database(app).session
+
+        def flushed() -> None:
+            session.add(Order())
+            session.flush()  # it is not among session.new any more
+
+        writes: list[Callable[[], object]] = [
+            lambda: session.add(Order()),
+            flushed,
+            lambda: session.execute(update(Order).values(state="paid")),
+            lambda: session.execute(text("UPDATE orders SET state = 'paid'")),
+        ]
+        for write in writes:
+            with pytest.warns(OpenTransactionWarning, match="the app's SQLAlchemy session"), lock("order"):
+                write()
+            session.rollback()
+        with lock("order"):  # committed inside, or nothing but read: nothing to tell
+            session.add(Order())
+            session.commit()
+            session.scalars(select(Order)).all()
+            session.execute(text("SELECT 1"))
+
+
+def test_an_app_without_the_extension_is_told() -> None:
+    """In a process of its own: here Django is what a left out ``database=`` means where there is no such app."""
+    program = """
+from flask import Flask
+from distlock_web import ConfigurationError, distributed_lockable
+from distlock_web.flask import DistLock
+
+app = Flask("shop")
+app.testing = True
+app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
+DistLock(app)
+
+@app.post("/pay")
+@distributed_lockable(key="order", until="commit")
+def pay():
+    raise AssertionError
+
+try:
+    app.test_client().post("/pay")
+except ConfigurationError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True)
+    assert "finds no Flask-SQLAlchemy in the app: give database=session" in done.stdout, done.stderr
+
+
+def test_without_a_framework_it_is_said_what_to_import() -> None:
+    program = """
+from distlock_web import ConfigurationError, distributed_lockable
+try:
+    distributed_lockable(until="commit")(print)
+except ConfigurationError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True)
+    assert "import distlock_web.sqlalchemy and give database=session" in done.stdout, done.stderr
