@@ -11,9 +11,8 @@ import os
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from .hold import Hold, Seat, State
 from .runtime import Process, Runtime
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 OnLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Lease], object]"
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(NamedTuple):
     """What was asked for: checked values, the store's defaults filled in. All times are seconds."""
 
     store: Store

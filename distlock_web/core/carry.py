@@ -11,7 +11,7 @@ import logging
 import types
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
@@ -104,13 +104,21 @@ class CarriedBody(Iterator[T]):
             self._carried.end()
             raise
         except BaseException as error:
-            self._carried.end(error)
+            try:
+                self._close_body()  # not every server closes a response that has failed
+            finally:
+                self._carried.end(error)
             raise
 
     def close(self) -> None:
+        try:
+            self._close_body()
+        finally:
+            self._carried.close()
+
+    def _close_body(self) -> None:
         closers, self._closers = self._closers, ()
         with ExitStack() as stack:
-            stack.callback(self._carried.close)
             for closer in reversed(closers):
                 stack.callback(self._carried.place.run, closer)
 
@@ -134,14 +142,22 @@ class CarriedAsyncBody(AsyncIterator[T]):
             await self._carried.aend()
             raise
         except BaseException as error:
-            await self._carried.aend(error)
+            try:
+                await self._close_body()  # Django closes no response whose body has failed
+            finally:
+                await self._carried.aend(error)
             raise
 
     async def aclose(self) -> None:
+        try:
+            await self._close_body()
+        finally:
+            await self._carried.aclose()
+
+    async def _close_body(self) -> None:
         closers, self._closers = self._closers, ()
         aclose = getattr(self._steps, "aclose", None)
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._carried.aclose)
+        with ExitStack() as stack:
             for closer in reversed(closers):
                 stack.callback(self._carried.place.run, closer)
             if aclose is not None:

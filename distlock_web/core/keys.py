@@ -11,7 +11,7 @@ import inspect
 import re
 import string
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from types import MethodType
 from typing import Any, TypeAlias
 
@@ -179,6 +179,8 @@ class Template:
                 f"{self.function}: the field {{{field}}} of the key {self.text!r} is None; "
                 f"everybody without a value would share one lock."
             )
+        if type(found) is int and not spec and not conversion:
+            return str(found)
         formatter = string.Formatter()
         try:
             text = str(formatter.format_field(formatter.convert_field(found, conversion), spec or ""))
@@ -194,6 +196,7 @@ class Template:
         return text
 
 
+@lru_cache(maxsize=1024)
 def _split(field: str) -> tuple[str, list[tuple[bool, str | int]]]:
     from _string import formatter_field_name_split  # type: ignore[import-not-found]  # what string.Formatter uses
 
@@ -216,6 +219,12 @@ class Keys:
         if not items:
             raise ConfigurationError(f"{self.function}: the list of keys is empty.")
         self.makers = [self._maker(item) for item in items]
+        self.roots = {
+            _split(field)[0] for maker in self.makers if isinstance(maker, Template) for field in maker.fields()
+        }
+        self.parameters = {
+            name: (place, parameter) for place, (name, parameter) in enumerate(self.signature.parameters.items())
+        }
         self.fixed = self._fixed()
 
     def _own_name(self, function: Callable[..., Any]) -> str:
@@ -250,7 +259,7 @@ class Keys:
         for maker in self.makers:
             if isinstance(maker, Template):
                 if bound is None:
-                    bound = self._bind(args, kwargs)
+                    bound = self._picked(args, kwargs)
                 found.append(await maker.name(bound, self.asynchronous))
             else:
                 found.extend(await self._called(maker, args, kwargs))
@@ -265,6 +274,21 @@ class Keys:
         if not made or any(not isinstance(key, str) or not key for key in made):
             raise ConfigurationError(f"{self.function}: the key function gave {made!r}; a key is a non-empty string.")
         return [literal(key) for key in made]
+
+    def _picked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        """The arguments that the keys name, where they are found at once: to bind them all takes four times as long."""
+        picked = {}
+        for root in self.roots:
+            place, parameter = self.parameters.get(root, (0, None))
+            if parameter is None or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                return self._bind(args, kwargs)
+            if root in kwargs:
+                picked[root] = kwargs[root]
+            elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD and place < len(args):
+                picked[root] = args[place]
+            else:
+                return self._bind(args, kwargs)
+        return picked
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         bound = self.signature.bind(*args, **kwargs)  # a TypeError here is the caller's, as without us

@@ -59,7 +59,7 @@ class Options:
     def config(self) -> StoreConfig:
         return registry().store(self.store).config
 
-    def spec(self, keys: Iterable[str], runtime: Runtime, what: str = "", code: types.CodeType | None = None) -> Spec:
+    def spec(self, keys: tuple[str, ...], runtime: Runtime, what: str = "", code: types.CodeType | None = None) -> Spec:
         """The request for these escaped keys, with the store's defaults filled in."""
         store = registry().store(self.store)
         config = store.config
@@ -77,7 +77,7 @@ class Options:
         prefix = config.prefix if self.prefix is None else self.prefix
         return Spec(
             store=store,
-            names=tuple(sorted({shorten(prefix + key) for key in keys})),
+            names=_names(prefix, keys),
             expire=expire,
             wait=config.wait if isinstance(self.wait, Unset) else self.wait,
             renew=config.renew if self.renew is None else self.renew,
@@ -87,6 +87,13 @@ class Options:
             what=what,
             code=code,
         )
+
+
+def _names(prefix: str, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, in the one order in which everybody takes them: so nobody waits in a circle."""
+    if len(keys) == 1:
+        return (shorten(prefix + keys[0]),)
+    return tuple(sorted({shorten(prefix + key) for key in keys}))
 
 
 class Lock:

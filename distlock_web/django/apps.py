@@ -10,6 +10,7 @@ from ..core import lifetime
 from ..core.config import PROJECT_POLICIES
 from ..core.decorator import coroutine_tests
 from .guarded import is_async_view
+from .middleware import header_and_key
 from .stores import configure_from_settings
 from .streaming import carry_response
 from .transactions import DjangoTransactions, open_transaction
@@ -38,3 +39,5 @@ def _setting_changed(*, setting: str, **kwargs: Any) -> None:
     """``override_settings(DISTLOCK=...)`` in a test."""
     if setting == "DISTLOCK" or setting in PROJECT_POLICIES:
         configure_from_settings()
+    elif setting == "DISTLOCK_REQUEST_ID_HEADER":
+        header_and_key.cache_clear()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
+from django.http.request import HttpHeaders
 from django.http.response import HttpResponseBase
 
 from ..core import request_id
@@ -71,10 +73,17 @@ class RequestIDMiddleware:
         return responses.refused(error, request)  # type: ignore[no-any-return]
 
 
+@lru_cache(maxsize=1)
+def header_and_key() -> tuple[str, str]:
+    """The header of the request id, and its key in ``request.META``. Kept, for every request asks; see ``apps.py``."""
+    header: str = getattr(settings, "DISTLOCK_REQUEST_ID_HEADER", request_id.DEFAULT_HEADER)
+    return header, HttpHeaders.to_wsgi_name(header)
+
+
 def _begin(request: HttpRequest) -> str:
     """Bind the request's id to the running context. Returns the name of the header that carries it."""
-    header: str = getattr(settings, "DISTLOCK_REQUEST_ID_HEADER", request_id.DEFAULT_HEADER)
-    ident = request_id.accept(request.headers.get(header))
+    header, key = header_and_key()
+    ident = request_id.accept(request.META.get(key))
     request.request_id = ident  # type: ignore[attr-defined]
     request_id.bind(ident, f"{request.method} {request.path}")
     return header

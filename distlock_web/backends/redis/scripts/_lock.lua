@@ -42,18 +42,25 @@ local function list(now, ms)
   end
 end
 
--- The lock becomes this token's, with a new fence: greater than the last one, and than all that were forgotten.
-local function own(now, last, token, state, ms, holder)
-  last = tonumber(last) or 0
-  local fence = text(math.max(last + 1, now))
-  call('HSET', FENCE, 'last', fence)
-  if math.floor(last / REFRESH) ~= math.floor(now / REFRESH) then
+-- The next fence: greater than the last one, and than all that were forgotten.
+local function fence_after(last, now)
+  return text(math.max((tonumber(last) or 0) + 1, now))
+end
+
+-- The lock becomes this token's, with this fence; `released` is whose it was until now, if that one gave it back.
+local function own(now, last, fence, token, ms, holder, released)
+  if released then
+    call('HSET', FENCE, 'last', fence, 'released', released)
+  else
+    call('HSET', FENCE, 'last', fence)
+  end
+  if math.floor((tonumber(last) or 0) / REFRESH) ~= math.floor(now / REFRESH) then
     call('PEXPIRE', FENCE, REMEMBER)
   end
-  call('HSET', N, 'owner', token, 'state', state, 'fence', fence, 'since', text(now), 'holder', holder)
+  -- Every field, so that none of the last holder's is left.
+  call('HSET', N, 'owner', token, 'state', 'held', 'fence', fence, 'since', text(now), 'holder', holder)
   call('PEXPIRE', N, ms)
   list(now, ms)
-  return tonumber(fence)
 end
 
 -- Nobody's any more. Who gave it back is remembered, for a second copy of the release.

@@ -19,33 +19,32 @@ local function tell(token, news)
 end
 
 -- The lock is free: give it to the first waiter whose process listens, with a whole lease and a new fence, and tell it
--- both with the time. True if `taker`, who asks now, is to have it.
-local function hand_over(now, taker)
+-- both with the time. True if that was done; `taker`, who asks now, is not told, and takes it by itself when it is first.
+local function hand_over(now, taker, released)
   drop_late(now)
-  local last = tonumber(call('HGET', FENCE, 'last')) or 0
-  local fence = text(math.max(last + 1, now))
+  local last = call('HGET', FENCE, 'last')
+  local fence = fence_after(last, now)
   local place = 0
   while true do
     local token = call('ZRANGE', QUEUE, place, place)[1]
     if token == nil or token == taker then
-      return taker ~= nil
+      return false
     end
     -- Nobody listening: it died, or is reconnecting. It keeps its place; only its deadline or itself removes it.
     if tell(token, ' ' .. fence .. ' ' .. text(now)) > 0 then
       local expire, holder = string.match(call('HGET', CLAIMS, token) or '', '^(%d+) (.*)$')
       leave_queue(token)
-      own(now, last, token, 'held', tonumber(expire) or TURN, holder or '')
-      return false
+      own(now, last, fence, token, tonumber(expire) or TURN, holder or '', released)
+      return true
     end
     place = place + 1
   end
 end
 
--- The owner has gone: wipe the lock and hand it on.
+-- The owner has gone: hand the lock on, or wipe it.
 local function let_go(token)
-  forget(token)
-  if call('EXISTS', QUEUE) == 1 then
-    hand_over(clock(), nil)
+  if call('EXISTS', QUEUE) == 0 or not hand_over(clock(), nil, token) then
+    forget(token)
   end
 end
 

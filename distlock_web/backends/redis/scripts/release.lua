@@ -5,16 +5,16 @@
 
 local token, keep = ARGV[1], tonumber(ARGV[2])
 
-if keep == 0 and call('HGET', N, 'owner') == token and call('EXISTS', QUEUE) == 0 then
+local mine = call('HGET', N, 'owner') == token
+if mine and keep == 0 and call('EXISTS', QUEUE) == 0 then
   forget(token)
   return 0
 end
 
 -- include: _queue
 
-local lost = loss(token)
-if lost > 0 then
-  return call('HGET', FENCE, 'released') == token and 0 or lost
+if not mine then
+  return call('HGET', FENCE, 'released') == token and 0 or loss(token)
 end
 if keep > 0 then
   call('HSET', N, 'state', 'kept')

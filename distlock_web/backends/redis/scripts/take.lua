@@ -17,7 +17,9 @@ if not owner then
     return {0, TURN, TURN, 0, now} -- a copy of this that was lost on the way, after its owner gave the lock back
   end
   if call('EXISTS', QUEUE) == 0 then
-    return {1, own(now, last, token, 'held', expire, holder)}
+    local fence = fence_after(last, now)
+    own(now, last, fence, token, expire, holder)
+    return {1, tonumber(fence)}
   end
 end
 
@@ -30,9 +32,11 @@ if owner == token then
 end
 
 -- A dead holder's release never comes: whoever finds the lock free hands it to the head.
-if not owner and hand_over(now, token) then
+if not owner and not hand_over(now, token) then
+  local fence = fence_after(last, now)
   leave_queue(token)
-  return {1, own(now, last, token, 'held', expire, holder)}
+  own(now, last, fence, token, expire, holder)
+  return {1, tonumber(fence)}
 end
 
 local remaining = call('PTTL', N)
@@ -50,7 +54,9 @@ local pause = remaining + call('ZRANK', QUEUE, token) * TURN
 local patience = pause + 2 * TURN
 call('ZADD', WAITS, math.floor(now / 1000) + patience, token)
 call('HSET', CLAIMS, token, ARGV[2] .. ' ' .. holder)
-for _, key in ipairs({QUEUE, WAITS, CLAIMS}) do
-  live_at_least(key, patience)
+if call('PTTL', QUEUE) < patience then -- the three come and go together; a minute more, not to do this every time
+  for _, key in ipairs({QUEUE, WAITS, CLAIMS}) do
+    call('PEXPIRE', key, patience + 60000)
+  end
 end
 return {0, pause, remaining, place, now}
