@@ -348,10 +348,16 @@ def test_a_loss_breaks_the_body(tap: Tap, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 async def test_a_loss_breaks_the_body_async(tap: Tap, how: str) -> None:
+    ended = []
+
     async def endless() -> AsyncIterator[bytes]:
-        while True:
-            yield b"x"
-            await asyncio.sleep(0.001)
+        try:
+            while True:
+                yield b"x"
+                await asyncio.sleep(0.001)
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
 
     options = {"expire": 0.3} if how == "revoked" else {"expire": 0.3, "renew_for": 0.1}
     chunks = aiter(await astreaming(endless(), **options))
@@ -362,6 +368,7 @@ async def test_a_loss_breaks_the_body_async(tap: Tap, how: str) -> None:
         async with asyncio.timeout(30):
             async for _ in chunks:
                 pass
+    assert ended  # now, and not when garbage is collected
     await until(is_free)
 
 

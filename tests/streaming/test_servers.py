@@ -127,7 +127,9 @@ def test_compressed_on_its_way(serve: Serve, seen: Seen, name: str, view: str) -
 
 
 @pytest.mark.parametrize(("name", "view"), [STREAMED[0], *STREAMED[2:5]])
-def test_a_lock_that_is_lost_breaks_the_transfer(start: Serve, redis_store: str, name: str, view: str) -> None:
+def test_a_lock_that_is_lost_breaks_the_transfer(
+    start: Serve, redis_store: str, seen: Seen, name: str, view: str
+) -> None:
     server = start(name)
     server.said()
     client = Client(server, f"/short/{view}/?chunks={MANY}")
@@ -143,6 +145,7 @@ def test_a_lock_that_is_lost_breaks_the_transfer(start: Serve, redis_store: str,
         assert client.read_all() < (MANY - 60) * 65536
         assert not client.saw_the_end
         assert the_lock() is not None  # the second holder's, which the first one's end leaves alone
+        eventually(lambda: seen() == ["begun r-1 2", "ended r-1 1"], "the body has been closed")
     assert "LeaseLost" in server.said()
 
 
