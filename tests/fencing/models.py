@@ -1,0 +1,55 @@
+"""Fenced tables of every kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+
+from distlock_web.django.fencing import FencedModel, FencedQuerySet
+
+
+class Warehouse(models.Model):
+    name = models.CharField(max_length=20)
+
+    class Meta:
+        app_label = "fencing"
+
+
+class Stock(FencedModel):
+    name = models.CharField(max_length=20, default="")
+    count = models.IntegerField(default=0)
+    changed = models.DateTimeField(auto_now=True)
+    warehouse = models.ForeignKey(Warehouse, models.CASCADE, null=True)
+
+    class Meta:
+        app_label = "fencing"
+
+
+class Book(Stock):
+    """Multi-table inheritance: its fence is in the table of Stock."""
+
+    pages = models.IntegerField(default=0)
+
+    class Meta:
+        app_label = "fencing"
+
+
+class Manager(models.Manager[Any]):
+    def get_queryset(self) -> Any:
+        return super().get_queryset().select_related("warehouse").exclude(name="hidden")
+
+
+class Shelf(FencedModel):
+    """With a manager of its own."""
+
+    name = models.CharField(max_length=20, default="")
+    warehouse = models.ForeignKey(Warehouse, models.CASCADE, null=True)
+
+    objects = Manager.from_queryset(FencedQuerySet)()
+
+    class Meta:
+        app_label = "fencing"
+
+
+TABLES = (Warehouse, Stock, Book, Shelf)
