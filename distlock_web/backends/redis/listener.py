@@ -57,6 +57,10 @@ class Listener:
         self._changed = threading.Condition()
         self._reading = threading.Lock()  # held by whoever reads the connection
         self._waiters: dict[str, Waiter] = {}
+        # Those whose question is on its way, for the answer may be overtaken by the news: at which opening of the
+        # connection they asked, or the news. Most get the lock at once and never wait.
+        self._asking: dict[str, int | tuple[int, int] | None] = {}
+        self._opened = 0
         self._starting: list[Parker] = []  # those who wait for the connection
         self._subscription: Subscription | None = None
         self._thread: threading.Thread | None = None
@@ -71,17 +75,30 @@ class Listener:
         """Subscribed: whoever joins a queue now will hear of its turn."""
         return self._subscription is not None
 
-    def add(self, token: str, runtime: Runtime) -> None:
-        self._waiters[token] = Waiter(runtime)
+    def expect(self, token: str) -> None:
+        """A question goes out that may put this token into a queue."""
+        self._asking[token] = self._opened
 
-    def waiter(self, token: str) -> Waiter:
-        return self._waiters[token]
+    def join(self, token: str, runtime: Runtime) -> Waiter:
+        """This token is in a queue. It is awake already if there was news meanwhile, or a new connection."""
+        waiter = self._waiters.get(token)
+        if waiter is None:
+            waiter = Waiter(runtime)
+            with self._changed:
+                early = self._asking.pop(token, self._opened)
+                waiter.granted = early if isinstance(early, tuple) else None
+                waiter.woken = early != self._opened
+                self._waiters[token] = waiter
+        return waiter
 
     def remove(self, token: str) -> None:
+        """This token waits no longer."""
+        self._asking.pop(token, None)
         waiter = self._waiters.pop(token, None)
-        self._last_wait = now()
-        if waiter is not None and (waiter.lead or (self._waiters and not self._reading.locked())):
-            self._pass_on(waiter)
+        if waiter is not None:
+            self._last_wait = now()
+            if waiter.lead or (self._waiters and not self._reading.locked()):
+                self._pass_on(waiter)
 
     async def listen(self, runtime: Runtime) -> None:
         """Return when the subscription stands. Raises ``BackendUnavailable`` within the connect and answer timeouts."""
@@ -124,6 +141,7 @@ class Listener:
     def close(self) -> None:
         with self._changed:
             self._waiters.clear()
+            self._asking.clear()
             self._last_wait = 0.0
             if self._subscription is not None:
                 self._subscription.shut()  # whoever reads stops
@@ -144,7 +162,10 @@ class Listener:
 
     def _deliver(self, news: list[News]) -> None:
         for item in news:
-            waiter = self._waiters.get(item.token)
+            with self._changed:
+                waiter = self._waiters.get(item.token)
+                if waiter is None and item.token in self._asking:
+                    self._asking[item.token] = item.granted  # None, ask again: another value than any opening's
             if waiter is not None:
                 waiter.granted = item.granted
                 waiter.wake()
@@ -214,6 +235,7 @@ class Listener:
                 continue
             with self._changed:
                 self._subscription, self._down = subscription, False
+                self._opened += 1
                 starting, self._starting = self._starting, []
                 # What was published while nobody listened is lost: everybody asks again.
                 for parker in starting:
@@ -240,7 +262,7 @@ class Listener:
 
     def _idle(self) -> bool:
         """Nobody has waited for a while: end, unless somebody comes at this very moment."""
-        if self._waiters or self._starting or now() - self._last_wait < LINGER:
+        if self._waiters or self._asking or self._starting or now() - self._last_wait < LINGER:
             return False
         subscription, self._subscription = self._subscription, None
         self._thread = None

@@ -38,7 +38,7 @@ class RedisPort:
         if wait == 0:
             return await self._take(claim, queue=False)
         listener = self._listener
-        listener.add(claim.token, self.runtime)  # before the request: the wake-up may come before its answer
+        listener.expect(claim.token)
         if listener.ready:
             return await self._take(claim, queue=True)
         answer = await self._take(claim, queue=False)
@@ -51,11 +51,11 @@ class RedisPort:
             # The store has just answered: only the listening fails (killed, no more clients). Who cannot be woken is
             # passed over and keeps its place: it sleeps as long as the lease, or until the listener is back.
             pass
-        listener.waiter(claim.token).woken = False  # by the new connection: we were in no queue yet
+        listener.expect(claim.token)
         return await self._take(claim, queue=True)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
-        waiter = self._listener.waiter(claim.token)
+        waiter = self._listener.join(claim.token, self.runtime)
         pause = busy.pause + LATE
         begun = now()
         woken = await self._listener.sleep(waiter, pause if seconds is None else min(pause, seconds))
@@ -117,7 +117,7 @@ class RedisPort:
             return Granted(answer[1], since)
         _, pause, remaining, place, told = answer
         if queue:
-            waiter = self._listener.waiter(claim.token)
+            waiter = self._listener.join(claim.token, self.runtime)
             waiter.asked, waiter.told = since, told
         return Busy(pause / 1000, remaining / 1000, place)
 
