@@ -65,6 +65,11 @@ INSTALLED_APPS += ["distlock_web.django"]
 DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}}
 {AFTER_SETTINGS}"""
 
+WITH_STORE = f"""{BEFORE_SETTINGS}
+INSTALLED_APPS += ["distlock_web.django"]
+DISTLOCK = {{"default": {{"BACKEND": "memory"}}}}
+{AFTER_SETTINGS}"""
+
 # What must hold after a script has run: that is where it says more than "no exception".
 CHECKS: dict[Script, str] = {
     ("README.md", "distlock_web"): "assert pay(None, 1) is None",
@@ -126,6 +131,37 @@ assert buy(None, "bicycle").content == b"sold"
 assert buy._non_atomic_requests == {"default"}
 """,
     ("django.md", "Rows that refuse a late holder"): "assert Stock.objects.get().remaining == 19",
+    ("streaming.md", "Streaming"): """
+assert b"".join(export(None)) == b"0 2\\n1 2\\n2 2\\n"
+""",
+    ("responses.md", "Where a policy is said"): """
+from distlock_web.core.registry import registry
+from distlock_web.django.responses import problem
+assert registry().store("default").config.on_busy is problem
+assert registry().store("reports").config.on_busy == "raise"
+""",
+    ("responses.md", "Answers to choose from"): """
+import contextvars
+from django.test import RequestFactory
+from distlock_web import lock
+request = RequestFactory().post("/")
+with lock("order:7"):
+    answer = contextvars.Context().run(pay, request, 7)
+    assert (answer.status_code, answer["Content-Type"]) == (409, "application/problem+json")
+    assert contextvars.Context().run(ship, request, 7).status_code == 423
+assert pay(request, 7).content == b"paid"
+""",
+    ("responses.md", "REST framework"): """
+from types import SimpleNamespace
+from django.test import RequestFactory
+from distlock_web import LockBusy
+context = {"request": RequestFactory().get("/")}
+answer = handler(LockBusy(retry_after=2.5), context)
+assert (answer.status_code, answer["Retry-After"]) == (409, "3")
+from rest_framework.settings import api_settings
+answer = api_settings.EXCEPTION_HANDLER(LockBusy(retry_after=2.5), context)
+assert (answer.status_code, list(answer.data)) == (409, ["detail"])
+""",
     ("flask.md", "Flask"): """
 assert app.test_client().post("/orders/7/pay").text == "paid"
 assert app.test_client().post("/orders/7/ship").text == "shipped"
@@ -142,6 +178,9 @@ assert answer.status_code == 429 and 0 < answer.json["retry_after"] <= 10
 
 # What a block may take for granted.
 BEFORE: dict[Script, str] = {
+    ("streaming.md", "Streaming"): WITH_STORE,
+    ("responses.md", "Answers to choose from"): WITH_STORE,
+    ("responses.md", "REST framework"): 'DISTLOCK = {"default": {"BACKEND": "memory"}}',
     ("README.md", "distlock_web"): "from distlock_web import distributed_lockable",
     ("django.md", "Views"): f"{BEFORE_SETTINGS}\nMIDDLEWARE = []\n{AFTER_SETTINGS}",
     ("django.md", "Transactions"): WITH_DATABASE,
