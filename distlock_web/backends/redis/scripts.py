@@ -32,7 +32,7 @@ class Script:
         self._by_source = bulk(b"EVAL") + bulk(source)
 
     def call(self, keys: Keys, args: tuple[str | int, ...], *, by_source: bool = False) -> bytes:
-        """The whole call. Arguments are ASCII (tokens, numbers, JSON), so that their lengths are those of their text."""
+        """The whole call. Arguments are ASCII (tokens, numbers, JSON): their lengths are those of their text."""
         body = self._by_source if by_source else self._by_sha
         packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in map(str, args)]).encode("ascii")
         return b"*%d\r\n%b%b%b" % (3 + keys.count + len(args), body, keys.packed, packed)
