@@ -54,12 +54,9 @@ def _request(error: LockBusy | BackendUnavailable, args: tuple[Any, ...]) -> Htt
 
 
 def _answer(error: LockBusy | BackendUnavailable, request: HttpRequest, media_type: str | None) -> Any:
-    # A template's context may ask the database, which Django forbids in an event loop.
-    return (
-        sync_to_async(_response)(error, request, media_type)
-        if in_event_loop()
-        else _response(error, request, media_type)
-    )
+    if in_event_loop():  # where a template's context may not ask the database
+        return sync_to_async(_response)(error, request, media_type)
+    return _response(error, request, media_type)
 
 
 def _response(error: LockBusy | BackendUnavailable, request: HttpRequest, media_type: str | None) -> HttpResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from distlock_web import lock
+from distlock_web import configure, lock
 from distlock_web.testing.faults import Proxy, eventually
 from distlock_web.testing.servers import RedisServer
 
@@ -43,6 +44,34 @@ def test_a_cancelled_view_gives_its_lock_back_once(serve: Serve, seen: Seen, slo
     finally:
         slow_way.delay = 0.0
     assert sum(b"EVALSHA" in asked for asked in slow_way.asked) == 1
+
+
+async def test_a_cancelled_release_is_finished(redis_url: str, slow_way: Proxy) -> None:
+    """Also if the connection is gone, so that more than one answer has to come before the release is even sent."""
+    configure({"default": {"LOCATION": redis_url}, "slow": {"LOCATION": slow_way.url}})
+    inside, gone = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        async with lock("export", expire=60, store="slow"):
+            inside.set()
+            await gone.wait()
+
+    task = asyncio.create_task(hold())
+    await inside.wait()
+    await asyncio.to_thread(slow_way.cut)
+    slow_way.delay = 0.1
+    try:
+        gone.set()
+        cancelled = 0
+        while not task.done():
+            cancelled += task.cancel()
+            await asyncio.sleep(0.01)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert cancelled > 5  # it was cancelled all the time
+        assert is_free()
+    finally:
+        slow_way.delay = 0.0
 
 
 def test_a_client_that_leaves_the_queue_is_not_waited_for(serve: Serve, redis_url: str) -> None:
