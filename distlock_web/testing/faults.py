@@ -29,12 +29,13 @@ class Proxy:
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self.port = 0
         self.delay = 0.0  #: seconds that every answer is held back
-        self.lost = 0  #: answers that were lost as :meth:`lose_answer` asked
+        self.lost = 0  #: answers and messages that were lost as asked
         self.asked: list[bytes] = []  #: what clients sent, in the order in which it came
         self._target = host, port
         self._silent = False
         self._instead: bytes | None = None
         self._doomed: list[tuple[bytes, int]] = []
+        self._lose_message = ""
         self._open: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -84,6 +85,10 @@ class Proxy:
         The server has done what it was asked; the client cannot know. Called n times: the next n requests.
         """
         self._doomed.append((to, through))
+
+    def lose_message(self, *, cut: bool) -> None:
+        """Lose the next message to a subscriber; with ``cut`` its connection breaks, else nothing shows the loss."""
+        self._lose_message = "cut" if cut else "drop"
 
     def _call(self, work: Any) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
@@ -157,6 +162,12 @@ class _Connection:
                 await asyncio.sleep(0.01)  # or the end would overtake what was let through
                 proxy.lost += 1
                 return
+            if proxy._lose_message and b"\r\n$7\r\nmessage\r\n" in data:
+                how, proxy._lose_message = proxy._lose_message, ""
+                proxy.lost += 1
+                if how == "cut":
+                    return
+                continue
             if proxy.delay:
                 await asyncio.sleep(proxy.delay)
             if not proxy._silent:
@@ -181,6 +192,7 @@ class Worker:
         self.actor = actor
         self._history = history
         self._said: list[Event] = []
+        self._silent = False
         self._still_since: float | None = None
         self._changed = threading.Condition()
         self._process = subprocess.Popen(
@@ -203,10 +215,10 @@ class Worker:
         until = time.monotonic() + PATIENCE
         with self._changed:
             while len(found := [event for event in self._said if event.kind == kind]) < times:
+                if self._silent:
+                    raise TimeoutError(f"{self.actor} ended without saying {kind!r}; it said {self._said[-5:]}")
                 if not self._changed.wait(max(0.0, until - time.monotonic())):
                     raise TimeoutError(f"{self.actor} did not say {kind!r}; it said {self._said[-5:]}")
-                if self._process.poll() is not None and not self._reader.is_alive():
-                    raise TimeoutError(f"{self.actor} ended ({self._process.returncode}) without saying {kind!r}")
         return found[times - 1]
 
     def go(self) -> None:
@@ -258,6 +270,7 @@ class Worker:
                 self._said.append(event)
                 self._changed.notify_all()
         with self._changed:
+            self._silent = True
             self._changed.notify_all()
 
 

@@ -12,9 +12,8 @@ import weakref
 import pytest
 import redis
 
-from distlock_web import Lease, lock
+from distlock_web import DistLockError, Lease, lock
 from distlock_web.backends.redis import listener as listener_module
-from distlock_web.backends.redis.listener import Listener
 from distlock_web.core import watchdog
 from distlock_web.core.runtime import now
 from distlock_web.testing.faults import eventually
@@ -43,7 +42,7 @@ def contend() -> float:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    time.sleep(0.05)
+    time.sleep(0.01)
     released = now()
     first.release()
     waiting.join()
@@ -56,7 +55,6 @@ def test_the_listener_ends_with_the_last_wait(
     redis_store: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener_module, "LINGER", 0.1)
-    monkeypatch.setattr(listener_module, "SILENCE", 0.1)
     stranger(wait=5).release()
     assert threads(LISTENER) == 0, "a free lock needs nobody to listen"
     contend()
@@ -68,29 +66,38 @@ def test_the_listener_ends_with_the_last_wait(
 
 
 def test_a_listener_that_ends_does_not_disturb_its_successor(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between its decision to end and its end the next one may have started, and be subscribed."""
-    decided, go_on = threading.Event(), threading.Event()
-    idle = Listener._idle
+    """It decides to end at the very moment in which the next one is wanted, again and again."""
+    linger = 0.005
+    monkeypatch.setattr(listener_module, "LINGER", linger)
+    waits = []
+    for _ in range(100):
+        waits.append(contend())
+        time.sleep(random.random() * 2 * linger)
+    assert max(waits) < 3.0
+    eventually(lambda: threads(LISTENER) == 0, "the last one ends")
 
-    def slow_end(self: Listener) -> bool:
-        over = idle(self)
-        if over and not decided.is_set():
-            decided.set()
-            go_on.wait()
-        return over
 
-    monkeypatch.setattr(Listener, "_idle", slow_end)
-    monkeypatch.setattr(listener_module, "LINGER", 0.05)
-    monkeypatch.setattr(listener_module, "SILENCE", 0.05)
-    contend()
-    assert decided.wait(10)
-    monkeypatch.setattr(listener_module, "LINGER", 60.0)
-    contend()
-    assert threads(LISTENER) == 2
-    go_on.set()
-    eventually(lambda: threads(LISTENER) == 1, "the first one has ended")
-    assert contend() < 10
-    assert threads(LISTENER) == 1
+def test_a_store_that_is_closed_under_a_waiter(redis_store: str) -> None:
+    """As at the end of a worker process: no KeyError, and no wait until the end of time."""
+    held = stranger(expire=1.5)
+    ends: list[object] = []
+
+    def wait() -> None:
+        try:
+            ends.append(stranger(wait=60))
+        except DistLockError as error:
+            ends.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    eventually(lambda: held.spec.store.backend._listener._waiters, "it waits")  # type: ignore[attr-defined]
+    held.spec.store.close()
+    held.release()
+    waiting.join(20)
+    assert not waiting.is_alive()
+    (end,) = ends
+    if isinstance(end, Lease):
+        end.release()
 
 
 def test_the_watchdog_ends_with_the_last_lease(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:

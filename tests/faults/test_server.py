@@ -123,6 +123,7 @@ def test_a_restart_while_waiting_costs_one_lease(own_lab: tuple[Lab, RedisServer
     assert max(event.at for event in begun) - restarted < expire + SLACK
     assert first.value is not None
     assert all(event.value is not None and event.value > first.value for event in begun)
+    eventually(lambda: now() > restarted + expire, "the holder's renewal has told it")
     holder.go()
     holder.saw("lost")
     assert [worker.join() for worker in (holder, *waiters)] == [0] * 3

@@ -104,18 +104,23 @@ async def test_a_place_in_the_queue_whose_answer_was_lost_is_one_place(
     assert left_behind(client) == {}
 
 
+@pytest.mark.parametrize("cut", [True, False])
 @in_both_colours
-async def test_a_hand_over_whose_confirmation_was_lost_is_confirmed_again(
-    world: World, proxied: Proxy, client: redis.Redis
+async def test_a_hand_over_that_is_never_heard_costs_one_lease(
+    world: World, proxied: Proxy, client: redis.Redis, cut: bool
 ) -> None:
-    held = await world.acquire(the_lock())
+    """With the connection: known at once, and everybody asks. Without a trace: known when the old lease had ended."""
+    expire = 1.5
+    held = await world.acquire(the_lock(expire=expire))
     waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
     await queued(world, client)
-    proxied.lose_answer(b"\r\n$1\r\n1\r\n")  # take, joining: not the release
+    proxied.lose_message(cut=cut)
+    released = now()
     await world.release(held)
     lease = await waiting.result()
     assert proxied.lost == 1
-    assert client.hget(NAME, "state") == "held"
+    assert now() - released < expire + SLACK
+    assert client.hget(NAME, "fence") == str(lease.fence)
     assert lease.remaining > 20
     await world.release(lease)
     assert left_behind(client) == {}
