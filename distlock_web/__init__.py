@@ -11,6 +11,7 @@ from .core.errors import (
     OpenTransactionWarning,
     StaleFence,
 )
+from .core.fencing import fence_headers, read_fence
 from .core.keys import escape_key
 from .core.lease import Lease, current_lease
 from .core.lock import aattach, attach, lock
@@ -36,5 +37,7 @@ __all__ = [
     "current_request_id",
     "distributed_lockable",
     "escape_key",
+    "fence_headers",
     "lock",
+    "read_fence",
 ]

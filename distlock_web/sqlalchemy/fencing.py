@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, CursorResult, Table, inspect, update
-from sqlalchemy.orm import Mapped, Mapper, Session, declared_attr, mapped_column, scoped_session
+from sqlalchemy import BigInteger, ColumnElement, CursorResult, Table, inspect, select, update
+from sqlalchemy.orm import Mapped, Mapper, Session, declared_attr, has_inherited_table, mapped_column, scoped_session
 from sqlalchemy.orm.exc import StaleDataError
 
 from ..core.errors import ConfigurationError, StaleFence
@@ -32,6 +32,8 @@ class Fenced:
 
     @declared_attr.directive
     def __mapper_args__(cls) -> dict[str, Any]:
+        if has_inherited_table(cls):  # type: ignore[arg-type]
+            return {}  # it is in the parent's table, and its mapper's business
         return {"version_id_col": cls.fence, "version_id_generator": False}
 
 
@@ -48,9 +50,11 @@ def guarded_get(session: AnySession, entity: type[M], ident: Any, lease: Lease |
     session.flush()  # changes of this object would come after the stamp otherwise, and be read over
     stamp = update(table).where(*row, table.c.fence <= fence).values(fence=fence)
     session.execute(stamp, bind_arguments={"mapper": mapper})
-    # An UPDATE to the same fence leaves InnoDB's row as it is; a plain read may then be of an older snapshot.
-    lock = session.get_bind(mapper).dialect.name in ("mysql", "mariadb")
-    found = session.get(entity, ident, populate_existing=True, with_for_update=True if lock else None)
+    read = select(entity).where(*row).execution_options(populate_existing=True)
+    if session.get_bind(mapper).dialect.name in ("mysql", "mariadb"):
+        # An UPDATE to the same fence leaves InnoDB's row as it is; a plain read may then be of an older snapshot.
+        read = read.with_for_update()
+    found = session.scalars(read).unique().one_or_none()
     if found is not None and found.fence != fence:
         raise late(f"{entity.__name__} {ident!r}", fence, found.fence)
     return found

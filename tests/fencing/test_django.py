@@ -75,18 +75,28 @@ def test_a_row_that_the_filter_leaves_out_is_not_stamped(stock: Stock) -> None:
     assert fence_of_row(stock) == 0
 
 
-def test_a_newer_holder_is_seen_after_waiting_for_its_commit(stock: Stock, elsewhere: Elsewhere) -> None:
+@pytest.mark.parametrize("database", ["postgres", "mariadb"], indirect=True)  # SQLite has one writer: nobody waits
+@pytest.mark.parametrize(
+    "late",
+    [
+        lambda: Stock.objects.guarded_get(5, warehouse__name="north"),
+        lambda: Stock.objects.filter(warehouse__name="north").guarded_update(5, count=0),
+    ],
+    ids=["get", "update"],
+)
+def test_a_newer_holder_is_seen_after_waiting_for_its_commit(
+    stock: Stock, elsewhere: Elsewhere, late: Callable[[], Any]
+) -> None:
     """Over a join, the fence's condition must not be in a subquery, which PostgreSQL evaluates before it waits."""
-    if connection.vendor == "sqlite":
-        pytest.skip("SQLite has one writer at a time: nobody waits in the middle of an UPDATE")
     stock.warehouse = Warehouse.objects.create(name="north")
     stock.save()
+    Stock.objects.guarded_get(5, pk=stock.pk)
     with transaction.atomic():
         Stock.objects.guarded_get(7, pk=stock.pk)
-        late = elsewhere(lambda: Stock.objects.guarded_get(5, warehouse__name="north"))
+        waiting = elsewhere(late)
         wait_for_a_blocked_statement()
-    assert isinstance(late.exception(20), StaleFence)
-    assert fence_of_row(stock) == 7
+    assert isinstance(waiting.exception(20), StaleFence)
+    assert (Stock.objects.get().count, fence_of_row(stock)) == (10, 7)
 
 
 def wait_for_a_blocked_statement() -> None:
@@ -105,6 +115,7 @@ def wait_for_a_blocked_statement() -> None:
             [waiting] = cursor.fetchone()
 
 
+@pytest.mark.parametrize("database", ["postgres", "mariadb"], indirect=True)
 def test_a_read_is_as_new_as_its_stamp(stock: Stock, elsewhere: Elsewhere) -> None:
     """Under a fence that was handed on the stamp changes nothing; InnoDB would then read from an older snapshot."""
 
@@ -114,12 +125,11 @@ def test_a_read_is_as_new_as_its_stamp(stock: Stock, elsewhere: Elsewhere) -> No
         found.guarded_save(5)
 
     Stock.objects.guarded_get(5, pk=stock.pk)
-    if connection.vendor == "sqlite":
-        change()
-        assert Stock.objects.guarded_get(5, pk=stock.pk).count == 3
-        return
+    if connection.vendor == "mysql":
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     with transaction.atomic():
-        assert Stock.objects.count() == 1  # here the snapshot of REPEATABLE READ is taken
+        assert Stock.objects.count() == 1  # here the snapshot is taken
         elsewhere(change).result(20)
         assert Stock.objects.guarded_get(5, pk=stock.pk).count == 3
 
@@ -330,16 +340,35 @@ def test_several_databases(stock: Stock, make_database: Callable[[Kind], Databas
         assert connections["other"].in_atomic_block is False
 
 
-async def test_the_asyncio_twins(stock: Stock, tables: Database) -> None:
-    if tables.kind != "sqlite":
-        pytest.skip("sync_to_async is the same for each")
+class ReadFromReplica:
+    def db_for_read(self, model: object, **hints: object) -> str:
+        return "replica"
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_replica_is_not_asked(stock: Stock, make_database: Callable[[Kind], Database], settings: Any) -> None:
+    """It may not have the newest fence yet."""
+    with django_alias("replica", make_database("sqlite"), *TABLES):
+        settings.DATABASE_ROUTERS = [ReadFromReplica()]
+        assert Stock.objects.guarded_get(5, name="bicycle").pk == stock.pk
+        settings.DATABASE_ROUTERS = []
+
+
+async def test_the_asyncio_twins(stock: Stock) -> None:
+    await sync_to_async(forget_connection)()
     found = await Stock.objects.aguarded_get(5, pk=stock.pk)
     found.count = 1
     await found.aguarded_save(5)
     assert await Stock.objects.aguarded_update(5, name="async") == 1
     row = await Stock.objects.aget(pk=stock.pk)
     assert (row.count, row.name) == (1, "async")
-    await sync_to_async(connections.close_all)()
+    await sync_to_async(forget_connection)()
+
+
+def forget_connection() -> None:
+    """The thread that serves sync_to_async outlives this test's database."""
+    connections["default"].close()
+    del connections["default"]
 
 
 # Leases --------------------------------------------------------------------------------------------------------------

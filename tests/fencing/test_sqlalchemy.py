@@ -1,0 +1,303 @@
+"""Fenced rows through SQLAlchemy, on SQLite, PostgreSQL and MariaDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import ForeignKey, String, create_engine, event, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
+
+from distlock_web import ConfigurationError, StaleFence, configure, current_lease, distributed_lockable, lock
+from distlock_web.sqlalchemy import Fenced, guarded_flush, guarded_get, guarded_update
+from tests.databases import Database
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Stock(Fenced, Base):
+    __tablename__ = "stock"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(20), default="")
+    count: Mapped[int] = mapped_column(default=0)
+
+
+class Asset(Fenced, Base):
+    """Joined inheritance: its fence is in the parent's table."""
+
+    __tablename__ = "asset"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    count: Mapped[int] = mapped_column(default=0)
+
+
+class Book(Asset):
+    __tablename__ = "book"
+    id: Mapped[int] = mapped_column(ForeignKey("asset.id"), primary_key=True)
+    pages: Mapped[int] = mapped_column(default=0)
+
+
+class Pair(Fenced, Base):
+    """A primary key of two columns."""
+
+    __tablename__ = "pair"
+    left: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    right: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    count: Mapped[int] = mapped_column(default=0)
+
+
+class Hiding(Fenced, Base):
+    __tablename__ = "hiding"
+    __mapper_args__ = {"eager_defaults": True}  # noqa: RUF012 - SQLAlchemy's own form
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+@pytest.fixture
+def sessions(database: Database) -> Iterator[sessionmaker[Session]]:
+    engine = create_engine(database.sqlalchemy)
+    Base.metadata.create_all(engine)
+    yield sessionmaker(engine, expire_on_commit=False)  # so that a holder can pause after its commit
+    engine.dispose()
+
+
+@pytest.fixture
+def a(sessions: sessionmaker[Session]) -> Iterator[Session]:
+    with sessions() as session:
+        yield session
+
+
+@pytest.fixture
+def b(sessions: sessionmaker[Session]) -> Iterator[Session]:
+    with sessions() as session:
+        yield session
+
+
+@pytest.fixture(autouse=True)
+def rows(sessions: sessionmaker[Session]) -> None:
+    with sessions.begin() as session:
+        session.add_all([Stock(id=1, name="bicycle", count=10), Book(id=1, pages=474), Pair(left=1, right=2)])
+
+
+@pytest.fixture
+def look(sessions: sessionmaker[Session]) -> Callable[..., Any]:
+    """The row as somebody else sees it."""
+
+    def look(entity: type[Any] = Stock, ident: Any = 1) -> Any:
+        with sessions() as session:
+            return session.get(entity, ident)
+
+    return look
+
+
+@contextmanager
+def statements(session: Session) -> Iterator[list[str]]:
+    seen: list[str] = []
+    engine = session.get_bind()
+
+    def record(*args: Any) -> None:
+        seen.append(args[2])
+
+    event.listen(engine, "before_cursor_execute", record)
+    yield seen
+    event.remove(engine, "before_cursor_execute", record)
+
+
+def test_a_read_stamps_the_row_first(a: Session, look: Callable[..., Any]) -> None:
+    with statements(a) as seen:
+        found = guarded_get(a, Stock, 1, 5)
+    assert [words.split()[0] for words in seen] == ["UPDATE", "SELECT"]
+    assert found is not None
+    assert (found.fence, found.count) == (5, 10)
+    a.commit()
+    assert look().fence == 5
+    assert guarded_get(a, Stock, 0, 5) is None
+
+
+def test_a_write_is_one_update_that_asks_for_the_fence(a: Session, look: Callable[..., Any]) -> None:
+    found = guarded_get(a, Stock, 1, 5)
+    found.count -= 1
+    with statements(a) as seen:
+        guarded_flush(a)
+    assert len(seen) == 1
+    assert "stock.fence = " in seen[0].partition("WHERE")[2]
+    a.commit()
+    assert look().count == 9
+
+
+def test_a_late_holder_cannot_read(a: Session, b: Session) -> None:
+    guarded_get(b, Stock, 1, 7)
+    b.commit()
+    with pytest.raises(StaleFence, match="Stock 1: a newer holder, with the fence 7, works on it; this one's is 5"):
+        guarded_get(a, Stock, 1, 5)
+
+
+def test_the_hard_interleaving(a: Session, b: Session, look: Callable[..., Any]) -> None:
+    """A reads and pauses, B reads, A writes, B writes: A is refused, nothing of B's is lost."""
+    ours = guarded_get(a, Stock, 1, 5)
+    a.commit()
+    theirs = guarded_get(b, Stock, 1, 7)
+    b.commit()
+    ours.count -= 1
+    with pytest.raises(StaleFence):
+        guarded_flush(a)
+    a.rollback()
+    theirs.count -= 2
+    guarded_flush(b)
+    b.commit()
+    assert (look().count, look().fence) == (8, 7)
+
+
+def test_a_session_that_is_behind_reads_again(a: Session, b: Session, look: Callable[..., Any]) -> None:
+    """What the session has of an older read is not what guarded_get gives."""
+    old = a.get(Stock, 1)
+    a.commit()
+    guarded_get(b, Stock, 1, 5).count = 3
+    b.commit()
+    assert guarded_get(a, Stock, 1, 7) is old
+    assert old.count == 3
+
+
+@pytest.mark.parametrize("database", ["postgres", "mariadb"], indirect=True)
+def test_a_read_is_as_new_as_its_stamp(a: Session, b: Session) -> None:
+    """Under a fence that was handed on the stamp changes nothing; InnoDB would then read from an older snapshot."""
+    guarded_get(a, Stock, 1, 5)
+    a.commit()
+    a.execute(text("SELECT count(*) FROM stock"))  # here the snapshot is taken: REPEATABLE READ is MariaDB's default
+    guarded_get(b, Stock, 1, 5).count = 3
+    b.commit()
+    assert guarded_get(a, Stock, 1, 5).count == 3
+
+
+def test_changes_of_its_own_are_not_read_over(a: Session) -> None:
+    found = guarded_get(a, Stock, 1, 5)
+    found.count = 4
+    assert guarded_get(a, Stock, 1, 5).count == 4
+
+
+def test_the_same_values_again_are_not_late(a: Session) -> None:
+    guarded_get(a, Stock, 1, 5)
+    a.commit()
+    for _ in range(2):
+        assert guarded_update(a, Stock, 5, Stock.id == 1, count=10) == 1
+        assert guarded_get(a, Stock, 1, 5).count == 10
+
+
+@pytest.mark.parametrize("fence", [4, 6])
+def test_an_update_asks_for_exactly_its_fence(a: Session, look: Callable[..., Any], fence: int) -> None:
+    guarded_get(a, Stock, 1, 5)
+    with statements(a) as seen:
+        assert guarded_update(a, Stock, 5, Stock.name == "bicycle", count=Stock.count - 1) == 1
+    assert len(seen) == 1
+    with pytest.raises(StaleFence, match=f"No row of Stock that matches bears the fence {fence}"):
+        guarded_update(a, Stock, fence, Stock.id == 1, count=0)
+    a.commit()
+    assert look().count == 9
+
+
+def test_a_delete_asks_for_it_too(a: Session, b: Session, look: Callable[..., Any]) -> None:
+    a.delete(guarded_get(a, Stock, 1, 5))
+    a.flush()
+    a.rollback()
+    found = guarded_get(a, Stock, 1, 5)
+    a.commit()
+    guarded_get(b, Stock, 1, 7)
+    b.commit()
+    a.delete(found)
+    with pytest.raises(StaleFence):
+        guarded_flush(a)
+    a.rollback()
+    assert look() is not None
+
+
+# Other mappings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fields", [["pages"], ["count"], ["pages", "count"]])
+def test_joined_inheritance(a: Session, b: Session, look: Callable[..., Any], fields: list[str]) -> None:
+    found = guarded_get(a, Book, 1, 5)
+    for field in fields:
+        setattr(found, field, 1)
+    guarded_flush(a)
+    a.commit()
+    guarded_get(b, Book, 1, 7)
+    b.commit()
+    for field in fields:
+        setattr(found, field, 2)
+    with pytest.raises(StaleFence):
+        guarded_flush(a)
+    a.rollback()
+    row = look(Book)
+    assert {field: getattr(row, field) for field in fields} == dict.fromkeys(fields, 1)
+    with pytest.raises(ConfigurationError, match="the fence is in the table 'asset'"):
+        guarded_update(a, Book, 7, pages=3)
+
+
+def test_a_key_of_two_columns(a: Session, look: Callable[..., Any]) -> None:
+    guarded_get(a, Pair, (1, 2), 5).count = 3
+    a.commit()
+    assert (look(Pair, (1, 2)).count, look(Pair, (1, 2)).fence) == (3, 5)
+    with pytest.raises(ValueError, match="argument"):
+        guarded_get(a, Pair, 1, 5)
+
+
+def test_a_class_that_would_write_unguarded_is_refused(a: Session) -> None:
+    with pytest.raises(ConfigurationError, match="Hiding has __mapper_args__ that hide those of Fenced"):
+        guarded_get(a, Hiding, 1, 5)
+    with pytest.raises(ConfigurationError, match="__mapper_args__"):
+        guarded_update(a, Hiding, 5)
+
+
+# Leases --------------------------------------------------------------------------------------------------------------
+
+
+def test_under_until_commit_a_late_flush_is_a_stale_fence(
+    sessions: sessionmaker[Session], b: Session, look: Callable[..., Any]
+) -> None:
+    configure({"default": {"BACKEND": "memory"}})
+    session = scoped_session(sessions)
+
+    @distributed_lockable(key="stock", until="commit", database=session)
+    def sell(newer: bool) -> None:
+        lease = current_lease()
+        found = guarded_get(session, Stock, 1, lease)
+        if newer:
+            session.commit()
+            guarded_get(b, Stock, 1, lease.fence + 1)
+            b.commit()
+        found.count -= 1
+
+    sell(newer=False)
+    assert look().count == 9
+    with pytest.raises(StaleFence, match="A newer holder has stamped a row since it was read here"):
+        sell(newer=True)
+    session.remove()
+    assert look().count == 9
+
+
+def test_many_at_once_lose_nothing(sessions: sessionmaker[Session], look: Callable[..., Any]) -> None:
+    configure({"default": {"BACKEND": "memory"}})
+    session = scoped_session(sessions)
+
+    @distributed_lockable(key="stock", until="commit", database=session, wait=20)
+    def sell() -> None:
+        guarded_get(session, Stock, 1, current_lease()).count -= 1
+
+    def client(_: int) -> None:
+        sell()
+        session.remove()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(client, range(10)))
+    assert look().count == 0
+
+
+def test_a_lease_over_several_names(a: Session) -> None:
+    configure({"default": {"BACKEND": "memory"}})
+    with lock(["stock:1", "stock:2"]) as lease:
+        with pytest.raises(ConfigurationError, match=r"read lease\.fences"):
+            guarded_get(a, Stock, 1, lease)
+        assert guarded_get(a, Stock, 1, lease.fences["disLock:stock:1"]).count == 10
