@@ -12,6 +12,8 @@ from contextvars import Context, ContextVar
 from typing import Any
 
 import pytest
+from django.core.signals import request_finished
+from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
@@ -36,6 +38,14 @@ def tap(request: pytest.FixtureRequest, settings: Any) -> Tap:
         chosen["LOCATION"] = request.getfixturevalue("redis_url")
     settings.DISTLOCK = {"default": chosen}
     return Tap(registry().store("default"))
+
+
+@pytest.fixture(autouse=True)
+def _no_database() -> Iterator[None]:
+    """The end of a response looks after the connections to databases, which is no business of these tests."""
+    request_finished.disconnect(close_old_connections)
+    yield
+    request_finished.connect(close_old_connections)
 
 
 class Body:
