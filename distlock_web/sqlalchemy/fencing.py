@@ -47,7 +47,7 @@ def guarded_get(session: AnySession, entity: type[M], ident: Any, lease: Lease |
     mapper, table = _mapped(entity)
     values = ident if isinstance(ident, tuple) else (ident,)
     row = [column == value for column, value in zip(mapper.primary_key, values, strict=True)]
-    session.flush()  # changes of this object would come after the stamp otherwise, and be read over
+    guarded_flush(session)  # changes under an older fence would ask for it in vain after the stamp
     stamp = update(table).where(*row, table.c.fence <= fence).values(fence=fence)
     session.execute(stamp, bind_arguments={"mapper": mapper})
     read = select(entity).where(*row).execution_options(populate_existing=True)

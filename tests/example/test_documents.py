@@ -72,6 +72,31 @@ DISTLOCK = {{"default": {{"BACKEND": "memory"}}}}
 
 # What must hold after a script has run: that is where it says more than "no exception".
 CHECKS: dict[Script, str] = {
+    ("transactions.md", "Django"): """
+call_command("migrate", verbosity=0)
+assert buy(None, "bicycle").content == b"sold"
+assert Group.objects.get().name == "bicycle"
+""",
+    ("transactions.md", "SQLAlchemy"): 'sell("bicycle"); session.remove(); session.get_bind().dispose()',
+    ("transactions.md", "Flask-SQLAlchemy"): """
+assert app.test_client().post("/buy/bicycle").text == "sold"
+with app.app_context():
+    db.engine.dispose()
+""",
+    ("fencing.md", "Django"): """
+from django.db import connection
+with connection.schema_editor() as editor:
+    editor.create_model(Stock)
+Stock.objects.create(name="bicycle", count=10)
+sell("bicycle")
+assert Stock.objects.get().count == 8 and Stock.objects.get().fence > 0
+""",
+    ("fencing.md", "SQLAlchemy"): """
+with Session(engine) as session:
+    assert session.get(Stock, 42).count == 8
+engine.dispose()
+""",
+    ("fencing.md", "Another service"): 'assert fence == int(headers["Lock-Fence"]) > 0',
     ("README.md", "distlock_web"): "assert pay(None, 1) is None",
     ("README.md", "Django"): """
 from django.test import Client
@@ -178,6 +203,8 @@ assert answer.status_code == 429 and 0 < answer.json["retry_after"] <= 10
 
 # What a block may take for granted.
 BEFORE: dict[Script, str] = {
+    ("transactions.md", "Django"): WITH_DATABASE,
+    ("fencing.md", "Django"): WITH_DATABASE,
     ("streaming.md", "Streaming"): WITH_STORE,
     ("responses.md", "Answers to choose from"): WITH_STORE,
     ("responses.md", "REST framework"): 'DISTLOCK = {"default": {"BACKEND": "memory"}}',

@@ -176,6 +176,8 @@ def test_changes_of_its_own_are_not_read_over(a: Session) -> None:
     found = guarded_get(a, Stock, 1, 5)
     found.count = 4
     assert guarded_get(a, Stock, 1, 5).count == 4
+    found.count = 3
+    assert guarded_get(a, Stock, 1, 7).count == 3
 
 
 def test_the_same_values_again_are_not_late(a: Session) -> None:
