@@ -36,7 +36,22 @@ class Lab:
         self._counter = folder / "counter"
 
     def start(self, **options: Any) -> Worker:
-        """One worker, contending at once. See worker.py for what the options do."""
+        """One worker, contending when this returns. See worker.py for what the options do."""
+        (worker,) = self.ready(options)
+        worker.go()
+        return worker
+
+    def ready(self, *options: dict[str, Any]) -> list[Worker]:
+        """Several workers that have started, connected to nothing yet, and begin with ``go()``.
+
+        A process takes its time to start: no lease that has begun should have to wait for that.
+        """
+        workers = [self._spawn(**given) for given in options]
+        for worker in workers:
+            worker.saw("ready")
+        return workers
+
+    def _spawn(self, **options: Any) -> Worker:
         given = {
             "actor": f"worker-{len(self.workers)}", "url": self.url, "key": KEY, "counter": str(self._counter),
             "colour": "threads", "expire": 5.0, "wait": 60.0, "renew": False, "rounds": 1, "section": 0.0,

@@ -196,11 +196,13 @@ def deaf_port() -> Iterator[int]:
             client.close()
 
 
+@pytest.mark.slow
 @in_both_colours
 async def test_a_host_that_drops_everything(world: World, deaf_port: int) -> None:
     await refused(world, f"redis://127.0.0.1:{deaf_port}", BackendUnavailable, "does not answer", "imeout")
 
 
+@pytest.mark.slow
 @in_both_colours
 async def test_a_server_that_is_frozen(world: World, make_redis: MakeRedis) -> None:
     server = make_redis()

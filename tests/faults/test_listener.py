@@ -73,7 +73,7 @@ def test_a_listener_that_ends_does_not_disturb_its_successor(redis_store: str, m
     for _ in range(100):
         waits.append(contend())
         time.sleep(random.random() * 2 * linger)
-    assert max(waits) < 3.0
+    assert max(waits) < 10.0
     eventually(lambda: threads(LISTENER) == 0, "the last one ends")
 
 
@@ -106,11 +106,11 @@ def test_the_watchdog_ends_with_the_last_lease(redis_store: str, monkeypatch: py
     eventually(lambda: threads(WATCHDOG) == 0, "an earlier test's watchdog ends")
     stranger().release()
     assert threads(WATCHDOG) == 0, "a lease that is not renewed needs none"
-    leases = [stranger(prefix=f"{number}:", renew=True) for number in range(20)]
+    leases = [stranger(prefix=f"{number}:", expire=3600, renew=True) for number in range(20)]
     assert threads(WATCHDOG) == 1
     for lease in leases:
         lease.release()
-    eventually(lambda: threads(WATCHDOG) == 0, "the watchdog ends")
+    eventually(lambda: threads(WATCHDOG) == 0, "the watchdog ends", patience=5)
 
 
 def test_leases_and_their_locks_are_garbage_when_they_are_over(redis_store: str) -> None:
@@ -150,5 +150,5 @@ def test_1000_acquisitions_and_1000_kills_of_the_listening_connection(
         kills[0] += client.client_kill_filter(_type="pubsub", skipme=True)
         time.sleep(random.random() * 0.003)
     assert counter == [len(waits)]
-    assert max(waits) < expire + 1.0
+    assert max(waits) < expire + 5.0
     assert left_behind(client) == {}

@@ -25,7 +25,7 @@ def stranger(expire: float = 30.0, **options: object) -> Lease:
 
 @COLOURS
 def test_flushall_costs_a_waiter_one_lease(lab: Lab, client: redis.Redis, colour: str) -> None:
-    expire = 1.5
+    expire = 2.0
     holder = lab.start(colour=colour, hold=True, expire=expire, renew=True)
     first = holder.saw("acquired")
     waiter = lab.start(colour=colour, hold=True)
@@ -77,10 +77,10 @@ def test_connections_killed_while_waiting(lab: Lab, client: redis.Redis, kind: s
 @pytest.mark.slow
 def test_connections_killed_again_and_again(lab: Lab, client: redis.Redis) -> None:
     expire = 2.0
-    workers = [
-        lab.start(colour=colour, expire=expire, rounds=60, section=0.01, renew=True)
-        for colour in ("threads", "asyncio") * 2
-    ]
+    options = {"expire": expire, "rounds": 60, "section": 0.01, "renew": True}
+    workers = lab.ready(*({"colour": colour, **options} for colour in ("threads", "asyncio") * 2))
+    for worker in workers:
+        worker.go()
     for worker in workers:
         worker.saw("acquired")
     for number in range(30):
@@ -107,6 +107,7 @@ def test_scripts_forgotten_in_the_middle(redis_store: str, client: redis.Redis) 
     assert left_behind(client) == {}
 
 
+@pytest.mark.slow
 @COLOURS
 def test_a_restart_while_waiting_costs_one_lease(own_lab: tuple[Lab, RedisServer], colour: str) -> None:
     """Nothing is stored: the restarted server is empty, and the first lease with it."""
@@ -169,7 +170,7 @@ def test_a_store_away_for_less_than_a_lease_makes_it_unsure_and_not_lost(
 def test_a_store_away_for_longer_is_a_loss_at_the_deadline(make_redis: Callable[..., RedisServer]) -> None:
     server = make_redis()
     configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": 0.2}}})
-    lease = stranger(expire=1.0, renew=True)
+    lease = stranger(expire=1.5, renew=True)
     server.pause()
     assert lease.lost.wait(SLACK)
     assert lease.reason == "unreachable"

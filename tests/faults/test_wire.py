@@ -110,7 +110,7 @@ async def test_a_hand_over_that_is_never_heard_costs_one_lease(
     world: World, proxied: Proxy, client: redis.Redis, cut: bool
 ) -> None:
     """With the connection: known at once, and everybody asks. Without a trace: known when the old lease had ended."""
-    expire = 1.5
+    expire = 2.0
     held = await world.acquire(the_lock(expire=expire))
     waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
     await queued(world, client)
@@ -198,6 +198,7 @@ async def test_a_server_that_never_answers_is_refused_in_a_bounded_time(world: W
     assert now() - begun < 3 + SLACK  # two tries and the undo, each of them may connect: with a timeout of 0.5 s
 
 
+@pytest.mark.slow
 @in_both_colours
 async def test_a_server_that_falls_silent_while_we_wait_is_given_up_after_a_lease(
     world: World, proxied: Proxy, client: redis.Redis
@@ -211,6 +212,24 @@ async def test_a_server_that_falls_silent_while_we_wait_is_given_up_after_a_leas
     with pytest.raises(BackendUnavailable):
         await waiting.result()
     assert now() - silent < 2 + 1 + 3 + SLACK  # the holder's lease, ours, and what the last two tries take
+
+
+async def test_a_cancellation_in_the_turn_in_which_a_release_ends_is_not_swallowed(redis_store: str) -> None:
+    """A TaskGroup or a timeout waits for the task to notice."""
+    noticed = True
+
+    async def visitor() -> None:
+        nonlocal noticed
+        async with the_lock() as lease:
+            (hold,) = lease.holds
+            hold.on_change(task.cancel)  # called when the answer to the release has come
+        noticed = False
+        await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(visitor())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert noticed
 
 
 @pytest.mark.slow

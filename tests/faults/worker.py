@@ -29,6 +29,8 @@ def main(options: dict[str, Any]) -> None:
 
 
 async def _work(world: World, say: Recorder, options: dict[str, Any]) -> None:
+    say("ready")
+    sys.stdin.readline()
     counter = os.open(options["counter"], os.O_RDWR | os.O_CREAT)
     dice = random.Random(options["actor"])
     done = 0
