@@ -11,6 +11,7 @@ from ...core.hold import drift
 from ...core.runtime import Runtime, now
 from .listener import Listener, Waiter
 from .scripts import ATTACH, DETACH, EXTEND, INSPECT, NAMES, RELEASE, REVOKE, TAKE, WITHDRAW, Keys, Script, lock_keys
+from .subscription import Grant
 from .wire import Reply
 
 _LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
@@ -59,13 +60,12 @@ class RedisPort:
         pause = busy.pause + LATE
         begun = now()
         woken = await self._listener.sleep(waiter, pause if seconds is None else min(pause, seconds))
-        if waiter.granted is not None:
-            fence, handed_over = waiter.granted
-            since = _since(waiter, handed_over)
+        granted, waiter.granted = waiter.granted, None
+        if granted is not None and (since := _since(waiter, granted)) is not None:
             if now() < since + claim.expire - drift(claim.expire):
                 self._listener.remove(claim.token)
-                return Granted(fence, since)
-            waiter.granted = None  # we were stopped for longer than the lease: the store knows whose it is now
+                return Granted(granted.fence, since)
+            woken = True  # we were stopped for longer than the lease: the store knows whose it is now
         if not woken and (waited := now() - begun) < pause:
             # The caller's time is over, the store's is not: there is nothing new to hear, but less is left.
             return busy._replace(remaining=max(0.001, busy.remaining - waited))
@@ -125,15 +125,15 @@ class RedisPort:
         return lock_keys(name, self._index)
 
 
-def _since(waiter: Waiter, handed_over: int) -> float:
+def _since(waiter: Waiter, granted: Grant) -> float | None:
     """Our clock when the lock was handed over, on the safe side, so that the lease need not be confirmed.
 
     The store tells its own clock at our last question and at the hand-over. Clocks are not compared, only what passed
-    on its one between the two; ours may have run 1 % slower meanwhile. A clock of the store's that was set cannot make
-    it later than now.
+    on its one between the two; ours may have run 1 % slower meanwhile. None: the news is older than the last answer,
+    which said that the lock is somebody else's.
     """
-    passed = max(0, handed_over - waiter.told) / 1_000_000
-    return min(now(), waiter.asked + passed * 0.99)
+    passed = (granted.at - waiter.told) / 1_000_000
+    return min(now(), waiter.asked + passed * 0.99) if passed >= 0 else None
 
 
 def _ms(seconds: float) -> int:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
-from ...core.runtime import Process
+from ...core.runtime import Process, now
 from .errors import Refused
 from .options import Address
 from .scripts import bulk
@@ -18,11 +18,18 @@ SILENCE = 5.0
 _PING = b"*1\r\n" + bulk("PING")
 
 
+class Grant(NamedTuple):
+    """The lock was handed over: its fence, and when, by the store's clock in µs."""
+
+    fence: int
+    at: int
+
+
 class News(NamedTuple):
-    """What the server published for one waiter: handed over (fence, and when by its clock in µs), or: ask again."""
+    """What the server published for one waiter: a grant, or None: ask again."""
 
     token: str
-    granted: tuple[int, int] | None
+    grant: Grant | None
 
 
 class Subscription:
@@ -33,6 +40,7 @@ class Subscription:
         self._socket: Any = self._connection._sock
         self._reader = _reader()
         self._pinged = False
+        self._heard = now()
         self._socket.sendall(b"*2\r\n" + bulk("SUBSCRIBE") + bulk(f"distlock:wake:{Process.ident}"))
         try:
             self._confirmed()
@@ -47,15 +55,14 @@ class Subscription:
 
     def read(self, seconds: float) -> list[News]:
         """The news of at most so many seconds; empty if there was none. A server that has gone raises."""
+        self._ask_for_life()
         self._socket.settimeout(max(0.001, min(seconds, SILENCE)))
         try:
             messages = list(self._receive())
         except TimeoutError:
-            if seconds >= SILENCE:
-                self._ask_for_life()
             return []
-        self._pinged = False
-        return [_news(message[2]) for message in messages if message[0] == b"message"]
+        self._heard, self._pinged = now(), False
+        return [news for message in messages if message[0] == b"message" if (news := _news(message[2])) is not None]
 
     def _receive(self) -> Iterator[list[Any]]:
         data = self._socket.recv(65536)
@@ -69,10 +76,12 @@ class Subscription:
 
     def _ask_for_life(self) -> None:
         # A connection that a firewall dropped looks like a quiet one: nobody would ever be woken again.
-        if self._pinged:
+        silent = now() - self._heard
+        if self._pinged and silent > 2 * SILENCE:
             raise ConnectionError("the server is silent on the listening connection")
-        self._socket.sendall(_PING)
-        self._pinged = True
+        if not self._pinged and silent > SILENCE:
+            self._socket.sendall(_PING)
+            self._pinged = True
 
     def shut(self) -> None:
         """Stop whoever reads, from another thread."""
@@ -85,6 +94,13 @@ class Subscription:
         self._connection.disconnect()
 
 
-def _news(payload: bytes) -> News:
-    token, *granted = payload.decode().split()
-    return News(token, (int(granted[0]), int(granted[1])) if granted else None)
+def _news(payload: bytes) -> News | None:
+    """None: not one of our messages; anybody may publish on a channel."""
+    token, *words = payload.decode("ascii", "replace").split(" ")
+    if not words:
+        return News(token, None)
+    try:
+        fence, at = words
+        return News(token, Grant(int(fence), int(at)))
+    except ValueError:
+        return None

@@ -18,9 +18,20 @@ local function tell(token, news)
   return type(heard) == 'number' and heard or 1
 end
 
+-- A lease that others know of was shortened: the head of the queue sleeps for what it was, so let it ask.
+local function tell_head()
+  local head = call('ZRANGE', QUEUE, 0, 0)[1]
+  if head then
+    tell(head, '')
+  end
+end
+
 -- The lock is free: give it to the first waiter whose process listens, with a whole lease and a new fence, and tell it
 -- both with the time. True if that was done; `taker`, who asks now, is not told, and takes it by itself when it is first.
 local function hand_over(now, taker, released)
+  -- A write that changes nothing. A server that accepts none (a demoted master, too few replicas) says so here, and
+  -- not between the good news and what makes it true.
+  call('HDEL', CLAIMS, '')
   drop_late(now)
   local last = call('HGET', FENCE, 'last')
   local fence = fence_after(last, now)
@@ -30,11 +41,15 @@ local function hand_over(now, taker, released)
     if token == nil or token == taker then
       return false
     end
+    local expire, holder = string.match(call('HGET', CLAIMS, token) or '', '^(%d+) (.*)$')
+    if not expire then
+      tell(token, '') -- what it asks for is lost (an eviction): let it ask again
+      return false
+    end
     -- Nobody listening: it died, or is reconnecting. It keeps its place; only its deadline or itself removes it.
     if tell(token, ' ' .. fence .. ' ' .. text(now)) > 0 then
-      local expire, holder = string.match(call('HGET', CLAIMS, token) or '', '^(%d+) (.*)$')
       leave_queue(token)
-      own(now, last, fence, token, tonumber(expire) or TURN, holder or '', released)
+      own(now, last, fence, token, tonumber(expire), holder, released)
       return true
     end
     place = place + 1

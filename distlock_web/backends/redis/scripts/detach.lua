@@ -13,5 +13,6 @@ if lost == 0 then
   call('HSET', N, 'owner', ARGV[2], 'state', 'transit')
   call('PEXPIRE', N, ARGV[3])
   list(clock(), tonumber(ARGV[3]))
+  tell_head()
 end
 return lost

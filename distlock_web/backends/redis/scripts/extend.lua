@@ -20,7 +20,7 @@ for i = 1, #ARGV / 2 do
       end
     end
     answers[i] = 0
-  elseif redis.call('HGET', fence, 'revoked') == token then
+  elseif redis.pcall('HGET', fence, 'revoked') == token then
     answers[i] = 3
   else
     answers[i] = owner and 2 or 1

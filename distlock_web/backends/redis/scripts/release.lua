@@ -17,13 +17,11 @@ if not mine then
   return call('HGET', FENCE, 'released') == token and 0 or loss(token)
 end
 if keep > 0 then
-  call('HSET', N, 'state', 'kept')
+  call('HSET', N, 'state', 'kept', 'owner', token .. ':kept') -- a late renewal must not find its owner
+  call('HSET', FENCE, 'released', token)
   call('PEXPIRE', N, keep)
   list(clock(), keep)
-  local head = call('ZRANGE', QUEUE, 0, 0)[1]
-  if head then
-    tell(head, '') -- it sleeps for what the lease was, which may be longer: let it ask
-  end
+  tell_head()
 else
   let_go(token)
 end

@@ -16,7 +16,11 @@ if not owner then
   if released == token then
     return {0, TURN, TURN, 0, now} -- a copy of this that was lost on the way, after its owner gave the lock back
   end
-  if call('EXISTS', QUEUE) == 0 then
+  local found = call('EXISTS', QUEUE, N)
+  if found > 0 and call('EXISTS', N) == 1 then
+    return redis.error_reply('WRONGTYPE a hash without an owner')
+  end
+  if found == 0 then
     local fence = fence_after(last, now)
     own(now, last, fence, token, expire, holder)
     return {1, tonumber(fence)}
@@ -49,8 +53,9 @@ place = tonumber(place) or now
 if call('ZADD', QUEUE, 'NX', text(place), token) == 0 then
   place = tonumber(call('ZSCORE', QUEUE, token)) -- sent again: the place it has, not a later one
 end
--- The head sleeps as long as the lease, each behind it a turn more: an expiry wakes one, not all.
-local pause = remaining + call('ZRANK', QUEUE, token) * TURN
+-- The head sleeps as long as the lease, each behind it a turn more: an expiry wakes one, not all. At most a lease more,
+-- for those ahead may be dead.
+local pause = remaining + math.min(call('ZRANK', QUEUE, token) * TURN, expire)
 local patience = pause + 2 * TURN
 call('ZADD', WAITS, math.floor(now / 1000) + patience, token)
 call('HSET', CLAIMS, token, ARGV[2] .. ' ' .. holder)
