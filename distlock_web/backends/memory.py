@@ -116,7 +116,7 @@ class MemoryPort:
             waiter = lock.queue[claim.token] = _Waiter(claim, time.time_ns() // 1000, 0.0, parker)
         # The head sleeps as long as the holder's lease, each one behind it a turn more: an expiry wakes one.
         ahead = sum(other.place < waiter.place for other in lock.queue.values())
-        pause = remaining + ahead * TURN
+        pause = remaining + min(ahead * TURN, claim.expire)
         waiter.until = moment + pause + 2 * TURN
         return Busy(pause, remaining, waiter.place)
 
@@ -154,7 +154,8 @@ class MemoryPort:
                 return None if lock.released == claim.token else loss
             if keep > 0 and lock.owner is not None:
                 lock.owner.state, lock.owner.until = "kept", now() + keep
-                lock.released = claim.token
+                lock.owner.token, lock.released = f"{claim.token}:kept", claim.token  # no late renewal finds its owner
+                self._tell_head(lock)
             else:
                 self._let_go(lock)
             return None
@@ -167,6 +168,7 @@ class MemoryPort:
             loss = self._loss(lock, claim.token)
             if loss is None and lock.owner is not None:
                 lock.owner.token, lock.owner.state, lock.owner.until = transit, "transit", now() + seconds
+                self._tell_head(lock)
             return loss
 
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
@@ -231,6 +233,11 @@ class MemoryPort:
             self._own(lock, waiter.claim, moment)
             waiter.parker.unpark()
         return False
+
+    def _tell_head(self, lock: _Lock) -> None:
+        """A lease that others know of was shortened: the head sleeps for what it was, so let it ask."""
+        if lock.queue:
+            min(lock.queue.values(), key=lambda waiter: waiter.place).parker.unpark()
 
     def _own(self, lock: _Lock, claim: Claim, moment: float) -> None:
         lock.last_fence = max(lock.last_fence + 1, time.time_ns() // 1000)

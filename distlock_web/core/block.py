@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -98,11 +99,11 @@ class Block:
 
     def enter(self) -> None:
         """From now on the running code is inside this block."""
-        _chain.set((*_live(), self))
+        _chain.set((*_references(_live()), weakref.ref(self)))
 
     def leave(self) -> None:
         """The running code is no longer inside of this block, which goes on all the same (a response carries it)."""
-        _chain.set(tuple(block for block in _live() if block is not self))
+        _chain.set(_references(block for block in _live() if block is not self))
 
     def begin_end(self) -> bool:
         """Mark the block ended. True for exactly one caller: release happens once."""
@@ -113,8 +114,8 @@ class Block:
             seats = list(self._seats.values())
         for seat in seats:
             seat.close()
-        if self in _chain.get():
-            _chain.set(_live())
+        if _chain.get():
+            _chain.set(_references(_live()))
         return True
 
     def seat(self, hold: Hold) -> Seat:
@@ -125,12 +126,14 @@ class Block:
                 seat.close()
             return seat
 
-    def tell_when_lost(self, callback: Callable[[], object]) -> None:
+    def tell_when_lost(self, callback: Callable[[Block], object]) -> None:
         """Call back once when the locks are lost: from the thread that notices."""
+        myself = weakref.ref(self)  # the holds must not keep a lease alive that nobody has any more
 
         def changed() -> None:
-            if self.state == "lost":
-                callback()
+            block = myself()
+            if block is not None and block.state == "lost":
+                callback(block)
 
         self._tell = changed
         for hold in self.holds:
@@ -143,26 +146,27 @@ class Block:
 
     def cancel_when_lost(self) -> None:
         """Cancel the running task when the locks are lost (``on_lost="cancel"``)."""
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        self._task = task
+        self._task, loop = asyncio.current_task(), asyncio.get_running_loop()
 
-        def cancel() -> None:
-            if task is not None and self.alive and not self._cancelled_task:
-                self._cancelled_task = True
-                task.cancel("the lock of this task is lost")
-
-        def tell() -> None:
+        def tell(block: Block) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(cancel)
+                loop.call_soon_threadsafe(block._cancel)
 
         self.tell_when_lost(tell)
+
+    def _cancel(self) -> None:
+        if self._task is not None and self.alive and not self._cancelled_task:
+            self._cancelled_task = True
+            self._task.cancel("the lock of this task is lost")
 
     def take_back_cancellation(self) -> bool:
         """Whether the cancellation that ended the block was only ours: ``LeaseLost`` is said in its place."""
         return self._cancelled_task and self._task is not None and self._task.uncancel() == 0
 
 
-_chain: ContextVar[tuple[Block, ...]] = ContextVar("distlock_chain", default=())
+# Weak, for a lease that nobody has any more is nobody's: left to its time (``if lock(...).try_acquire(): ...``), it
+# must not make the next job of the same thread a nested one. A block that runs is held by its frame.
+_chain: ContextVar[tuple[weakref.ref[Block], ...]] = ContextVar("distlock_chain", default=())
 _ending = threading.Lock()
 
 
@@ -177,16 +181,21 @@ if hasattr(os, "register_at_fork"):
 
 def _live() -> tuple[Block, ...]:
     chain = _chain.get()
-    return tuple([block for block in chain if block.alive]) if chain else ()
+    return tuple([block for ref in chain if (block := ref()) is not None and block.alive]) if chain else ()
+
+
+def _references(blocks: Iterable[Block]) -> tuple[weakref.ref[Block], ...]:
+    return tuple([weakref.ref(block) for block in blocks])
 
 
 def innermost(store: Store, name: str) -> tuple[Block, Hold] | None:
     """The innermost live block of the call chain that holds this name, and its hold."""
-    for block in reversed(_chain.get()):
-        if block.alive:
-            for hold in block.holds:
-                if hold.claim.name == name and hold.store is store:
-                    return block, hold
+    if not _chain.get():
+        return None
+    for block in reversed(_live()):
+        for hold in block.holds:
+            if hold.claim.name == name and hold.store.same_as(store):
+                return block, hold
     return None
 
 

@@ -201,6 +201,10 @@ def _check(function: Any) -> None:
             f"distributed_lockable is for functions, not for the class {function.__name__}: decorate a method, or "
             f'in Django use @method_decorator(distributed_lockable(...), name="dispatch").'
         )
+    if isinstance(function, (staticmethod, classmethod)):
+        raise ConfigurationError(
+            f"distributed_lockable goes below @{type(function).__name__}, next to the function {function.__qualname__}."
+        )
     if not callable(function):
         raise ConfigurationError(f"distributed_lockable is for functions, not for {function!r}.")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

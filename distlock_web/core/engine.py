@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from . import lifetime, watchdog
@@ -39,6 +39,8 @@ async def acquire(block: Block) -> None:
                 await _take(block, port, name, clock)
         if len(block.own) > 1 and clock.waited:
             await _extend(port, block.own, None)
+        for hold in block.holds:
+            hold.raise_if_lost()  # while the others were taken, or while the answer was on its way
         watchdog.tend(block)
         _warn_if_in_transaction(block)
     except BaseException:
@@ -73,23 +75,26 @@ async def _take(block: Block, port: Port, name: str, clock: _Clock) -> None:
         answer = await twice(lambda: port.take(claim, clock.left()))
         if isinstance(answer, Busy) and queued:
             clock.waited = True
-            with watchdog.keeping(block.own):
-                answer = await _queue(port, claim, answer, clock)
+            with watchdog.keeping(block.holds):
+                answer = await _queue(port, claim, answer, clock, block.holds)
     except BaseException:
         # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
         await block.runtime.finish(undo(port, claim))
         raise
     if isinstance(answer, Busy):
         raise busy(name, answer.remaining)
-    hold = Hold(spec.store, claim, answer)
-    block.own.append(hold)
-    hold.raise_if_lost()  # the answer took longer than the lease
+    block.own.append(Hold(spec.store, claim, answer))
 
 
-async def _queue(port: Port, claim: Claim, answer: Granted | Busy, clock: _Clock) -> Granted:
-    """Wait for our turn. A store that stops answering meanwhile is asked again for one lease, then given up."""
+async def _queue(port: Port, claim: Claim, answer: Granted | Busy, clock: _Clock, holds: Sequence[Hold]) -> Granted:
+    """Wait for our turn. A store that stops answering meanwhile is asked again for one lease, then given up.
+
+    ``LeaseLost`` if one of the locks that are held already is lost meanwhile.
+    """
     trouble: float | None = None
     while isinstance(answer, Busy):
+        for hold in holds:
+            hold.raise_if_lost()
         left, last = clock.left(), answer
         if left is not None and left <= 0:
             raise busy(claim.name, last.remaining)
@@ -121,8 +126,8 @@ async def _reenter(block: Block, port: Port, name: str, clock: _Clock) -> bool:
     block.nested.append((hold, seat))
     hold.raise_if_lost()
     if block.spec.expire > hold.claim.expire:
+        await _extend(port, [hold], block.spec.expire)
         hold.claim = hold.claim._replace(expire=block.spec.expire)
-        await _extend(port, [hold], None)
     return True
 
 

@@ -34,9 +34,16 @@ async def detach(block: Block, transit: float) -> str:
     spec, secret = block.spec, new_token()
     ticket = [spec.store.alias, [[hold.name, hold.fence] for hold in block.own], spec.expire, spec.renew, secret]
     text = base64.urlsafe_b64encode(json.dumps(ticket).encode()).decode()
+    if not block.own:
+        raise NotHeld("There is no lock to hand over: this call was let through without one.")
     if not block.begin_end():
         raise NotHeld(f"The lease of {names_of(block)} is over.", name=names_of(block))
-    await block.runtime.finish(_let_go(block, proof(text), transit))
+    try:
+        await block.runtime.finish(_let_go(block, proof(text), transit))
+    except BaseException:
+        # Nobody has the string: nothing may stay behind that only the string can take on.
+        await block.runtime.finish(_take_back(block, proof(text)))
+        raise
     return text
 
 
@@ -52,6 +59,13 @@ async def _let_go(block: Block, transit_token: str, transit: float) -> None:
             hold.lose(loss)
             raise hold.lost_error()
         hold.released()
+
+
+async def _take_back(block: Block, transit_token: str) -> None:
+    port = block.spec.store.port(block.runtime)
+    for hold in block.own:
+        for token in (transit_token, hold.claim.token):
+            await undo(port, hold.claim._replace(token=token))
 
 
 async def attach(block: Block, text: str) -> None:

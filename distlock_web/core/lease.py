@@ -44,7 +44,12 @@ class Lost:
         for hold in holds:
             hold.on_change(parker.unpark)
         try:
-            while self._block.state in ("held", "unsure"):
+            while self._block.alive and self._block.state in ("held", "unsure"):
+                if not holds:  # let through without a lock: nothing can be lost, and nobody tells of the end
+                    if until is not None and now() >= until:
+                        break
+                    await parker.park(1.0 if until is None else min(1.0, until - now()))
+                    continue
                 left = self._block.remaining
                 if until is not None and (left := min(left, until - now())) <= 0:
                     break

@@ -249,6 +249,8 @@ def _read(ticket: str) -> tuple[str, tuple[str, ...], float, bool]:
     try:
         alias, held, expire, renew, _ = json.loads(base64.urlsafe_b64decode(ticket.encode("ascii", "replace")))
         names: tuple[Any, ...] = tuple(name for name, _ in held)
+        if not names:
+            raise ValueError("no names")
         return str(alias), tuple(map(str, names)), float(expire), bool(renew)
     except (ValueError, TypeError, AttributeError):
         raise NotHeld("This is not a string that lease.detach() gave, or it was altered.") from None

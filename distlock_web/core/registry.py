@@ -44,10 +44,13 @@ class Store:
         return self.backend.renewing()
 
     def close(self) -> None:
-        with self._lock:
-            backend, self._backend = self._backend, None
-        if backend is not None:
-            backend.close()
+        """Let go of connections. What is held stays held, and can be given back: a later use opens them again."""
+        if self._backend is not None:
+            self._backend.close()
+
+    def same_as(self, other: Store) -> bool:
+        """Whether both mean the same locks: configured anew, a store lives on in the blocks that it has locked."""
+        return self is other or (self.config.location != "" and self.config == other.config)
 
     def forked(self) -> None:
         self._lock = threading.Lock()
@@ -100,6 +103,7 @@ class Registry:
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 _configured: Registry | None = None
+_configuring = threading.Lock()
 #: A framework with several applications in a process says here which one's locks are meant.
 resolvers: list[Callable[[], Registry | None]] = []
 
@@ -128,19 +132,25 @@ def registry() -> Registry:
         found = resolve()
         if found is not None:
             return found
-    if _configured is None:
+    return _configured or _from_environment()
+
+
+def _from_environment() -> Registry:
+    with _configuring:
+        if _configured is not None:  # by another thread, meanwhile
+            return _configured
         url = os.environ.get("DISTLOCK_URL")
         if not url:
             raise ConfigurationError(
                 "No store for locks: set DISTLOCK (Django: settings.py; Flask: app.config), call "
                 "distlock_web.configure(...), or set the environment variable DISTLOCK_URL."
             )
-        configure({"default": {"LOCATION": url}})
-        return registry()
-    return _configured
+        return configure({"default": {"LOCATION": url}})
 
 
 def _forked() -> None:
+    global _configuring
+    _configuring = threading.Lock()  # a thread that stayed in the parent may have held it
     for store in list(_stores):
         store.forked()
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import threading
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -78,8 +79,9 @@ class Watchdog:
         with self._changed:
             self._tended.update(tended)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="distlock-watchdog", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="distlock-watchdog", daemon=True)
+                thread.start()  # may raise, where the system has no more threads: the next one tries again
+                self._thread = thread
             elif min(item.due for item in tended) < self._next:
                 self._changed.notify()
 
@@ -150,22 +152,30 @@ class Watchdog:
         return item.until is None or now() < item.until
 
     def _renew(self, store: Store, items: list[Tended]) -> None:
-        since = now()
-        patience = max(0.05, min(item.hold.deadline for item in items) - since)
+        since, claims = now(), [item.hold.claim for item in items]
         try:
-            losses = drive(store.renewing().extend([item.hold.claim for item in items], patience))
+            losses = drive(store.renewing().extend(claims, self._patience(store, items, since)))
         except DistLockError as error:
             logger.warning("%d locks could not be renewed, trying again: %s", len(items), error)
             self._postpone(items)
             return
-        for item, loss in zip(items, losses, strict=True):
+        for item, claim, loss in zip(items, claims, losses, strict=True):
             if loss is None:
-                item.hold.renewed(since, item.hold.claim.expire)
+                item.hold.renewed(since, claim.expire)
                 item.schedule()
             elif item.hold.state in ("held", "unsure"):
                 # Not ours: unless it is being released at this moment, it is lost.
                 item.hold.lose(loss)
                 self.remove([item])
+
+    def _patience(self, store: Store, items: list[Tended], moment: float) -> float:
+        """How long to wait for an answer: to the first deadline; a store that hangs must not cost the others theirs."""
+        with self._changed:
+            others = min((item.period for item in self._tended if item.hold.store is not store), default=float("inf"))
+        return max(0.05, min(min(item.hold.deadline for item in items) - moment, max(0.1, others)))
+
+    def is_running_here(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def _postpone(self, items: Sequence[Tended]) -> None:
         moment = now()
@@ -192,11 +202,11 @@ def tend(block: Block) -> None:
     if spec.on_lost == "cancel":
         block.cancel_when_lost()
     elif callable(spec.on_lost):
-        block.tell_when_lost(partial(cast("Callable[[Block], object]", spec.on_lost), block))
+        block.tell_when_lost(partial(_call_aside, cast("Callable[[Block], object]", spec.on_lost)))
     elif not spec.renew:
         return
     until = now() + spec.renew_for if spec.renew_for is not None else None
-    watch(block, [Tended(hold, spec.renew, until, _holder_alive()) for hold in block.holds])
+    watch(block, [Tended(hold, spec.renew, until, _holder_alive(block)) for hold in block.holds])
 
 
 def watch(block: Block, tended: Sequence[Tended]) -> None:
@@ -234,13 +244,33 @@ def keeping(holds: Sequence[Hold]) -> Iterator[None]:
         _watchdog.remove(tended)
 
 
-def _holder_alive() -> Callable[[], bool]:
-    """Whether the task or thread that runs now is still running: a dead holder's lease must not be renewed for ever."""
+def _call_aside(callback: Callable[[Block], object], block: Block) -> None:
+    """Call the user's ``on_lost``; where the watchdog noticed, in a thread of its own, for it may take its time."""
+    if _watchdog.is_running_here():
+        threading.Thread(target=_call, args=(callback, block), name="distlock-on-lost", daemon=True).start()
+    else:
+        _call(callback, block)
+
+
+def _call(callback: Callable[[Block], object], block: Block) -> None:
+    try:
+        callback(block)
+    except Exception:
+        logger.exception("on_lost failed")
+
+
+def _holder_alive(block: Block) -> Callable[[], bool]:
+    """Whether anybody is left who could release: a dead holder's lease must not be renewed for ever.
+
+    That is the task or thread that runs now; and the lease itself must not have been dropped.
+    """
+    lease = weakref.ref(block)
     try:
         task = asyncio.current_task()
     except RuntimeError:
-        return threading.current_thread().is_alive
+        thread = threading.current_thread()
+        return lambda: thread.is_alive() and lease() is not None
     if task is None or getattr(task.get_coro(), "__name__", "") in ("aacquire", "atry_acquire"):
         # Taken through wait_for or create_task: this task ends with the acquisition, the lease does not.
-        return lambda: True
-    return lambda: not task.done()
+        return lambda: lease() is not None
+    return lambda: not task.done() and lease() is not None

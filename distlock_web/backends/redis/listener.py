@@ -188,7 +188,7 @@ class Listener:
         """Wake our own thread, or start it."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="distlock-listener", daemon=True)
-            thread.start()  # raises where the system has no more threads: then there is none, and the next one tries
+            thread.start()  # may raise, where the system has no more threads: the next one tries again
             self._thread = thread
         self._changed.notify_all()
 

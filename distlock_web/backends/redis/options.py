@@ -34,7 +34,14 @@ _TWINS = {
 # What we decide ourselves. redis-py's retries (ten, with pauses) would hide from us that an answer is ambiguous and
 # hang a request; the scripts' answers are bytes and the same in RESP2.
 _OURS: dict[str, Any] = {"decode_responses": False, "protocol": 2}
-_NOT_FOR_US = ("retry", "retry_on_error", "retry_on_timeout", "maint_notifications_config", "event_dispatcher")
+_NOT_FOR_US = (
+    "parser_class",
+    "retry",
+    "retry_on_error",
+    "retry_on_timeout",
+    "maint_notifications_config",
+    "event_dispatcher",
+)
 
 
 @dataclass(frozen=True)
@@ -47,9 +54,13 @@ class Address:
     pool_timeout: float
     name: str  #: for messages, without credentials
 
-    def connect(self, **changes: Any) -> Connection:
-        """A blocking connection, open. Raises redis-py's errors, within the connect timeout."""
-        connection = self.connection_class(**{**self.kwargs, **changes}, retry=Retry(NoBackoff(), 0))
+    def connect(self, patience: float | None = None) -> Connection:
+        """A blocking connection, open. Raises redis-py's errors, within the time-outs or within ``patience``."""
+        kwargs = dict(self.kwargs)
+        if patience is not None:
+            for name in ("socket_timeout", "socket_connect_timeout"):
+                kwargs[name] = min(kwargs[name], patience)
+        connection = self.connection_class(**kwargs, retry=Retry(NoBackoff(), 0))
         connection.connect()  # type: ignore[no-untyped-call]
         return connection
 

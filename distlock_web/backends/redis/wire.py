@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import hiredis
 from redis.exceptions import RedisError
@@ -38,9 +38,10 @@ class Link:
 
     __slots__ = ("_connection", "_reader", "_socket", "_timeout", "used")
 
-    def __init__(self, address: Address) -> None:
-        self._connection = address.connect()
-        self._socket: Any = self._connection._sock
+    def __init__(self, address: Address, patience: float | None = None) -> None:
+        self._connection = cast("Any", address.connect(patience))
+        self._socket = self._connection._sock
+        self._socket.settimeout(address.kwargs["socket_timeout"])
         self._reader = _reader()
         self._timeout = address.kwargs["socket_timeout"]
         self.used = now()
@@ -59,7 +60,7 @@ class Link:
         return reply
 
     def close(self) -> None:
-        self._connection.disconnect()  # type: ignore[no-untyped-call]
+        self._connection.disconnect()
 
 
 class Wire:
@@ -77,7 +78,7 @@ class Wire:
         self, script: Script, keys: Keys, args: tuple[str | int, ...] = (), patience: float | None = None
     ) -> Reply:
         """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran."""
-        link = self._borrow()
+        link = self._borrow(patience)
         try:
             reply = link.ask(script.call(keys, args), patience)
             if isinstance(reply, Refused) and reply.no_script:  # a restart, a failover, SCRIPT FLUSH
@@ -97,23 +98,28 @@ class Wire:
     def close(self) -> None:
         self._drop_idle()
 
-    def _borrow(self) -> Link:
-        try:
-            link = self._idle.pop()
-        except IndexError:
-            return self._open_or_wait()
-        if self._health_check and now() - link.used > self._health_check and not self._healthy(link):
-            self._discard(link)
-            return self._borrow()
-        return link
+    def _borrow(self, patience: float | None) -> Link:
+        while True:
+            try:
+                link = self._idle.pop()
+            except IndexError:
+                return self._open_or_wait(patience)
+            if not self._health_check or now() - link.used <= self._health_check or self._healthy(link):
+                return link
 
     def _healthy(self, link: Link) -> bool:
         try:
-            return bool(link.ask(b"*1\r\n$4\r\nPING\r\n") == b"PONG")
+            if link.ask(b"*1\r\n$4\r\nPING\r\n") == b"PONG":
+                return True
         except OSError:
-            return False
+            pass
+        except BaseException:
+            self._discard(link)
+            raise
+        self._discard(link)
+        return False
 
-    def _open_or_wait(self) -> Link:
+    def _open_or_wait(self, patience: float | None) -> Link:
         until = now() + self._address.pool_timeout
         with self._freed:
             self._waiting += 1
@@ -134,7 +140,7 @@ class Wire:
             finally:
                 self._waiting -= 1
         try:
-            return Link(self._address)
+            return Link(self._address, patience)
         except BaseException as error:
             self._closed_one()
             if isinstance(error, RedisError | OSError):
