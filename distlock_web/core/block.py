@@ -194,7 +194,7 @@ def innermost(store: Store, name: str) -> tuple[Block, Hold] | None:
         return None
     for block in reversed(_live()):
         for hold in block.holds:
-            if hold.claim.name == name and hold.store.same_as(store):
+            if hold.claim.name == name and hold.store is store:
                 return block, hold
     return None
 

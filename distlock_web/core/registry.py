@@ -48,10 +48,6 @@ class Store:
         if self._backend is not None:
             self._backend.close()
 
-    def same_as(self, other: Store) -> bool:
-        """Whether both mean the same locks: configured anew, a store lives on in the blocks that it has locked."""
-        return self is other or (self.config.location != "" and self.config == other.config)
-
     def forked(self) -> None:
         self._lock = threading.Lock()
         if self._backend is not None:
