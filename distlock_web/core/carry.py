@@ -148,6 +148,19 @@ class CarriedAsyncBody(AsyncIterator[T]):
                 await self._carried.aend(error)
             raise
 
+    def drop(self) -> None:
+        """Close it before its first step, from any thread: nothing of it runs in a loop yet.
+
+        Not named ``close``: Django would call that for bodies that run.
+        """
+        closers, self._closers = self._closers, ()
+        try:
+            with ExitStack() as stack:
+                for closer in reversed(closers):
+                    stack.callback(self._carried.place.run, closer)
+        finally:
+            self._carried.close()
+
     async def aclose(self) -> None:
         try:
             await self._close_body()

@@ -156,9 +156,10 @@ async def end(block: Block, error: BaseException | None) -> None:
         if error is None:
             _warn_if_in_transaction(block)
         return
+    ours = block.take_back_cancellation()
     if error is None:
         _say_lost(block, lost.lost_error())
-    elif isinstance(error, asyncio.CancelledError) and block.take_back_cancellation():
+    elif isinstance(error, asyncio.CancelledError) and ours:
         raise lost.lost_error() from error
     elif not isinstance(error, LeaseLost):
         error.add_note(f"distlock_web: {lost.lost_error()}")

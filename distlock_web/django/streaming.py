@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -28,16 +29,16 @@ def carry_response(result: Any, guard: Guard, carry: Callable[[object], Carried]
     if response.is_async:
         body = CarriedAsyncBody(carried, response._iterator, *own)
         response.streaming_content = body
-        closers.append(lambda: _close(body, carried))
+        closers.append(partial(_close, body))
     else:
         response.streaming_content = CarriedBody(carried, response._iterator, *own)  # it has a close, so Django adds it
     return result
 
 
-def _close(body: CarriedAsyncBody[Any], carried: Carried) -> None:
+def _close(body: CarriedAsyncBody[Any]) -> None:
     """Close an asynchronous body, which Django leaves to the garbage collector, and then give the lock back."""
     if not body.begun:
-        carried.close()
+        body.drop()
     elif in_event_loop():
         spawn(body.aclose)
     else:
