@@ -50,7 +50,7 @@ def test_many_threads_share_two_connections(redis_url: str, client: redis.Redis)
 
 def test_a_pool_that_stays_exhausted_is_said_with_the_setting_to_change(redis_url: str) -> None:
     wire = backend(redis_url, max_connections=1, pool_timeout=0.05)._wire
-    link = wire._borrow()
+    link = wire._borrow(None)
     with pytest.raises(
         BackendUnavailable, match=r"all 1 connections are in use \(OPTIONS: max_connections; pool_timeo"
     ):
@@ -62,7 +62,7 @@ def test_a_pool_that_stays_exhausted_is_said_with_the_setting_to_change(redis_ur
 def test_a_connection_that_another_thread_takes_first_is_waited_for(redis_url: str) -> None:
     """Idle when it was looked at, and gone when it was taken: the next one that becomes free."""
     wire = backend(redis_url, max_connections=1, pool_timeout=30)._wire
-    link = wire._borrow()
+    link = wire._borrow(None)
 
     class Snatched(deque[Any]):
         def __bool__(self) -> bool:
@@ -70,7 +70,7 @@ def test_a_connection_that_another_thread_takes_first_is_waited_for(redis_url: s
 
     wire._idle = Snatched()
     got: list[object] = []
-    waiting = threading.Thread(target=lambda: got.append(contextvars.Context().run(wire._borrow)))
+    waiting = threading.Thread(target=lambda: got.append(contextvars.Context().run(wire._borrow, None)))
     waiting.start()
     eventually(lambda: wire._waiting == 1, "it waits")
     wire._give_back(link)
