@@ -72,12 +72,14 @@ class Watchdog:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._tended: set[Tended] = set()
+        self._stores: set[Store] = set()  # that it has tended since it started
         self._thread: threading.Thread | None = None
         self._next = float("inf")
 
     def add(self, tended: Sequence[Tended]) -> None:
         with self._changed:
             self._tended.update(tended)
+            self._stores.update([item.hold.store for item in tended])
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="distlock-watchdog", daemon=True)
                 thread.start()  # may raise, where the system has no more threads: the next one tries again
@@ -108,6 +110,7 @@ class Watchdog:
                     idle_since = moment
                 elif moment - idle_since >= LINGER:
                     self._thread = None
+                    self._stores.clear()
                     return
                 self._next = min((item.due for item in self._tended), default=idle_since + LINGER)
                 if self._next > moment:
@@ -170,9 +173,12 @@ class Watchdog:
 
     def _patience(self, store: Store, items: list[Tended], moment: float) -> float:
         """How long to wait for an answer: to the first deadline; a store that hangs must not cost the others theirs."""
-        with self._changed:
-            others = min((item.period for item in self._tended if item.hold.store is not store), default=float("inf"))
-        return max(0.05, min(min(item.hold.deadline for item in items) - moment, max(0.1, others)))
+        patience = min(item.hold.deadline for item in items) - moment
+        if len(self._stores) > 1:
+            with self._changed:
+                others = [item.period for item in self._tended if item.hold.store is not store]
+            patience = min(patience, max(0.1, min(others, default=patience)))
+        return max(0.05, patience)
 
     def is_running_here(self) -> bool:
         return threading.current_thread() is self._thread

@@ -18,7 +18,9 @@ from typing import Literal, TypeAlias
 
 from ..core.runtime import now
 
-Kind: TypeAlias = Literal["ready", "wanted", "joined", "acquired", "read", "wrote", "released", "lost", "gave_up", "killed"]
+Kind: TypeAlias = Literal[
+    "ready", "wanted", "joined", "acquired", "read", "wrote", "released", "lost", "gave_up", "killed"
+]
 How: TypeAlias = Literal["released", "lost", "killed", "open"]
 
 

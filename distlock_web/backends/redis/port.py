@@ -10,7 +10,22 @@ from ...core.errors import BackendUnavailable
 from ...core.hold import drift
 from ...core.runtime import Runtime, now
 from .listener import Listener, Waiter
-from .scripts import ATTACH, DETACH, EXTEND, INSPECT, NAMES, RELEASE, REVOKE, TAKE, WITHDRAW, Keys, Script, lock_keys
+from .scripts import (
+    ATTACH,
+    DETACH,
+    EXTEND,
+    INSPECT,
+    NAMES,
+    RELEASE,
+    REVOKE,
+    TAKE,
+    WITHDRAW,
+    Keys,
+    Script,
+    extend_keys,
+    keys_of,
+    lock_keys,
+)
 from .subscription import Grant
 from .wire import Reply
 
@@ -76,12 +91,9 @@ class RedisPort:
         await self._way.run(WITHDRAW, self._keys(claim.name), (claim.token,))
 
     async def extend(self, claims: Sequence[Claim], patience: float | None = None) -> list[Loss | None]:
-        keys: list[str] = [self._index]
-        args: list[str | int] = []
-        for claim in claims:
-            keys += [claim.name, f"{{{claim.name}}}:fence"]
-            args += [claim.token, _ms(claim.expire)]
-        answers = await self._way.run(EXTEND, Keys(*keys), tuple(args), patience)
+        args = tuple([value for claim in claims for value in (claim.token, _ms(claim.expire))])
+        keys = extend_keys([claim.name for claim in claims], self._index)
+        answers = await self._way.run(EXTEND, keys, args, patience)
         return [_LOSSES[answer] for answer in answers]
 
     async def release(self, claim: Claim, keep: float = 0.0) -> Loss | None:
@@ -97,11 +109,13 @@ class RedisPort:
         return Granted(fence, since) if fence else None
 
     async def inspect(self) -> list[HeldLock]:
-        names = await self._way.run(NAMES, Keys(self._index))
+        names = await self._way.run(NAMES, keys_of(self._index))
         held: list[HeldLock] = []
         for first in range(0, len(names), 500):
             some = [name.decode() for name in names[first : first + 500]]
-            lines = await self._way.run(INSPECT, Keys(*(key for name in some for key in (name, f"{{{name}}}:queue"))))
+            lines = await self._way.run(
+                INSPECT, keys_of(*(key for name in some for key in (name, f"{{{name}}}:queue")))
+            )
             held += [_held(name, line) for name, line in zip(some, lines, strict=True) if line[4] >= 0]
         return held
 

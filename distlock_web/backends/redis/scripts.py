@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.resources import files
+from typing import NamedTuple
 
 
 def bulk(value: str | bytes | int) -> bytes:
@@ -35,23 +37,39 @@ class Script:
         """The whole call. Arguments are ASCII (tokens, numbers, JSON): their lengths are those of their text."""
         body = self._by_source if by_source else self._by_sha
         packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in map(str, args)]).encode("ascii")
-        return b"*%d\r\n%b%b%b" % (3 + keys.count + len(args), body, keys.packed, packed)
+        return b"*%d\r\n%b%b%b" % (3 + keys.number + len(args), body, keys.packed, packed)
 
 
-class Keys:
-    """The keys of a call, packed once: a lock that is taken often is written often."""
+class Keys(NamedTuple):
+    """The keys of a call, packed."""
 
-    __slots__ = ("count", "packed")
+    number: int
+    packed: bytes  #: their number and themselves
 
-    def __init__(self, *keys: str) -> None:
-        self.count = len(keys)
-        self.packed = bulk(self.count) + b"".join(map(bulk, keys))
+
+def keys_of(*names: str) -> Keys:
+    return Keys(len(names), bulk(len(names)) + b"".join(map(bulk, names)))
 
 
 @lru_cache(maxsize=4096)
 def lock_keys(name: str, index: str) -> Keys:
-    """The keys of one lock, in the order that ``_lock.lua`` explains. The braces keep them in one cluster slot."""
-    return Keys(name, f"{{{name}}}:queue", f"{{{name}}}:waits", f"{{{name}}}:claims", f"{{{name}}}:fence", index)
+    """The keys of one lock, in the order that ``_lock.lua`` explains. The braces keep them in one cluster slot.
+
+    Packed once: a lock that is taken often is written often.
+    """
+    return keys_of(name, f"{{{name}}}:queue", f"{{{name}}}:waits", f"{{{name}}}:claims", f"{{{name}}}:fence", index)
+
+
+@lru_cache(maxsize=4096)
+def _name_and_fence(name: str) -> bytes:
+    return bulk(name) + bulk(f"{{{name}}}:fence")
+
+
+def extend_keys(names: Iterable[str], index: str) -> Keys:
+    """The index, and two keys of each lock."""
+    packed = [_name_and_fence(name) for name in names]
+    count = 1 + 2 * len(packed)
+    return Keys(count, bulk(count) + bulk(index) + b"".join(packed))
 
 
 TAKE = Script("take")
