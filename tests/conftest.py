@@ -50,7 +50,7 @@ def _clean_process() -> Iterator[None]:
     for configured in {registry._configured, before} - {None}:
         configured.close()
     registry._configured = before
-    leaked = _listeners_after(5.0)
+    leaked = _listeners_after(20.0)  # one whose store was closed under a waiter lingers for five
     if leaked:
         pytest.fail(f"threads left behind after the stores were closed: {', '.join(leaked)}")
 

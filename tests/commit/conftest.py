@@ -70,9 +70,11 @@ def history(store: None, tap: Tap, real_transactions: None, monkeypatch: pytest.
     handler = _Transactions(history)
     logger = logging.getLogger("django.db.backends")
     logger.addHandler(handler)
-    monkeypatch.setattr(logger, "level", logging.DEBUG)
+    level = logger.level
+    logger.setLevel(logging.DEBUG)  # not the attribute: a logger remembers for which levels it was off
     monkeypatch.setattr(connections["default"], "force_debug_cursor", True)
     yield history
+    logger.setLevel(level)
     logger.removeHandler(handler)
 
 

@@ -19,12 +19,19 @@ TTL = 0.3
 @pytest.fixture(autouse=True)
 def tap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tap]:
     monkeypatch.setattr(watchdog, "LINGER", 0.02)
+    monkeypatch.setattr(watchdog, "_watchdog", watchdog.Watchdog())  # that of other tests may linger
+    before.extend(threads())
     yield Tap(configure({"default": {"BACKEND": "memory"}}).store("default"))
     wait_until(lambda: not threads())
+    before.clear()
+
+
+before: list[threading.Thread] = []
 
 
 def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "distlock-watchdog"]
+    """The watchdogs that this test has started."""
+    return [each for each in threading.enumerate() if each.name == "distlock-watchdog" and each not in before]
 
 
 def wait_until(condition) -> None:  # type: ignore[no-untyped-def]
