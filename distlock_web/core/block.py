@@ -166,7 +166,8 @@ class Block:
 
 # Weak, for a lease that nobody has any more is nobody's: left to its time (``if lock(...).try_acquire(): ...``), it
 # must not make the next job of the same thread a nested one. A block that runs is held by its frame.
-_chain: ContextVar[tuple[weakref.ref[Block], ...]] = ContextVar("distlock_chain", default=())
+Chain: TypeAlias = "tuple[weakref.ref[Block], ...]"
+_chain: ContextVar[Chain] = ContextVar("distlock_chain", default=())
 _ending = threading.Lock()
 
 
@@ -184,7 +185,7 @@ def _live() -> tuple[Block, ...]:
     return tuple([block for ref in chain if (block := ref()) is not None and block.alive]) if chain else ()
 
 
-def _references(blocks: Iterable[Block]) -> tuple[weakref.ref[Block], ...]:
+def _references(blocks: Iterable[Block]) -> Chain:
     return tuple([weakref.ref(block) for block in blocks])
 
 
@@ -202,3 +203,14 @@ def innermost(store: Store, name: str) -> tuple[Block, Hold] | None:
 def live_blocks() -> tuple[Block, ...]:
     """The blocks that the running code is inside of, outermost first."""
     return _live()
+
+
+def swap_chain(chain: Chain = ()) -> Chain:
+    """Go inside of these blocks instead of those that the running code was inside of, which are returned.
+
+    A request begins inside of none: a lease that an earlier one left behind in this thread is not its own.
+    """
+    before = _chain.get()
+    if before is not chain:
+        _chain.set(chain)
+    return before

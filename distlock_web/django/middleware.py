@@ -13,6 +13,7 @@ from django.http.request import HttpHeaders
 from django.http.response import HttpResponseBase
 
 from ..core import request_id
+from ..core.block import swap_chain
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from . import responses
 from .guarded import SKIP_REMEDY, guards, name_of, skips
@@ -39,22 +40,24 @@ class RequestIDMiddleware:
     def __call__(self, request: HttpRequest) -> Any:
         if self.asynchronous:
             return self.__acall__(request)
-        header = _begin(request)
+        outer, header = swap_chain(), _begin(request)
         try:
             response: HttpResponseBase = self.get_response(request)
             response[header] = request.request_id  # type: ignore[attr-defined]
             return response
         finally:
             request_id.clear()
+            swap_chain(outer)
 
     async def __acall__(self, request: HttpRequest) -> HttpResponseBase:
-        header = _begin(request)
+        outer, header = swap_chain(), _begin(request)
         try:
             response: HttpResponseBase = await self.get_response(request)
             response[header] = request.request_id  # type: ignore[attr-defined]
             return response
         finally:
             request_id.clear()
+            swap_chain(outer)
 
     def process_view(self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Refuse a view that would answer a busy lock with None, which is a 500 of the least helpful kind."""

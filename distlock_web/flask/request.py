@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..core.block import Chain, swap_chain
 from ..core.request_id import accept, bind, clear, current_origin
 from .state import AppState, serving
 
@@ -35,24 +36,26 @@ class Serving:
 class Request:
     """One request's identity."""
 
-    __slots__ = ("_id", "_path", "_state")
+    __slots__ = ("_chain", "_id", "_path", "_state")
 
     def __init__(self, request_id: str, path: str, state: AppState) -> None:
         self._id = request_id
         self._path = path
         self._state = state
+        self._chain: Chain = ()
 
     def during(self, step: Callable[[], T]) -> T:
         """Run one step of the request under its id.
 
         What was bound before comes back: an app may serve a response of another app, and a test may call both.
         """
-        outer, outer_app = current_origin(), serving.get()
+        outer, outer_app, outer_chain = current_origin(), serving.get(), swap_chain(self._chain)
         bind(self._id, self._path)
         serving.set(self._state)
         try:
             return step()
         finally:
+            self._chain = swap_chain(outer_chain)
             serving.set(outer_app)
             if outer is None:
                 clear()

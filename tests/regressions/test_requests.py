@@ -12,12 +12,12 @@ from django.test import AsyncClient, Client
 from django.urls import path
 from flask import Flask
 
-from distlock_web import current_lease, lock
+from distlock_web import Lease, current_lease, lock
 from distlock_web.core import block
 from distlock_web.flask import DistLock
 from distlock_web.testing.faults import eventually
 
-from .conftest import SOON
+from .conftest import LONG, SOON
 
 DID, NOT_NOW = "did it", "not now"
 
@@ -39,7 +39,35 @@ async def async_view(request: HttpRequest) -> HttpResponse:
     return HttpResponse(await aonce())
 
 
-urlpatterns = [path("once/", view), path("aonce/", async_view)]
+kept: list[Lease | None] = []
+
+
+def once_and_keep() -> str:
+    """The lease outlives its request: something of the project's has it, or a cycle of references."""
+    kept.append(lock("once", expire=LONG).try_acquire())
+    return DID if kept[-1] else NOT_NOW
+
+
+def once_and_catch() -> str:
+    """An exception that is kept in a variable keeps its frame, until the garbage is collected."""
+    lease = lock("once", expire=LONG).try_acquire()
+    try:
+        raise LookupError
+    except LookupError as error:
+        caught = error
+    assert caught
+    return DID if lease else NOT_NOW
+
+
+def kept_view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(once_and_keep())
+
+
+def caught_view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(once_and_catch())
+
+
+urlpatterns = [path("once/", view), path("aonce/", async_view), path("kept/", kept_view), path("caught/", caught_view)]
 
 
 def make_app() -> Flask:
@@ -48,6 +76,8 @@ def make_app() -> Flask:
     DistLock(app)
     app.add_url_rule("/once/", view_func=once, endpoint="once")
     app.add_url_rule("/aonce/", view_func=aonce, endpoint="aonce")
+    app.add_url_rule("/kept/", view_func=once_and_keep, endpoint="kept")
+    app.add_url_rule("/caught/", view_func=once_and_catch, endpoint="caught")
     return app
 
 
@@ -82,6 +112,14 @@ def test_a_lease_that_a_request_leaves_to_its_time_is_not_the_next_requests(
     answers: list[str] = []
     eventually(lambda: answers.append(get(address)) or answers[-1] == DID, "the lease ends", SOON)
     assert set(answers[:-1]) <= {NOT_NOW}
+
+
+@pytest.mark.parametrize("address", ["/kept/", "/caught/"])
+def test_a_lease_that_outlives_its_request_is_not_the_next_requests(get: Callable[[str], str], address: str) -> None:
+    """A weak reference to it was still alive: the next request of the same thread entered as if it were nested."""
+    assert get(address) == DID
+    assert get(address) == NOT_NOW
+    kept.clear()
 
 
 @pytest.mark.parametrize("get", ["django, wsgi", "flask"], indirect=True)
