@@ -140,7 +140,7 @@ def test_random_kills_and_stops_among_many(lab: Lab, client: redis.Redis) -> Non
     options = {"think": 0.02, "expire": expire}
     crowd = lab.ready(
         *({"colour": colour, "rounds": 100_000, "section": 0.05, **options} for colour in ("threads", "asyncio")),
-        *({"colour": colour, "rounds": 40, "section": 0.01, **options} for colour in ("threads", "asyncio", "threads")),
+        *({"colour": colour, "rounds": 20, "section": 0.01, **options} for colour in ("threads", "asyncio", "threads")),
     )
     victims, survivors = crowd[:2], crowd[2:]
     for worker in crowd:
