@@ -6,9 +6,15 @@
 local answers = {}
 for i = 1, #KEYS / 2 do
   local name, queue = KEYS[2 * i - 1], KEYS[2 * i]
-  local fence, state, holder, since = unpack(redis.call('HMGET', name, 'fence', 'state', 'holder', 'since'))
-  answers[i] = {
-    fence or '0', state or '', holder or '', since or '0', redis.call('PTTL', name), redis.call('ZCARD', queue),
-  }
+  local fields = redis.pcall('HMGET', name, 'fence', 'state', 'holder', 'since')
+  if fields.err or not fields[1] then -- no lock of ours is there: over, or a stranger's key
+    answers[i] = {'0', '', '', '0', -1, 0}
+  else
+    local waiters = redis.pcall('ZCARD', queue)
+    answers[i] = {
+      fields[1], fields[2] or '', fields[3] or '', fields[4] or '0', redis.call('PTTL', name),
+      type(waiters) == 'number' and waiters or 0,
+    }
+  end
 end
 return answers
