@@ -23,7 +23,7 @@ def leases(count: int, expire: float) -> list[Lease]:
 
 @pytest.mark.slow
 def test_1000_leases_live_on_while_the_pool_is_exhausted(redis_url: str, client: redis.Redis) -> None:
-    expire, seconds = 3.0, 10.0
+    expire, seconds = 6.0, 16.0
     configure({"default": {"LOCATION": redis_url, "OPTIONS": {"max_connections": 2, "pool_timeout": 20}}})
     held = leases(1000, expire)
     over = threading.Event()
