@@ -72,7 +72,7 @@ async def _take(block: Block, port: Port, name: str, clock: _Clock) -> None:
     claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what, spec.expire))
     queued = clock.wait != 0
     try:
-        answer = await twice(lambda: port.take(claim, clock.left()))
+        answer = await twice(lambda: port.take(claim, clock.wait))
         if isinstance(answer, Busy) and queued:
             clock.waited = True
             with watchdog.keeping(block.holds):
@@ -199,7 +199,7 @@ async def give_back(block: Block, port: Port, kept: bool = False) -> None:
     for hold in reversed(block.own):
         if not hold.begin_release():
             continue
-        keep = max(0.0, hold.since + block.spec.hold_for - now()) if kept else 0.0
+        keep = max(0.0, hold.since + block.spec.hold_for - now()) if kept and block.spec.hold_for else 0.0
         try:
             loss = await _release(port, hold.claim, keep)
         except DistLockError as error:

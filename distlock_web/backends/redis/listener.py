@@ -141,12 +141,11 @@ class Listener:
                     self._read_as(waiter, until)
                 else:
                     await waiter.parker.park(left)
-            woken, waiter.woken = waiter.woken, False
-            return woken
         finally:
             with self._changed:
-                waiter.asleep = False
+                woken, waiter.woken, waiter.asleep = waiter.woken, False, False
                 self._dismiss(waiter)
+        return woken
 
     def close(self) -> None:
         """Let go of the connection. Whoever waits asks by itself, and opens another if it has to go on waiting."""
