@@ -44,8 +44,15 @@ class Spec(NamedTuple):
 class Block:
     """What the engine fills with holds and ends; :class:`~distlock_web.core.lease.Lease` is its public face."""
 
+    __slots__ = (
+        "__weakref__", "_cancelled_task", "_ended", "_generation", "_seats", "_task", "_tell", "guarded", "nested",
+        "own", "runtime", "spec", "stop_renewing", "warned",
+    )  # fmt: skip
+
     def __init__(self, spec: Spec, runtime: Runtime) -> None:
         self.spec = spec
+        #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
+        self.guarded = True
         self.runtime = runtime
         self.own: list[Hold] = []  #: taken by this block, and given back at its end
         self.nested: list[tuple[Hold, Seat]] = []  #: lent by a block around it

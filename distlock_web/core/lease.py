@@ -63,8 +63,7 @@ class Lost:
 class Lease(Block):
     """A lock that is held, made by ``lock(...)``: over when its block ends, lost if the store gave it up before."""
 
-    #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
-    guarded = True
+    __slots__ = ()
 
     def __repr__(self) -> str:
         return f"<Lease {self.name!r}: {self.state}, {self.remaining:.3f} s left>"

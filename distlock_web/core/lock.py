@@ -33,6 +33,8 @@ UNSET = Unset()
 class Options:
     """The options that a lock and the decorator share, checked as far as that is possible before the store is known."""
 
+    __slots__ = ("expire", "hold_for", "on_lost", "prefix", "renew", "renew_for", "store", "wait")
+
     def __init__(
         self,
         *,
@@ -98,6 +100,8 @@ def _names(prefix: str, keys: tuple[str, ...]) -> tuple[str, ...]:
 
 class Lock:
     """A lock that can be taken, again and again and by many at once. It holds nothing: what is held is a ``Lease``."""
+
+    __slots__ = ("_entered", "_keys", "_options")
 
     def __init__(self, keys: tuple[str, ...], options: Options) -> None:
         self._keys = keys
