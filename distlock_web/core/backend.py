@@ -62,9 +62,8 @@ class HeldLock:
     since: float  #: seconds since the epoch, by the store's clock
     remaining: float
     waiters: int
-    state: (
-        str  #: ``held``; ``kept`` for a while after its end (``hold_for``); ``transit``, detached and not yet attached
-    )
+    #: ``held``; ``kept`` for a while after its end (``hold_for``); ``transit``, detached and not yet attached.
+    state: str
 
 
 class Port(Protocol):
@@ -76,7 +75,7 @@ class Port(Protocol):
         """Take the lock if it is free and nobody waits. Otherwise, where ``wait`` is not 0, join the queue."""
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
-        """Sleep until the store wakes us, ``busy.pause`` or ``seconds`` are over; then ask again."""
+        """Sleep until the store wakes us or ``busy.pause`` is over, then ask again. ``busy`` if ``seconds`` end before."""
 
     async def withdraw(self, claim: Claim) -> None:
         """Leave the queue, or give back what was granted meanwhile: afterwards nothing of this claim is left."""

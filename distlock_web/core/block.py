@@ -106,11 +106,11 @@ class Block:
 
     def enter(self) -> None:
         """From now on the running code is inside this block."""
-        _chain.set((*_references(_live()), weakref.ref(self)))
+        _chain.set((*_references(live_blocks()), weakref.ref(self)))
 
     def leave(self) -> None:
         """The running code is no longer inside of this block, which goes on all the same (a response carries it)."""
-        _chain.set(_references(block for block in _live() if block is not self))
+        _chain.set(_references(block for block in live_blocks() if block is not self))
 
     def begin_end(self) -> bool:
         """Mark the block ended. True for exactly one caller: release happens once."""
@@ -122,7 +122,7 @@ class Block:
         for seat in seats:
             seat.close()
         if _chain.get():
-            _chain.set(_references(_live()))
+            _chain.set(_references(live_blocks()))
         return True
 
     def seat(self, hold: Hold) -> Seat:
@@ -187,7 +187,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-def _live() -> tuple[Block, ...]:
+def live_blocks() -> tuple[Block, ...]:
+    """The blocks that the running code is inside of, outermost first."""
     chain = _chain.get()
     return tuple([block for ref in chain if (block := ref()) is not None and block.alive]) if chain else ()
 
@@ -200,16 +201,11 @@ def innermost(store: Store, name: str) -> tuple[Block, Hold] | None:
     """The innermost live block of the call chain that holds this name, and its hold."""
     if not _chain.get():
         return None
-    for block in reversed(_live()):
+    for block in reversed(live_blocks()):
         for hold in block.holds:
             if hold.claim.name == name and hold.store is store:
                 return block, hold
     return None
-
-
-def live_blocks() -> tuple[Block, ...]:
-    """The blocks that the running code is inside of, outermost first."""
-    return _live()
 
 
 def swap_chain(chain: Chain = ()) -> Chain:

@@ -39,7 +39,7 @@ class Hold:
     """A lock as its holder knows it. Changes of state are atomic; nothing leads back from ``lost``."""
 
     __slots__ = (
-        "_generation", "_lock", "_on_loss", "_state", "claim", "deadline", "depth", "fence", "reason", "since", "store",
+        "_generation", "_lock", "_on_end", "_state", "claim", "deadline", "depth", "fence", "reason", "since", "store",
     )  # fmt: skip
 
     def __init__(self, store: Store, claim: Claim, granted: Granted) -> None:
@@ -53,7 +53,7 @@ class Hold:
         self._state: State = "held"
         self._generation = Process.generation
         self._lock = threading.Lock()
-        self._on_loss: list[Callable[[], None]] = []
+        self._on_end: list[Callable[[], None]] = []
 
     @property
     def name(self) -> str:
@@ -101,7 +101,7 @@ class Hold:
             if self._state in ("released", "lost"):
                 return
             self._state, self.reason = "lost", reason
-            callbacks, self._on_loss = self._on_loss, []
+            callbacks, self._on_end = self._on_end, []
         _call(callbacks)
 
     def begin_release(self) -> bool:
@@ -117,7 +117,7 @@ class Hold:
         with self._lock:
             if self._state == "releasing":
                 self._state = "released"
-            callbacks, self._on_loss = self._on_loss, []
+            callbacks, self._on_end = self._on_end, []
         if callbacks:
             _call(callbacks)
 
@@ -125,14 +125,14 @@ class Hold:
         """Call back, from any thread, once the hold is lost or released."""
         with self._lock:
             if self._state not in ("released", "lost"):
-                self._on_loss.append(callback)
+                self._on_end.append(callback)
                 return
         callback()
 
     def forget_callback(self, callback: Callable[[], None]) -> None:
         with self._lock:
-            if callback in self._on_loss:
-                self._on_loss.remove(callback)
+            if callback in self._on_end:
+                self._on_end.remove(callback)
 
 
 def _call(callbacks: list[Callable[[], None]]) -> None:
