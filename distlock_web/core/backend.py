@@ -75,7 +75,7 @@ class Port(Protocol):
         """Take the lock if it is free and nobody waits. Otherwise, where ``wait`` is not 0, join the queue."""
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
-        """Sleep until the store wakes us or ``busy.pause`` is over, then ask again. ``busy`` if ``seconds`` end before."""
+        """Sleep until woken or ``busy.pause`` is over, and ask again; or ``busy``, if ``seconds`` end first."""
 
     async def withdraw(self, claim: Claim) -> None:
         """Leave the queue, or give back what was granted meanwhile: afterwards nothing of this claim is left."""
