@@ -1,6 +1,5 @@
 """Distributed locks for Django and Flask: one line on a view, right under load, honest when things break."""
 
-from .core.decorator import distributed_lockable
 from .core.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -11,12 +10,13 @@ from .core.errors import (
     OpenTransactionWarning,
     StaleFence,
 )
-from .core.fencing import fence_headers, read_fence
 from .core.keys import escape_key
-from .core.lease import Lease, current_lease
-from .core.lock import aattach, attach, lock
 from .core.registry import configure
 from .core.request_id import current_request_id
+from .locks.decorator import distributed_lockable
+from .locks.fencing import fence_headers, read_fence
+from .locks.lease import Lease, current_lease
+from .locks.lock import aattach, attach, lock
 
 __version__ = "0.1.0"
 

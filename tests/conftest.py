@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from distlock_web import configure
-from distlock_web.core import block, registry, request_id
+from distlock_web.core import registry, request_id
+from distlock_web.locks import scope
 from distlock_web.testing.databases import MariaDBServer, PostgresServer, mariadb_programs, postgres_programs
 from distlock_web.testing.servers import RedisServer, ServerMissing, redis_program, required
 from tests.databases import Database, Kind, new_database
@@ -42,7 +43,7 @@ def _clean_process() -> Iterator[None]:
     before = registry._configured
     url = os.environ.pop("DISTLOCK_URL", None)
     request_id.clear()
-    block._chain.set(())
+    scope._chain.set(())
     yield
     request_id.clear()
     if url is not None:

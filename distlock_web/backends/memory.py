@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.backend import Busy, Capabilities, Claim, Granted, HeldLock, Loss
+from ..core.backend import Busy, Capabilities, Claim, Granted, LockInfo, Loss
 from ..core.config import StoreConfig, unknown
 from ..core.errors import ConfigurationError
 from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
@@ -25,7 +25,7 @@ TURN = 1.0
 class _Owner:
     token: str
     fence: int
-    state: str  # held, kept, transit
+    state: str  # held, cooldown, transit
     until: float
     holder: str = ""
     since: float = 0.0
@@ -61,22 +61,22 @@ class MemoryBackend:
                 )
             )
         self._table = _Table()
-        self._blocking = MemoryPort(self._table, THREADS)
-        self._concurrent = MemoryPort(self._table, TASKS)
+        self._sync_port = MemoryPort(self._table, THREADS)
+        self._async_port = MemoryPort(self._table, TASKS)
 
-    def blocking(self) -> MemoryPort:
-        return self._blocking
+    def sync_port(self) -> MemoryPort:
+        return self._sync_port
 
-    def concurrent(self) -> MemoryPort:
-        return self._concurrent
+    def async_port(self) -> MemoryPort:
+        return self._async_port
 
-    def renewing(self) -> MemoryPort:
-        return self._blocking
+    def renewal_port(self) -> MemoryPort:
+        return self._sync_port
 
     def close(self) -> None:
         """Nothing to let go of: the locks live as long as the backend."""
 
-    def forget(self) -> None:
+    def after_fork(self) -> None:
         # The child's memory is its own: it starts without locks, for it could exclude nobody anyway.
         self._table.__init__()  # type: ignore[misc]
 
@@ -93,7 +93,7 @@ class MemoryPort:
         self.runtime = runtime
         self._table = table
 
-    async def take(self, claim: Claim, wait: float | None) -> Granted | Busy:
+    async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         since = now()
         with self._table.mutex:
             lock = self._lock(claim.name)
@@ -122,11 +122,11 @@ class MemoryPort:
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         parker = self._table.parkers.setdefault(claim.token, self.runtime.parker())
-        pause = busy.pause if seconds is None else min(busy.pause, seconds)
+        pause = busy.recheck_after if seconds is None else min(busy.recheck_after, seconds)
         await parker.park(pause)
-        return await self.take(claim, None)
+        return await self.acquire(claim, None)
 
-    async def withdraw(self, claim: Claim) -> None:
+    async def cancel(self, claim: Claim) -> None:
         with self._table.mutex:
             lock = self._lock(claim.name)
             lock.queue.pop(claim.token, None)
@@ -134,7 +134,7 @@ class MemoryPort:
             if lock.owner is not None and lock.owner.token == claim.token:
                 self._let_go(lock)
 
-    async def extend(self, claims: Sequence[Claim], patience: float | None = None) -> list[Loss | None]:
+    async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
         moment = now()
         with self._table.mutex:
             losses: list[Loss | None] = []
@@ -146,15 +146,18 @@ class MemoryPort:
                 losses.append(loss)
             return losses
 
-    async def release(self, claim: Claim, keep: float = 0.0) -> Loss | None:
+    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
         with self._table.mutex:
             lock = self._lock(claim.name)
             loss = self._loss(lock, claim.token)
             if loss is not None:
                 return None if lock.released == claim.token else loss
-            if keep > 0 and lock.owner is not None:
-                lock.owner.state, lock.owner.until = "kept", now() + keep
-                lock.owner.token, lock.released = f"{claim.token}:kept", claim.token  # no late renewal finds its owner
+            if cooldown > 0 and lock.owner is not None:
+                lock.owner.state, lock.owner.until = "cooldown", now() + cooldown
+                lock.owner.token, lock.released = (
+                    f"{claim.token}:cooldown",
+                    claim.token,
+                )  # no late renewal finds its owner
                 self._tell_head(lock)
             else:
                 self._let_go(lock)
@@ -181,7 +184,7 @@ class MemoryPort:
             owner.until = since + claim.expire
             return Granted(owner.fence, since)
 
-    async def inspect(self) -> list[HeldLock]:
+    async def inspect(self) -> list[LockInfo]:
         moment = now()
         with self._table.mutex:
             held = []
@@ -190,7 +193,7 @@ class MemoryPort:
                 owner = lock.owner
                 if owner is not None:
                     held.append(
-                        HeldLock(
+                        LockInfo(
                             name, owner.fence, owner.holder, owner.since, owner.until - moment, len(lock.queue),
                             owner.state,
                         )

@@ -28,13 +28,18 @@ class Capabilities:
     min_expire: float  #: the shortest lease it can express, in seconds
 
 
+def drift(expire: float) -> float:
+    """How much sooner than the store we believe a lease to end: clocks run unevenly (1 %, as Redlock assumes)."""
+    return expire * 0.01 + 0.002
+
+
 class Claim(NamedTuple):
     """One acquisition of one name: what is asked of the store, and the proof afterwards."""
 
     name: str
     token: str
     expire: float
-    holder: str = ""  #: who holds it, for people: what ``Holder.dumps`` made
+    holder: str = ""  #: who holds it, for people: what ``HolderInfo.dumps`` made
 
 
 class Granted(NamedTuple):
@@ -47,13 +52,13 @@ class Granted(NamedTuple):
 class Busy(NamedTuple):
     """Somebody else's. Asking again before ``pause`` seconds cannot help, unless the store wakes us."""
 
-    pause: float  #: always positive
+    recheck_after: float  #: always positive
     remaining: float  #: what is left of the holder's lease
-    place: int = 0  #: our place in the queue, in the store's own terms
+    position: int = 0  #: our place in the queue, in the store's own terms
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLock:
+class LockInfo:
     """One line of the admin page."""
 
     name: str
@@ -62,7 +67,7 @@ class HeldLock:
     since: float  #: seconds since the epoch, by the store's clock
     remaining: float
     waiters: int
-    #: ``held``; ``kept`` for a while after its end (``hold_for``); ``transit``, detached and not yet attached.
+    #: ``held``; ``cooldown`` for a while after its end (``hold_at_least``); ``transit``, detached and not yet attached.
     state: str
 
 
@@ -71,20 +76,20 @@ class Port(Protocol):
 
     runtime: Runtime
 
-    async def take(self, claim: Claim, wait: float | None) -> Granted | Busy:
+    async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         """Take the lock if it is free and nobody waits. Otherwise, where ``wait`` is not 0, join the queue."""
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
-        """Sleep until woken or ``busy.pause`` is over, and ask again; or ``busy``, if ``seconds`` end first."""
+        """Sleep until woken or ``busy.recheck_after`` is over, and ask again; or ``busy``, if ``seconds`` end first."""
 
-    async def withdraw(self, claim: Claim) -> None:
+    async def cancel(self, claim: Claim) -> None:
         """Leave the queue, or give back what was granted meanwhile: afterwards nothing of this claim is left."""
 
-    async def extend(self, claims: Sequence[Claim], patience: float | None = None) -> list[Loss | None]:
-        """Give each lease that is still ours at least its ``expire`` again. ``patience`` bounds the request."""
+    async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
+        """Give each lease that is still ours at least its ``expire`` again. ``timeout`` bounds the request."""
 
-    async def release(self, claim: Claim, keep: float = 0.0) -> Loss | None:
-        """Give the lock back and to the next in the queue; with ``keep``, leave it taken for so many seconds."""
+    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
+        """Give the lock back and to the next in the queue; with ``cooldown``, leave it taken for so many seconds."""
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         """Exchange the owner for a transit token that lives ``seconds``."""
@@ -92,7 +97,7 @@ class Port(Protocol):
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
         """Exchange a transit token for ``claim.token``; None: unknown, used or too late."""
 
-    async def inspect(self) -> list[HeldLock]:
+    async def inspect(self) -> list[LockInfo]:
         """What is held now, the lease that ends first in front."""
 
     async def revoke(self, name: str, fence: int) -> bool:
@@ -100,20 +105,20 @@ class Port(Protocol):
 
 
 class Backend(Protocol):
-    """One store of one process. ``blocking`` and ``renewing`` may be called from any thread."""
+    """One store of one process. ``sync_port`` and ``renewal_port`` may be called from any thread."""
 
     capabilities: Capabilities
 
-    def blocking(self) -> Port: ...
+    def sync_port(self) -> Port: ...
 
-    def concurrent(self) -> Port:
+    def async_port(self) -> Port:
         """The port of the running event loop; a loop never uses another loop's."""
 
-    def renewing(self) -> Port:
+    def renewal_port(self) -> Port:
         """A blocking port with connections of its own, so that busy requests cannot starve the renewals."""
 
     def close(self) -> None:
         """Let go of connections and threads; a later use opens them again."""
 
-    def forget(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: drop what belongs to the parent without touching its connections."""

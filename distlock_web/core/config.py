@@ -19,7 +19,7 @@ BACKENDS = {
 }
 
 #: The longest time that a setting may name, in seconds: ten years.
-LONGEST = 315_360_000.0
+MAX_SECONDS = 315_360_000.0
 
 
 def seconds(given: object, what: str, *, zero: bool = False, none: bool = False, minimum: float = 0.0) -> float | None:
@@ -29,8 +29,8 @@ def seconds(given: object, what: str, *, zero: bool = False, none: bool = False,
     right = f"a number of seconds, {'0 or more' if zero else 'greater than 0'}{', or None' if none else ''}"
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise ConfigurationError(f"{what} is {given!r}; it has to be {right}.")
-    if not 0 <= given <= LONGEST or (given == 0 and not zero):  # NaN is neither
-        raise ConfigurationError(f"{what} is {given!r}; it has to be {right}, and at most {LONGEST:.0f}.")
+    if not 0 <= given <= MAX_SECONDS or (given == 0 and not zero):  # NaN is neither
+        raise ConfigurationError(f"{what} is {given!r}; it has to be {right}, and at most {MAX_SECONDS:.0f}.")
     if 0 < given < minimum:
         raise ConfigurationError(f"{what} is {given!r}; the store cannot express less than {minimum:g} seconds.")
     return float(given)

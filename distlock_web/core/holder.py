@@ -12,7 +12,7 @@ from functools import lru_cache
 from .request_id import current_origin
 
 _HOST = socket.gethostname()
-_LONGEST = 200  # characters of one field: a path comes from a stranger and would be stored with every lock
+_MAX_FIELD_CHARS = 200  # characters of one field: a path comes from a stranger and would be stored with every lock
 
 
 _quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii
@@ -20,11 +20,11 @@ _quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii
 
 @lru_cache(maxsize=1024)
 def _constant(what: str, expire: float, pid: int) -> str:
-    return f"{_quoted(what[:_LONGEST])},{_quoted(_HOST)},{pid},{expire}"
+    return f"{_quoted(what[:_MAX_FIELD_CHARS])},{_quoted(_HOST)},{pid},{expire}"
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class HolderInfo:
     request_id: str = ""
     path: str = ""  #: method and path of the request
     what: str = ""  #: the view or function that took the lock
@@ -36,11 +36,11 @@ class Holder:
     def current(cls, what: str = "", expire: float = 0.0) -> str:
         """Whoever runs now, in the words that :meth:`loads` reads. Made for every lock that is taken: it is quick."""
         origin = current_origin()
-        request_id, path = (origin.request_id, origin.path[:_LONGEST]) if origin else ("", "")
+        request_id, path = (origin.request_id, origin.path[:_MAX_FIELD_CHARS]) if origin else ("", "")
         return f"[{_quoted(request_id)},{_quoted(path)},{_constant(what, expire, os.getpid())}]"
 
     @classmethod
-    def loads(cls, text: str) -> Holder:
+    def loads(cls, text: str) -> HolderInfo:
         """The holder in a store's words; empty where the words are not ours (an older version, a stranger)."""
         try:
             request_id, path, what, host, pid, expire = json.loads(text)

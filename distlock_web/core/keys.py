@@ -21,7 +21,7 @@ from .errors import ConfigurationError
 Key: TypeAlias = "str | Callable[..., Any] | Iterable[str | Callable[..., Any]]"
 
 #: The longest name, in bytes; a longer one keeps its beginning and ends in a digest of the whole.
-LONGEST = 200
+MAX_NAME_BYTES = 200
 
 # '%' is what escapes, '~' begins the digest of a shortened name; braces belong to the store.
 _RESERVED = frozenset("{}%~")
@@ -61,10 +61,10 @@ def escape_key(part: object) -> str:
 def shorten(name: str) -> str:
     """A name of bounded length. Two different names stay different (SHA-256)."""
     data = name.encode("utf-8", "surrogatepass")
-    if len(data) <= LONGEST:
+    if len(data) <= MAX_NAME_BYTES:
         return name
     digest = hashlib.sha256(data).hexdigest()[:40]
-    return data[: LONGEST - 41].decode("utf-8", "ignore") + "~" + digest
+    return data[: MAX_NAME_BYTES - 41].decode("utf-8", "ignore") + "~" + digest
 
 
 def _escape(char: str) -> str:
@@ -204,7 +204,7 @@ def _split(field: str) -> tuple[str, list[tuple[bool, str | int]]]:
     return str(root), list(rest)
 
 
-class Keys:
+class KeyTemplates:
     """What a decorator's ``key`` says, bound to its function: one or several templates or callables."""
 
     def __init__(self, key: Key | None, function: Callable[..., Any], *, asynchronous: bool) -> None:

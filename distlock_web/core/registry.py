@@ -38,10 +38,10 @@ class Store:
         return self._backend
 
     def port(self, runtime: Runtime) -> Port:
-        return self.backend.concurrent() if runtime is TASKS else self.backend.blocking()
+        return self.backend.async_port() if runtime is TASKS else self.backend.sync_port()
 
-    def renewing(self) -> Port:
-        return self.backend.renewing()
+    def renewal_port(self) -> Port:
+        return self.backend.renewal_port()
 
     def close(self) -> None:
         """Let go of connections. What is held stays held, and can be given back: a later use opens them again."""
@@ -51,7 +51,7 @@ class Store:
     def forked(self) -> None:
         self._lock = threading.Lock()
         if self._backend is not None:
-            self._backend.forget()
+            self._backend.after_fork()
 
     def _load(self) -> Backend:
         config = self.config

@@ -110,7 +110,7 @@ class TaskParker:
 class Runtime(Protocol):
     def parker(self) -> Parker: ...
 
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
 
 
@@ -120,7 +120,7 @@ class Threads:
     def parker(self) -> Parker:
         return ThreadParker()
 
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         return await work
 
 
@@ -130,7 +130,7 @@ class Tasks:
     def parker(self) -> Parker:
         return TaskParker()
 
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)
         cancelled: asyncio.CancelledError | None = None
         while not task.done():

@@ -18,10 +18,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..core.errors import ConfigurationError, DistLockError
-from ..core.listing import Listing, held, legible, revoke
 from ..core.registry import registry
-from .line import Line
+from ..web.held_locks import Listing, held, printable, revoke
 from .models import HeldLock
+from .presenter import LockPresenter
 
 logger = logging.getLogger("distlock_web")
 
@@ -60,15 +60,15 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         if not self.has_view_permission(request):
             raise PermissionDenied
         search = request.GET.get("q", "").strip()
-        listing, troubles = _listing(search)
-        paginator = Paginator([Line(row, search) for row in listing.rows], self.list_per_page)
+        listing, errors = _listing(search)
+        paginator = Paginator([LockPresenter(row, search) for row in listing.rows], self.list_per_page)
         page = paginator.get_page(request.GET.get("p"))
         context = {
             "page": page,
             "pages": list(paginator.get_elided_page_range(page.number)),
             "ellipsis": paginator.ELLIPSIS,
             "search": search,
-            "troubles": troubles,
+            "errors": errors,
             "several_stores": _several_stores(),
             "may_release": self.has_release_permission(request),
         }
@@ -103,7 +103,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         context = {"line": line, "back": back, "search": given.get("q", "")}
         return self._page(request, "release", context, title=_("Release by force?"), subtitle=None)
 
-    def _release(self, request: HttpRequest, line: Line) -> None:
+    def _release(self, request: HttpRequest, line: LockPresenter) -> None:
         lock, holder = line.lock, line.holder
         try:
             released = revoke(registry(), line.alias, lock.name, lock.fence)
@@ -143,7 +143,7 @@ def _listing(search: str) -> tuple[Listing, list[str]]:
         listing = held(registry(), search)
     except ConfigurationError as error:  # DISTLOCK itself is wrong
         return Listing([], {}), [str(error)]
-    return listing, [_trouble(alias, error) for alias, error in listing.troubles.items()]
+    return listing, [_trouble(alias, error) for alias, error in listing.errors.items()]
 
 
 def _several_stores() -> bool:
@@ -153,20 +153,20 @@ def _several_stores() -> bool:
         return False
 
 
-def _find(alias: str, name: str, fence: str) -> Line | None:
+def _find(alias: str, name: str, fence: str) -> LockPresenter | None:
     """The hold that is meant; None if it is over. Raises ``DistLockError`` if its store cannot be asked."""
     listing = held(registry())
-    if alias in listing.troubles:
-        raise listing.troubles[alias]
+    if alias in listing.errors:
+        raise listing.errors[alias]
     for row in listing.rows:
         if (row.alias, row.lock.name, str(row.lock.fence)) == (alias, name, fence):
-            return Line(row)
+            return LockPresenter(row)
     return None
 
 
 def _gone(name: str) -> str:
     return gettext("Nothing was released: the lock “%(name)s” is no longer held by that holder.") % {
-        "name": legible(name)[:200]
+        "name": printable(name)[:200]
     }
 
 

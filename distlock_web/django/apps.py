@@ -6,19 +6,19 @@ from django.apps import AppConfig
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
-from ..core import lifetime
 from ..core.config import PROJECT_POLICIES
-from ..core.decorator import coroutine_tests
-from .guarded import is_async_view
+from ..locks import hooks
+from ..locks.decorator import coroutine_tests
+from .locked_views import is_async_view
 from .middleware import header_and_key
 from .stores import configure_from_settings
-from .streaming import carry_response
+from .streaming import adapt_stream
 from .transactions import DjangoTransactions, open_transaction
 
 # Now, not in ready(): other apps' models are imported before any app is ready, and with them functions that are locked.
-lifetime.transaction_owners.append(DjangoTransactions())
-lifetime.open_transactions.append(open_transaction)
-lifetime.carriers.append(carry_response)
+hooks.transaction_managers.append(DjangoTransactions())
+hooks.open_transactions.append(open_transaction)
+hooks.stream_adapters.append(adapt_stream)
 coroutine_tests.append(is_async_view)
 
 

@@ -16,7 +16,7 @@ from ..core.errors import ConfigurationError
 from ..core.registry import registry
 from ..core.request_id import DEFAULT_HEADER
 from . import stores
-from .guarded import SKIP_REMEDY, guarded_views, name_of, skips
+from .locked_views import SKIP_REMEDY, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
 from .transactions import aliases
 
@@ -102,7 +102,7 @@ def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
     if not getattr(settings, "ROOT_URLCONF", None):
         return []
     found: list[checks.CheckMessage] = []
-    for route, view, guard in guarded_views():
+    for route, view, guard in locked_views():
         try:
             skipped = skips(guard)
         except ConfigurationError as error:
@@ -124,7 +124,7 @@ def check_transactions(**kwargs: Any) -> list[checks.CheckMessage]:
         return []
     atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
     found: list[checks.CheckMessage] = []
-    for route, view, guard in guarded_views():
+    for route, view, guard in locked_views():
         around = atomic - getattr(view, "_non_atomic_requests", set())
         if not around or guard.asynchronous:  # Django itself refuses ATOMIC_REQUESTS on an async view
             continue

@@ -1,7 +1,7 @@
 """Rows that a late holder cannot overwrite: each carries the fence of the last holder that worked on it.
 
 A lock can be lost while its holder is paused. The fence, a number that grows with every acquisition, lets the database
-refuse what comes too late: ``guarded_get`` stamps the row before it reads it, and a guarded write asks for exactly that
+refuse what comes too late: ``fenced_get`` stamps the row before it reads it, and a guarded write asks for exactly that
 stamp, in one UPDATE. So a holder that paused after its read cannot overwrite its successor, and one that is late cannot
 read. (Kleppmann 2016, *How to do distributed locking*.)
 """
@@ -14,8 +14,8 @@ from asgiref.sync import sync_to_async
 from django.db import connections, models, transaction
 
 from ..core.errors import ConfigurationError
-from ..core.fencing import fence_of, late, unstamped
-from ..core.lease import Lease
+from ..locks.fencing import fence_of, late, unstamped
+from ..locks.lease import Lease
 
 M = TypeVar("M", bound="FencedModel")
 
@@ -26,7 +26,7 @@ class FencedQuerySet(models.QuerySet[M]):
     A model with a manager of its own: ``objects = MyManager.from_queryset(FencedQuerySet)()``.
     """
 
-    def guarded_get(self, lease: Lease | int, **lookup: Any) -> M:
+    def fenced_get(self, lease: Lease | int, **lookup: Any) -> M:
         """The one object that matches, stamped with the fence and then read, in one transaction.
 
         Raises ``StaleFence`` if a newer holder has stamped it, ``DoesNotExist`` and ``MultipleObjectsReturned`` as
@@ -47,17 +47,17 @@ class FencedQuerySet(models.QuerySet[M]):
                 raise late(f"{self.model._meta.label} {pk}", fence, found.fence)
         return found
 
-    def guarded_update(self, lease: Lease | int, **values: Any) -> int:
+    def fenced_update(self, lease: Lease | int, **values: Any) -> int:
         """Update the rows that bear exactly this fence, in one UPDATE; how many that were.
 
-        Raises ``StaleFence`` if that is none: a newer holder has them, or ``guarded_get`` was left out.
+        Raises ``StaleFence`` if that is none: a newer holder has them, or ``fenced_get`` was left out.
         """
         fence = fence_of(lease)
         owner = _fence_owner(self.model)
         if owner is not self.model:
             raise ConfigurationError(
                 f"{self.model._meta.label}: the fence is in the table of {owner._meta.label}, so that one UPDATE "
-                f"cannot check it. Change the objects that guarded_get gives, and guarded_save them."
+                f"cannot check it. Change the objects that fenced_get gives, and fenced_save them."
             )
         rows: models.QuerySet[Any] = _for_writing(self.filter(fence=fence))
         if rows.query.count_active_tables() > 1:
@@ -69,13 +69,13 @@ class FencedQuerySet(models.QuerySet[M]):
             raise unstamped(self.model._meta.label, fence)
         return updated
 
-    async def aguarded_get(self, lease: Lease | int, **lookup: Any) -> M:
-        """The asyncio twin of :meth:`guarded_get`."""
-        return await sync_to_async(self.guarded_get)(lease, **lookup)
+    async def afenced_get(self, lease: Lease | int, **lookup: Any) -> M:
+        """The asyncio twin of :meth:`fenced_get`."""
+        return await sync_to_async(self.fenced_get)(lease, **lookup)
 
-    async def aguarded_update(self, lease: Lease | int, **values: Any) -> int:
-        """The asyncio twin of :meth:`guarded_update`."""
-        return await sync_to_async(self.guarded_update)(lease, **values)
+    async def afenced_update(self, lease: Lease | int, **values: Any) -> int:
+        """The asyncio twin of :meth:`fenced_update`."""
+        return await sync_to_async(self.fenced_update)(lease, **values)
 
 
 class FencedModel(models.Model):
@@ -88,14 +88,14 @@ class FencedModel(models.Model):
     class Meta:
         abstract = True
 
-    def guarded_save(self, lease: Lease | int, *, update_fields: Any = None, **kwargs: Any) -> None:
+    def fenced_save(self, lease: Lease | int, *, update_fields: Any = None, **kwargs: Any) -> None:
         """``save()``, whose UPDATE only the holder with this fence can succeed with.
 
-        Read the object with ``guarded_get`` first. Raises ``StaleFence`` if a newer holder has stamped the row since; a
+        Read the object with ``fenced_get`` first. Raises ``StaleFence`` if a newer holder has stamped the row since; a
         transaction around it can then only be rolled back. Signals, ``auto_now`` and ``update_fields`` work as ever.
         """
         if self._state.adding:
-            raise ConfigurationError(f"{self._meta.label}: guarded_save is for rows that guarded_get has read.")
+            raise ConfigurationError(f"{self._meta.label}: fenced_save is for rows that fenced_get has read.")
         if update_fields is not None:
             update_fields = {*update_fields, "fence"}  # else the fence's own table might have nothing to update
         self._required_fence = self.fence = fence_of(lease)
@@ -104,9 +104,9 @@ class FencedModel(models.Model):
         finally:
             del self._required_fence
 
-    async def aguarded_save(self, lease: Lease | int, *, update_fields: Any = None, **kwargs: Any) -> None:
-        """The asyncio twin of :meth:`guarded_save`."""
-        await sync_to_async(self.guarded_save)(lease, update_fields=update_fields, **kwargs)
+    async def afenced_save(self, lease: Lease | int, *, update_fields: Any = None, **kwargs: Any) -> None:
+        """The asyncio twin of :meth:`fenced_save`."""
+        await sync_to_async(self.fenced_save)(lease, update_fields=update_fields, **kwargs)
 
     def _do_update(self, base_qs: Any, using: Any, pk_val: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
         # Where save() makes its UPDATE of one table. (What comes in args differs between releases of Django.)

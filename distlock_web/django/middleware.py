@@ -13,10 +13,10 @@ from django.http.request import HttpHeaders
 from django.http.response import HttpResponseBase
 
 from ..core import request_id
-from ..core.block import swap_chain
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
+from ..locks.scope import swap_scopes
 from . import responses
-from .guarded import SKIP_REMEDY, guards, name_of, skips
+from .locked_views import SKIP_REMEDY, locked_functions, name_of, skips
 
 
 class RequestIDMiddleware:
@@ -40,28 +40,28 @@ class RequestIDMiddleware:
     def __call__(self, request: HttpRequest) -> Any:
         if self.asynchronous:
             return self.__acall__(request)
-        outer, header = swap_chain(), _begin(request)
+        outer, header = swap_scopes(), _begin(request)
         try:
             response: HttpResponseBase = self.get_response(request)
             response[header] = request.request_id  # type: ignore[attr-defined]
             return response
         finally:
             request_id.clear()
-            swap_chain(outer)
+            swap_scopes(outer)
 
     async def __acall__(self, request: HttpRequest) -> HttpResponseBase:
-        outer, header = swap_chain(), _begin(request)
+        outer, header = swap_scopes(), _begin(request)
         try:
             response: HttpResponseBase = await self.get_response(request)
             response[header] = request.request_id  # type: ignore[attr-defined]
             return response
         finally:
             request_id.clear()
-            swap_chain(outer)
+            swap_scopes(outer)
 
     def process_view(self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Refuse a view that would answer a busy lock with None, which is a 500 of the least helpful kind."""
-        if any(skips(guard) for guard in guards(view, request.method)):
+        if any(skips(guard) for guard in locked_functions(view, request.method)):
             raise ConfigurationError(
                 f'The view {name_of(view)} has on_busy="skip", which returns None when the lock is busy. {SKIP_REMEDY}'
             )

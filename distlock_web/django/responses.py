@@ -15,9 +15,9 @@ from django.template import TemplateDoesNotExist, loader
 from django.utils.cache import patch_vary_headers
 
 from ..core.errors import BackendUnavailable, LockBusy
-from ..core.refusal import OFFERED, TEMPLATE, Refusal, refusal
 from ..core.request_id import current_request_id
 from ..core.runtime import in_event_loop
+from ..web.error_responses import OFFERED, TEMPLATE, Refusal, refusal
 
 logger = logging.getLogger("distlock_web")
 

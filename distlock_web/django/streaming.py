@@ -9,12 +9,14 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.http import StreamingHttpResponse
 
-from ..core.carry import Carried, CarriedAsyncBody, CarriedBody, spawn
-from ..core.decorator import Guard
 from ..core.runtime import in_event_loop
+from ..locks.decorator import LockedFunction
+from ..web.streaming import LockedAsyncBody, LockedBody, StreamLock, spawn
 
 
-def carry_response(result: Any, guard: Guard, carry: Callable[[object], Carried]) -> StreamingHttpResponse | None:
+def adapt_stream(
+    result: Any, guard: LockedFunction, carry: Callable[[object], StreamLock]
+) -> StreamingHttpResponse | None:
     """The carrier (see ``core.lifetime``) of ``StreamingHttpResponse`` and ``FileResponse``."""
     if not isinstance(result, StreamingHttpResponse):
         return None
@@ -27,15 +29,15 @@ def carry_response(result: Any, guard: Guard, carry: Callable[[object], Carried]
         return result
     own, closers[:] = tuple(closers), []
     if response.is_async:
-        body = CarriedAsyncBody(carried, response._iterator, *own)
+        body = LockedAsyncBody(carried, response._iterator, *own)
         response.streaming_content = body
         closers.append(partial(_close, body))
     else:
-        response.streaming_content = CarriedBody(carried, response._iterator, *own)  # it has a close, so Django adds it
+        response.streaming_content = LockedBody(carried, response._iterator, *own)  # it has a close, so Django adds it
     return result
 
 
-def _close(body: CarriedAsyncBody[Any]) -> None:
+def _close(body: LockedAsyncBody[Any]) -> None:
     """Close an asynchronous body, which Django leaves to the garbage collector, and then give the lock back."""
     if not body.begun:
         body.drop()

@@ -17,7 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from ..core.errors import ConfigurationError
-from ..core.lease import Lease
+from ..locks.lease import Lease
 
 R = TypeVar("R")
 

@@ -2,16 +2,16 @@
 
 from importlib.util import find_spec
 
-from ..core import lifetime
+from ..locks import hooks
 from .extension import DistLock
-from .streaming import carry_response
+from .streaming import adapt_stream
 
-lifetime.carriers.append(carry_response)
+hooks.stream_adapters.append(adapt_stream)
 if find_spec("sqlalchemy") is not None:
     from . import transactions
 
-    lifetime.transaction_owners.insert(0, transactions.AppSessionTransactions())
-    lifetime.open_transactions.append(transactions.open_transaction)
+    hooks.transaction_managers.insert(0, transactions.AppSessionTransactions())
+    hooks.open_transactions.append(transactions.open_transaction)
     transactions.remember_writes()
 
 __all__ = ["DistLock"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 from flask.cli import AppGroup
 
-from ..core import listing
 from ..core.errors import ConfigurationError, DistLockError
-from ..core.listing import Row
 from ..core.registry import Registry, registry
+from ..web import held_locks
+from ..web.held_locks import LockRow
 
 group = AppGroup("distlock", help="Look at the distributed locks of this app, and release one by force.")
 
@@ -35,14 +35,14 @@ def list_locks(search: str, as_json: bool) -> None:
 
     Exit status: 0, also if nothing is held; 2 wrong usage; 3 a store does not answer (the others are shown).
     """
-    rows, troubles = listing.held(_registry(), search)
+    rows, errors = held_locks.held(_registry(), search)
     if as_json:
-        click.echo(listing.as_json(rows))
+        click.echo(held_locks.as_json(rows))
     elif rows:
-        click.echo("\n".join(listing.as_table(rows)))
-    elif not troubles:
+        click.echo("\n".join(held_locks.as_table(rows)))
+    elif not errors:
         click.echo(f"No lock that is held matches {search!r}." if search else "No lock is held.")
-    _raise_trouble(troubles)
+    _raise_trouble(errors)
 
 
 @group.command("release")
@@ -75,15 +75,15 @@ def release(name: str, fence: int | None, store: str | None, yes: bool) -> None:
     if row.lock.fence is None:
         raise click.ClickException(f"The store {row.alias!r} gives no fences, so no holder can be told from the next.")
     if not yes:
-        click.echo("\n".join(listing.as_table([row])))
+        click.echo("\n".join(held_locks.as_table([row])))
         click.confirm("Take the lock from this holder?", abort=True)
     try:
-        done = listing.revoke(registry, row.alias, row.lock.name, row.lock.fence)
+        done = held_locks.revoke(registry, row.alias, row.lock.name, row.lock.fence)
     except DistLockError as error:
         raise Unreachable(f"The store {row.alias!r} failed; the lock may be held still. {error}") from error
     if not done:
         raise click.ClickException(f"The holder of {name!r} changed meanwhile: nothing was released.")
-    click.echo(f"Released {listing.legible(row.lock.name)}.")
+    click.echo(f"Released {held_locks.printable(row.lock.name)}.")
 
 
 def _registry() -> Registry:
@@ -93,15 +93,15 @@ def _registry() -> Registry:
         raise click.UsageError(str(error)) from error
 
 
-def _only(registry: Registry, name: str, alias: str | None) -> Row | None:
+def _only(registry: Registry, name: str, alias: str | None) -> LockRow | None:
     """The one held lock that is meant; None if there is none."""
     if alias is not None and alias not in registry.stores:
         raise click.BadParameter(f"no store {alias!r}; there is {', '.join(registry.stores)}.", param_hint="--store")
-    rows, troubles = listing.named(registry, name)
+    rows, errors = held_locks.named(registry, name)
     if alias is not None:
         rows = [row for row in rows if row.alias == alias]
-        troubles = {other: trouble for other, trouble in troubles.items() if other == alias}
-    _raise_trouble(troubles)
+        errors = {other: trouble for other, trouble in errors.items() if other == alias}
+    _raise_trouble(errors)
     rows = [row for row in rows if row.lock.name == name] or rows  # the whole name wins over one without its prefix
     if len(rows) > 1:
         found = ", ".join(f"{row.lock.name} in {row.alias}" for row in rows)
@@ -109,6 +109,6 @@ def _only(registry: Registry, name: str, alias: str | None) -> Row | None:
     return rows[0] if rows else None
 
 
-def _raise_trouble(troubles: dict[str, DistLockError]) -> None:
-    if troubles:
-        raise Unreachable("\n".join(f"The store {alias!r} failed: {error}" for alias, error in troubles.items()))
+def _raise_trouble(errors: dict[str, DistLockError]) -> None:
+    if errors:
+        raise Unreachable("\n".join(f"The store {alias!r} failed: {error}" for alias, error in errors.items()))

@@ -12,8 +12,8 @@ from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.registry import Registry, resolvers
 from ..core.request_id import DEFAULT_HEADER
 from .cli import group
+from .middleware import RequestIDMiddleware
 from .refused import refused
-from .request import Serving
 from .state import KEY, AppState, running_registry
 from .views import CheckedViews
 
@@ -46,7 +46,7 @@ class DistLock:
         state = AppState(_registry(app), _header(app))
         app.extensions[KEY] = state
         app.view_functions = CheckedViews(app.view_functions, state.registry)
-        app.wsgi_app = Serving(app.wsgi_app, state)  # type: ignore[method-assign]
+        app.wsgi_app = RequestIDMiddleware(app.wsgi_app, state)  # type: ignore[method-assign]
         for error in (LockBusy, BackendUnavailable):
             if error not in app.error_handler_spec[None][None]:
                 app.register_error_handler(error, refused)

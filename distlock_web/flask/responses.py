@@ -12,8 +12,8 @@ from flask import Response, current_app, has_request_context, render_template, r
 from jinja2 import TemplateNotFound
 
 from ..core.errors import BackendUnavailable, LockBusy
-from ..core.refusal import OFFERED, TEMPLATE, Refusal, refusal
 from ..core.request_id import current_request_id
+from ..web.error_responses import OFFERED, TEMPLATE, Refusal, refusal
 
 
 def refused(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Response:
@@ -45,9 +45,9 @@ def _response(error: LockBusy | BackendUnavailable, media_type: str | None) -> R
     if content_type.startswith("text/html"):
         body = _own_page(refused) or body
     response = Response(body, refused.status, refused.headers, content_type=content_type)
-    if request.headers.get("HX-Request") == "true":
+    if request.headers.get("HX-RequestScope") == "true":
         response.headers.update(refused.htmx_headers)
-    response.vary.update(["Accept", "HX-Request"])
+    response.vary.update(["Accept", "HX-RequestScope"])
     return response
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from flask import current_app, has_request_context, request
 from werkzeug.wrappers import Response
 
-from ..core.carry import Carried, CarriedBody
-from ..core.decorator import Guard
+from ..locks.decorator import LockedFunction
+from ..web.streaming import LockedBody, StreamLock
 
 
-def carry_response(result: Any, guard: Guard, carry: Callable[[object], Carried]) -> Response | None:
+def adapt_stream(result: Any, guard: LockedFunction, carry: Callable[[object], StreamLock]) -> Response | None:
     """The carrier (see ``core.lifetime``) of streamed responses, and of the generators that Flask makes them of."""
     if not isinstance(result, Response):
         content = result[0] if isinstance(result, tuple) and result else result
@@ -25,11 +25,11 @@ def carry_response(result: Any, guard: Guard, carry: Callable[[object], Carried]
     response: Response = result
     chunks: Any = response.response
     closers = [chunks.close] if hasattr(chunks, "close") else []
-    response.response = CarriedBody(carried, iter(chunks), *closers)  # which is closed with the response
+    response.response = LockedBody(carried, iter(chunks), *closers)  # which is closed with the response
     return response
 
 
-def _is_view(guard: Guard) -> bool:
+def _is_view(guard: LockedFunction) -> bool:
     """Whether the guarded function is the view of this request: elsewhere a generator is just a generator."""
     if not has_request_context() or request.endpoint is None:
         return False

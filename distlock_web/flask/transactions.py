@@ -11,7 +11,7 @@ from sqlalchemy import TextClause, event
 from sqlalchemy.orm import ORMExecuteState, Session, scoped_session
 
 from ..core.errors import ConfigurationError
-from ..core.lease import Lease
+from ..locks.lease import Lease
 from ..sqlalchemy.transactions import SessionTransactions
 
 R = TypeVar("R")

@@ -7,9 +7,9 @@ from typing import Any
 
 from flask.typing import RouteCallable
 
-from ..core.decorator import Guard
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry
+from ..locks.decorator import LockedFunction
 
 
 class CheckedViews(dict[str, RouteCallable]):
@@ -22,7 +22,7 @@ class CheckedViews(dict[str, RouteCallable]):
             self[endpoint] = view
 
     def __setitem__(self, endpoint: str, view: RouteCallable) -> None:
-        for name, guard in _guards(endpoint, view):
+        for name, guard in _locked_functions(endpoint, view):
             if self._on_busy(guard) == "skip":
                 raise ConfigurationError(
                     f'The view {name} has on_busy="skip": skipped, it would return None, which Flask answers with a '
@@ -31,13 +31,13 @@ class CheckedViews(dict[str, RouteCallable]):
                 )
         super().__setitem__(endpoint, view)
 
-    def _on_busy(self, guard: Guard) -> Any:
+    def _on_busy(self, guard: LockedFunction) -> Any:
         if guard.on_busy is not None or self._registry is None:
             return guard.on_busy
         return self._registry.store(guard.options.store).config.on_busy
 
 
-def _guards(endpoint: str, view: Callable[..., Any]) -> Iterator[tuple[str, Guard]]:
+def _locked_functions(endpoint: str, view: Callable[..., Any]) -> Iterator[tuple[str, LockedFunction]]:
     """The locks on a view, or on the methods of a class-based one."""
     functions: dict[str, Any] = {repr(endpoint): view}
     view_class = getattr(view, "view_class", None)
@@ -45,5 +45,5 @@ def _guards(endpoint: str, view: Callable[..., Any]) -> Iterator[tuple[str, Guar
         functions[f"{endpoint!r} ({name})"] = getattr(view_class, name, None)
     for what, function in functions.items():
         guard = getattr(function, "__distlock__", None)
-        if isinstance(guard, Guard):
+        if isinstance(guard, LockedFunction):
             yield what, guard

@@ -1,9 +1,9 @@
 """SQLAlchemy: ``until="commit"`` over a session, and rows that a late holder cannot overwrite."""
 
-from ..core.lifetime import transaction_owners
-from .fencing import Fenced, guarded_flush, guarded_get, guarded_update
+from ..locks.hooks import transaction_managers
+from .fencing import Fenced, fenced_flush, fenced_get, fenced_update
 from .transactions import SessionTransactions
 
-transaction_owners.append(SessionTransactions())
+transaction_managers.append(SessionTransactions())
 
-__all__ = ["Fenced", "guarded_flush", "guarded_get", "guarded_update"]
+__all__ = ["Fenced", "fenced_flush", "fenced_get", "fenced_update"]

@@ -1,6 +1,6 @@
 """Rows that a late holder cannot overwrite: each carries the fence of the last holder that worked on it.
 
-``guarded_get`` stamps a row with the fence before it reads it. From then on every flush of the object is one UPDATE
+``fenced_get`` stamps a row with the fence before it reads it. From then on every flush of the object is one UPDATE
 that asks for exactly this stamp: SQLAlchemy's own versioning (``version_id_col``) does it, the fence is the version.
 """
 
@@ -15,8 +15,8 @@ from sqlalchemy.orm import Mapped, Mapper, Session, declared_attr, has_inherited
 from sqlalchemy.orm.exc import StaleDataError
 
 from ..core.errors import ConfigurationError, StaleFence
-from ..core.fencing import fence_of, late, unstamped
-from ..core.lease import Lease
+from ..locks.fencing import fence_of, late, unstamped
+from ..locks.lease import Lease
 
 M = TypeVar("M", bound="Fenced")
 AnySession = Session | scoped_session[Any]
@@ -37,7 +37,7 @@ class Fenced:
         return {"version_id_col": cls.fence, "version_id_generator": False}
 
 
-def guarded_get(session: AnySession, entity: type[M], ident: Any, lease: Lease | int) -> M | None:
+def fenced_get(session: AnySession, entity: type[M], ident: Any, lease: Lease | int) -> M | None:
     """The object with this primary key, stamped with the fence and then read; None if there is none.
 
     ``lease`` is the lease, or the number of a fence from elsewhere. Raises ``StaleFence`` if a newer holder has stamped
@@ -47,7 +47,7 @@ def guarded_get(session: AnySession, entity: type[M], ident: Any, lease: Lease |
     mapper, table = _mapped(entity)
     values = ident if isinstance(ident, tuple) else (ident,)
     row = [column == value for column, value in zip(mapper.primary_key, values, strict=True)]
-    guarded_flush(session)  # changes under an older fence would ask for it in vain after the stamp
+    fenced_flush(session)  # changes under an older fence would ask for it in vain after the stamp
     stamp = update(table).where(*row, table.c.fence <= fence).values(fence=fence)
     session.execute(stamp, bind_arguments={"mapper": mapper})
     read = select(entity).where(*row).execution_options(populate_existing=True)
@@ -60,12 +60,12 @@ def guarded_get(session: AnySession, entity: type[M], ident: Any, lease: Lease |
     return found
 
 
-def guarded_update(
+def fenced_update(
     session: AnySession, entity: type[Fenced], lease: Lease | int, *where: ColumnElement[bool], **values: Any
 ) -> int:
     """Update the rows that match and bear exactly this fence, in one UPDATE; how many that were.
 
-    Raises ``StaleFence`` if that is none: a newer holder has them, or ``guarded_get`` was left out. Objects that the
+    Raises ``StaleFence`` if that is none: a newer holder has them, or ``fenced_get`` was left out. Objects that the
     session has read keep what they have until they are refreshed.
     """
     fence = fence_of(lease)
@@ -73,7 +73,7 @@ def guarded_update(
     if mapper.local_table is not table:
         raise ConfigurationError(
             f"{entity.__name__}: the fence is in the table {table.name!r}, so that one UPDATE cannot check it. Change "
-            f"the objects that guarded_get gives."
+            f"the objects that fenced_get gives."
         )
     statement = update(entity).where(*where, entity.fence == fence).values(**values)
     result = session.execute(statement.execution_options(synchronize_session=False))
@@ -83,7 +83,7 @@ def guarded_update(
     return result.rowcount
 
 
-def guarded_flush(session: AnySession) -> None:
+def fenced_flush(session: AnySession) -> None:
     """``session.flush()``; raises ``StaleFence`` where a newer holder has stamped a row that is to be written."""
     with refusing_stale():
         session.flush()

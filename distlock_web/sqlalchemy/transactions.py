@@ -9,7 +9,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, scoped_session
 
 from ..core.errors import ConfigurationError
-from ..core.lease import Lease
+from ..locks.lease import Lease
 from .fencing import refusing_stale
 
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""A pytest plugin for projects that use distlock_web: their locks in memory, and a stranger who holds one.
+"""A pytest plugin for projects that use distlock_web: their locks in memory, and a unrelated who holds one.
 
 In the ``conftest.py`` at the top: ``pytest_plugins = ["distlock_web.testing.plugin"]``.
 """
@@ -38,7 +38,7 @@ def hold_lock(key: str, *, prefix: str | None = None, store: str = "default", ex
     name = _name(where, key, prefix)
     claim = Claim(name, new_token(), expire)
     port = where.port(THREADS)
-    if not isinstance(drive(port.take(claim, 0)), Granted):
+    if not isinstance(drive(port.acquire(claim, 0)), Granted):
         raise AssertionError(f"The lock {name!r} is held already.")
     try:
         yield

@@ -14,8 +14,8 @@ from django.views.decorators.csrf import csrf_exempt, ensure_csrf_cookie
 from django.views.decorators.http import require_POST, require_safe
 
 from distlock_web import current_request_id, distributed_lockable, lock
-from distlock_web.core.listing import held
 from distlock_web.core.registry import registry
+from distlock_web.web.held_locks import held
 
 from ..drill import BUYERS, DELIVERED, SOLD, rush
 from ..environment import PAYMENT_SECONDS, SHOPS

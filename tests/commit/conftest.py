@@ -15,7 +15,7 @@ from django.test import Client
 from django.urls import path
 
 from distlock_web.core.registry import registry
-from distlock_web.testing.tap import Tap
+from distlock_web.testing.fault_injector import FaultInjector
 from tests.databases import Database, django_alias
 
 View = Callable[..., Any]
@@ -36,9 +36,9 @@ def memory(settings: Any) -> None:
 
 
 @pytest.fixture
-def tap() -> Tap:
+def injector() -> FaultInjector:
     """On the way to the default store; ask for the store first."""
-    return Tap(registry().store("default"))
+    return FaultInjector(registry().store("default"))
 
 
 @pytest.fixture
@@ -62,11 +62,13 @@ class _Transactions(logging.Handler):
 
 
 @pytest.fixture
-def history(store: None, tap: Tap, real_transactions: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def history(
+    store: None, injector: FaultInjector, real_transactions: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[str]]:
     """All of it in one list, on a real transaction. What is in one thread, each step answered before the next, is
     in the order in which it was done."""
     history: list[str] = []
-    tap.calls = history
+    injector.calls = history
     handler = _Transactions(history)
     logger = logging.getLogger("django.db.backends")
     logger.addHandler(handler)

@@ -77,7 +77,7 @@ def whole(request: HttpRequest) -> HttpResponse:
 @distributed_lockable(key="paused", expire=2, wait=60, until="commit")
 def pausing(request: HttpRequest) -> HttpResponse:
     """Reads, tells the test where it is, and writes when the test says so: by then it may have been stopped a while."""
-    counter = Counter.objects.guarded_get(current_lease(), pk=1)
+    counter = Counter.objects.fenced_get(current_lease(), pk=1)
     with redis.Redis.from_url(os.environ["DISTLOCK_URL"]) as signals:
         signals.rpush("inside", os.getpid())
         signals.blpop(["go"], timeout=30)

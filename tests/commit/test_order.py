@@ -17,12 +17,12 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from distlock_web import BackendUnavailable, LeaseLost, current_lease, distributed_lockable, lock
-from distlock_web.core.listing import held, revoke
 from distlock_web.core.registry import registry
-from distlock_web.testing.tap import Tap
+from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.web.held_locks import held, revoke
 
 Get = Callable[..., HttpResponse]
-WHOLE = ["take", "BEGIN", "view", "extend", "COMMIT", "hook", "release"]
+WHOLE = ["acquire", "BEGIN", "view", "extend", "COMMIT", "hook", "release"]
 
 
 def work(history: list[str]) -> HttpResponse:
@@ -68,7 +68,7 @@ def test_a_plain_decorator_releases_first(
 
     with pytest.warns(RuntimeWarning, match="commits after the lock is given back"):
         get(view)
-    assert history == ["BEGIN", "take", "view", "release", "COMMIT", "hook"]
+    assert history == ["BEGIN", "acquire", "view", "release", "COMMIT", "hook"]
 
 
 def test_a_plain_function(history: list[str]) -> None:
@@ -126,7 +126,7 @@ def test_another_database(memory: None, other: str, get: Get, monkeypatch: pytes
     assert Group.objects.using("other").count() == 1
 
 
-def test_several_databases_are_one_after_the_other(memory: None, other: str, tap: Tap) -> None:
+def test_several_databases_are_one_after_the_other(memory: None, other: str, injector: FaultInjector) -> None:
     @distributed_lockable(key="order", until="commit", database=["default", "other"])
     def task(fail: bool) -> None:
         for alias in ("default", "other"):
@@ -140,7 +140,7 @@ def test_several_databases_are_one_after_the_other(memory: None, other: str, tap
     assert (Group.objects.count(), Group.objects.using("other").count()) == (0, 0)
     task(False)
     assert (Group.objects.count(), Group.objects.using("other").count()) == (1, 1)
-    assert tap.calls == ["take", "release", "take", "extend", "release"]
+    assert injector.calls == ["acquire", "release", "acquire", "extend", "release"]
 
 
 def test_in_the_hooks_the_lock_is_held_and_the_row_is_there(history: list[str]) -> None:
@@ -193,7 +193,7 @@ def test_an_exception_rolls_back_and_reaches_the_caller(history: list[str], atom
 
     with pytest.raises(ZeroDivisionError, match="the view's own"):
         get(view)
-    assert history == ["take", "BEGIN", "view", "ROLLBACK", "release"]
+    assert history == ["acquire", "BEGIN", "view", "ROLLBACK", "release"]
     assert not written()
 
 
@@ -205,20 +205,20 @@ def test_set_rollback_rolls_back_and_answers(history: list[str], atomic_requests
         return answer
 
     assert get(view).content == b"done"
-    assert history == ["take", "BEGIN", "view", "ROLLBACK", "release"]
+    assert history == ["acquire", "BEGIN", "view", "ROLLBACK", "release"]
     assert not written()
 
 
 def test_a_savepoint_rolls_back_alone(memory: None, real_transactions: None) -> None:
     @distributed_lockable(key="order", until="commit")
     def task() -> None:
-        Group.objects.create(name="kept")
+        Group.objects.create(name="cooldown")
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             Group.objects.create(name="dropped")
             raise ZeroDivisionError
 
     task()
-    assert [group.name for group in Group.objects.all()] == ["kept"]
+    assert [group.name for group in Group.objects.all()] == ["cooldown"]
 
 
 def test_a_lease_that_is_lost_before_the_commit_writes_nothing(
@@ -232,27 +232,29 @@ def test_a_lease_that_is_lost_before_the_commit_writes_nothing(
         return work(history)
 
     assert get(view, raises=False).status_code == 500
-    assert history[:6] == ["take", "BEGIN", "revoke", "view", "extend", "ROLLBACK"]
+    assert history[:6] == ["acquire", "BEGIN", "revoke", "view", "extend", "ROLLBACK"]
     assert not written()
     with pytest.raises(LeaseLost):
         get(view)
 
 
 def test_a_store_that_dies_before_the_commit_writes_nothing(
-    history: list[str], tap: Tap, atomic_requests: bool, get: Get
+    history: list[str], injector: FaultInjector, atomic_requests: bool, get: Get
 ) -> None:
     @distributed_lockable(key="order", until="commit")
     def view(request: HttpRequest) -> HttpResponse:
-        tap.cut()
+        injector.cut()
         return work(history)
 
     assert get(view).status_code == 503
     assert not written()
-    tap.mend()
+    injector.mend()
 
 
-def test_without_a_store_an_open_call_commits_all_the_same(memory: None, tap: Tap, real_transactions: None) -> None:
-    tap.cut()
+def test_without_a_store_an_open_call_commits_all_the_same(
+    memory: None, injector: FaultInjector, real_transactions: None
+) -> None:
+    injector.cut()
 
     @distributed_lockable(key="order", until="commit", on_backend_error="open")
     def task() -> None:
@@ -283,8 +285,8 @@ def test_the_lock_is_busy_for_everybody_else_until_then(memory: None, real_trans
         assert contextvars.Context().run(get, view).status_code == 409
 
 
-def test_a_dead_store_is_a_503(memory: None, tap: Tap, real_transactions: None, get: Get) -> None:
-    tap.cut()
+def test_a_dead_store_is_a_503(memory: None, injector: FaultInjector, real_transactions: None, get: Get) -> None:
+    injector.cut()
 
     @distributed_lockable(key="order", until="commit")
     def view(request: HttpRequest) -> HttpResponse:

@@ -18,8 +18,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from distlock_web import ConfigurationError, distributed_lockable
-from distlock_web.core.listing import held
 from distlock_web.core.registry import registry
+from distlock_web.web.held_locks import held
 
 Get = Callable[..., HttpResponse]
 REMEDY = "Put the decorator outermost: above @api_view, on a class-based view's dispatch"

@@ -16,10 +16,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 
 from distlock_web import ConfigurationError, LeaseLost, current_lease, distributed_lockable, lock
 from distlock_web.core.errors import OpenTransactionWarning
-from distlock_web.core.listing import held, revoke
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
-from distlock_web.testing.tap import Tap
+from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.web.held_locks import held, revoke
 from tests.databases import Database
 
 
@@ -50,9 +50,9 @@ def session(sessions: sessionmaker[Session]) -> Iterator[scoped_session[Session]
 
 
 @pytest.fixture
-def history(session: scoped_session[Session], sessions: sessionmaker[Session], tap: Tap) -> list[str]:
+def history(session: scoped_session[Session], sessions: sessionmaker[Session], injector: FaultInjector) -> list[str]:
     history: list[str] = []
-    tap.calls = history
+    injector.calls = history
     engine = sessions.kw["bind"]
     for name, word in {"begin": "BEGIN", "commit": "COMMIT", "rollback": "ROLLBACK"}.items():
         event.listen(engine, name, lambda connection, word=word: history.append(word))
@@ -78,7 +78,7 @@ def test_the_order(session: scoped_session[Session], history: list[str]) -> None
         return "done"
 
     assert pay() == "done"
-    assert history == ["take", "BEGIN", "INSERT", "extend", "COMMIT", "release"]
+    assert history == ["acquire", "BEGIN", "INSERT", "extend", "COMMIT", "release"]
 
 
 def test_after_the_commit_the_lock_is_still_held(session: scoped_session[Session], count: Callable[[], int]) -> None:
@@ -104,7 +104,7 @@ def test_an_exception_rolls_back(
 
     with pytest.raises(ZeroDivisionError):
         pay()
-    assert history == ["take", "BEGIN", "INSERT", "ROLLBACK", "release"]
+    assert history == ["acquire", "BEGIN", "INSERT", "ROLLBACK", "release"]
     assert count() == 0
 
 
@@ -132,7 +132,7 @@ def test_a_view_that_commits_itself_has_a_full_lease_for_each(
         session.add(Order())
 
     pay()
-    assert history == ["take", *["BEGIN", "INSERT", "extend", "COMMIT"] * 2, "release"]
+    assert history == ["acquire", *["BEGIN", "INSERT", "extend", "COMMIT"] * 2, "release"]
     assert count() == 2
 
 

@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse
 
 from distlock_web import distributed_lockable, lock
 from distlock_web.core.errors import OpenTransactionWarning
+from distlock_web.locks import hooks
 
 pytestmark = pytest.mark.usefixtures("memory", "real_transactions")
 
@@ -62,9 +63,8 @@ def test_given_back_by_its_block_inside_a_transaction() -> None:
 
 
 async def test_in_async_code_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from distlock_web.core import lifetime
 
-    monkeypatch.setattr(lifetime, "open_transactions", [lambda: "a transaction"])
+    monkeypatch.setattr(hooks, "open_transactions", [lambda: "a transaction"])
     with told() as found:
         async with lock("order"):
             here = line() - 1

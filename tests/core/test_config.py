@@ -103,7 +103,7 @@ def test_expire_at_the_door(expire: Any) -> None:
     [
         *[("wait", wrong) for wrong in (-1, float("nan"), float("inf"), "5", True)],
         *[("renew_for", wrong) for wrong in (0, -1, float("nan"), "5", True)],
-        *[("hold_for", wrong) for wrong in (-1, float("nan"), "5", True)],
+        *[("hold_at_least", wrong) for wrong in (-1, float("nan"), "5", True)],
         ("renew", 1), ("renew", "no"), ("on_lost", "skip"), ("prefix", 5),
     ],
 )  # fmt: skip

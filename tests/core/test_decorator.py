@@ -19,8 +19,8 @@ from distlock_web import (
     distributed_lockable,
     lock,
 )
+from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.plugin import hold_lock
-from distlock_web.testing.tap import Tap
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
@@ -185,51 +185,51 @@ def test_an_error_of_the_body_is_not_taken_for_one_of_ours() -> None:
 
 
 @pytest.fixture
-def tap() -> Tap:
-    return Tap(configure({"default": {"BACKEND": "memory"}}).store("default"))
+def injector() -> FaultInjector:
+    return FaultInjector(configure({"default": {"BACKEND": "memory"}}).store("default"))
 
 
-def test_unreachable_is_refused_unless_told_otherwise(tap: Tap) -> None:
+def test_unreachable_is_refused_unless_told_otherwise(injector: FaultInjector) -> None:
     locked = distributed_lockable(key="a")(pay)
-    tap.cut()
+    injector.cut()
     with pytest.raises(BackendUnavailable):
         locked(1)
-    tap.mend()
+    injector.mend()
     assert locked(1) == "paid 1"
 
 
-def test_unreachable_open_goes_on_and_says_so(tap: Tap, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreachable_open_goes_on_and_says_so(injector: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
     seen = []
 
     @distributed_lockable(key="a", on_backend_error="open")
     def body() -> str:
         lease = current_lease()
         assert lease is not None
-        seen.append((lease.guarded, lease.fence))
+        seen.append((lease.acquired, lease.fence))
         return "done"
 
     assert body() == "done"
-    tap.cut()
+    injector.cut()
     assert body() == "done"
     assert [guarded for guarded, _ in seen] == [True, False]
     assert seen[1] == (False, None)
     assert "runs without its lock" in caplog.text
 
 
-def test_unreachable_callable_makes_the_answer(tap: Tap) -> None:
+def test_unreachable_callable_makes_the_answer(injector: FaultInjector) -> None:
     locked = distributed_lockable(key="a", on_backend_error=lambda error, order_id: (type(error), order_id))(pay)
-    tap.cut()
+    injector.cut()
     assert locked(1) == (BackendUnavailable, 1)
 
 
-def test_a_block_inside_an_unguarded_call_takes_its_own_lock(tap: Tap) -> None:
+def test_a_block_inside_an_unguarded_call_takes_its_own_lock(injector: FaultInjector) -> None:
     @distributed_lockable(key="a", on_backend_error="open")
     def body() -> int:
-        tap.mend()
+        injector.mend()
         with lock("a") as lease:
             return lease.depth
 
-    tap.cut()
+    injector.cut()
     assert body() == 1
 
 

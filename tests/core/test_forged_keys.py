@@ -1,4 +1,4 @@
-"""A stranger fills in the values of a key; a colleague writes it carelessly. Neither may take another's lock."""
+"""A unrelated fills in the values of a key; a colleague writes it carelessly. Neither may take another's lock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from distlock_web import ConfigurationError, distributed_lockable, escape_key, lock
 from distlock_web.core.config import parse, seconds
-from distlock_web.core.keys import Key, Keys
+from distlock_web.core.keys import Key, KeyTemplates
 from distlock_web.core.runtime import drive
 
 
@@ -21,7 +21,7 @@ def pay(a: object, b: object = 1) -> None:
 
 
 def names(key: Key | None, function: Any, *args: object, **kwargs: object) -> tuple[str, ...]:
-    return drive(Keys(key, function, asynchronous=False).names(args, kwargs))
+    return drive(KeyTemplates(key, function, asynchronous=False).names(args, kwargs))
 
 
 # What a value can do ----------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def test_two_calls_have_one_name_only_if_their_values_are_the_same(
 ) -> None:
     key = "{a}" + between.replace("{", "{{").replace("}", "}}") + "{b}"
     try:
-        keys = Keys(key, pay, asynchronous=False)
+        keys = KeyTemplates(key, pay, asynchronous=False)
     except ConfigurationError as error:
         assert "needs a separator" in str(error)  # noqa: PT017 - most separators are fine
         return
@@ -48,7 +48,7 @@ def test_two_calls_have_one_name_only_if_their_values_are_the_same(
 def test_a_separator_that_is_escaped_itself_separates_nothing(between: str) -> None:
     # pay("1%", "2") and pay("1", "%2") were one lock.
     with pytest.raises(ConfigurationError, match="needs a separator such as ':'"):
-        Keys("{a}" + between + "{b}", pay, asynchronous=False)
+        KeyTemplates("{a}" + between + "{b}", pay, asynchronous=False)
     assert names("{a}:" + between + "{b}", pay, "1", "2")
 
 
@@ -78,7 +78,7 @@ def test_a_key_that_cannot_be_right_is_refused_at_import(key: Any) -> None:
 
 def test_the_rest_of_the_arguments_is_no_argument() -> None:
     with pytest.raises(ConfigurationError, match=r"names \*\*fields: name an argument in it"):
-        Keys("{fields[x]}", rest, asynchronous=False)
+        KeyTemplates("{fields[x]}", rest, asynchronous=False)
 
 
 @pytest.mark.parametrize("function", [functools.partial(pay, 1), lambda: None])

@@ -8,17 +8,17 @@ import pytest
 
 from distlock_web import LeaseLost
 from distlock_web.core.backend import Claim, Granted
-from distlock_web.core.hold import Hold, Seat, drift
 from distlock_web.core.registry import Registry
 from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.locks.hold import Hold, ReentryGate, drift
 
 
 @pytest.fixture
 def hold() -> Hold:
-    return hold_for(60.0)
+    return hold_at_least(60.0)
 
 
-def hold_for(expire: float, since: float | None = None) -> Hold:
+def hold_at_least(expire: float, since: float | None = None) -> Hold:
     store = Registry({"default": {"BACKEND": "memory"}}).store("default")
     return Hold(store, Claim("a", "token", expire), Granted(1, now() if since is None else since))
 
@@ -31,19 +31,19 @@ def test_it_believes_in_its_lease_a_little_less_than_the_store_does(hold: Hold) 
 
 
 def test_its_deadline_ends_it() -> None:
-    over = hold_for(1.0, since=now() - 2)
+    over = hold_at_least(1.0, since=now() - 2)
     assert (over.state, over.reason, over.remaining) == ("lost", "expired", 0.0)
     with pytest.raises(LeaseLost, match="lease of 1 s"):
         over.raise_if_lost()
 
 
 def test_a_doubt_is_no_loss_until_the_deadline(hold: Hold) -> None:
-    hold.doubt()
+    hold.mark_unsure()
     assert hold.state == "unsure"
     hold.raise_if_lost()
     hold.renewed(now(), 60)
     assert hold.state == "held"
-    hold.doubt()
+    hold.mark_unsure()
     hold.deadline = now() - 1
     assert (hold.state, hold.reason) == ("lost", "unreachable")
 
@@ -51,7 +51,7 @@ def test_a_doubt_is_no_loss_until_the_deadline(hold: Hold) -> None:
 def test_nothing_leads_back_from_lost(hold: Hold) -> None:
     hold.lose("revoked")
     hold.renewed(now(), 600)
-    hold.doubt()
+    hold.mark_unsure()
     hold.lose("expired")
     assert not hold.begin_release()
     hold.released()
@@ -62,7 +62,7 @@ def test_a_late_renewal_does_not_touch_a_lease_that_is_being_given_back(hold: Ho
     deadline = hold.deadline
     assert hold.begin_release()
     hold.renewed(now(), 600)
-    hold.doubt()
+    hold.mark_unsure()
     assert (hold.state, hold.deadline) == ("releasing", deadline)
     assert not hold.begin_release()
     hold.released()
@@ -99,7 +99,7 @@ def test_callbacks_are_called_once_and_a_failing_one_harms_no_other(
 
 
 def test_a_seat_is_for_one() -> None:
-    seat = Seat()
+    seat = ReentryGate()
     assert drive(seat.take(THREADS, 0)) == "ours"
     assert drive(seat.take(THREADS, 0)) == "busy"
     assert drive(seat.take(THREADS, 0.01)) == "busy"
@@ -108,7 +108,7 @@ def test_a_seat_is_for_one() -> None:
 
 
 def test_a_closed_seat_sends_everybody_away() -> None:
-    seat = Seat()
+    seat = ReentryGate()
     assert drive(seat.take(THREADS, 0)) == "ours"
     heard: list[str] = []
     waiting = threading.Thread(target=lambda: heard.append(drive(seat.take(THREADS, None))))
@@ -122,7 +122,7 @@ def test_a_closed_seat_sends_everybody_away() -> None:
 
 
 def test_a_seat_goes_to_those_who_wait_in_their_order() -> None:
-    seat, order = Seat(), list[int]()
+    seat, order = ReentryGate(), list[int]()
     assert drive(seat.take(THREADS, 0)) == "ours"
 
     def sit(number: int) -> None:

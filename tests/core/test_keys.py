@@ -1,4 +1,4 @@
-"""Names: readable, bounded, never the same for two different calls. (What a stranger can try: test_forged_keys.py.)"""
+"""Names: readable, bounded, never the same for two different calls. (What a unrelated can try: test_forged_keys.py.)"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlock_web import ConfigurationError, distributed_lockable, lock
-from distlock_web.core.keys import LONGEST, Keys, literal, shorten, value, whole
+from distlock_web.core.keys import MAX_NAME_BYTES, KeyTemplates, literal, shorten, value, whole
 from distlock_web.core.runtime import drive
 
 texts = st.text(st.characters(), max_size=12)  # surrogates, controls and all
@@ -21,7 +21,7 @@ def transfer(src: object, dst: object = "7", *rest: object, note: str = "x") -> 
 
 
 def names(key: Any, *args: object, **kwargs: object) -> tuple[str, ...]:
-    return drive(Keys(key, transfer, asynchronous=False).names(args, kwargs))
+    return drive(KeyTemplates(key, transfer, asynchronous=False).names(args, kwargs))
 
 
 @given(texts, texts)
@@ -34,7 +34,7 @@ def test_different_values_have_different_names(one: str, other: str) -> None:
 def test_different_arguments_have_different_names(one: tuple[str, ...], other: tuple[str, ...]) -> None:
     def function(a: str, b: str, c: str) -> None: ...
 
-    keys = Keys("k:{a}-{b}:{c}", function, asynchronous=False)
+    keys = KeyTemplates("k:{a}-{b}:{c}", function, asynchronous=False)
     assert (drive(keys.names(one, {})) == drive(keys.names(other, {}))) == (one == other)
 
 
@@ -43,12 +43,15 @@ def test_a_name_is_bounded_and_has_no_braces_or_controls(text: str) -> None:
     for name in (literal(text), value(text), shorten(literal(text))):
         assert not {"{", "}", "\0", "\n", "\r", "\t"} & set(name)
         assert name.isprintable()
-    assert len(shorten(literal(text)).encode()) <= LONGEST
+    assert len(shorten(literal(text)).encode()) <= MAX_NAME_BYTES
 
 
-@given(st.text(min_size=LONGEST, max_size=LONGEST + 50), st.text(min_size=LONGEST, max_size=LONGEST + 50))
+@given(
+    st.text(min_size=MAX_NAME_BYTES, max_size=MAX_NAME_BYTES + 50),
+    st.text(min_size=MAX_NAME_BYTES, max_size=MAX_NAME_BYTES + 50),
+)
 def test_long_names_stay_different(one: str, other: str) -> None:
-    assert (shorten("p" * LONGEST + one) == shorten("p" * LONGEST + other)) == (one == other)
+    assert (shorten("p" * MAX_NAME_BYTES + one) == shorten("p" * MAX_NAME_BYTES + other)) == (one == other)
 
 
 def test_a_long_name_keeps_its_beginning_and_cannot_be_imitated() -> None:
@@ -150,7 +153,7 @@ class Request:
 def test_async_code_awaits_the_async_twin_of_an_attribute() -> None:
     async def view(request: Request) -> None: ...
 
-    keys = Keys("cart:{request.user.pk}", view, asynchronous=True)
+    keys = KeyTemplates("cart:{request.user.pk}", view, asynchronous=True)
     assert asyncio.run(keys.names((Request(),), {})) == ("cart:7",)
 
 
@@ -161,6 +164,6 @@ def test_a_key_function_may_be_async_in_async_code_only() -> None:
 
     async def view(src: object) -> None: ...
 
-    assert asyncio.run(Keys(key, view, asynchronous=True).names((3,), {})) == ("slow:3",)
+    assert asyncio.run(KeyTemplates(key, view, asynchronous=True).names((3,), {})) == ("slow:3",)
     with pytest.raises(ConfigurationError, match="async"):
-        Keys(key, transfer, asynchronous=False)
+        KeyTemplates(key, transfer, asynchronous=False)

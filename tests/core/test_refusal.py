@@ -7,7 +7,7 @@ import json
 import pytest
 
 from distlock_web import BackendUnavailable, LockBusy
-from distlock_web.core.refusal import OFFERED, refusal
+from distlock_web.web.error_responses import OFFERED, refusal
 
 BUSY = LockBusy("Somebody holds 'salary:alice'.", name="salary:alice", retry_after=2.3)
 

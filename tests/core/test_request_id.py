@@ -11,7 +11,7 @@ import pytest
 
 from distlock_web import current_request_id
 from distlock_web.core import request_id
-from distlock_web.core.holder import Holder
+from distlock_web.core.holder import HolderInfo
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_filter_puts_it_on_every_record() -> None:
 
 def test_a_holder_comes_back_as_it_was_written() -> None:
     request_id.bind('r"1', "GET /é\n" + "x" * 10_000)
-    holder = Holder.loads(Holder.current("view", 10.0))
+    holder = HolderInfo.loads(HolderInfo.current("view", 10.0))
     assert (holder.request_id, holder.what, holder.expire) == ('r"1', "view", 10.0)
     assert holder.path.startswith("GET /é\n")
     assert len(holder.path) == 200
@@ -112,4 +112,4 @@ def test_a_holder_comes_back_as_it_was_written() -> None:
     "words", ["", "a holder", "[]", "{}", "[1, 2, 3]", "null", '["", "", "", "", "x", 1]', "\ud800"]
 )
 def test_a_holder_in_a_strangers_words_is_empty(words: str) -> None:
-    assert Holder.loads(words) == Holder()
+    assert HolderInfo.loads(words) == HolderInfo()

@@ -94,7 +94,7 @@ async def test_finish_runs_to_the_end_and_then_says_that_it_was_cancelled() -> N
         await asyncio.sleep(0.02)
         steps.append("ended")
 
-    task = asyncio.create_task(TASKS.finish(work()))
+    task = asyncio.create_task(TASKS.shield(work()))
     await begun.wait()
     for _ in range(3):  # a client that goes away, a server that shuts down, a timeout: all at once
         task.cancel()
@@ -105,12 +105,12 @@ async def test_finish_runs_to_the_end_and_then_says_that_it_was_cancelled() -> N
 
 
 async def test_finish_gives_the_result_or_the_error_of_the_work() -> None:
-    assert await TASKS.finish(answer()) == 42
+    assert await TASKS.shield(answer()) == 42
     with pytest.raises(LookupError):
-        await TASKS.finish(refuse())
-    assert drive(THREADS.finish(answer())) == 42
+        await TASKS.shield(refuse())
+    assert drive(THREADS.shield(answer())) == 42
     with pytest.raises(LookupError):
-        drive(THREADS.finish(refuse()))
+        drive(THREADS.shield(refuse()))
 
 
 async def test_finish_leaves_no_error_unseen_when_cancelled() -> None:
@@ -122,7 +122,7 @@ async def test_finish_leaves_no_error_unseen_when_cancelled() -> None:
         await asyncio.sleep(0.01)
         raise LookupError
 
-    task = asyncio.create_task(TASKS.finish(work()))
+    task = asyncio.create_task(TASKS.shield(work()))
     await asyncio.sleep(0)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):

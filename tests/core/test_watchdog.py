@@ -9,19 +9,19 @@ from collections.abc import Iterator
 import pytest
 
 from distlock_web import Lease, LeaseLost, configure, lock
-from distlock_web.core import watchdog
 from distlock_web.core.runtime import now
-from distlock_web.testing.tap import Tap
+from distlock_web.locks import watchdog
+from distlock_web.testing.fault_injector import FaultInjector
 
 TTL = 0.3
 
 
 @pytest.fixture(autouse=True)
-def tap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tap]:
-    monkeypatch.setattr(watchdog, "LINGER", 0.02)
+def injector(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultInjector]:
+    monkeypatch.setattr(watchdog, "IDLE_TIMEOUT", 0.02)
     monkeypatch.setattr(watchdog, "_watchdog", watchdog.Watchdog())  # that of other tests may linger
     before.extend(threads())
-    yield Tap(configure({"default": {"BACKEND": "memory"}}).store("default"))
+    yield FaultInjector(configure({"default": {"BACKEND": "memory"}}).store("default"))
     wait_until(lambda: not threads())
     before.clear()
 
@@ -56,7 +56,7 @@ def test_one_thread_for_all_leases_and_it_ends_with_the_last() -> None:
         assert len(threads()) == 1
 
 
-def test_leases_due_together_share_a_request(tap: Tap) -> None:
+def test_leases_due_together_share_a_request(injector: FaultInjector) -> None:
     leases = [lock(f"key:{number}", renew=True, expire=TTL).acquire() for number in range(50)]
     end = now() + 3 * TTL
     wait_until(lambda: now() > end)
@@ -64,7 +64,7 @@ def test_leases_due_together_share_a_request(tap: Tap) -> None:
         lease.raise_if_lost()
         lease.release()
     # Nine thirds of a lease have passed; one request for each lease would have been 450.
-    assert 3 <= tap.calls.count("extend") <= 40
+    assert 3 <= injector.calls.count("extend") <= 40
 
 
 def test_a_dead_threads_lease_is_not_renewed_for_ever(caplog: pytest.LogCaptureFixture) -> None:
@@ -96,22 +96,24 @@ async def test_a_lease_taken_through_wait_for_is_renewed() -> None:
     await lease.arelease()
 
 
-def test_a_store_that_is_away_for_less_than_the_lease_costs_nothing(tap: Tap, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_is_away_for_less_than_the_lease_costs_nothing(
+    injector: FaultInjector, caplog: pytest.LogCaptureFixture
+) -> None:
     with lock("a", expire=1.5, renew=True) as lease:
-        tap.cut()
+        injector.cut()
         wait_until(lambda: lease.state == "unsure")
         lease.raise_if_lost()
-        tap.mend()
+        injector.mend()
         wait_until(lambda: lease.state == "held")
     assert "could not be renewed, trying again" in caplog.text
 
 
-def test_a_store_that_stays_away_costs_the_lease_and_not_the_thread(tap: Tap) -> None:
+def test_a_store_that_stays_away_costs_the_lease_and_not_the_thread(injector: FaultInjector) -> None:
     with pytest.raises(LeaseLost) as caught, lock("a", expire=TTL, renew=True) as lease:
-        tap.cut()
+        injector.cut()
         assert lease.lost.wait(20)
     assert caught.value.reason == "unreachable"
-    tap.mend()
+    injector.mend()
     with lock("b", expire=TTL, renew=True) as lease:
         assert not lease.lost.wait(2 * TTL)
 
@@ -129,7 +131,7 @@ def test_a_callback_that_fails_does_not_stop_the_renewal_of_others(caplog: pytes
 
 
 def test_a_bug_in_the_watchdog_does_not_end_it(
-    tap: Tap, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    injector: FaultInjector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     renew = watchdog.Watchdog._renew
     failures = [LookupError("a bug of ours")]

@@ -16,8 +16,8 @@ from django.urls import reverse
 
 from distlock_web import LeaseLost, lock
 from distlock_web.core import request_id
-from distlock_web.core.listing import held
 from distlock_web.core.registry import registry
+from distlock_web.web.held_locks import held
 
 pytestmark = pytest.mark.django_db
 

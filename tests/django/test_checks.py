@@ -17,7 +17,7 @@ from rest_framework.decorators import action
 from rest_framework.routers import SimpleRouter
 
 from distlock_web import distributed_lockable
-from distlock_web.django.guarded import guarded_views
+from distlock_web.django.locked_views import locked_views
 from distlock_web.django.middleware import RequestIDMiddleware
 from distlock_web.django.stores import configure_from_settings
 
@@ -179,6 +179,6 @@ def test_e004_a_store_that_does_not_exist(urls: Any) -> None:
 
 
 def test_the_walk_gives_every_guarded_view_of_the_project() -> None:
-    names = {route for route, _, _ in guarded_views()}
+    names = {route for route, _, _ in locked_views()}
     assert {"shop/function/<int:order_id>/", "shop/methods/<int:order_id>/", "shop/dispatched/<int:order_id>/"} <= names
     assert not any("unguarded" in name or name.startswith("admin") for name in names)

@@ -11,8 +11,8 @@ from django.core.management import CommandError, call_command
 from django.core.management.base import BaseCommand
 
 from distlock_web import LeaseLost, LockBusy, distributed_lockable
-from distlock_web.core.listing import held
 from distlock_web.core.registry import registry
+from distlock_web.web.held_locks import held
 
 
 def run(*args: str) -> str:

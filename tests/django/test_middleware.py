@@ -16,10 +16,10 @@ from django.urls import path
 
 from distlock_web import ConfigurationError, distributed_lockable
 from distlock_web.core import request_id
-from distlock_web.core.listing import held
 from distlock_web.core.registry import registry
 from distlock_web.django.logging import RequestIDFilter
 from distlock_web.django.middleware import RequestIDMiddleware
+from distlock_web.web.held_locks import held
 
 HOSTILE = {
     "100 kB": "a" * 100_000,

@@ -10,7 +10,7 @@ from django.test import AsyncClient, Client
 from django.utils.decorators import method_decorator
 
 from distlock_web import ConfigurationError, current_lease, distributed_lockable
-from distlock_web.core.keys import Keys
+from distlock_web.core.keys import KeyTemplates
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 
@@ -165,12 +165,12 @@ def never_cache_like(view):
 def test_a_method_is_looked_at_once_and_not_for_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
-    class Counted(Keys):
+    class Counted(KeyTemplates):
         def __init__(self, *args, **kwargs) -> None:
             made.append(args[0])
             super().__init__(*args, **kwargs)
 
-    monkeypatch.setattr("distlock_web.core.decorator.Keys", Counted)
+    monkeypatch.setattr("distlock_web.locks.decorator.KeyTemplates", Counted)
 
     class Shop:
         @method_decorator(distributed_lockable(key="order:{order_id}", expire=10))

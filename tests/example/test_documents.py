@@ -18,9 +18,9 @@ import redis
 
 from distlock_web import ConfigurationError, LeaseLost, attach, configure, distributed_lockable, lock
 from distlock_web.core import config
-from distlock_web.core.listing import held, revoke
 from distlock_web.core.registry import registry
 from distlock_web.testing.servers import RedisServer
+from distlock_web.web.held_locks import held, revoke
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")])

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from distlock_web import lock
-from distlock_web.core.listing import Row, named
 from distlock_web.core.registry import registry
+from distlock_web.web.held_locks import LockRow, named
 from example_project.drill import rush
 from example_project.processes import Gunicorn, listen
 
@@ -62,7 +62,7 @@ def test_a_killed_workers_lock_is_free_after_its_lease_and_not_before(shop: Guni
     assert left - 0.01 <= waited < left + EXPIRE
 
 
-def held() -> Row:
+def held() -> LockRow:
     """Who holds the bicycle, as soon as somebody does."""
     until = time.monotonic() + 30
     while not (rows := named(registry(), "stock:bicycle").rows):

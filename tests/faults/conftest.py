@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from distlock_web.core.registry import registry
-from distlock_web.testing.colours import WORLDS
 from distlock_web.testing.faults import Proxy, Worker
+from distlock_web.testing.harness import HARNESSES
 from distlock_web.testing.history import History
 from distlock_web.testing.servers import RedisServer
 
@@ -54,7 +54,7 @@ class Lab:
     def _spawn(self, **options: Any) -> Worker:
         given = {
             "actor": f"worker-{len(self.workers)}", "url": self.url, "key": KEY, "counter": str(self._counter),
-            "colour": "threads", "expire": 5.0, "wait": 60.0, "renew": False, "rounds": 1, "section": 0.0,
+            "mode": "threads", "expire": 5.0, "wait": 60.0, "renew": False, "rounds": 1, "section": 0.0,
             "think": 0.0, "hold": False, **options,
         }  # fmt: skip
         worker = Worker(given["actor"], [sys.executable, str(WORKER), json.dumps(given)], self.history)
@@ -108,18 +108,18 @@ def make_proxy() -> Iterator[Callable[[int], Proxy]]:
 
 
 def in_both_colours(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Make two tests of a coroutine over ``world``: with threads, and with asyncio, on the store that is configured."""
+    """Make two tests of a coroutine over ``harness``: with threads, and with asyncio, on the store that is configured."""
 
-    @pytest.mark.parametrize("colour", sorted(WORLDS))
-    def run(colour: str, **fixtures: Any) -> None:
-        world = WORLDS[colour](registry().store("default"))
-        world.run(test(world, **fixtures))
+    @pytest.mark.parametrize("mode", sorted(HARNESSES))
+    def run(mode: str, **fixtures: Any) -> None:
+        harness = HARNESSES[mode](registry().store("default"))
+        harness.run(test(harness, **fixtures))
 
-    # What pytest reads: the test's own arguments, without the world, and the colour.
+    # What pytest reads: the test's own arguments, without the harness, and the mode.
     signature = inspect.signature(test)
-    own = [parameter for name, parameter in signature.parameters.items() if name != "world"]
-    colour = inspect.Parameter("colour", inspect.Parameter.KEYWORD_ONLY)
-    run.__signature__ = signature.replace(parameters=[*own, colour], return_annotation=None)  # type: ignore[attr-defined]
+    own = [parameter for name, parameter in signature.parameters.items() if name != "harness"]
+    mode = inspect.Parameter("mode", inspect.Parameter.KEYWORD_ONLY)
+    run.__signature__ = signature.replace(parameters=[*own, mode], return_annotation=None)  # type: ignore[attr-defined]
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     run.pytestmark += getattr(test, "pytestmark", [])  # type: ignore[attr-defined]
     return run

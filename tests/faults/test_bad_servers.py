@@ -11,8 +11,8 @@ import redis
 
 from distlock_web import BackendUnavailable, ConfigurationError, DistLockError, configure, lock
 from distlock_web.core.runtime import now
-from distlock_web.testing.colours import World
 from distlock_web.testing.faults import Proxy, eventually
+from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer, free_port
 
 from .conftest import KEY, NAME, in_both_colours
@@ -25,13 +25,13 @@ MakeRedis = Callable[..., RedisServer]
 BOUND = 6.0 + SLACK
 
 
-async def refused(world: World, url: str, kind: type[DistLockError], *words: str, **options: object) -> None:
+async def refused(harness: Harness, url: str, kind: type[DistLockError], *words: str, **options: object) -> None:
     """Taking a lock at this address is refused with this error, which says these words, and in time."""
     store = configure({"default": {"LOCATION": url, "OPTIONS": options}}).store("default")
-    world.store = store
+    harness.store = store
     begun = now()
     with pytest.raises(DistLockError) as caught:
-        await world.acquire(the_lock(wait=60))
+        await harness.acquire(the_lock(wait=60))
     assert type(caught.value) is kind, caught.value
     for word in words:
         assert word in str(caught.value)
@@ -40,117 +40,117 @@ async def refused(world: World, url: str, kind: type[DistLockError], *words: str
 
 
 @in_both_colours
-async def test_a_password_is_wanted(world: World, make_redis: MakeRedis) -> None:
+async def test_a_password_is_wanted(harness: Harness, make_redis: MakeRedis) -> None:
     server = make_redis("--requirepass", "secret")
-    await refused(world, server.url, ConfigurationError, "wants a password", "redis://:password@host")
+    await refused(harness, server.url, ConfigurationError, "wants a password", "redis://:password@host")
 
 
 @in_both_colours
-async def test_the_password_is_wrong(world: World, make_redis: MakeRedis) -> None:
+async def test_the_password_is_wrong(harness: Harness, make_redis: MakeRedis) -> None:
     server = make_redis("--requirepass", "secret")
     for url in (f"redis://:secret-not@127.0.0.1:{server.port}", f"redis://nobody:secret@127.0.0.1:{server.port}"):
-        await refused(world, url, ConfigurationError, "does not accept this user name and password")
+        await refused(harness, url, ConfigurationError, "does not accept this user name and password")
 
 
 @in_both_colours
-async def test_the_right_password_is_accepted(world: World, make_redis: MakeRedis) -> None:
+async def test_the_right_password_is_accepted(harness: Harness, make_redis: MakeRedis) -> None:
     server = make_redis("--requirepass", "secret")
-    world.store = configure({"default": {"LOCATION": f"redis://:secret@127.0.0.1:{server.port}"}}).store("default")
-    held = await world.acquire(the_lock())
-    waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
-    await world.waiters(NAME, 1)
-    await world.release(held)
-    await world.release(await waiting.result())
+    harness.store = configure({"default": {"LOCATION": f"redis://:secret@127.0.0.1:{server.port}"}}).store("default")
+    held = await harness.acquire(the_lock())
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
+    await harness.waiters(NAME, 1)
+    await harness.release(held)
+    await harness.release(await waiting.result())
 
 
 @in_both_colours
-async def test_a_password_for_a_server_that_has_none(world: World, redis_server: RedisServer) -> None:
+async def test_a_password_for_a_server_that_has_none(harness: Harness, redis_server: RedisServer) -> None:
     url = f"redis://:secret@127.0.0.1:{redis_server.port}"
-    await refused(world, url, ConfigurationError, "has no password")
+    await refused(harness, url, ConfigurationError, "has no password")
 
 
 @in_both_colours
-async def test_a_database_that_does_not_exist(world: World, redis_server: RedisServer) -> None:
+async def test_a_database_that_does_not_exist(harness: Harness, redis_server: RedisServer) -> None:
     url = f"redis://127.0.0.1:{redis_server.port}/4711"
-    await refused(world, url, ConfigurationError, "has no such database", "LOCATION")
+    await refused(harness, url, ConfigurationError, "has no such database", "LOCATION")
 
 
 @in_both_colours
-async def test_a_replica(world: World, make_redis: MakeRedis) -> None:
+async def test_a_replica(harness: Harness, make_redis: MakeRedis) -> None:
     master = make_redis("--repl-diskless-sync-delay", "0")
     replica = make_redis("--replicaof", "127.0.0.1", str(master.port))
     with redis.Redis.from_url(replica.url) as client:
         eventually(lambda: client.info("replication")["master_link_status"] == "up", "the replica is in step")
-    await refused(world, replica.url, BackendUnavailable, "is a replica", "accepts no writes")
+    await refused(harness, replica.url, BackendUnavailable, "is a replica", "accepts no writes")
 
 
 @in_both_colours
-async def test_a_master_that_is_demoted_under_a_lease(world: World, make_redis: MakeRedis) -> None:
+async def test_a_master_that_is_demoted_under_a_lease(harness: Harness, make_redis: MakeRedis) -> None:
     server, other = make_redis(), make_redis()
-    world.store = configure({"default": {"LOCATION": server.url}}).store("default")
-    lease = await world.acquire(the_lock())
+    harness.store = configure({"default": {"LOCATION": server.url}}).store("default")
+    lease = await harness.acquire(the_lock())
     with redis.Redis.from_url(server.url) as client:
         client.replicaof("127.0.0.1", other.port)
         with pytest.raises(BackendUnavailable, match="replica"):
-            await world.release(lease)
+            await harness.release(lease)
         client.replicaof("no", "one")
 
 
 @in_both_colours
-async def test_a_full_server(world: World, make_redis: MakeRedis) -> None:
+async def test_a_full_server(harness: Harness, make_redis: MakeRedis) -> None:
     server = make_redis("--maxmemory-policy", "noeviction")
     with redis.Redis.from_url(server.url) as client:
-        world.store = configure({"default": {"LOCATION": server.url}}).store("default")
-        lease = await world.acquire(lock("before", expire=30))
+        harness.store = configure({"default": {"LOCATION": server.url}}).store("default")
+        lease = await harness.acquire(lock("before", expire=30))
         client.set("filler", "x" * 2_000_000)
         client.config_set("maxmemory", "1mb")
-        await world.release(lease)  # giving back needs no memory
-        await refused(world, server.url, BackendUnavailable, "is full (maxmemory)")
+        await harness.release(lease)  # giving back needs no memory
+        await refused(harness, server.url, BackendUnavailable, "is full (maxmemory)")
 
 
 @in_both_colours
-async def test_a_server_that_is_loading(world: World, proxy: Proxy) -> None:
+async def test_a_server_that_is_loading(harness: Harness, proxy: Proxy) -> None:
     proxy.answer(b"-LOADING Redis is loading the dataset in memory\r\n")
-    await refused(world, proxy.url, BackendUnavailable, "still loading its data")
-    world.store = configure({"default": {"LOCATION": proxy.url}}).store("default")
+    await refused(harness, proxy.url, BackendUnavailable, "still loading its data")
+    harness.store = configure({"default": {"LOCATION": proxy.url}}).store("default")
     proxy.answer(None)
-    await world.release(await world.acquire(the_lock()))
+    await harness.release(await harness.acquire(the_lock()))
 
 
 @in_both_colours
-async def test_a_strangers_key_where_the_lock_should_be(world: World, redis_url: str, client: redis.Redis) -> None:
+async def test_a_strangers_key_where_the_lock_should_be(harness: Harness, redis_url: str, client: redis.Redis) -> None:
     client.set(NAME, "somebody's own")
-    await refused(world, redis_url, ConfigurationError, "a key of another kind", "PREFIX")
+    await refused(harness, redis_url, ConfigurationError, "a key of another kind", "PREFIX")
     assert client.get(NAME) == "somebody's own"
 
 
 @in_both_colours
-async def test_a_user_without_the_right_to_the_channels(world: World, make_redis: MakeRedis) -> None:
+async def test_a_user_without_the_right_to_the_channels(harness: Harness, make_redis: MakeRedis) -> None:
     server = make_redis()
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~*", "resetchannels", "+@all")
         url = f"redis://shop:secret@127.0.0.1:{server.port}"
-        world.store = configure({"default": {"LOCATION": url}}).store("default")
-        held = await world.acquire(the_lock(wait=60))  # a free lock needs no channel
+        harness.store = configure({"default": {"LOCATION": url}}).store("default")
+        held = await harness.acquire(the_lock(wait=60))  # a free lock needs no channel
         with pytest.raises(ConfigurationError, match="&distlock:"):
-            await world.stranger(lambda: world.acquire(the_lock(wait=60))).result()
-        await world.release(held)
+            await harness.unrelated(lambda: harness.acquire(the_lock(wait=60))).result()
+        await harness.release(held)
         # The rights that the message names are the ones that are needed.
         client.execute_command("ACL", "SETUSER", "shop", "&distlock:*")
-        held = await world.acquire(the_lock())
-        waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
-        await world.waiters(NAME, 1)
-        await world.release(held)
-        await world.release(await waiting.result())
+        held = await harness.acquire(the_lock())
+        waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
+        await harness.waiters(NAME, 1)
+        await harness.release(held)
+        await harness.release(await waiting.result())
 
 
 @in_both_colours
-async def test_a_user_with_the_rights_that_the_message_names(world: World, make_redis: MakeRedis) -> None:
+async def test_a_user_with_the_rights_that_the_message_names(harness: Harness, make_redis: MakeRedis) -> None:
     server = make_redis()
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "resetkeys", "resetchannels", "-@all")
         url = f"redis://shop:secret@127.0.0.1:{server.port}"
-        await refused(world, url, ConfigurationError, "~disLock:*", "&distlock:*", "+eval")
+        await refused(harness, url, ConfigurationError, "~disLock:*", "&distlock:*", "+eval")
         rules = (
             "~disLock:*",
             "~{disLock:*",
@@ -163,22 +163,24 @@ async def test_a_user_with_the_rights_that_the_message_names(world: World, make_
         )
         rules += ("+@hash", "+@sortedset", "+pexpire", "+pttl", "+del", "+ping")
         client.execute_command("ACL", "SETUSER", "shop", *rules)
-        world.store = configure({"default": {"LOCATION": url}}).store("default")
-        held = await world.acquire(the_lock())
-        waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
-        await world.waiters(NAME, 1)
-        await world.release(held)
-        await world.release(await waiting.result())
+        harness.store = configure({"default": {"LOCATION": url}}).store("default")
+        held = await harness.acquire(the_lock())
+        waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
+        await harness.waiters(NAME, 1)
+        await harness.release(held)
+        await harness.release(await waiting.result())
 
 
 @in_both_colours
-async def test_nobody_listens_there(world: World) -> None:
-    await refused(world, f"redis://127.0.0.1:{free_port()}", BackendUnavailable, "does not answer")
+async def test_nobody_listens_there(harness: Harness) -> None:
+    await refused(harness, f"redis://127.0.0.1:{free_port()}", BackendUnavailable, "does not answer")
 
 
 @in_both_colours
-async def test_a_host_that_does_not_exist(world: World) -> None:
-    await refused(world, "redis://no-such-host.invalid:6379", BackendUnavailable, "no-such-host.invalid", "not answer")
+async def test_a_host_that_does_not_exist(harness: Harness) -> None:
+    await refused(
+        harness, "redis://no-such-host.invalid:6379", BackendUnavailable, "no-such-host.invalid", "not answer"
+    )
 
 
 @pytest.fixture
@@ -198,23 +200,23 @@ def deaf_port() -> Iterator[int]:
 
 @pytest.mark.slow
 @in_both_colours
-async def test_a_host_that_drops_everything(world: World, deaf_port: int) -> None:
-    await refused(world, f"redis://127.0.0.1:{deaf_port}", BackendUnavailable, "does not answer", "imeout")
+async def test_a_host_that_drops_everything(harness: Harness, deaf_port: int) -> None:
+    await refused(harness, f"redis://127.0.0.1:{deaf_port}", BackendUnavailable, "does not answer", "imeout")
 
 
 @pytest.mark.slow
 @in_both_colours
-async def test_a_server_that_is_frozen(world: World, make_redis: MakeRedis) -> None:
+async def test_a_server_that_is_frozen(harness: Harness, make_redis: MakeRedis) -> None:
     server = make_redis()
     server.pause()
-    await refused(world, server.url, BackendUnavailable, "does not answer")
+    await refused(harness, server.url, BackendUnavailable, "does not answer")
     server.resume()
 
 
 @in_both_colours
-async def test_something_that_is_no_redis(world: World, proxy: Proxy) -> None:
+async def test_something_that_is_no_redis(harness: Harness, proxy: Proxy) -> None:
     proxy.answer(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    await refused(world, proxy.url, BackendUnavailable, f"Redis at 127.0.0.1:{proxy.port}")
+    await refused(harness, proxy.url, BackendUnavailable, f"Redis at 127.0.0.1:{proxy.port}")
 
 
 @pytest.mark.parametrize("location", ["localhost:6379", "http://127.0.0.1", "redis://127.0.0.1:port"])
@@ -225,9 +227,9 @@ def test_a_location_that_is_no_address(location: str) -> None:
 
 
 @in_both_colours
-async def test_too_many_clients(world: World, make_redis: MakeRedis) -> None:
+async def test_too_many_clients(harness: Harness, make_redis: MakeRedis) -> None:
     server = make_redis()
     with redis.Redis.from_url(server.url) as client:
         client.ping()
         client.config_set("maxclients", 1)
-        await refused(world, server.url, BackendUnavailable, "does not answer")
+        await refused(harness, server.url, BackendUnavailable, "does not answer")

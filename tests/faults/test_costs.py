@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from distlock_web import LockBusy, lock
-from distlock_web.testing.colours import World
+from distlock_web.testing.harness import Harness
 
 from .conftest import KEY, NAME, in_both_colours
 from .test_wire import queued, the_lock, warm_up
@@ -30,112 +30,114 @@ class Meter:
         return self._before - before
 
 
-async def all_scripts_known(world: World, client: redis.Redis) -> None:
+async def all_scripts_known(harness: Harness, client: redis.Redis) -> None:
     """Every script has been sent once by its source, and there is a listener."""
-    await warm_up(world)
-    held = await world.acquire(lock("other", expire=30))
+    await warm_up(harness)
+    held = await harness.acquire(lock("other", expire=30))
     with pytest.raises(LockBusy):
-        await world.stranger(lambda: world.acquire(lock("other", expire=30, wait=0.01))).result()
-    await world.extend(held)
-    await world.release(held)
+        await harness.unrelated(lambda: harness.acquire(lock("other", expire=30, wait=0.01))).result()
+    await harness.extend(held)
+    await harness.release(held)
 
 
 @in_both_colours
 async def test_a_free_lock_costs_one_request_and_one_to_give_back(
-    world: World, redis_store: str, client: redis.Redis
+    harness: Harness, redis_store: str, client: redis.Redis
 ) -> None:
-    await all_scripts_known(world, client)
-    paths: tuple[dict[str, Any], ...] = ({}, {"wait": 60}, {"wait": None}, {"renew": True}, {"hold_for": 0.01})
+    await all_scripts_known(harness, client)
+    paths: tuple[dict[str, Any], ...] = ({}, {"wait": 60}, {"wait": None}, {"renew": True}, {"hold_at_least": 0.01})
     for number, options in enumerate(paths):
         meter = Meter(client)
-        lease = await world.acquire(the_lock(prefix=f"path{number}:", **options))
+        lease = await harness.acquire(the_lock(prefix=f"path{number}:", **options))
         assert meter.read() == 1
-        await world.release(lease)
+        await harness.release(lease)
         assert meter.read() == 1
 
 
 @in_both_colours
-async def test_hearing_that_it_is_busy_costs_one(world: World, redis_store: str, client: redis.Redis) -> None:
-    await all_scripts_known(world, client)
-    held = await world.acquire(the_lock())
+async def test_hearing_that_it_is_busy_costs_one(harness: Harness, redis_store: str, client: redis.Redis) -> None:
+    await all_scripts_known(harness, client)
+    held = await harness.acquire(the_lock())
     meter = Meter(client)
     with pytest.raises(LockBusy):
-        await world.stranger(lambda: world.acquire(the_lock())).result()
+        await harness.unrelated(lambda: harness.acquire(the_lock())).result()
     assert meter.read() == 1
-    await world.release(held)
+    await harness.release(held)
 
 
 @in_both_colours
-async def test_entering_again_costs_nothing(world: World, redis_store: str, client: redis.Redis) -> None:
-    await all_scripts_known(world, client)
-    async with world.inside(the_lock()):
+async def test_entering_again_costs_nothing(harness: Harness, redis_store: str, client: redis.Redis) -> None:
+    await all_scripts_known(harness, client)
+    async with harness.inside(the_lock()):
         meter = Meter(client)
-        async with world.inside(the_lock()), world.inside(the_lock(wait=60)):
+        async with harness.inside(the_lock()), harness.inside(the_lock(wait=60)):
             pass
         assert meter.read() == 0
-        async with world.inside(the_lock(expire=60)):
+        async with harness.inside(the_lock(expire=60)):
             assert meter.read() == 1, "a longer lease has to be asked for"
 
 
 @in_both_colours
-async def test_a_contended_acquisition_costs_at_most_three(world: World, redis_store: str, client: redis.Redis) -> None:
+async def test_a_contended_acquisition_costs_at_most_three(
+    harness: Harness, redis_store: str, client: redis.Redis
+) -> None:
     """Join, confirm, and give back: however many wait."""
-    await all_scripts_known(world, client)
+    await all_scripts_known(harness, client)
     for crowd in (1, 8):
-        held = await world.acquire(the_lock())
+        held = await harness.acquire(the_lock())
         meter = Meter(client)
 
         async def visitor() -> None:
-            async with world.inside(the_lock(wait=60)):
+            async with harness.inside(the_lock(wait=60)):
                 pass
 
-        visitors = [world.stranger(visitor) for _ in range(crowd)]
-        await queued(world, client, crowd)
+        visitors = [harness.unrelated(visitor) for _ in range(crowd)]
+        await queued(harness, client, crowd)
         assert meter.read() == crowd
-        await world.release(held)
+        await harness.release(held)
         for each in visitors:
             await each.result()
         assert meter.read() - 1 <= 2 * crowd
 
 
 @in_both_colours
-async def test_a_wait_that_is_over_costs_two(world: World, redis_store: str, client: redis.Redis) -> None:
+async def test_a_wait_that_is_over_costs_two(harness: Harness, redis_store: str, client: redis.Redis) -> None:
     """Join the queue, and leave it."""
-    await all_scripts_known(world, client)
-    held = await world.acquire(the_lock())
+    await all_scripts_known(harness, client)
+    held = await harness.acquire(the_lock())
     meter = Meter(client)
     with pytest.raises(LockBusy):
-        await world.stranger(lambda: world.acquire(the_lock(wait=0.1))).result()
+        await harness.unrelated(lambda: harness.acquire(the_lock(wait=0.1))).result()
     assert meter.read() == 2
-    await world.release(held)
+    await harness.release(held)
 
 
 @pytest.mark.slow
 @in_both_colours
 async def test_waiting_costs_one_request_per_lease_of_the_holder(
-    world: World, redis_store: str, client: redis.Redis
+    harness: Harness, redis_store: str, client: redis.Redis
 ) -> None:
-    await all_scripts_known(world, client)
+    await all_scripts_known(harness, client)
     client.hset(NAME, mapping={"owner": "f" * 40, "fence": 1, "state": "held"})
     client.pexpire(NAME, 1500)
     meter = Meter(client)
-    waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
-    await queued(world, client)
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
+    await queued(harness, client)
     client.pexpire(NAME, 3000)  # the holder renews
     lease = await waiting.result()
     assert 3 <= meter.read() <= 4  # joined, asked after the first lease, and after the second, a tick too early perhaps
-    await world.release(lease)
+    await harness.release(lease)
 
 
 @in_both_colours
-async def test_several_keys_cost_one_request_each(world: World, redis_store: str, client: redis.Redis) -> None:
-    await all_scripts_known(world, client)
+async def test_several_keys_cost_one_request_each(harness: Harness, redis_store: str, client: redis.Redis) -> None:
+    await all_scripts_known(harness, client)
     meter = Meter(client)
-    lease = await world.acquire(lock([f"{KEY}:{number}" for number in range(5)], expire=30, wait=60))
+    lease = await harness.acquire(lock([f"{KEY}:{number}" for number in range(5)], expire=30, wait=60))
     assert meter.read() == 5
-    await world.extend(lease)
+    await harness.extend(lease)
     assert meter.read() == 1
-    await world.release(lease)
+    await harness.release(lease)
     assert meter.read() == 5
 
 

@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from distlock_web import LeaseLost, attach, lock
-from distlock_web.core import block
+from distlock_web.locks import scope
 from distlock_web.testing.faults import eventually
 
 from .conftest import KEY, NAME, left_behind
-from .test_listener import contend, stranger
+from .test_listener import contend, unrelated
 
 # Python 3.12 warns of a fork beside other threads: that is what this is about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
@@ -43,7 +43,7 @@ def in_child(work: Callable[[], object]) -> None:
 def use_everything() -> None:
     """A connection in the pool, a listener that listens, a watchdog that renews."""
     contend()
-    lease = stranger(prefix="other:", expire=1.5, renew=True)
+    lease = unrelated(prefix="other:", expire=1.5, renew=True)
     deadline = lease.holds[0].deadline
     eventually(lambda: lease.holds[0].deadline > deadline, "it is renewed")
     lease.release()
@@ -51,7 +51,7 @@ def use_everything() -> None:
 
 def test_a_child_uses_the_lock_as_if_it_were_the_first(redis_store: str, client: redis.Redis) -> None:
     use_everything()
-    kept = stranger(prefix="parent:", expire=3.0, renew=True)
+    kept = unrelated(prefix="parent:", expire=3.0, renew=True)
     in_child(use_everything)
     use_everything()
     kept.extend()
@@ -101,7 +101,7 @@ def test_a_child_forked_inside_a_block_holds_nothing_and_its_end_releases_nothin
 
 
 def test_a_child_does_not_renew_its_parents_leases(redis_store: str, client: redis.Redis) -> None:
-    lease = stranger(expire=0.6, renew=True)
+    lease = unrelated(expire=0.6, renew=True)
     stop_reading, stop_writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -119,7 +119,7 @@ def test_a_child_does_not_renew_its_parents_leases(redis_store: str, client: red
 
 
 def test_a_lock_is_passed_on_to_a_child(redis_store: str, client: redis.Redis) -> None:
-    lease = stranger()
+    lease = unrelated()
     fence, ticket = lease.fence, lease.detach()
 
     def child() -> None:
@@ -132,11 +132,11 @@ def test_a_lock_is_passed_on_to_a_child(redis_store: str, client: redis.Redis) -
 
 def test_a_fork_while_another_thread_is_inside_our_own_locks(redis_store: str) -> None:
     """Those locks stay locked in the child: nobody is there to release them."""
-    lease = stranger(expire=30)
+    lease = unrelated(expire=30)
     inside, over = threading.Event(), threading.Event()
 
     def busy() -> None:
-        with block._ending, lease.holds[0]._lock, lease.spec.store._lock:
+        with scope._ending, lease.holds[0]._lock, lease.spec.store._lock:
             inside.set()
             over.wait()
 
@@ -146,7 +146,7 @@ def test_a_fork_while_another_thread_is_inside_our_own_locks(redis_store: str) -
 
     def child() -> None:
         assert lease.state == "lost"
-        stranger(prefix="child:").release()
+        unrelated(prefix="child:").release()
 
     try:
         in_child(child)

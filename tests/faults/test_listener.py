@@ -13,9 +13,9 @@ import pytest
 import redis
 
 from distlock_web import DistLockError, Lease, lock
-from distlock_web.backends.redis import listener as listener_module
-from distlock_web.core import watchdog
+from distlock_web.backends.redis.transport import listener as listener_module
 from distlock_web.core.runtime import now
+from distlock_web.locks import watchdog
 from distlock_web.testing.faults import eventually
 
 from .conftest import KEY, left_behind
@@ -27,17 +27,17 @@ def threads(name: str) -> int:
     return sum(thread.name == name for thread in threading.enumerate())
 
 
-def stranger(**options: object) -> Lease:
+def unrelated(**options: object) -> Lease:
     return contextvars.Context().run(lock(KEY, **{"expire": 30.0, **options}).acquire)  # type: ignore[arg-type]
 
 
 def contend() -> float:
     """One waits for the other; the seconds from the release to the second one's lease."""
-    first = stranger()
+    first = unrelated()
     second: list[tuple[float, Lease]] = []
 
     def wait() -> None:
-        lease = stranger(wait=60)
+        lease = unrelated(wait=60)
         second.append((now(), lease))
 
     waiting = threading.Thread(target=wait)
@@ -54,8 +54,8 @@ def contend() -> float:
 def test_the_listener_ends_with_the_last_wait(
     redis_store: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener_module, "LINGER", 0.1)
-    stranger(wait=5).release()
+    monkeypatch.setattr(listener_module, "IDLE_TIMEOUT", 0.1)
+    unrelated(wait=5).release()
     assert threads(LISTENER) == 0, "a free lock needs nobody to listen"
     contend()
     assert threads(LISTENER) == 1
@@ -68,7 +68,7 @@ def test_the_listener_ends_with_the_last_wait(
 def test_a_listener_that_ends_does_not_disturb_its_successor(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It decides to end at the very moment in which the next one is wanted, again and again."""
     linger = 0.005
-    monkeypatch.setattr(listener_module, "LINGER", linger)
+    monkeypatch.setattr(listener_module, "IDLE_TIMEOUT", linger)
     waits = []
     for _ in range(100):
         waits.append(contend())
@@ -79,12 +79,12 @@ def test_a_listener_that_ends_does_not_disturb_its_successor(redis_store: str, m
 
 def test_a_store_that_is_closed_under_a_waiter(redis_store: str) -> None:
     """As at the end of a worker process: no KeyError, and no wait until the end of time."""
-    held = stranger(expire=1.5)
+    held = unrelated(expire=1.5)
     ends: list[object] = []
 
     def wait() -> None:
         try:
-            ends.append(stranger(wait=60))
+            ends.append(unrelated(wait=60))
         except DistLockError as error:
             ends.append(error)
 
@@ -101,12 +101,12 @@ def test_a_store_that_is_closed_under_a_waiter(redis_store: str) -> None:
 
 
 def test_the_watchdog_ends_with_the_last_lease(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "LINGER", 0.1)
-    monkeypatch.setattr(watchdog, "NAP", 0.1)
+    monkeypatch.setattr(watchdog, "IDLE_TIMEOUT", 0.1)
+    monkeypatch.setattr(watchdog, "MAX_SLEEP", 0.1)
     eventually(lambda: threads(WATCHDOG) == 0, "an earlier test's watchdog ends")
-    stranger().release()
+    unrelated().release()
     assert threads(WATCHDOG) == 0, "a lease that is not renewed needs none"
-    leases = [stranger(prefix=f"{number}:", expire=3600, renew=True) for number in range(20)]
+    leases = [unrelated(prefix=f"{number}:", expire=3600, renew=True) for number in range(20)]
     assert threads(WATCHDOG) == 1
     for lease in leases:
         lease.release()
@@ -114,7 +114,7 @@ def test_the_watchdog_ends_with_the_last_lease(redis_store: str, monkeypatch: py
 
 
 def test_leases_and_their_locks_are_garbage_when_they_are_over(redis_store: str) -> None:
-    first = stranger(renew=True)
+    first = unrelated(renew=True)
     over = weakref.ref(first)
     first.release()
     del first

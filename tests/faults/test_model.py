@@ -170,7 +170,7 @@ class TheLock(RuleBasedStateMachine):
         return any(until > self.model.time for until in self.model.queue.values())
 
     @rule(actor=actors)
-    def give_back(self, actor: int) -> None:
+    def release_all(self, actor: int) -> None:
         stack = self.stacks[actor]
         if not stack:
             return
@@ -242,7 +242,7 @@ class TheLock(RuleBasedStateMachine):
 
     def _ask(self, claim: Claim) -> None:
         mine = self.model.ask(claim.token, queue=True)
-        answer = drive(self.port.take(claim, 60.0))
+        answer = drive(self.port.acquire(claim, 60.0))
         assert isinstance(answer, Granted if mine else Busy)
         if isinstance(answer, Busy):
             assert answer.pause > 0
@@ -253,7 +253,7 @@ class TheLock(RuleBasedStateMachine):
         claim = data.draw(st.sampled_from(self.waiters))
         self.waiters.remove(claim)
         for _ in range(data.draw(st.integers(1, 2))):
-            drive(self.port.withdraw(claim))
+            drive(self.port.cancel(claim))
         self.model.let_go(claim.token)
 
     @precondition(lambda self: self.waiters)
@@ -305,7 +305,7 @@ class TheLock(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for claim in self.waiters:
-            drive(self.port.withdraw(claim))
+            drive(self.port.cancel(claim))
         for chain, stack in zip(self.chains, self.stacks, strict=True):
             for lease in reversed(stack):
                 try:

@@ -16,7 +16,7 @@ from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from distlock_web.testing.faults import eventually
 
-from .test_listener import stranger
+from .test_listener import unrelated
 
 
 def backend(url: str, **options: Any) -> RedisBackend:
@@ -49,19 +49,19 @@ def test_many_threads_share_two_connections(redis_url: str, client: redis.Redis)
 
 
 def test_a_pool_that_stays_exhausted_is_said_with_the_setting_to_change(redis_url: str) -> None:
-    wire = backend(redis_url, max_connections=1, pool_timeout=0.05)._wire
+    wire = backend(redis_url, max_connections=1, pool_timeout=0.05)._pool
     link = wire._borrow(None)
     with pytest.raises(
         BackendUnavailable, match=r"all 1 connections are in use \(OPTIONS: max_connections; pool_timeo"
     ):
-        stranger()
+        unrelated()
     wire._give_back(link)
-    stranger().release()
+    unrelated().release()
 
 
 def test_a_connection_that_another_thread_takes_first_is_waited_for(redis_url: str) -> None:
     """Idle when it was looked at, and gone when it was taken: the next one that becomes free."""
-    wire = backend(redis_url, max_connections=1, pool_timeout=30)._wire
+    wire = backend(redis_url, max_connections=1, pool_timeout=30)._pool
     link = wire._borrow(None)
 
     class Snatched(deque[Any]):
@@ -82,7 +82,7 @@ def test_a_connection_that_another_thread_takes_first_is_waited_for(redis_url: s
 
 def test_connections_that_the_server_closed_are_replaced_at_once(redis_url: str, client: redis.Redis) -> None:
     backend(redis_url, max_connections=5)
-    held = [stranger(prefix=f"{number}:") for number in range(5)]
+    held = [unrelated(prefix=f"{number}:") for number in range(5)]
     for _ in range(3):
         client.client_kill_filter(_type="normal", skipme=True)
         for lease in held:
@@ -92,11 +92,11 @@ def test_connections_that_the_server_closed_are_replaced_at_once(redis_url: str,
 
 
 def test_a_health_check_replaces_a_dead_connection_before_it_is_used(redis_url: str, client: redis.Redis) -> None:
-    wire = backend(redis_url, health_check_interval=0.01)._wire
-    stranger().release()
+    wire = backend(redis_url, health_check_interval=0.01)._pool
+    unrelated().release()
     dead = wire._idle[-1]
     client.client_kill_filter(_type="normal", skipme=True)
     eventually(lambda: now() > dead.used + 0.02, "the connection has been idle for longer than the interval")
-    lease = stranger()
+    lease = unrelated()
     assert dead not in wire._idle
     lease.release()

@@ -13,15 +13,15 @@ from distlock_web.testing.faults import eventually
 
 from .conftest import NAME, Lab, left_behind
 
-COLOURS = pytest.mark.parametrize("colour", ["threads", "asyncio"])
+COLOURS = pytest.mark.parametrize("mode", ["threads", "asyncio"])
 
 #: Seconds on a busy machine for what takes milliseconds: a process that is woken, a message that is read.
 SLACK = 10.0
 
 
 @COLOURS
-def test_processes_take_turns_in_the_order_in_which_they_came(lab: Lab, client: redis.Redis, colour: str) -> None:
-    workers = lab.ready(*[{"colour": colour, "rounds": 15, "section": 0.005, "think": 0.002}] * 4)
+def test_processes_take_turns_in_the_order_in_which_they_came(lab: Lab, client: redis.Redis, mode: str) -> None:
+    workers = lab.ready(*[{"mode": mode, "rounds": 15, "section": 0.005, "think": 0.002}] * 4)
     for worker in workers:
         worker.go()
     assert [worker.join() for worker in workers] == [0] * 4
@@ -32,9 +32,9 @@ def test_processes_take_turns_in_the_order_in_which_they_came(lab: Lab, client: 
 
 
 @COLOURS
-def test_a_killed_holders_lock_is_taken_after_its_lease_and_not_before(lab: Lab, colour: str) -> None:
+def test_a_killed_holders_lock_is_taken_after_its_lease_and_not_before(lab: Lab, mode: str) -> None:
     expire = 2.0
-    holder, waiter = lab.ready({"colour": colour, "hold": True, "expire": expire}, {"colour": colour})
+    holder, waiter = lab.ready({"mode": mode, "hold": True, "expire": expire}, {"mode": mode})
     holder.go()
     taken = holder.saw("acquired")
     waiter.go()
@@ -106,10 +106,10 @@ def test_a_stopped_waiter_is_passed_over_and_gets_its_turn_when_it_wakes(lab: La
 @COLOURS
 @pytest.mark.parametrize("renew", [False, True])
 def test_a_holder_that_stood_still_past_its_lease_has_lost_it(
-    lab: Lab, client: redis.Redis, colour: str, renew: bool
+    lab: Lab, client: redis.Redis, mode: str, renew: bool
 ) -> None:
     holder, successor = lab.ready(
-        {"colour": colour, "hold": True, "renew": renew, "expire": 1.0}, {"colour": colour, "hold": True, "expire": 30}
+        {"mode": mode, "hold": True, "renew": renew, "expire": 1.0}, {"mode": mode, "hold": True, "expire": 30}
     )
     holder.go()
     first = holder.saw("acquired")
@@ -139,8 +139,8 @@ def test_random_kills_and_stops_among_many(lab: Lab, client: redis.Redis) -> Non
     expire, dice = 1.0, random.Random()
     options = {"think": 0.02, "expire": expire}
     crowd = lab.ready(
-        *({"colour": colour, "rounds": 100_000, "section": 0.05, **options} for colour in ("threads", "asyncio")),
-        *({"colour": colour, "rounds": 20, "section": 0.01, **options} for colour in ("threads", "asyncio", "threads")),
+        *({"mode": mode, "rounds": 100_000, "section": 0.05, **options} for mode in ("threads", "asyncio")),
+        *({"mode": mode, "rounds": 20, "section": 0.01, **options} for mode in ("threads", "asyncio", "threads")),
     )
     victims, survivors = crowd[:2], crowd[2:]
     for worker in crowd:

@@ -18,17 +18,17 @@ from .conftest import KEY, NAME, Lab, left_behind
 from .test_processes import COLOURS, SLACK
 
 
-def stranger(expire: float = 30.0, **options: object) -> Lease:
+def unrelated(expire: float = 30.0, **options: object) -> Lease:
     """A lease that no later call of this thread re-enters."""
     return contextvars.Context().run(lock(KEY, expire=expire, **options).acquire)  # type: ignore[arg-type]
 
 
 @COLOURS
-def test_flushall_costs_a_waiter_one_lease(lab: Lab, client: redis.Redis, colour: str) -> None:
+def test_flushall_costs_a_waiter_one_lease(lab: Lab, client: redis.Redis, mode: str) -> None:
     expire = 2.0
-    holder = lab.start(colour=colour, hold=True, expire=expire, renew=True)
+    holder = lab.start(mode=mode, hold=True, expire=expire, renew=True)
     first = holder.saw("acquired")
-    waiter = lab.start(colour=colour, hold=True)
+    waiter = lab.start(mode=mode, hold=True)
     waiter.saw("joined")
     flushed = now()
     client.flushall()
@@ -46,8 +46,8 @@ def test_flushall_costs_a_waiter_one_lease(lab: Lab, client: redis.Redis, colour
 
 
 @COLOURS
-def test_a_flushed_lease_is_known_at_its_renewal(redis_store: str, client: redis.Redis, colour: str) -> None:
-    lease = stranger(expire=0.9, renew=True)
+def test_a_flushed_lease_is_known_at_its_renewal(redis_store: str, client: redis.Redis, mode: str) -> None:
+    lease = unrelated(expire=0.9, renew=True)
     client.flushall()
     assert lease.lost.wait(SLACK)
     assert lease.reason == "expired"
@@ -57,11 +57,11 @@ def test_a_flushed_lease_is_known_at_its_renewal(redis_store: str, client: redis
 
 @COLOURS
 @pytest.mark.parametrize("kind", ["pubsub", "normal"])
-def test_connections_killed_while_waiting(lab: Lab, client: redis.Redis, kind: str, colour: str) -> None:
+def test_connections_killed_while_waiting(lab: Lab, client: redis.Redis, kind: str, mode: str) -> None:
     expire = 2.0
-    holder = lab.start(colour=colour, hold=True, renew=True, expire=expire)
+    holder = lab.start(mode=mode, hold=True, renew=True, expire=expire)
     holder.saw("acquired")
-    waiters = [lab.start(colour=colour, expire=expire) for _ in range(3)]
+    waiters = [lab.start(mode=mode, expire=expire) for _ in range(3)]
     for waiter in waiters:
         waiter.saw("joined")
     client.client_kill_filter(_type=kind, skipme=True)
@@ -78,7 +78,7 @@ def test_connections_killed_while_waiting(lab: Lab, client: redis.Redis, kind: s
 def test_connections_killed_again_and_again(lab: Lab, client: redis.Redis) -> None:
     expire = 2.0
     options = {"expire": expire, "rounds": 60, "section": 0.01, "renew": True}
-    workers = lab.ready(*({"colour": colour, **options} for colour in ("threads", "asyncio") * 2))
+    workers = lab.ready(*({"mode": mode, **options} for mode in ("threads", "asyncio") * 2))
     for worker in workers:
         worker.go()
     for worker in workers:
@@ -97,25 +97,25 @@ def test_connections_killed_again_and_again(lab: Lab, client: redis.Redis) -> No
 
 
 def test_scripts_forgotten_in_the_middle(redis_store: str, client: redis.Redis) -> None:
-    lease = stranger()
+    lease = unrelated()
     client.script_flush()
     lease.extend()
     client.script_flush()
     lease.release()
     client.script_flush()
-    stranger(wait=5).release()
+    unrelated(wait=5).release()
     assert left_behind(client) == {}
 
 
 @pytest.mark.slow
 @COLOURS
-def test_a_restart_while_waiting_costs_one_lease(own_lab: tuple[Lab, RedisServer], colour: str) -> None:
+def test_a_restart_while_waiting_costs_one_lease(own_lab: tuple[Lab, RedisServer], mode: str) -> None:
     """Nothing is stored: the restarted server is empty, and the first lease with it."""
     lab, server = own_lab
     expire = 2.0
-    holder = lab.start(colour=colour, hold=True, expire=expire, renew=True)
+    holder = lab.start(mode=mode, hold=True, expire=expire, renew=True)
     first = holder.saw("acquired")
-    waiters = [lab.start(colour=colour, expire=expire) for _ in range(2)]
+    waiters = [lab.start(mode=mode, expire=expire) for _ in range(2)]
     for waiter in waiters:
         waiter.saw("joined")
     server.restart()
@@ -131,12 +131,12 @@ def test_a_restart_while_waiting_costs_one_lease(own_lab: tuple[Lab, RedisServer
 
 
 @COLOURS
-def test_a_server_that_crashes_and_comes_back_late(own_lab: tuple[Lab, RedisServer], colour: str) -> None:
+def test_a_server_that_crashes_and_comes_back_late(own_lab: tuple[Lab, RedisServer], mode: str) -> None:
     """Away for less than the waiter's lease: it goes on waiting, and gets its turn."""
     lab, server = own_lab
-    holder = lab.start(colour=colour, hold=True, expire=30)
+    holder = lab.start(mode=mode, hold=True, expire=30)
     holder.saw("acquired")
-    waiter = lab.start(colour=colour, expire=30)
+    waiter = lab.start(mode=mode, expire=30)
     waiter.saw("joined")
     server.kill()
     killed = now()
@@ -152,7 +152,7 @@ def test_a_store_away_for_less_than_a_lease_makes_it_unsure_and_not_lost(
 ) -> None:
     server = make_redis()
     configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": 0.2}}})
-    lease = stranger(expire=6.0, renew=True)
+    lease = unrelated(expire=6.0, renew=True)
     told: list[str] = []
     threading.Thread(target=lambda: lease.lost.wait() and told.append("lost"), daemon=True).start()
     server.pause()
@@ -170,7 +170,7 @@ def test_a_store_away_for_less_than_a_lease_makes_it_unsure_and_not_lost(
 def test_a_store_away_for_longer_is_a_loss_at_the_deadline(make_redis: Callable[..., RedisServer]) -> None:
     server = make_redis()
     configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": 0.2}}})
-    lease = stranger(expire=1.5, renew=True)
+    lease = unrelated(expire=1.5, renew=True)
     server.pause()
     assert lease.lost.wait(SLACK)
     assert lease.reason == "unreachable"

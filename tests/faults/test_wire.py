@@ -9,10 +9,10 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, Lease, LockBusy, configure, lock
-from distlock_web.core.lock import Lock
 from distlock_web.core.runtime import now
-from distlock_web.testing.colours import TaskWorld, World
+from distlock_web.locks.lock import Lock
 from distlock_web.testing.faults import Proxy
+from distlock_web.testing.harness import AsyncHarness, Harness
 
 from .conftest import KEY, NAME, in_both_colours, left_behind
 from .test_processes import SLACK
@@ -32,41 +32,41 @@ def the_lock(**options: object) -> Lock:
     return lock(KEY, **{"expire": 30.0, **options})  # type: ignore[arg-type]
 
 
-async def warm_up(world: World) -> None:
+async def warm_up(harness: Harness) -> None:
     """Connected, and the scripts are known: the next request is the one that the test is about."""
-    async with world.inside(lock("other")):
+    async with harness.inside(lock("other")):
         pass
 
 
-async def queued(world: World, client: redis.Redis, count: int = 1) -> None:
+async def queued(harness: Harness, client: redis.Redis, count: int = 1) -> None:
     """Wait until so many wait for the lock; asked past the proxy."""
 
     async def seen() -> bool:
         return client.zcard(f"{{{NAME}}}:queue") == count
 
-    await world.until(seen)
+    await harness.until(seen)
 
 
 @pytest.mark.parametrize("through", [0, 3])
 @in_both_colours
 async def test_a_grant_whose_answer_was_lost_is_heard_the_second_time(
-    world: World, proxied: Proxy, client: redis.Redis, through: int
+    harness: Harness, proxied: Proxy, client: redis.Redis, through: int
 ) -> None:
-    await warm_up(world)
+    await warm_up(harness)
     proxied.lose_answer(EVAL, through)
-    async with world.inside(the_lock()) as lease:
+    async with harness.inside(the_lock()) as lease:
         assert proxied.lost == 1
         assert client.hget(NAME, "fence") == str(lease.fence)
     assert left_behind(client) == {}
 
 
 @in_both_colours
-async def test_a_grant_that_is_never_heard_is_undone(world: World, proxied: Proxy, client: redis.Redis) -> None:
-    await warm_up(world)
+async def test_a_grant_that_is_never_heard_is_undone(harness: Harness, proxied: Proxy, client: redis.Redis) -> None:
+    await warm_up(harness)
     proxied.lose_answer(EVAL)
     proxied.lose_answer(EVAL)
     with pytest.raises(BackendUnavailable):
-        await world.acquire(the_lock())
+        await harness.acquire(the_lock())
     assert proxied.lost == 2
     assert client.exists(f"{{{NAME}}}:fence"), "the server had granted it"
     assert left_behind(client) == {}
@@ -75,9 +75,9 @@ async def test_a_grant_that_is_never_heard_is_undone(world: World, proxied: Prox
 @pytest.mark.parametrize("through", [0, 2])
 @in_both_colours
 async def test_a_release_whose_answer_was_lost_is_no_loss(
-    world: World, proxied: Proxy, client: redis.Redis, through: int
+    harness: Harness, proxied: Proxy, client: redis.Redis, through: int
 ) -> None:
-    async with world.inside(the_lock()) as lease:
+    async with harness.inside(the_lock()) as lease:
         proxied.lose_answer(EVAL, through)
     assert proxied.lost == 1
     assert lease.state == "released"
@@ -86,127 +86,127 @@ async def test_a_release_whose_answer_was_lost_is_no_loss(
 
 @in_both_colours
 async def test_a_place_in_the_queue_whose_answer_was_lost_is_one_place(
-    world: World, proxied: Proxy, client: redis.Redis
+    harness: Harness, proxied: Proxy, client: redis.Redis
 ) -> None:
-    held = await world.acquire(the_lock())
+    held = await harness.acquire(the_lock())
 
     async def waiter() -> Lease:
         proxied.lose_answer(EVAL)
-        return await world.acquire(the_lock(wait=60))
+        return await harness.acquire(the_lock(wait=60))
 
-    waiting = world.stranger(waiter)
-    await queued(world, client)
+    waiting = harness.unrelated(waiter)
+    await queued(harness, client)
     assert proxied.lost == 1
-    await world.release(held)
+    await harness.release(held)
     lease = await waiting.result()
     assert client.hget(NAME, "fence") == str(lease.fence)
-    await world.release(lease)
+    await harness.release(lease)
     assert left_behind(client) == {}
 
 
 @pytest.mark.parametrize("cut", [True, False])
 @in_both_colours
 async def test_a_hand_over_that_is_never_heard_costs_one_lease(
-    world: World, proxied: Proxy, client: redis.Redis, cut: bool
+    harness: Harness, proxied: Proxy, client: redis.Redis, cut: bool
 ) -> None:
     """With the connection: known at once, and everybody asks. Without a trace: known when the old lease had ended."""
     expire = 2.0
-    held = await world.acquire(the_lock(expire=expire))
-    waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
-    await queued(world, client)
+    held = await harness.acquire(the_lock(expire=expire))
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
+    await queued(harness, client)
     proxied.lose_message(cut=cut)
     released = now()
-    await world.release(held)
+    await harness.release(held)
     lease = await waiting.result()
     assert proxied.lost == 1
     assert now() - released < expire + SLACK
     assert client.hget(NAME, "fence") == str(lease.fence)
     assert lease.remaining > 20
-    await world.release(lease)
+    await harness.release(lease)
     assert left_behind(client) == {}
 
 
 @in_both_colours
 async def test_a_waiter_that_gives_up_on_a_broken_connection_leaves_the_queue(
-    world: World, proxied: Proxy, client: redis.Redis
+    harness: Harness, proxied: Proxy, client: redis.Redis
 ) -> None:
-    held = await world.acquire(the_lock())
-    waiting = world.stranger(lambda: world.acquire(the_lock(wait=0.5)))
-    await queued(world, client)
+    held = await harness.acquire(the_lock())
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=0.5)))
+    await queued(harness, client)
     client.client_kill_filter(_type="normal", skipme=True)
     with pytest.raises(LockBusy):
         await waiting.result()
     assert client.zcard(f"{{{NAME}}}:queue") == 0
-    await world.release(held)
+    await harness.release(held)
     assert left_behind(client) == {}
 
 
 @in_both_colours
 async def test_a_subscription_that_breaks_at_its_start_is_made_again(
-    world: World, proxied: Proxy, client: redis.Redis
+    harness: Harness, proxied: Proxy, client: redis.Redis
 ) -> None:
-    held = await world.acquire(the_lock())
+    held = await harness.acquire(the_lock())
     proxied.lose_answer(b"SUBSCRIBE")
-    waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
-    await queued(world, client)
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
+    await queued(harness, client)
     assert proxied.lost == 1
-    await world.release(held)
-    await world.release(await waiting.result())
+    await harness.release(held)
+    await harness.release(await waiting.result())
     assert left_behind(client) == {}
 
 
 @in_both_colours
-async def test_everything_cut_while_waiting(world: World, proxied: Proxy, client: redis.Redis) -> None:
-    held = await world.acquire(the_lock(expire=2, renew=True))
-    waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
-    await queued(world, client)
+async def test_everything_cut_while_waiting(harness: Harness, proxied: Proxy, client: redis.Redis) -> None:
+    held = await harness.acquire(the_lock(expire=2, renew=True))
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
+    await queued(harness, client)
     proxied.cut()
-    await world.release(held)
+    await harness.release(held)
     released = now()
     lease = await waiting.result()
     assert now() - released < 2 + SLACK
-    await world.release(lease)
+    await harness.release(lease)
     assert left_behind(client) == {}
 
 
 @in_both_colours
-async def test_a_slow_server_is_only_slow(world: World, proxied: Proxy, client: redis.Redis) -> None:
+async def test_a_slow_server_is_only_slow(harness: Harness, proxied: Proxy, client: redis.Redis) -> None:
     proxied.delay = 0.1
-    held = await world.acquire(the_lock())
-    waiting = world.stranger(lambda: world.acquire(the_lock(wait=60)))
-    await queued(world, client)
-    await world.release(held)
-    await world.release(await waiting.result())
+    held = await harness.acquire(the_lock())
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
+    await queued(harness, client)
+    await harness.release(held)
+    await harness.release(await waiting.result())
     assert left_behind(client) == {}
 
 
 @in_both_colours
-async def test_a_lease_counts_from_before_a_slow_answer(world: World, proxied: Proxy) -> None:
-    await warm_up(world)
+async def test_a_lease_counts_from_before_a_slow_answer(harness: Harness, proxied: Proxy) -> None:
+    await warm_up(harness)
     proxied.delay = 0.3
-    lease = await world.acquire(the_lock(expire=2))
+    lease = await harness.acquire(the_lock(expire=2))
     assert lease.remaining < 1.7
-    await world.release(lease)
+    await harness.release(lease)
 
 
 @in_both_colours
-async def test_a_server_that_never_answers_is_refused_in_a_bounded_time(world: World, proxied: Proxy) -> None:
+async def test_a_server_that_never_answers_is_refused_in_a_bounded_time(harness: Harness, proxied: Proxy) -> None:
     begun = now()
     proxied.swallow()
     with pytest.raises(BackendUnavailable, match=r"Redis at 127\.0\.0\.1:\d+ does not answer"):
-        await world.acquire(the_lock(wait=60))
+        await harness.acquire(the_lock(wait=60))
     assert now() - begun < 3 + SLACK  # two tries and the undo, each of them may connect: with a timeout of 0.5 s
 
 
 @pytest.mark.slow
 @in_both_colours
 async def test_a_server_that_falls_silent_while_we_wait_is_given_up_after_a_lease(
-    world: World, proxied: Proxy, client: redis.Redis
+    harness: Harness, proxied: Proxy, client: redis.Redis
 ) -> None:
     client.hset(NAME, mapping={"owner": "f" * 40, "fence": 1, "state": "held"})
     client.pexpire(NAME, 2000)
-    waiting = world.stranger(lambda: world.acquire(the_lock(wait=None, expire=1)))
-    await queued(world, client)
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=None, expire=1)))
+    await queued(harness, client)
     silent = now()
     proxied.swallow()
     with pytest.raises(BackendUnavailable):
@@ -256,5 +256,5 @@ def test_300_cancellations_behind_a_slow_server_leave_nothing(proxied: Proxy, cl
             assert all(end is None or isinstance(end, asyncio.CancelledError) for end in ends)
         assert left_behind(client) == {}
 
-    world = TaskWorld(None)  # type: ignore[arg-type]
-    world.run(rush())
+    harness = AsyncHarness(None)  # type: ignore[arg-type]
+    harness.run(rush())

@@ -15,38 +15,38 @@ from typing import Any
 from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, configure, lock
 from distlock_web.backends.redis.port import RedisPort
 from distlock_web.core.backend import Busy, Claim, Granted
-from distlock_web.testing.colours import WORLDS, World
+from distlock_web.testing.harness import HARNESSES, Harness
 from distlock_web.testing.history import Recorder
 
 
 def main(options: dict[str, Any]) -> None:
     registry = configure({"default": {"LOCATION": options["url"]}})
-    world = WORLDS[options["colour"]](registry.store("default"))
+    harness = HARNESSES[options["mode"]](registry.store("default"))
     say = Recorder(options["actor"])
     _tell_places(say)
-    world.run(_work(world, say, options))
+    harness.run(_work(harness, say, options))
     registry.close()
 
 
-async def _work(world: World, say: Recorder, options: dict[str, Any]) -> None:
+async def _work(harness: Harness, say: Recorder, options: dict[str, Any]) -> None:
     say("ready")
     sys.stdin.readline()
     counter = os.open(options["counter"], os.O_RDWR | os.O_CREAT)
     dice = random.Random(options["actor"])
     done = 0
     while done < options["rounds"]:
-        await world.sleep(options["think"] * dice.random())
+        await harness.sleep(options["think"] * dice.random())
         the_lock = lock(
             options["key"], expire=options["expire"], wait=options["wait"], renew=options["renew"], on_lost="raise"
         )
         lease: Lease | None = None
         say("wanted")
         try:
-            async with world.inside(the_lock) as lease:
+            async with harness.inside(the_lock) as lease:
                 say("acquired", lease.fence)
                 if options["hold"]:
                     sys.stdin.readline()
-                await _section(world, say, lease, counter, options["section"])
+                await _section(harness, say, lease, counter, options["section"])
                 say("released")
             done += 1
         except (LockBusy, BackendUnavailable):
@@ -58,11 +58,11 @@ async def _work(world: World, say: Recorder, options: dict[str, Any]) -> None:
                 break
 
 
-async def _section(world: World, say: Recorder, lease: Lease, counter: int, seconds: float) -> None:
+async def _section(harness: Harness, say: Recorder, lease: Lease, counter: int, seconds: float) -> None:
     lease.raise_if_lost()
     value = int(os.pread(counter, 20, 0) or b"0")
     say("read", value)
-    await world.sleep(seconds)
+    await harness.sleep(seconds)
     lease.raise_if_lost()
     os.pwrite(counter, b"%020d" % (value + 1), 0)
     say("wrote", value + 1)
@@ -70,15 +70,15 @@ async def _section(world: World, say: Recorder, lease: Lease, counter: int, seco
 
 def _tell_places(say: Recorder) -> None:
     """Say the place that the server gave in its queue: the only word on who came first."""
-    take = RedisPort.take
+    acquire = RedisPort.acquire
 
     async def told(self: RedisPort, claim: Claim, wait: float | None) -> Granted | Busy:
-        answer = await take(self, claim, wait)
-        if isinstance(answer, Busy) and answer.place:
-            say("joined", answer.place)
+        answer = await acquire(self, claim, wait)
+        if isinstance(answer, Busy) and answer.position:
+            say("joined", answer.position)
         return answer
 
-    RedisPort.take = told  # type: ignore[method-assign]
+    RedisPort.acquire = told  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

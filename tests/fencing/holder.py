@@ -32,7 +32,7 @@ def rounds(key: str, pk: int) -> None:
             lease = lock(key, expire=EXPIRE, wait=30).acquire()
             fence = lease.fence
             try:
-                row = Stock.objects.guarded_get(lease, pk=pk)
+                row = Stock.objects.fenced_get(lease, pk=pk)
             except LeaseLost:  # on a machine that has too much to do
                 print(release(lease, "again"), flush=True)
             else:
@@ -47,7 +47,7 @@ def write(row: Stock, fence: int) -> str:
     try:
         with transaction.atomic():
             Warehouse.objects.create(name="written before")
-            row.guarded_save(fence)
+            row.fenced_save(fence)
     except StaleFence:
         return "refused"
     return "written"

@@ -43,35 +43,35 @@ def statements(queries: CaptureQueriesContext) -> list[str]:
 
 def test_a_read_stamps_the_row_first(stock: Stock) -> None:
     with CaptureQueriesContext(connection) as queries:
-        found = Stock.objects.guarded_get(5, pk=stock.pk)
+        found = Stock.objects.fenced_get(5, pk=stock.pk)
     assert statements(queries) == ["UPDATE", "SELECT"]
     assert (found.fence, found.count, fence_of_row(stock)) == (5, 10, 5)
-    assert Stock.objects.guarded_get(5, pk=stock.pk).fence == 5  # again: it is ours
+    assert Stock.objects.fenced_get(5, pk=stock.pk).fence == 5  # again: it is ours
 
 
 def test_a_late_holder_cannot_read(stock: Stock) -> None:
-    Stock.objects.guarded_get(7, pk=stock.pk)
+    Stock.objects.fenced_get(7, pk=stock.pk)
     with pytest.raises(StaleFence, match=r"fencing.Stock \d+: a newer holder, with the fence 7, .* this one's is 5"):
-        Stock.objects.guarded_get(5, pk=stock.pk)
+        Stock.objects.fenced_get(5, pk=stock.pk)
     assert fence_of_row(stock) == 7
 
 
 def test_a_read_by_other_fields(stock: Stock) -> None:
     Stock.objects.create(name="car")
     Stock.objects.create(name="car")
-    assert Stock.objects.guarded_get(5, name="bicycle").pk == stock.pk
+    assert Stock.objects.fenced_get(5, name="bicycle").pk == stock.pk
     with pytest.raises(Stock.DoesNotExist):
-        Stock.objects.guarded_get(5, name="boat")
+        Stock.objects.fenced_get(5, name="boat")
     with pytest.raises(Stock.DoesNotExist):
-        Stock.objects.guarded_get(5, pk=0)
+        Stock.objects.fenced_get(5, pk=0)
     with pytest.raises(Stock.MultipleObjectsReturned):
-        Stock.objects.guarded_get(5, name="car")
+        Stock.objects.fenced_get(5, name="car")
     assert set(Stock.objects.exclude(pk=stock.pk).values_list("fence", flat=True)) == {0}
 
 
 def test_a_row_that_the_filter_leaves_out_is_not_stamped(stock: Stock) -> None:
     with pytest.raises(Stock.DoesNotExist):
-        Stock.objects.filter(name="car").guarded_get(5, pk=stock.pk)
+        Stock.objects.filter(name="car").fenced_get(5, pk=stock.pk)
     assert fence_of_row(stock) == 0
 
 
@@ -79,8 +79,8 @@ def test_a_row_that_the_filter_leaves_out_is_not_stamped(stock: Stock) -> None:
 @pytest.mark.parametrize(
     "late",
     [
-        lambda: Stock.objects.guarded_get(5, warehouse__name="north"),
-        lambda: Stock.objects.filter(warehouse__name="north").guarded_update(5, count=0),
+        lambda: Stock.objects.fenced_get(5, warehouse__name="north"),
+        lambda: Stock.objects.filter(warehouse__name="north").fenced_update(5, count=0),
     ],
     ids=["get", "update"],
 )
@@ -90,9 +90,9 @@ def test_a_newer_holder_is_seen_after_waiting_for_its_commit(
     """Over a join, the fence's condition must not be in a subquery, which PostgreSQL evaluates before it waits."""
     stock.warehouse = Warehouse.objects.create(name="north")
     stock.save()
-    Stock.objects.guarded_get(5, pk=stock.pk)
+    Stock.objects.fenced_get(5, pk=stock.pk)
     with transaction.atomic():
-        Stock.objects.guarded_get(7, pk=stock.pk)
+        Stock.objects.fenced_get(7, pk=stock.pk)
         waiting = elsewhere(late)
         wait_for_a_blocked_statement()
     assert isinstance(waiting.exception(20), StaleFence)
@@ -120,28 +120,28 @@ def test_a_read_is_as_new_as_its_stamp(stock: Stock, elsewhere: Elsewhere) -> No
     """Under a fence that was handed on the stamp changes nothing; InnoDB would then read from an older snapshot."""
 
     def change() -> None:
-        found = Stock.objects.guarded_get(5, pk=stock.pk)
+        found = Stock.objects.fenced_get(5, pk=stock.pk)
         found.count = 3
-        found.guarded_save(5)
+        found.fenced_save(5)
 
-    Stock.objects.guarded_get(5, pk=stock.pk)
+    Stock.objects.fenced_get(5, pk=stock.pk)
     if connection.vendor == "mysql":
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     with transaction.atomic():
         assert Stock.objects.count() == 1  # here the snapshot is taken
         elsewhere(change).result(20)
-        assert Stock.objects.guarded_get(5, pk=stock.pk).count == 3
+        assert Stock.objects.fenced_get(5, pk=stock.pk).count == 3
 
 
 # Saving --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_save_is_one_update(stock: Stock) -> None:
-    found = Stock.objects.guarded_get(5, pk=stock.pk)
+    found = Stock.objects.fenced_get(5, pk=stock.pk)
     found.count = 9
     with CaptureQueriesContext(connection) as queries:
-        found.guarded_save(5)
+        found.fenced_save(5)
     assert statements(queries) == ["UPDATE"]
     assert '"fence" = 5' in queries.captured_queries[-1]["sql"].partition("WHERE")[2].replace("`", '"')
     assert Stock.objects.get().count == 9
@@ -149,70 +149,70 @@ def test_a_save_is_one_update(stock: Stock) -> None:
 
 def test_the_hard_interleaving(stock: Stock) -> None:
     """A reads and pauses, B reads, A writes, B writes: A is refused, nothing of B's is lost."""
-    a = Stock.objects.guarded_get(5, pk=stock.pk)
-    b = Stock.objects.guarded_get(7, pk=stock.pk)
+    a = Stock.objects.fenced_get(5, pk=stock.pk)
+    b = Stock.objects.fenced_get(7, pk=stock.pk)
     a.count -= 1
     with pytest.raises(StaleFence, match="a newer holder, with the fence 7"):
-        a.guarded_save(5)
+        a.fenced_save(5)
     assert Stock.objects.get().count == 10
     b.count -= 2
-    b.guarded_save(7)
+    b.fenced_save(7)
     assert (Stock.objects.get().count, fence_of_row(stock)) == (8, 7)
 
 
 def test_a_refused_save_rolls_its_transaction_back(stock: Stock) -> None:
     other = Stock.objects.create(name="car")
     with pytest.raises(StaleFence), transaction.atomic():
-        ours, late = Stock.objects.guarded_get(5, pk=other.pk), Stock.objects.guarded_get(5, pk=stock.pk)
-        ours.guarded_save(5)
+        ours, late = Stock.objects.fenced_get(5, pk=other.pk), Stock.objects.fenced_get(5, pk=stock.pk)
+        ours.fenced_save(5)
         Stock.objects.filter(pk=stock.pk).update(fence=7)
         try:
-            late.guarded_save(5)
+            late.fenced_save(5)
         finally:
             assert transaction.get_rollback()
     assert fence_of_row(other) == 0
 
 
 def test_what_was_not_read_under_the_lock_is_not_written(stock: Stock) -> None:
-    with pytest.raises(StaleFence, match="bears the fence 0, not 5: it was not read with guarded_get"):
-        stock.guarded_save(5)
+    with pytest.raises(StaleFence, match="bears the fence 0, not 5: it was not read with fenced_get"):
+        stock.fenced_save(5)
     assert "fence" not in {name for name in vars(stock) if name.startswith("_required")}
-    with pytest.raises(ConfigurationError, match="for rows that guarded_get has read"):
-        Stock(name="new").guarded_save(5)
+    with pytest.raises(ConfigurationError, match="for rows that fenced_get has read"):
+        Stock(name="new").fenced_save(5)
 
 
 def test_a_row_that_is_gone(stock: Stock) -> None:
-    found = Stock.objects.guarded_get(5, pk=stock.pk)
+    found = Stock.objects.fenced_get(5, pk=stock.pk)
     Stock.objects.all().delete()
     with pytest.raises(StaleFence, match="is gone"):
-        found.guarded_save(5)
+        found.fenced_save(5)
     assert not Stock.objects.exists()
 
 
 def test_a_new_row_is_created_with_its_fence() -> None:
     new = Stock.objects.create(name="new", fence=5)
     new.count = 1
-    new.guarded_save(5)
+    new.fenced_save(5)
     assert Stock.objects.get().count == 1
 
 
 def test_the_same_values_again_are_not_late(stock: Stock) -> None:
     """MySQL counts changed rows unless it is asked to count those that match."""
-    found = Stock.objects.guarded_get(5, pk=stock.pk)
-    found.guarded_save(5, update_fields=["count"])
-    found.guarded_save(5, update_fields=["count"])
-    assert Stock.objects.filter(pk=stock.pk).guarded_update(5, count=10) == 1
-    assert Stock.objects.filter(pk=stock.pk).guarded_update(5, count=10) == 1
+    found = Stock.objects.fenced_get(5, pk=stock.pk)
+    found.fenced_save(5, update_fields=["count"])
+    found.fenced_save(5, update_fields=["count"])
+    assert Stock.objects.filter(pk=stock.pk).fenced_update(5, count=10) == 1
+    assert Stock.objects.filter(pk=stock.pk).fenced_update(5, count=10) == 1
 
 
 def test_update_fields_and_auto_now_work_as_ever(stock: Stock) -> None:
-    found = Stock.objects.guarded_get(5, pk=stock.pk)
+    found = Stock.objects.fenced_get(5, pk=stock.pk)
     before = found.changed
     found.name, found.count = "unicycle", 4
-    found.guarded_save(5, update_fields=["count"])
+    found.fenced_save(5, update_fields=["count"])
     row = Stock.objects.get()
     assert (row.name, row.count, row.changed) == ("bicycle", 4, before)
-    found.guarded_save(5)
+    found.fenced_save(5)
     row = Stock.objects.get()
     assert row.name == "unicycle"
     assert row.changed > before
@@ -227,7 +227,7 @@ def test_signals_work_as_ever(stock: Stock) -> None:
     pre_save.connect(receiver, Stock)
     post_save.connect(receiver, Stock)
     try:
-        Stock.objects.guarded_get(5, pk=stock.pk).guarded_save(5)
+        Stock.objects.fenced_get(5, pk=stock.pk).fenced_save(5)
     finally:
         pre_save.disconnect(receiver, Stock)
         post_save.disconnect(receiver, Stock)
@@ -235,20 +235,20 @@ def test_signals_work_as_ever(stock: Stock) -> None:
 
 
 def test_deferred_fields_are_left_alone(stock: Stock) -> None:
-    found = Stock.objects.only("count").guarded_get(5, pk=stock.pk)
+    found = Stock.objects.only("count").fenced_get(5, pk=stock.pk)
     found.count = 1
-    found.guarded_save(5)
+    found.fenced_save(5)
     row = Stock.objects.get()
     assert (row.count, row.name) == (1, "bicycle")
     Stock.objects.filter(pk=stock.pk).update(fence=7)
     with pytest.raises(StaleFence):
-        found.guarded_save(5)
+        found.fenced_save(5)
 
 
 def test_a_plain_save_leaves_the_fence_as_it_is(stock: Stock) -> None:
     """It would let a holder in again that is older than the last one."""
-    old = Stock.objects.guarded_get(5, pk=stock.pk)
-    Stock.objects.guarded_get(7, pk=stock.pk)
+    old = Stock.objects.fenced_get(5, pk=stock.pk)
+    Stock.objects.fenced_get(7, pk=stock.pk)
     old.name = "plain"
     old.save()
     assert (Stock.objects.get().name, fence_of_row(stock)) == ("plain", 7)
@@ -260,29 +260,29 @@ def test_a_plain_save_leaves_the_fence_as_it_is(stock: Stock) -> None:
 
 
 def test_an_update_is_one_statement(stock: Stock) -> None:
-    Stock.objects.guarded_get(5, pk=stock.pk)
+    Stock.objects.fenced_get(5, pk=stock.pk)
     with CaptureQueriesContext(connection) as queries:
-        assert Stock.objects.filter(name="bicycle").guarded_update(5, count=F("count") - 1) == 1
+        assert Stock.objects.filter(name="bicycle").fenced_update(5, count=F("count") - 1) == 1
     assert statements(queries) == ["UPDATE"]
     assert Stock.objects.get().count == 9
 
 
 @pytest.mark.parametrize("fence", [4, 6])
 def test_an_update_asks_for_exactly_its_fence(stock: Stock, fence: int) -> None:
-    Stock.objects.guarded_get(5, pk=stock.pk)
+    Stock.objects.fenced_get(5, pk=stock.pk)
     with pytest.raises(StaleFence, match=f"No row of fencing.Stock that matches bears the fence {fence}"):
-        Stock.objects.guarded_update(fence, count=0)
+        Stock.objects.fenced_update(fence, count=0)
     assert Stock.objects.get().count == 10
 
 
 def test_an_update_over_a_join(stock: Stock) -> None:
     stock.warehouse = Warehouse.objects.create(name="north")
     stock.save()
-    Stock.objects.guarded_get(5, pk=stock.pk)
+    Stock.objects.fenced_get(5, pk=stock.pk)
     north = Stock.objects.filter(warehouse__name="north")
-    assert north.guarded_update(5, count=1) == 1
+    assert north.fenced_update(5, count=1) == 1
     with pytest.raises(StaleFence):
-        north.guarded_update(6, count=2)
+        north.fenced_update(6, count=2)
     assert Stock.objects.get().count == 1
 
 
@@ -292,13 +292,13 @@ def test_an_update_over_a_join(stock: Stock) -> None:
 @pytest.mark.parametrize("update_fields", [None, ["pages"], ["count"], ["pages", "count"]])
 def test_multi_table_inheritance(update_fields: list[str] | None) -> None:
     book = Book.objects.create(name="Emma", pages=474)
-    found = Book.objects.guarded_get(5, pk=book.pk)
+    found = Book.objects.fenced_get(5, pk=book.pk)
     found.pages, found.count = 475, 1
-    found.guarded_save(5, update_fields=update_fields)
-    Book.objects.guarded_get(7, pk=book.pk)
+    found.fenced_save(5, update_fields=update_fields)
+    Book.objects.fenced_get(7, pk=book.pk)
     found.pages, found.count = 0, 0
     with pytest.raises(StaleFence):
-        found.guarded_save(5, update_fields=update_fields)
+        found.fenced_save(5, update_fields=update_fields)
     row = Book.objects.get()
     assert row.pages == (475 if "pages" in (update_fields or ["pages"]) else 474)
     assert row.count == (1 if "count" in (update_fields or ["count"]) else 0)
@@ -310,33 +310,33 @@ def test_multi_table_inheritance(update_fields: list[str] | None) -> None:
 def test_an_update_that_cannot_check_the_fence_is_refused() -> None:
     Book.objects.create(fence=5)
     with pytest.raises(ConfigurationError, match=r"the fence is in the table of fencing\.Stock"):
-        Book.objects.guarded_update(5, pages=1)
+        Book.objects.fenced_update(5, pages=1)
 
 
 def test_a_manager_of_its_own() -> None:
     shelf = Shelf.objects.create(name="top", warehouse=Warehouse.objects.create(name="north"))
     hidden = Shelf.objects.create(name="hidden")
     bare = Shelf.objects.create(name="bare")
-    assert Shelf.objects.guarded_get(5, pk=shelf.pk).warehouse.name == "north"
-    assert Shelf.objects.guarded_get(5, pk=bare.pk).warehouse is None  # an outer join: not to be locked with the row
+    assert Shelf.objects.fenced_get(5, pk=shelf.pk).warehouse.name == "north"
+    assert Shelf.objects.fenced_get(5, pk=bare.pk).warehouse is None  # an outer join: not to be locked with the row
     with pytest.raises(Shelf.DoesNotExist):
-        Shelf.objects.guarded_get(5, pk=hidden.pk)
+        Shelf.objects.fenced_get(5, pk=hidden.pk)
 
 
 def test_several_databases(stock: Stock, make_database: Callable[[Kind], Database]) -> None:
     with django_alias("other", make_database("sqlite"), *TABLES):
         there = Stock.objects.using("other").create(pk=stock.pk, name="there")
-        found = Stock.objects.using("other").guarded_get(5, pk=there.pk)
+        found = Stock.objects.using("other").fenced_get(5, pk=there.pk)
         assert found.name == "there"
         assert fence_of_row(stock) == 0
         found.count = 3
-        found.guarded_save(5)
-        assert Stock.objects.using("other").guarded_update(5, name="still there") == 1
+        found.fenced_save(5)
+        assert Stock.objects.using("other").fenced_update(5, name="still there") == 1
         row = Stock.objects.using("other").get()
         assert (row.name, row.count) == ("still there", 3)
         assert Stock.objects.get().name == "bicycle"
         with pytest.raises(StaleFence):
-            found.guarded_save(5, using="default")
+            found.fenced_save(5, using="default")
         assert connections["other"].in_atomic_block is False
 
 
@@ -350,16 +350,16 @@ def test_a_replica_is_not_asked(stock: Stock, make_database: Callable[[Kind], Da
     """It may not have the newest fence yet."""
     with django_alias("replica", make_database("sqlite"), *TABLES):
         settings.DATABASE_ROUTERS = [ReadFromReplica()]
-        assert Stock.objects.guarded_get(5, name="bicycle").pk == stock.pk
+        assert Stock.objects.fenced_get(5, name="bicycle").pk == stock.pk
         settings.DATABASE_ROUTERS = []
 
 
 async def test_the_asyncio_twins(stock: Stock) -> None:
     await sync_to_async(forget_connection)()
-    found = await Stock.objects.aguarded_get(5, pk=stock.pk)
+    found = await Stock.objects.afenced_get(5, pk=stock.pk)
     found.count = 1
-    await found.aguarded_save(5)
-    assert await Stock.objects.aguarded_update(5, name="async") == 1
+    await found.afenced_save(5)
+    assert await Stock.objects.afenced_update(5, name="async") == 1
     row = await Stock.objects.aget(pk=stock.pk)
     assert (row.count, row.name) == (1, "async")
     await sync_to_async(forget_connection)()
@@ -377,24 +377,24 @@ def forget_connection() -> None:
 def test_a_lease_gives_its_fence(stock: Stock) -> None:
     configure({"default": {"BACKEND": "memory"}})
     with lock("stock") as lease:
-        found = Stock.objects.guarded_get(lease, pk=stock.pk)
+        found = Stock.objects.fenced_get(lease, pk=stock.pk)
         found.count = 1
-        found.guarded_save(lease)
+        found.fenced_save(lease)
     with pytest.raises(LeaseLost):
-        found.guarded_save(lease)
+        found.fenced_save(lease)
     with lock("stock") as newer:
-        assert Stock.objects.guarded_get(newer, pk=stock.pk).fence == newer.fence > lease.fence
+        assert Stock.objects.fenced_get(newer, pk=stock.pk).fence == newer.fence > lease.fence
 
 
 def test_a_lease_over_several_names(stock: Stock) -> None:
     configure({"default": {"BACKEND": "memory"}})
     with lock(["stock:1", "stock:2"]) as lease:
         with pytest.raises(ConfigurationError, match=r"several locks: read lease.fences"):
-            Stock.objects.guarded_get(lease, pk=stock.pk)
-        assert Stock.objects.guarded_get(lease.fences["disLock:stock:1"], pk=stock.pk).fence > 0
+            Stock.objects.fenced_get(lease, pk=stock.pk)
+        assert Stock.objects.fenced_get(lease.fences["disLock:stock:1"], pk=stock.pk).fence > 0
 
 
 @pytest.mark.parametrize("nonsense", [None, "5", 5.0, True])
 def test_what_is_no_fence_is_refused(nonsense: Any, stock: Stock) -> None:
     with pytest.raises(ConfigurationError, match="A fence comes from a lease or is a number"):
-        Stock.objects.guarded_get(nonsense, pk=stock.pk)
+        Stock.objects.fenced_get(nonsense, pk=stock.pk)

@@ -26,9 +26,9 @@ def take_one(request: HttpRequest) -> HttpResponse:
     """The other service's view."""
     try:
         fence = read_fence(request.headers)
-        stock = Stock.objects.guarded_get(fence, name="bicycle")
+        stock = Stock.objects.fenced_get(fence, name="bicycle")
         stock.count -= 1
-        stock.guarded_save(fence)
+        stock.fenced_save(fence)
     except StaleFence as error:
         return HttpResponse(str(error), status=409)
     return JsonResponse({"left": stock.count})
@@ -68,7 +68,7 @@ def test_what_is_no_fence_is_refused(sent: str | None, post: Callable[..., HttpR
 def test_every_fence_that_is_one_can_be_stored(largest: int, post: Callable[..., HttpResponse]) -> None:
     fence = read_fence({"Lock-Fence": str(largest)})
     try:
-        assert Stock.objects.guarded_get(fence, name="bicycle").fence == largest
+        assert Stock.objects.fenced_get(fence, name="bicycle").fence == largest
     except DatabaseError as error:
         raise AssertionError(largest) from error
 

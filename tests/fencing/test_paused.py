@@ -26,7 +26,7 @@ LANES, ROUNDS = 8, 25
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("database", ["postgres", "mariadb"], indirect=True)]
 
 
-class Holder:
+class HolderInfo:
     """``tests/fencing/holder.py``, as a process."""
 
     def __init__(self, key: str, pk: int, database: Database, redis_url: str) -> None:
@@ -69,7 +69,7 @@ class Holder:
 def one_lane(pk: int, database: Database, redis_url: str) -> list[str]:
     """Rounds on one row: what the first holder said of each of its late writes."""
     key = f"stock:{pk}"
-    holder = Holder(key, pk, database, redis_url)
+    holder = HolderInfo(key, pk, database, redis_url)
     said = []
     with holder.ended():
         for _ in range(ROUNDS):
@@ -80,9 +80,9 @@ def one_lane(pk: int, database: Database, redis_url: str) -> list[str]:
             assert heard == "read"
             with holder.stopped():
                 with lock(key, expire=30, wait=30) as lease:  # when the stopped one's lease is over, and not before
-                    row = Stock.objects.guarded_get(lease, pk=pk)
+                    row = Stock.objects.fenced_get(lease, pk=pk)
                     row.count += 1
-                    row.guarded_save(lease)
+                    row.fenced_save(lease)
                 holder.tell("write")
             said.append(holder.hear())
     connections.close_all()

@@ -12,7 +12,7 @@ from sqlalchemy import ForeignKey, String, create_engine, event, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
 from distlock_web import ConfigurationError, StaleFence, configure, current_lease, distributed_lockable, lock
-from distlock_web.sqlalchemy import Fenced, guarded_flush, guarded_get, guarded_update
+from distlock_web.sqlalchemy import Fenced, fenced_flush, fenced_get, fenced_update
 from tests.databases import Database
 
 
@@ -108,20 +108,20 @@ def statements(session: Session) -> Iterator[list[str]]:
 
 def test_a_read_stamps_the_row_first(a: Session, look: Callable[..., Any]) -> None:
     with statements(a) as seen:
-        found = guarded_get(a, Stock, 1, 5)
+        found = fenced_get(a, Stock, 1, 5)
     assert [words.split()[0] for words in seen] == ["UPDATE", "SELECT"]
     assert found is not None
     assert (found.fence, found.count) == (5, 10)
     a.commit()
     assert look().fence == 5
-    assert guarded_get(a, Stock, 0, 5) is None
+    assert fenced_get(a, Stock, 0, 5) is None
 
 
 def test_a_write_is_one_update_that_asks_for_the_fence(a: Session, look: Callable[..., Any]) -> None:
-    found = guarded_get(a, Stock, 1, 5)
+    found = fenced_get(a, Stock, 1, 5)
     found.count -= 1
     with statements(a) as seen:
-        guarded_flush(a)
+        fenced_flush(a)
     assert len(seen) == 1
     assert "stock.fence = " in seen[0].partition("WHERE")[2]
     a.commit()
@@ -129,88 +129,88 @@ def test_a_write_is_one_update_that_asks_for_the_fence(a: Session, look: Callabl
 
 
 def test_a_late_holder_cannot_read(a: Session, b: Session) -> None:
-    guarded_get(b, Stock, 1, 7)
+    fenced_get(b, Stock, 1, 7)
     b.commit()
     with pytest.raises(StaleFence, match="Stock 1: a newer holder, with the fence 7, works on it; this one's is 5"):
-        guarded_get(a, Stock, 1, 5)
+        fenced_get(a, Stock, 1, 5)
 
 
 def test_the_hard_interleaving(a: Session, b: Session, look: Callable[..., Any]) -> None:
     """A reads and pauses, B reads, A writes, B writes: A is refused, nothing of B's is lost."""
-    ours = guarded_get(a, Stock, 1, 5)
+    ours = fenced_get(a, Stock, 1, 5)
     a.commit()
-    theirs = guarded_get(b, Stock, 1, 7)
+    theirs = fenced_get(b, Stock, 1, 7)
     b.commit()
     ours.count -= 1
     with pytest.raises(StaleFence):
-        guarded_flush(a)
+        fenced_flush(a)
     a.rollback()
     theirs.count -= 2
-    guarded_flush(b)
+    fenced_flush(b)
     b.commit()
     assert (look().count, look().fence) == (8, 7)
 
 
 def test_a_session_that_is_behind_reads_again(a: Session, b: Session, look: Callable[..., Any]) -> None:
-    """What the session has of an older read is not what guarded_get gives."""
+    """What the session has of an older read is not what fenced_get gives."""
     old = a.get(Stock, 1)
     a.commit()
-    guarded_get(b, Stock, 1, 5).count = 3
+    fenced_get(b, Stock, 1, 5).count = 3
     b.commit()
-    assert guarded_get(a, Stock, 1, 7) is old
+    assert fenced_get(a, Stock, 1, 7) is old
     assert old.count == 3
 
 
 @pytest.mark.parametrize("database", ["postgres", "mariadb"], indirect=True)
 def test_a_read_is_as_new_as_its_stamp(a: Session, b: Session) -> None:
     """Under a fence that was handed on the stamp changes nothing; InnoDB would then read from an older snapshot."""
-    guarded_get(a, Stock, 1, 5)
+    fenced_get(a, Stock, 1, 5)
     a.commit()
     a.execute(text("SELECT count(*) FROM stock"))  # here the snapshot is taken: REPEATABLE READ is MariaDB's default
-    guarded_get(b, Stock, 1, 5).count = 3
+    fenced_get(b, Stock, 1, 5).count = 3
     b.commit()
-    assert guarded_get(a, Stock, 1, 5).count == 3
+    assert fenced_get(a, Stock, 1, 5).count == 3
 
 
 def test_changes_of_its_own_are_not_read_over(a: Session) -> None:
-    found = guarded_get(a, Stock, 1, 5)
+    found = fenced_get(a, Stock, 1, 5)
     found.count = 4
-    assert guarded_get(a, Stock, 1, 5).count == 4
+    assert fenced_get(a, Stock, 1, 5).count == 4
     found.count = 3
-    assert guarded_get(a, Stock, 1, 7).count == 3
+    assert fenced_get(a, Stock, 1, 7).count == 3
 
 
 def test_the_same_values_again_are_not_late(a: Session) -> None:
-    guarded_get(a, Stock, 1, 5)
+    fenced_get(a, Stock, 1, 5)
     a.commit()
     for _ in range(2):
-        assert guarded_update(a, Stock, 5, Stock.id == 1, count=10) == 1
-        assert guarded_get(a, Stock, 1, 5).count == 10
+        assert fenced_update(a, Stock, 5, Stock.id == 1, count=10) == 1
+        assert fenced_get(a, Stock, 1, 5).count == 10
 
 
 @pytest.mark.parametrize("fence", [4, 6])
 def test_an_update_asks_for_exactly_its_fence(a: Session, look: Callable[..., Any], fence: int) -> None:
-    guarded_get(a, Stock, 1, 5)
+    fenced_get(a, Stock, 1, 5)
     with statements(a) as seen:
-        assert guarded_update(a, Stock, 5, Stock.name == "bicycle", count=Stock.count - 1) == 1
+        assert fenced_update(a, Stock, 5, Stock.name == "bicycle", count=Stock.count - 1) == 1
     assert len(seen) == 1
     with pytest.raises(StaleFence, match=f"No row of Stock that matches bears the fence {fence}"):
-        guarded_update(a, Stock, fence, Stock.id == 1, count=0)
+        fenced_update(a, Stock, fence, Stock.id == 1, count=0)
     a.commit()
     assert look().count == 9
 
 
 def test_a_delete_asks_for_it_too(a: Session, b: Session, look: Callable[..., Any]) -> None:
-    a.delete(guarded_get(a, Stock, 1, 5))
+    a.delete(fenced_get(a, Stock, 1, 5))
     a.flush()
     a.rollback()
-    found = guarded_get(a, Stock, 1, 5)
+    found = fenced_get(a, Stock, 1, 5)
     a.commit()
-    guarded_get(b, Stock, 1, 7)
+    fenced_get(b, Stock, 1, 7)
     b.commit()
     a.delete(found)
     with pytest.raises(StaleFence):
-        guarded_flush(a)
+        fenced_flush(a)
     a.rollback()
     assert look() is not None
 
@@ -220,37 +220,37 @@ def test_a_delete_asks_for_it_too(a: Session, b: Session, look: Callable[..., An
 
 @pytest.mark.parametrize("fields", [["pages"], ["count"], ["pages", "count"]])
 def test_joined_inheritance(a: Session, b: Session, look: Callable[..., Any], fields: list[str]) -> None:
-    found = guarded_get(a, Book, 1, 5)
+    found = fenced_get(a, Book, 1, 5)
     for field in fields:
         setattr(found, field, 1)
-    guarded_flush(a)
+    fenced_flush(a)
     a.commit()
-    guarded_get(b, Book, 1, 7)
+    fenced_get(b, Book, 1, 7)
     b.commit()
     for field in fields:
         setattr(found, field, 2)
     with pytest.raises(StaleFence):
-        guarded_flush(a)
+        fenced_flush(a)
     a.rollback()
     row = look(Book)
     assert {field: getattr(row, field) for field in fields} == dict.fromkeys(fields, 1)
     with pytest.raises(ConfigurationError, match="the fence is in the table 'asset'"):
-        guarded_update(a, Book, 7, pages=3)
+        fenced_update(a, Book, 7, pages=3)
 
 
 def test_a_key_of_two_columns(a: Session, look: Callable[..., Any]) -> None:
-    guarded_get(a, Pair, (1, 2), 5).count = 3
+    fenced_get(a, Pair, (1, 2), 5).count = 3
     a.commit()
     assert (look(Pair, (1, 2)).count, look(Pair, (1, 2)).fence) == (3, 5)
     with pytest.raises(ValueError, match="argument"):
-        guarded_get(a, Pair, 1, 5)
+        fenced_get(a, Pair, 1, 5)
 
 
 def test_a_class_that_would_write_unguarded_is_refused(a: Session) -> None:
     with pytest.raises(ConfigurationError, match="Hiding has __mapper_args__ that hide those of Fenced"):
-        guarded_get(a, Hiding, 1, 5)
+        fenced_get(a, Hiding, 1, 5)
     with pytest.raises(ConfigurationError, match="__mapper_args__"):
-        guarded_update(a, Hiding, 5)
+        fenced_update(a, Hiding, 5)
 
 
 # Leases --------------------------------------------------------------------------------------------------------------
@@ -265,10 +265,10 @@ def test_under_until_commit_a_late_flush_is_a_stale_fence(
     @distributed_lockable(key="stock", until="commit", database=session)
     def sell(newer: bool) -> None:
         lease = current_lease()
-        found = guarded_get(session, Stock, 1, lease)
+        found = fenced_get(session, Stock, 1, lease)
         if newer:
             session.commit()
-            guarded_get(b, Stock, 1, lease.fence + 1)
+            fenced_get(b, Stock, 1, lease.fence + 1)
             b.commit()
         found.count -= 1
 
@@ -286,7 +286,7 @@ def test_many_at_once_lose_nothing(sessions: sessionmaker[Session], look: Callab
 
     @distributed_lockable(key="stock", until="commit", database=session, wait=20)
     def sell() -> None:
-        guarded_get(session, Stock, 1, current_lease()).count -= 1
+        fenced_get(session, Stock, 1, current_lease()).count -= 1
 
     def client(_: int) -> None:
         sell()
@@ -301,5 +301,5 @@ def test_a_lease_over_several_names(a: Session) -> None:
     configure({"default": {"BACKEND": "memory"}})
     with lock(["stock:1", "stock:2"]) as lease:
         with pytest.raises(ConfigurationError, match=r"read lease\.fences"):
-            guarded_get(a, Stock, 1, lease)
-        assert guarded_get(a, Stock, 1, lease.fences["disLock:stock:1"]).count == 10
+            fenced_get(a, Stock, 1, lease)
+        assert fenced_get(a, Stock, 1, lease.fences["disLock:stock:1"]).count == 10

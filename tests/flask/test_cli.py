@@ -12,9 +12,10 @@ from click.testing import Result
 from flask import Flask
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, NotHeld, lock
-from distlock_web.core import listing, registry
+from distlock_web.core import registry
 from distlock_web.core.request_id import bind, clear
 from distlock_web.flask import DistLock
+from distlock_web.web import held_locks
 
 
 @pytest.fixture
@@ -226,7 +227,7 @@ def test_a_store_that_fails_at_the_last_moment(app: Flask, held: Lease, monkeypa
     def away(*args: object) -> bool:
         raise BackendUnavailable("gone")
 
-    monkeypatch.setattr(listing, "revoke", away)
+    monkeypatch.setattr(held_locks, "revoke", away)
     result = run(app, "release", "order:42", "--yes")
     assert result.exit_code == 3
     assert "the lock may be held still. gone" in result.stderr

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from distlock_web import Lease, lock
-from distlock_web.core.listing import held, revoke
 from distlock_web.core.registry import registry
-from distlock_web.testing.tap import Tap
+from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.web.held_locks import held, revoke
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -23,10 +23,10 @@ def chosen(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-def tap(chosen: dict[str, Any], settings: Any) -> Tap:
+def injector(chosen: dict[str, Any], settings: Any) -> FaultInjector:
     """The default store of a Django project; what is sent to it is written down."""
     settings.DISTLOCK = {"default": chosen}
-    return Tap(registry().store("default"))
+    return FaultInjector(registry().store("default"))
 
 
 @pytest.fixture

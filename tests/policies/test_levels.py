@@ -20,7 +20,7 @@ from distlock_web import (
 )
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
-from distlock_web.testing.tap import Tap
+from distlock_web.testing.fault_injector import FaultInjector
 
 from .conftest import take_away
 
@@ -69,22 +69,22 @@ def test_a_store_that_is_away_at_every_level(settings: Any) -> None:
     settings.DISTLOCK_ON_BACKEND_ERROR = PROJECT
     settings.DISTLOCK = {"default": memory, "open": {**memory, "ON_BACKEND_ERROR": "open"}}
     for alias in ("default", "open"):
-        Tap(registry().store(alias)).cut()
+        FaultInjector(registry().store(alias)).cut()
     assert guarded()(7) == ("project", "BackendUnavailable", (7,))
     assert guarded(store="open")(7) == "done"
     with pytest.raises(BackendUnavailable):
         guarded(store="open", on_backend_error="raise")(7)
 
 
-def test_a_call_that_is_let_through_knows_it(tap: Tap) -> None:
+def test_a_call_that_is_let_through_knows_it(injector: FaultInjector) -> None:
     @distributed_lockable(key="order", on_backend_error="open")
     def look() -> tuple[bool, int | None]:
         lease = current_lease()
         assert lease is not None
-        return lease.guarded, lease.fence
+        return lease.acquired, lease.fence
 
     assert look()[0] is True
-    tap.cut()
+    injector.cut()
     assert look() == (False, None)
 
 

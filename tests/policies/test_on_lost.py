@@ -16,7 +16,7 @@ from flask import Flask
 
 from distlock_web import LeaseLost, current_lease, distributed_lockable
 from distlock_web.flask import DistLock
-from distlock_web.testing.tap import Tap
+from distlock_web.testing.fault_injector import FaultInjector
 
 from .conftest import take_away
 
@@ -90,7 +90,7 @@ urlpatterns = [
 
 
 @pytest.fixture(autouse=True)
-def site(settings: Any, tap: Tap) -> None:
+def site(settings: Any, injector: FaultInjector) -> None:
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
     told.clear()

@@ -19,7 +19,7 @@ import distlock_web.django.responses as for_django
 import distlock_web.flask.responses as for_flask
 from distlock_web import BackendUnavailable, Lease, LockBusy, distributed_lockable, lock
 from distlock_web.flask import DistLock
-from distlock_web.testing.tap import Tap
+from distlock_web.testing.fault_injector import FaultInjector
 
 Elsewhere = Callable[..., Lease]
 HTMX = {"HX-Request": "true"}
@@ -96,7 +96,7 @@ def get(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return get
 
 
-def test_every_factory_says_busy(tap: Tap, elsewhere: Elsewhere, get: Callable[..., Any]) -> None:
+def test_every_factory_says_busy(injector: FaultInjector, elsewhere: Elsewhere, get: Callable[..., Any]) -> None:
     elsewhere("order", expire=10)
     for name in ("", *(f"{factory}/" for factory in FACTORIES)):
         answer = get(name, **{"Accept": "text/html", "Req-Id": "seven"})
@@ -109,8 +109,8 @@ def test_every_factory_says_busy(tap: Tap, elsewhere: Elsewhere, get: Callable[.
         assert answer["Content-Type"].startswith("application/problem+json" if "problem" in name else "text/html")
 
 
-def test_every_factory_says_unavailable(tap: Tap, get: Callable[..., Any]) -> None:
-    tap.cut()
+def test_every_factory_says_unavailable(injector: FaultInjector, get: Callable[..., Any]) -> None:
+    injector.cut()
     for name in FACTORIES:
         answer = get(f"{name}/", Accept="application/json")
         assert answer.status_code == 503
@@ -118,14 +118,14 @@ def test_every_factory_says_unavailable(tap: Tap, get: Callable[..., Any]) -> No
         assert answer["Content-Type"].startswith("text/html" if name == "page" else "application/problem+json")
 
 
-def test_methods_find_their_request(tap: Tap, elsewhere: Elsewhere) -> None:
+def test_methods_find_their_request(injector: FaultInjector, elsewhere: Elsewhere) -> None:
     elsewhere("order")
     for answer in (Client().get("/method/"), Client().post("/method/")):
         assert answer.status_code == 409
         assert json.loads(answer.content)["code"] == "lock_busy"
 
 
-def test_htmx_is_told_by_an_event(tap: Tap, elsewhere: Elsewhere, get: Callable[..., Any]) -> None:
+def test_htmx_is_told_by_an_event(injector: FaultInjector, elsewhere: Elsewhere, get: Callable[..., Any]) -> None:
     elsewhere("order")
     for name in ("", "page/"):
         answer = get(name, **HTMX)
@@ -137,14 +137,16 @@ def test_htmx_is_told_by_an_event(tap: Tap, elsewhere: Elsewhere, get: Callable[
         assert detail["detail"]
 
 
-def test_htmx_is_told_that_the_store_is_away(tap: Tap, get: Callable[..., Any]) -> None:
-    tap.cut()
+def test_htmx_is_told_that_the_store_is_away(injector: FaultInjector, get: Callable[..., Any]) -> None:
+    injector.cut()
     [(event, detail)] = json.loads(get(**HTMX)["HX-Trigger"]).items()
     assert (event, detail["retryAfter"]) == ("distlock:unavailable", None)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_page_of_the_projects_own(tap: Tap, elsewhere: Elsewhere, get: Callable[..., Any], site: Any) -> None:
+def test_a_page_of_the_projects_own(
+    injector: FaultInjector, elsewhere: Elsewhere, get: Callable[..., Any], site: Any
+) -> None:
     call_command("migrate", verbosity=0)
     elsewhere("order")
     (site / "distlock_web").mkdir()
@@ -159,7 +161,7 @@ def test_a_page_of_the_projects_own(tap: Tap, elsewhere: Elsewhere, get: Callabl
     assert get(Accept="application/json")["Content-Type"] == "application/problem+json"
 
 
-def test_a_mistake_in_that_page_is_not_hidden(tap: Tap, elsewhere: Elsewhere, site: Any) -> None:
+def test_a_mistake_in_that_page_is_not_hidden(injector: FaultInjector, elsewhere: Elsewhere, site: Any) -> None:
     from django.template import TemplateDoesNotExist
 
     elsewhere("order")
@@ -169,7 +171,9 @@ def test_a_mistake_in_that_page_is_not_hidden(tap: Tap, elsewhere: Elsewhere, si
         Client().get("/sync/page/")
 
 
-async def test_in_the_loop_of_a_server(tap: Tap, elsewhere: Elsewhere, async_client: AsyncClient) -> None:
+async def test_in_the_loop_of_a_server(
+    injector: FaultInjector, elsewhere: Elsewhere, async_client: AsyncClient
+) -> None:
     import asyncio
 
     await asyncio.to_thread(elsewhere, "order")
@@ -229,7 +233,7 @@ def test_flask_says_busy(app: Flask, fget: Callable[..., Any]) -> None:
 
 
 def test_flask_says_unavailable(app: Flask, fget: Callable[..., Any]) -> None:
-    Tap(app.extensions["distlock"].registry.store("default")).cut()
+    FaultInjector(app.extensions["distlock"].registry.store("default")).cut()
     for name in ("", *(f"{factory}/" for factory in FACTORIES)):
         assert fget(name).status_code == 503
 

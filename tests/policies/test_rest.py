@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 
 from distlock_web import Lease, distributed_lockable
 from distlock_web.django import responses
-from distlock_web.testing.tap import Tap
+from distlock_web.testing.fault_injector import FaultInjector
 
 Elsewhere = Callable[..., Lease]
 
@@ -70,7 +70,7 @@ def site(settings: Any) -> None:
 
 
 @pytest.mark.parametrize("view", ["function", "class"])
-def test_busy(tap: Tap, elsewhere: Elsewhere, view: str) -> None:
+def test_busy(injector: FaultInjector, elsewhere: Elsewhere, view: str) -> None:
     elsewhere("order", expire=10)
     answer = Client().get(f"/{view}/")
     assert answer.status_code == 409
@@ -82,8 +82,8 @@ def test_busy(tap: Tap, elsewhere: Elsewhere, view: str) -> None:
 
 
 @pytest.mark.parametrize("view", ["function", "class"])
-def test_unavailable(tap: Tap, view: str, caplog: pytest.LogCaptureFixture) -> None:
-    tap.cut()
+def test_unavailable(injector: FaultInjector, view: str, caplog: pytest.LogCaptureFixture) -> None:
+    injector.cut()
     answer = Client().get(f"/{view}/")
     assert answer.status_code == 503
     assert answer.data["detail"].code == "lock_unavailable"  # type: ignore[attr-defined]
@@ -91,12 +91,12 @@ def test_unavailable(tap: Tap, view: str, caplog: pytest.LogCaptureFixture) -> N
     assert [record.levelname for record in caplog.records if record.name == "distlock_web"] == ["ERROR"]
 
 
-def test_a_policy_of_the_view_comes_first(tap: Tap, elsewhere: Elsewhere) -> None:
+def test_a_policy_of_the_view_comes_first(injector: FaultInjector, elsewhere: Elsewhere) -> None:
     elsewhere("order")
     assert Client().get("/own/")["Content-Type"] == "application/problem+json"
 
 
-def test_everything_else_is_rest_frameworks_business(tap: Tap) -> None:
+def test_everything_else_is_rest_frameworks_business(injector: FaultInjector) -> None:
     assert Client().get("/missing/").status_code == 404
     with pytest.raises(ValueError, match="the view's own"):
         Client().get("/broken/")

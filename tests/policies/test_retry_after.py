@@ -11,7 +11,7 @@ from django.test import Client
 from django.urls import path
 
 from distlock_web import Lease, LockBusy, distributed_lockable, lock
-from distlock_web.testing.tap import Tap
+from distlock_web.testing.fault_injector import FaultInjector
 
 Elsewhere = Callable[..., Lease]
 
@@ -35,19 +35,19 @@ def site(settings: Any) -> None:
     settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
 
 
-def test_at_once(tap: Tap, elsewhere: Elsewhere) -> None:
+def test_at_once(injector: FaultInjector, elsewhere: Elsewhere) -> None:
     holder = elsewhere("order", expire=30)
     said = int(Client().get("/at-once/")["Retry-After"])
     assert holder.remaining <= said <= 30
 
 
-def test_after_a_wait_what_is_left_then(tap: Tap, elsewhere: Elsewhere) -> None:
+def test_after_a_wait_what_is_left_then(injector: FaultInjector, elsewhere: Elsewhere) -> None:
     holder = elsewhere("order", expire=5)
     said = int(Client().get("/waiting/")["Retry-After"])
     assert holder.remaining <= said < 5
 
 
-def test_it_is_true(tap: Tap, elsewhere: Elsewhere) -> None:
+def test_it_is_true(injector: FaultInjector, elsewhere: Elsewhere) -> None:
     """Whoever comes back after so long gets it, if its holder is gone."""
     elsewhere("order", expire=0.5)
     with pytest.raises(LockBusy) as caught:

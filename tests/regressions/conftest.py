@@ -22,7 +22,7 @@ SOON = 15.0
 LONG = 60.0
 
 
-def stranger(key: str, expire: float = LONG, **options: Any) -> Lease:
+def unrelated(key: str, expire: float = LONG, **options: Any) -> Lease:
     """A lease that no later call of this thread re-enters."""
     return contextvars.Context().run(lock(key, expire=expire, **options).acquire)
 

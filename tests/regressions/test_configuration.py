@@ -11,10 +11,10 @@ import redis
 from django.core.cache import caches
 
 from distlock_web import ConfigurationError, configure, current_lease, distributed_lockable, lock
-from distlock_web.backends.redis import listener, wire
+from distlock_web.backends.redis.transport import listener, pool
 from distlock_web.core.registry import registry
 
-from .conftest import SOON, Beside, queued, stranger
+from .conftest import SOON, Beside, queued, unrelated
 
 
 def again(**changes: Any) -> None:
@@ -33,8 +33,8 @@ def test_a_waiter_is_still_woken_when_the_stores_are_configured_anew(
     changes: dict[str, Any],
 ) -> None:
     """Its listener was closed under it: it slept on until the holder's lease had ended."""
-    monkeypatch.setattr(listener, "LINGER", 0.1)  # of the store that nobody has any more
-    holder = stranger("a")
+    monkeypatch.setattr(listener, "IDLE_TIMEOUT", 0.1)  # of the store that nobody has any more
+    holder = unrelated("a")
     waiting = beside(lock("a", wait=2 * SOON).acquire)
     queued(client, "a")
     again(**changes)
@@ -79,9 +79,9 @@ def test_a_health_check_that_is_interrupted_costs_no_connection(
 ) -> None:
     """A worker's time limit in the middle of it leaked a place of the pool each time, until none was left."""
     configure({"default": {"LOCATION": redis_url, "OPTIONS": {"health_check_interval": 0.001, "max_connections": 1}}})
-    ask = wire.Link.ask
+    ask = pool.Connection.ask
 
-    def interrupted(self: wire.Link, packed: bytes, *args: Any) -> Any:
+    def interrupted(self: pool.Connection, packed: bytes, *args: Any) -> Any:
         if b"PING" in packed:
             raise KeyboardInterrupt
         return ask(self, packed, *args)
@@ -89,7 +89,7 @@ def test_a_health_check_that_is_interrupted_costs_no_connection(
     with lock("a"):
         pass
     with monkeypatch.context() as limit:
-        limit.setattr(wire.Link, "ask", interrupted)
+        limit.setattr(pool.Connection, "ask", interrupted)
         time.sleep(0.005)  # past the interval
         with pytest.raises(KeyboardInterrupt):
             lock("a").acquire()

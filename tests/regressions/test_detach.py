@@ -13,7 +13,7 @@ from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.testing.faults import eventually
 
-from .conftest import SOON, Beside, stranger
+from .conftest import SOON, Beside, unrelated
 
 
 def held() -> dict[str, str]:
@@ -48,7 +48,7 @@ def test_a_lock_in_transit_for_less_than_its_lease_does_not_keep_its_waiter_for_
     store: str, beside: Beside
 ) -> None:
     """Nobody told the waiter, which slept until the lease would have ended."""
-    holder = stranger("a")
+    holder = unrelated("a")
     port = registry().store("default").port(THREADS)
     waiting = beside(lock("a", wait=2 * SOON).acquire)
     eventually(lambda: drive(port.inspect())[0].waiters, "it waits")
@@ -65,7 +65,7 @@ def test_a_call_without_its_lock_has_nothing_to_hand_over() -> None:
     def call() -> None:
         lease = current_lease()
         assert lease is not None
-        assert not lease.guarded
+        assert not lease.acquired
         with pytest.raises(NotHeld):
             lease.detach()
 

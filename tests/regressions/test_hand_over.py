@@ -14,7 +14,7 @@ from distlock_web.core.runtime import THREADS, Process, drive, new_token, now
 from distlock_web.testing.faults import eventually
 from distlock_web.testing.servers import RedisServer
 
-from .conftest import LONG, SOON, Beside, queued, stranger
+from .conftest import LONG, SOON, Beside, queued, unrelated
 
 
 @pytest.mark.parametrize("refusal", ["NOREPLICAS", "READONLY"])
@@ -25,7 +25,7 @@ def test_a_release_that_the_server_refuses_lets_nobody_in(
     server = make_redis()
     configure({"default": {"LOCATION": server.url}})
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
-        first = stranger("a", expire=2)
+        first = unrelated("a", expire=2)
         waiting = beside(lock("a", expire=LONG, wait=LONG).acquire)
         queued(client, "a")
         if refusal == "NOREPLICAS":
@@ -46,17 +46,17 @@ def test_a_release_that_the_server_refuses_lets_nobody_in(
 def test_news_of_a_hand_over_that_is_older_than_the_stores_last_word_grants_nothing(client: redis.Redis) -> None:
     """A process that was stopped for longer than its lease read the news of it afterwards, and entered."""
     seconds, micros = client.time()
-    holder = stranger("a")
+    holder = unrelated("a")
     assert holder.fence is not None
     port = registry().store("default").port(THREADS)
     claim = Claim("disLock:a", new_token(), LONG)
-    answer = drive(port.take(claim, LONG))
+    answer = drive(port.acquire(claim, LONG))
     assert isinstance(answer, Busy)
     client.publish(f"distlock:wake:{Process.ident}", f"{claim.token} {holder.fence - 1} {seconds * 1_000_000 + micros}")
     try:
         assert isinstance(drive(port.wait(claim, answer, 1.0)), Busy)
     finally:
-        drive(port.withdraw(claim))
+        drive(port.cancel(claim))
     holder.raise_if_lost()
     holder.release()
 
@@ -64,7 +64,7 @@ def test_news_of_a_hand_over_that_is_older_than_the_stores_last_word_grants_noth
 @pytest.mark.usefixtures("redis_store")
 def test_a_waiter_whose_claim_was_evicted_gets_the_lease_that_it_asked_for(client: redis.Redis, beside: Beside) -> None:
     """The server gave it one second instead, and it believed in its own expire."""
-    holder = stranger("a")
+    holder = unrelated("a")
     waiting = beside(lock("a", expire=LONG, wait=LONG).acquire)
     queued(client, "a")
     client.delete("{disLock:a}:claims")
@@ -79,7 +79,7 @@ def test_a_waiter_whose_claim_was_evicted_gets_the_lease_that_it_asked_for(clien
 def test_the_dead_in_front_of_a_waiter_cost_it_about_one_lease_together(redis_url: str, client: redis.Redis) -> None:
     """Each killed waiter ahead cost a second more: a worker that died with many threads stopped a lock for long."""
     ghosts = Registry({"default": {"LOCATION": redis_url}})
-    stranger("a", expire=1)  # killed, too: never released
+    unrelated("a", expire=1)  # killed, too: never released
     dead = "0" * 16
     for _ in range(16):
         claim = Claim("disLock:a", dead + new_token()[16:], 1.0, "x")
@@ -91,14 +91,14 @@ def test_the_dead_in_front_of_a_waiter_cost_it_about_one_lease_together(redis_ur
 
 
 def test_a_kept_lock_cannot_be_prolonged_by_the_one_who_gave_it_back(store: str) -> None:
-    """A renewal, or a second copy of the first request, that came late made ``hold_for`` a whole lease."""
-    with lock("a", expire=LONG, hold_for=LONG / 2) as lease:
+    """A renewal, or a second copy of the first request, that came late made ``hold_at_least`` a whole lease."""
+    with lock("a", expire=LONG, hold_at_least=LONG / 2) as lease:
         claim = lease.holds[0].claim
     port = registry().store("default").port(THREADS)
     drive(port.extend([claim]))
-    assert not isinstance(drive(port.take(claim, 0)), Granted)
+    assert not isinstance(drive(port.acquire(claim, 0)), Granted)
     (line,) = drive(port.inspect())
-    assert line.state == "kept"
+    assert line.state == "cooldown"
     assert line.remaining <= LONG / 2
 
 
@@ -106,7 +106,7 @@ def test_a_lock_that_is_kept_for_less_than_its_lease_does_not_keep_its_waiter_fo
     store: str, beside: Beside
 ) -> None:
     """In memory nobody told the waiter, which slept until the lease would have ended."""
-    holder = stranger("a", hold_for=0.5)
+    holder = unrelated("a", hold_at_least=0.5)
     port = registry().store("default").port(THREADS)
     waiting = beside(lock("a", wait=2 * SOON).acquire)
     eventually(lambda: drive(port.inspect())[0].waiters, "it waits")
@@ -120,7 +120,7 @@ def test_a_strangers_fence_key_ends_no_other_lease(client: redis.Redis) -> None:
     client.set("{disLock:foreign}:fence", "x")
     with lock("a", expire=LONG) as lease:
         mine, foreign = lease.holds[0].claim, Claim("disLock:foreign", new_token(), LONG)
-        port = registry().store("default").renewing()
+        port = registry().store("default").renewal_port()
         losses = drive(port.extend([foreign, mine]))
     assert losses[0] is not None
     assert losses[1] is None

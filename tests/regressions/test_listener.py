@@ -11,14 +11,14 @@ import pytest
 import redis
 
 from distlock_web import LockBusy, lock
-from distlock_web.backends.redis import listener, subscription
-from distlock_web.backends.redis.options import Address
+from distlock_web.backends.redis.transport import listener, subscription
+from distlock_web.backends.redis.transport.address import Address
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import Process
 from distlock_web.testing.faults import Proxy, eventually
 from distlock_web.testing.servers import RedisServer
 
-from .conftest import SOON, Beside, queued, stranger
+from .conftest import SOON, Beside, queued, unrelated
 
 pytestmark = pytest.mark.usefixtures("redis_store")
 
@@ -36,14 +36,14 @@ def wait_in_a_task(key: str) -> None:
     asyncio.run(task())
 
 
-colours = pytest.mark.parametrize("wait", [wait_in_a_thread, wait_in_a_task])
+modes = pytest.mark.parametrize("wait", [wait_in_a_thread, wait_in_a_task])
 
 
-@colours
+@modes
 def test_a_strangers_message_on_the_channel_is_no_news(client: redis.Redis, beside: Beside, wait: Any) -> None:
     """It ended the listening thread, or the request that read it, and nobody was woken afterwards."""
     for _ in range(2):
-        holder = stranger("a")
+        holder = unrelated("a")
         waiting = beside(wait, "a")
         queued(client, "a")
         for nonsense in ("hello you", "", "a b c", "x 1", b"\xff\xfe"):
@@ -52,7 +52,7 @@ def test_a_strangers_message_on_the_channel_is_no_news(client: redis.Redis, besi
         waiting.result(SOON)
 
 
-@colours
+@modes
 def test_an_unexpected_error_while_connecting_is_a_connection_that_failed(
     client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch, wait: Any
 ) -> None:
@@ -66,7 +66,7 @@ def test_an_unexpected_error_while_connecting_is_a_connection_that_failed(
 
     monkeypatch.setattr(Address, "connect", sometimes)
     for _ in range(2):
-        holder = stranger("a")
+        holder = unrelated("a")
         waiting = beside(wait, "a")
         queued(client, "a")
         holder.release()
@@ -74,12 +74,12 @@ def test_an_unexpected_error_while_connecting_is_a_connection_that_failed(
     assert failures == []
 
 
-@colours
+@modes
 def test_a_thread_that_cannot_be_started_is_started_by_the_next_waiter(
     client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch, wait: Any
 ) -> None:
     """After one "can't start new thread" every later waiter slept as long as the holder's lease."""
-    holder = stranger("a")
+    holder = unrelated("a")
     with monkeypatch.context() as broken:
         no_listener_thread(broken)
         with pytest.raises((RuntimeError, LockBusy)):
@@ -106,19 +106,19 @@ def test_a_silent_connection_is_noticed_though_every_wait_is_short(
 ) -> None:
     """A firewall dropped it, and nobody waited long enough to ask the server whether it was still there."""
     for module in (listener, subscription):
-        monkeypatch.setattr(module, "SILENCE", 0.5)
+        monkeypatch.setattr(module, "PING_AFTER", 0.5)
     with Proxy(redis_server.port) as proxy:
         ear = registry().store("default").backend._listener  # type: ignore[attr-defined]
         kwargs = {**ear._address.kwargs, "port": proxy.port, "socket_timeout": SOON}
         ear._address = dataclasses.replace(ear._address, kwargs=kwargs)
-        holder = stranger("a")
+        holder = unrelated("a")
 
         def said(word: bytes) -> int:
             return sum(word in data for data in proxy.asked)
 
         def after_a_short_wait(word: bytes, times: int) -> bool:
             with pytest.raises(LockBusy):
-                stranger("a", wait=0.1)
+                unrelated("a", wait=0.1)
             return said(word) >= times
 
         eventually(lambda: after_a_short_wait(b"SUBSCRIBE", 1), "it listens", SOON)
@@ -143,9 +143,9 @@ def test_a_thread_that_comes_while_the_last_task_leaves_is_woken(
         gone.wait(SOON)
 
     for module in (listener, subscription):
-        monkeypatch.setattr(module, "SILENCE", 0.2)
+        monkeypatch.setattr(module, "PING_AFTER", 0.2)
     monkeypatch.setattr(listener.Listener, "_read_for_tasks", leave_slowly)
-    first, second = stranger("a"), stranger("b")
+    first, second = unrelated("a"), unrelated("b")
     task = beside(wait_in_a_task, "a")
     queued(client, "a")
     first.release()

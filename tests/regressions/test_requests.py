@@ -13,8 +13,8 @@ from django.urls import path
 from flask import Flask
 
 from distlock_web import Lease, current_lease, lock
-from distlock_web.core import block
 from distlock_web.flask import DistLock
+from distlock_web.locks import scope
 from distlock_web.testing.faults import eventually
 
 from .conftest import LONG, SOON
@@ -76,7 +76,7 @@ def make_app() -> Flask:
     DistLock(app)
     app.add_url_rule("/once/", view_func=once, endpoint="once")
     app.add_url_rule("/aonce/", view_func=aonce, endpoint="aonce")
-    app.add_url_rule("/kept/", view_func=once_and_keep, endpoint="kept")
+    app.add_url_rule("/kept/", view_func=once_and_keep, endpoint="cooldown")
     app.add_url_rule("/caught/", view_func=once_and_catch, endpoint="caught")
     return app
 
@@ -128,7 +128,7 @@ def test_a_request_inside_of_a_lock_leaves_its_caller_inside(get: Callable[[str]
     with lock("around") as lease:
         assert get("/once/") == DID
         assert current_lease() is lease
-    assert block.live_blocks() == ()
+    assert scope.active_scopes() == ()
 
 
 async def test_an_async_request_inside_of_a_lock_leaves_its_caller_inside(settings: Any) -> None:
@@ -138,4 +138,4 @@ async def test_an_async_request_inside_of_a_lock_leaves_its_caller_inside(settin
     async with lock("around") as lease:
         assert (await AsyncClient().get("/aonce/")).content.decode() == DID
         assert current_lease() is lease
-    assert block.live_blocks() == ()
+    assert scope.active_scopes() == ()

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, configure, lock
-from distlock_web.core import watchdog
 from distlock_web.core.backend import Claim, Loss
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.locks import watchdog
+from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.faults import eventually
 from distlock_web.testing.servers import RedisServer
-from distlock_web.testing.tap import Tap
 
-from .conftest import SOON, Beside, stranger
+from .conftest import SOON, Beside, unrelated
 
 
 class LateOnce:
@@ -45,15 +45,15 @@ class LateOnce:
 def test_a_renewal_counts_for_what_was_asked_and_not_for_what_is_wanted_since(monkeypatch: pytest.MonkeyPatch) -> None:
     """A nested block asked for a longer lease in vain; the answer to the shorter renewal was taken for its own."""
     store = registry().store("default")
-    late = LateOnce(store.renewing())
-    tap = Tap(store)
-    monkeypatch.setattr(store, "renewing", lambda: late)
+    late = LateOnce(store.renewal_port())
+    injector = FaultInjector(store)
+    monkeypatch.setattr(store, "renewal_port", lambda: late)
     with lock("a", expire=1.5, renew=True, on_lost="warn") as lease:
         assert late.asked.wait(SOON)
-        tap.cut()
+        injector.cut()
         with pytest.raises(BackendUnavailable):
             lock("a", expire=60).acquire()
-        tap.mend()
+        injector.mend()
         late.answer.set()
         assert lease.lost.wait(SOON), "it believes in a lease that the store never gave"
 
@@ -84,7 +84,7 @@ def test_a_store_that_hangs_costs_no_lease_of_another_store(make_redis: Callable
             "hanging": {"LOCATION": hanging.url, "OPTIONS": {"socket_timeout": 4}},
         }
     )
-    other = stranger("a", store="hanging", expire=6, renew=True, on_lost="warn")
+    other = unrelated("a", store="hanging", expire=6, renew=True, on_lost="warn")
     with lock("a", expire=2, renew=True, on_lost="warn") as lease:
         hanging.pause()
         try:
@@ -105,7 +105,7 @@ def test_a_callback_that_takes_long_stops_no_renewal() -> None:
         told.set()
         go_on.wait(SOON)
 
-    lost = stranger("a", expire=0.2, on_lost=slow)
+    lost = unrelated("a", expire=0.2, on_lost=slow)
     try:
         with lock("b", expire=1.5, renew=True, on_lost="warn") as lease:
             assert told.wait(SOON)
@@ -136,7 +136,7 @@ def inside_both(entered: Future[Lease], expire: float) -> str:
 
 def test_a_lock_that_is_held_already_is_kept_while_another_is_waited_for(store: str, beside: Beside) -> None:
     """It ended meanwhile, and the block over the two began without it."""
-    other, entered, expire = stranger("b"), Future[Lease](), 1.0
+    other, entered, expire = unrelated("b"), Future[Lease](), 1.0
     waiting = beside(inside_both, entered, expire)
     entered.result(SOON)
     end = now() + 1.5 * expire
@@ -147,7 +147,7 @@ def test_a_lock_that_is_held_already_is_kept_while_another_is_waited_for(store: 
 
 def test_a_lock_that_is_taken_away_while_another_is_waited_for_is_not_entered(store: str, beside: Beside) -> None:
     """The block over the two began with a lock that somebody else could have by then."""
-    other, entered = stranger("b"), Future[Lease]()
+    other, entered = unrelated("b"), Future[Lease]()
     waiting = beside(inside_both, entered, 1.0)
     lease = entered.result(SOON)
     port = registry().store("default").port(THREADS)

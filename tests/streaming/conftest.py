@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from distlock_web.core.backend import HeldLock
-from distlock_web.core.listing import held
+from distlock_web.core.backend import LockInfo
 from distlock_web.core.registry import registry
 from distlock_web.testing.faults import eventually
 from distlock_web.testing.servers import RedisServer, free_port
+from distlock_web.web.held_locks import held
 
 ROOT = Path(__file__).parents[2]
 DJANGO, FLASK = "tests.streaming.django_site", "tests.streaming.flask_site"
@@ -167,7 +167,7 @@ def seen(redis_url: str) -> Iterator[Callable[[], list[str]]]:
         yield lambda: client.lrange("seen", 0, -1)
 
 
-def the_lock() -> HeldLock | None:
+def the_lock() -> LockInfo | None:
     """The lock as the store has it now."""
     rows = held(registry()).rows
     return rows[0].lock if rows else None

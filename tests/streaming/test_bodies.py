@@ -19,10 +19,10 @@ from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
 
 from distlock_web import LeaseLost, current_lease, current_request_id, distributed_lockable, lock
-from distlock_web.core.listing import revoke
 from distlock_web.core.registry import registry
+from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.faults import eventually
-from distlock_web.testing.tap import Tap
+from distlock_web.web.held_locks import revoke
 
 from .conftest import is_free, the_lock
 
@@ -31,13 +31,13 @@ Open = Callable[..., StreamingHttpResponse]
 
 
 @pytest.fixture(params=["memory", "redis"])
-def tap(request: pytest.FixtureRequest, settings: Any) -> Tap:
+def injector(request: pytest.FixtureRequest, settings: Any) -> FaultInjector:
     """The default store, empty; what is sent to it is written down."""
     chosen = {"BACKEND": request.param}
     if request.param == "redis":
         chosen["LOCATION"] = request.getfixturevalue("redis_url")
     settings.DISTLOCK = {"default": chosen}
-    return Tap(registry().store("default"))
+    return FaultInjector(registry().store("default"))
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ async def astreaming(body: Any, **options: Any) -> StreamingHttpResponse:
     return response
 
 
-def test_the_last_byte_ends_it(tap: Tap) -> None:
+def test_the_last_byte_ends_it(injector: FaultInjector) -> None:
     body = Body()
     response = streaming(body.chunks())
     chunks = iter(response)
@@ -113,10 +113,10 @@ def test_the_last_byte_ends_it(tap: Tap) -> None:
     assert next(chunks, None) is None  # as an iterator has to be, for ever
     response.close()
     assert body.depths == [2, 2, 2, 1]
-    assert tap.calls.count("release") == 1
+    assert injector.calls.count("release") == 1
 
 
-async def test_the_last_byte_ends_it_async(tap: Tap) -> None:
+async def test_the_last_byte_ends_it_async(injector: FaultInjector) -> None:
     body = Body()
     response = await astreaming(body.achunks())
     chunks = aiter(response)
@@ -126,10 +126,10 @@ async def test_the_last_byte_ends_it_async(tap: Tap) -> None:
     assert is_free()
     response.close()
     assert body.depths == [2, 2, 2, 1]
-    assert tap.calls.count("release") == 1
+    assert injector.calls.count("release") == 1
 
 
-def test_an_error_in_the_body_ends_it(tap: Tap) -> None:
+def test_an_error_in_the_body_ends_it(injector: FaultInjector) -> None:
     body = Body(ValueError("the body's own"))
     response = streaming(body.chunks())
     with pytest.raises(ValueError, match="the body's own"):
@@ -137,10 +137,10 @@ def test_an_error_in_the_body_ends_it(tap: Tap) -> None:
     assert is_free()
     response.close()
     assert body.depths[-1] == 1
-    assert tap.calls.count("release") == 1
+    assert injector.calls.count("release") == 1
 
 
-async def test_an_error_in_the_body_ends_it_async(tap: Tap) -> None:
+async def test_an_error_in_the_body_ends_it_async(injector: FaultInjector) -> None:
     body = Body(ValueError("the body's own"))
     response = await astreaming(body.achunks())
     with pytest.raises(ValueError, match="the body's own"):
@@ -148,10 +148,10 @@ async def test_an_error_in_the_body_ends_it_async(tap: Tap) -> None:
     assert is_free()
     response.close()
     assert body.depths[-1] == 1
-    assert tap.calls.count("release") == 1
+    assert injector.calls.count("release") == 1
 
 
-def test_a_response_that_is_closed_ends_it(tap: Tap) -> None:
+def test_a_response_that_is_closed_ends_it(injector: FaultInjector) -> None:
     body = Body()
     response = streaming(body.chunks())
     next(iter(response))
@@ -159,10 +159,10 @@ def test_a_response_that_is_closed_ends_it(tap: Tap) -> None:
     assert is_free()
     assert body.depths == [2, 1]
     # Counted from the close: one round trip.
-    assert [call for call in tap.calls if call in ("take", "release")] == ["take", "release"]
+    assert [call for call in injector.calls if call in ("acquire", "release")] == ["acquire", "release"]
 
 
-async def test_a_response_that_is_closed_ends_it_async(tap: Tap) -> None:
+async def test_a_response_that_is_closed_ends_it_async(injector: FaultInjector) -> None:
     """Django closes a response in a thread, whose loop has to close an asynchronous body."""
     body = Body()
     response = await astreaming(body.achunks())
@@ -172,28 +172,28 @@ async def test_a_response_that_is_closed_ends_it_async(tap: Tap) -> None:
     await sync_to_async(response.close)()
     assert is_free()
     assert body.depths == [2, 1]
-    assert tap.calls.count("release") == 1
+    assert injector.calls.count("release") == 1
 
 
-async def test_a_response_that_is_closed_in_its_loop_ends_it(tap: Tap) -> None:
+async def test_a_response_that_is_closed_in_its_loop_ends_it(injector: FaultInjector) -> None:
     body = Body()
     response = await astreaming(body.achunks())
     await anext(aiter(response))
     response.close()
     await until(is_free)
     assert body.depths == [2, 1]
-    assert tap.calls.count("release") == 1
+    assert injector.calls.count("release") == 1
 
 
 @pytest.mark.parametrize("body", [[], [b"x"], iter([b"x"])])
-def test_a_response_that_nobody_reads_ends_with_its_close(tap: Tap, body: Any) -> None:
+def test_a_response_that_nobody_reads_ends_with_its_close(injector: FaultInjector, body: Any) -> None:
     response = streaming(body)
     assert not is_free()
     response.close()
     assert is_free()
 
 
-async def test_a_task_that_is_cancelled_in_the_body_ends_it(tap: Tap) -> None:
+async def test_a_task_that_is_cancelled_in_the_body_ends_it(injector: FaultInjector) -> None:
     ended = []
 
     async def endless() -> AsyncIterator[bytes]:
@@ -218,29 +218,29 @@ async def test_a_task_that_is_cancelled_in_the_body_ends_it(tap: Tap) -> None:
         await task
     assert is_free()
     assert ended == [True]
-    assert tap.calls.count("release") == 1
+    assert injector.calls.count("release") == 1
 
 
-def test_a_response_that_is_dropped_ends_it(tap: Tap) -> None:
+def test_a_response_that_is_dropped_ends_it(injector: FaultInjector) -> None:
     """A middleware that answers something else in its place closes nothing. The lease would live for a minute."""
     response = streaming(Body().chunks())
     assert not is_free()
     del response
     gc.collect()
     eventually(is_free, "the lock is free", 10)
-    assert tap.calls.count("release") == 1
+    assert injector.calls.count("release") == 1
 
 
-async def test_a_response_that_is_dropped_ends_it_async(tap: Tap) -> None:
+async def test_a_response_that_is_dropped_ends_it_async(injector: FaultInjector) -> None:
     response = await astreaming(Body().achunks())
     assert not is_free()
     del response
     gc.collect()
     await until(is_free)
-    assert tap.calls.count("release") == 1
+    assert injector.calls.count("release") == 1
 
 
-def test_a_body_that_goes_on_in_another_response_keeps_it(tap: Tap) -> None:
+def test_a_body_that_goes_on_in_another_response_keeps_it(injector: FaultInjector) -> None:
     body = Body()
     first = streaming(body.chunks())
     second = StreamingHttpResponse(first._iterator)  # type: ignore[attr-defined]
@@ -265,12 +265,12 @@ def registry_has_looked() -> None:
 
 
 def names() -> list[str]:
-    from distlock_web.core.listing import held
+    from distlock_web.web.held_locks import held
 
     return [row.lock.name for row in held(registry()).rows]
 
 
-def test_a_lease_that_is_nearly_over_at_the_return_is_renewed_at_once(tap: Tap) -> None:
+def test_a_lease_that_is_nearly_over_at_the_return_is_renewed_at_once(injector: FaultInjector) -> None:
     def late(request: HttpRequest) -> HttpResponse:
         threading.Event().wait(0.9)
         return StreamingHttpResponse(iter([b"x"]))
@@ -285,17 +285,17 @@ def test_a_lease_that_is_nearly_over_at_the_return_is_renewed_at_once(tap: Tap) 
     assert list(response) == [b"x"]
 
 
-def test_a_view_inside_a_view_keeps_it_too(tap: Tap) -> None:
+def test_a_view_inside_a_view_keeps_it_too(injector: FaultInjector) -> None:
     body = Body()
     inner = distributed_lockable(key="export", expire=60)(lambda: StreamingHttpResponse(body.chunks()))
     outer = distributed_lockable(key="export", expire=60)(inner)
     assert list(outer()) == [b"x"] * 3
     assert body.depths == [3, 3, 3, 2]
     assert is_free()
-    assert tap.calls.count("release") == 1
+    assert injector.calls.count("release") == 1
 
 
-def test_a_body_keeps_the_context_of_others(tap: Tap) -> None:
+def test_a_body_keeps_the_context_of_others(injector: FaultInjector) -> None:
     """A token of somebody's variable is good in one context only, and a body may have begun before the return."""
     variable = ContextVar("variable", default="outside")
 
@@ -313,23 +313,23 @@ def test_a_body_keeps_the_context_of_others(tap: Tap) -> None:
     assert list(distributed_lockable(key="export")(view)()) == [b"outside"]
 
 
-def test_until_return_ends_it_with_the_view(tap: Tap) -> None:
+def test_until_return_ends_it_with_the_view(injector: FaultInjector) -> None:
     response = streaming(Body().chunks(), until="return")
     assert is_free()
     response.close()
 
 
-def test_a_view_that_was_let_through_streams(tap: Tap) -> None:
+def test_a_view_that_was_let_through_streams(injector: FaultInjector) -> None:
     def chunks() -> Iterator[str]:
         lease = current_lease()
-        yield str(lease is not None and lease.guarded)
+        yield str(lease is not None and lease.acquired)
 
-    tap.cut()
+    injector.cut()
     response = streaming(chunks(), on_backend_error="open")
-    tap.mend()
+    injector.mend()
     assert list(response) == [b"False"]
     response.close()
-    assert "release" not in tap.calls
+    assert "release" not in injector.calls
 
 
 # Lost in the middle ---------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def take_away() -> None:
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])
-def test_a_loss_breaks_the_body(tap: Tap, how: str) -> None:
+def test_a_loss_breaks_the_body(injector: FaultInjector, how: str) -> None:
     options = {"expire": 0.3} if how == "revoked" else {"expire": 0.3, "renew_for": 0.1}
     chunks = iter(streaming(itertools.repeat(b"x"), **options))
     next(chunks)
@@ -353,11 +353,11 @@ def test_a_loss_breaks_the_body(tap: Tap, how: str) -> None:
             eventually(lambda: next(chunks) and False, "the loss is known")
         second.raise_if_lost()
         assert not is_free()
-    assert tap.calls.count("release") == 1  # the second holder's
+    assert injector.calls.count("release") == 1  # the second holder's
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])
-async def test_a_loss_breaks_the_body_async(tap: Tap, how: str) -> None:
+async def test_a_loss_breaks_the_body_async(injector: FaultInjector, how: str) -> None:
     ended = []
 
     async def endless() -> AsyncIterator[bytes]:
@@ -382,7 +382,7 @@ async def test_a_loss_breaks_the_body_async(tap: Tap, how: str) -> None:
     await until(is_free)
 
 
-def test_a_loss_after_the_last_chunk_is_no_clean_end(tap: Tap) -> None:
+def test_a_loss_after_the_last_chunk_is_no_clean_end(injector: FaultInjector) -> None:
     chunks = iter(streaming(iter([b"x"])))
     next(chunks)
     take_away()
@@ -391,7 +391,7 @@ def test_a_loss_after_the_last_chunk_is_no_clean_end(tap: Tap) -> None:
 
 
 @pytest.mark.parametrize("policy", ["warn", "callable"])
-def test_a_loss_as_on_lost_says(tap: Tap, caplog: pytest.LogCaptureFixture, policy: str) -> None:
+def test_a_loss_as_on_lost_says(injector: FaultInjector, caplog: pytest.LogCaptureFixture, policy: str) -> None:
     told: list[Any] = []
     chunks = iter(streaming(iter([b"x"] * 3), expire=0.3, on_lost="warn" if policy == "warn" else told.append))
     next(chunks)
@@ -403,7 +403,7 @@ def test_a_loss_as_on_lost_says(tap: Tap, caplog: pytest.LogCaptureFixture, poli
     assert [lease.state for lease in told] == ([] if policy == "warn" else ["lost"])
 
 
-async def test_a_loss_cancels_the_task_that_sends(tap: Tap) -> None:
+async def test_a_loss_cancels_the_task_that_sends(injector: FaultInjector) -> None:
     async def endless() -> AsyncIterator[bytes]:
         yield b"x"
         await asyncio.Event().wait()
@@ -416,7 +416,9 @@ async def test_a_loss_cancels_the_task_that_sends(tap: Tap) -> None:
         await asyncio.wait_for(asyncio.create_task(serve()), 30)
 
 
-def test_nobody_is_told_when_a_closed_response_had_lost_it(tap: Tap, caplog: pytest.LogCaptureFixture) -> None:
+def test_nobody_is_told_when_a_closed_response_had_lost_it(
+    injector: FaultInjector, caplog: pytest.LogCaptureFixture
+) -> None:
     response = streaming(Body().chunks())
     next(iter(response))
     take_away()
@@ -467,21 +469,21 @@ def site(settings: Any) -> None:
 
 
 @pytest.mark.usefixtures("site")
-def test_not_modified_drops_the_body(tap: Tap, client: Client) -> None:
+def test_not_modified_drops_the_body(injector: FaultInjector, client: Client) -> None:
     answer = client.get("/conditional/", headers={"If-Modified-Since": "Tue, 02 Jan 2024 00:00:00 GMT"})
     assert answer.status_code == 304
     eventually(is_free, "the lock is free", 10)
 
 
 @pytest.mark.usefixtures("site")
-def test_the_body_is_the_requests_own(tap: Tap, client: Client) -> None:
+def test_the_body_is_the_requests_own(injector: FaultInjector, client: Client) -> None:
     answer = client.get("/told/", headers={"Req-Id": "seven"})
     assert b"".join(answer) == b"seven"
     assert is_free()
 
 
 @pytest.mark.usefixtures("site")
-async def test_the_body_is_the_requests_own_async(tap: Tap, async_client: AsyncClient) -> None:
+async def test_the_body_is_the_requests_own_async(injector: FaultInjector, async_client: AsyncClient) -> None:
     answer = await async_client.get("/atold/", headers={"Req-Id": "seven"})
     assert [chunk async for chunk in answer] == [b"seven"]
     assert is_free()

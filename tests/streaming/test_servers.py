@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from distlock_web import lock
-from distlock_web.core.listing import revoke
 from distlock_web.core.registry import registry
 from distlock_web.testing.faults import eventually
+from distlock_web.web.held_locks import revoke
 
 from .conftest import Client, Server, is_free, the_lock
 

@@ -10,10 +10,10 @@ import redis
 from ...core.backend import Capabilities
 from ...core.config import StoreConfig
 from ...core.runtime import TASKS, THREADS
-from .listener import Listener
-from .options import address
 from .port import RedisPort
-from .wire import LoopWire, Wire
+from .transport.address import address
+from .transport.listener import Listener
+from .transport.pool import ConnectionPool, LoopConnection
 
 
 class RedisBackend:
@@ -29,39 +29,39 @@ class RedisBackend:
     def _start(self) -> None:
         self._lock = threading.Lock()
         self._listener = Listener(self._address)
-        self._wire = Wire(self._address)
-        self._renewal_wire = Wire(self._address)
-        self._loops: dict[asyncio.AbstractEventLoop, tuple[LoopWire, RedisPort]] = {}
-        self._blocking = RedisPort(self._wire, self._listener, THREADS, self._index)
-        self._renewing = RedisPort(self._renewal_wire, self._listener, THREADS, self._index)
+        self._pool = ConnectionPool(self._address)
+        self._renewal_pool = ConnectionPool(self._address)
+        self._loops: dict[asyncio.AbstractEventLoop, tuple[LoopConnection, RedisPort]] = {}
+        self._sync_port = RedisPort(self._pool, self._listener, THREADS, self._index)
+        self._renewal_port = RedisPort(self._renewal_pool, self._listener, THREADS, self._index)
 
-    def blocking(self) -> RedisPort:
-        return self._blocking
+    def sync_port(self) -> RedisPort:
+        return self._sync_port
 
-    def renewing(self) -> RedisPort:
-        return self._renewing
+    def renewal_port(self) -> RedisPort:
+        return self._renewal_port
 
-    def concurrent(self) -> RedisPort:
+    def async_port(self) -> RedisPort:
         loop = asyncio.get_running_loop()
         found = self._loops.get(loop)
         if found is None:
             with self._lock:
                 for closed in [other for other in self._loops if other.is_closed()]:
                     del self._loops[closed]
-                way = LoopWire(self._address)
+                way = LoopConnection(self._address)
                 found = self._loops[loop] = way, RedisPort(way, self._listener, TASKS, self._index)
         return found[1]
 
     def close(self) -> None:
         self._listener.close()
-        self._wire.close()
-        self._renewal_wire.close()
+        self._pool.close()
+        self._renewal_pool.close()
         with self._lock:
             loops, self._loops = self._loops, {}
         for loop, (way, _) in loops.items():
             if not loop.is_closed():
                 loop.call_soon_threadsafe(way.close)
 
-    def forget(self) -> None:
+    def after_fork(self) -> None:
         # The sockets are the parent's, too: redis-py closes a child's copy without saying good-bye to the server.
         self._start()

@@ -5,29 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from ...core.backend import Busy, Claim, Granted, HeldLock, Loss
+from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, drift
 from ...core.errors import BackendUnavailable
-from ...core.hold import drift
 from ...core.runtime import Runtime, now
-from .listener import Listener, Waiter
 from .scripts import (
+    ACQUIRE,
     ATTACH,
+    CANCEL,
     DETACH,
     EXTEND,
     INSPECT,
     NAMES,
     RELEASE,
     REVOKE,
-    TAKE,
-    WITHDRAW,
-    Keys,
+    PackedKeys,
     Script,
     extend_keys,
     keys_of,
     lock_keys,
 )
-from .subscription import Grant
-from .wire import Reply
+from .transport.listener import Listener, Waiter
+from .transport.pool import Reply
+from .transport.subscription import Grant
 
 _LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
 
@@ -35,29 +34,29 @@ _LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoke
 LATE = 0.002
 
 
-class Way(Protocol):
-    """How scripts reach the server: ``wire.Wire`` or ``wire.LoopWire``."""
+class ScriptRunner(Protocol):
+    """How scripts reach the server: ``wire.ConnectionPool`` or ``wire.LoopConnection``."""
 
     async def run(
-        self, script: Script, keys: Keys, args: tuple[str | int, ...] = (), patience: float | None = None
+        self, script: Script, keys: PackedKeys, args: tuple[str | int, ...] = (), timeout: float | None = None
     ) -> Reply: ...
 
 
 class RedisPort:
-    def __init__(self, way: Way, listener: Listener, runtime: Runtime, index: str) -> None:
+    def __init__(self, way: ScriptRunner, listener: Listener, runtime: Runtime, index: str) -> None:
         self.runtime = runtime
         self._way = way
         self._listener = listener
         self._index = index
 
-    async def take(self, claim: Claim, wait: float | None) -> Granted | Busy:
+    async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         if wait == 0:
-            return await self._take(claim, queue=False)
+            return await self._acquire(claim, queue=False)
         listener = self._listener
         listener.expect(claim.token)
         if listener.ready:
-            return await self._take(claim, queue=True)
-        answer = await self._take(claim, queue=False)
+            return await self._acquire(claim, queue=True)
+        answer = await self._acquire(claim, queue=False)
         if isinstance(answer, Granted):
             return answer
         # The subscription comes before the place in the queue: nobody may be woken who does not hear.
@@ -68,11 +67,11 @@ class RedisPort:
             # passed over and keeps its place: it sleeps as long as the lease, or until the listener is back.
             pass
         listener.expect(claim.token)
-        return await self._take(claim, queue=True)
+        return await self._acquire(claim, queue=True)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         waiter = self._listener.join(claim.token, self.runtime)
-        pause = busy.pause + LATE
+        pause = busy.recheck_after + LATE
         begun = now()
         woken = await self._listener.sleep(waiter, pause if seconds is None else min(pause, seconds))
         granted, waiter.granted = waiter.granted, None
@@ -84,20 +83,20 @@ class RedisPort:
         if not woken and (waited := now() - begun) < pause:
             # The caller's time is over, the store's is not: there is nothing new to hear, but less is left.
             return busy._replace(remaining=max(0.001, busy.remaining - waited))
-        return await self._take(claim, queue=True, place=busy.place)
+        return await self._acquire(claim, queue=True, place=busy.position)
 
-    async def withdraw(self, claim: Claim) -> None:
+    async def cancel(self, claim: Claim) -> None:
         self._listener.remove(claim.token)
-        await self._way.run(WITHDRAW, self._keys(claim.name), (claim.token,))
+        await self._way.run(CANCEL, self._keys(claim.name), (claim.token,))
 
-    async def extend(self, claims: Sequence[Claim], patience: float | None = None) -> list[Loss | None]:
+    async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
         args = tuple([value for claim in claims for value in (claim.token, _ms(claim.expire))])
         keys = extend_keys([claim.name for claim in claims], self._index)
-        answers = await self._way.run(EXTEND, keys, args, patience)
+        answers = await self._way.run(EXTEND, keys, args, timeout)
         return [_LOSSES[answer] for answer in answers]
 
-    async def release(self, claim: Claim, keep: float = 0.0) -> Loss | None:
-        return _LOSSES[await self._way.run(RELEASE, self._keys(claim.name), (claim.token, _ms(keep)))]
+    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
+        return _LOSSES[await self._way.run(RELEASE, self._keys(claim.name), (claim.token, _ms(cooldown)))]
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         return _LOSSES[await self._way.run(DETACH, self._keys(claim.name), (claim.token, transit, _ms(seconds)))]
@@ -108,9 +107,9 @@ class RedisPort:
         fence = await self._way.run(ATTACH, self._keys(claim.name), args)
         return Granted(fence, since) if fence else None
 
-    async def inspect(self) -> list[HeldLock]:
+    async def inspect(self) -> list[LockInfo]:
         names = await self._way.run(NAMES, keys_of(self._index))
-        held: list[HeldLock] = []
+        held: list[LockInfo] = []
         for first in range(0, len(names), 500):
             some = [name.decode() for name in names[first : first + 500]]
             lines = await self._way.run(
@@ -122,20 +121,20 @@ class RedisPort:
     async def revoke(self, name: str, fence: int) -> bool:
         return bool(await self._way.run(REVOKE, self._keys(name), (fence,)))
 
-    async def _take(self, claim: Claim, *, queue: bool, place: int = 0) -> Granted | Busy:
+    async def _acquire(self, claim: Claim, *, queue: bool, place: int = 0) -> Granted | Busy:
         since = now()
         args = (claim.token, _ms(claim.expire), int(queue), claim.holder, place or "")
-        answer = await self._way.run(TAKE, self._keys(claim.name), args)
+        answer = await self._way.run(ACQUIRE, self._keys(claim.name), args)
         if answer[0]:
             self._listener.remove(claim.token)
             return Granted(answer[1], since)
-        _, pause, remaining, place, told = answer
+        _, pause, remaining, place, server_time_us = answer
         if queue:
             waiter = self._listener.join(claim.token, self.runtime)
-            waiter.asked, waiter.told = since, told
+            waiter.sent_at, waiter.server_time_us = since, server_time_us
         return Busy(pause / 1000, remaining / 1000, place)
 
-    def _keys(self, name: str) -> Keys:
+    def _keys(self, name: str) -> PackedKeys:
         return lock_keys(name, self._index)
 
 
@@ -146,17 +145,17 @@ def _since(waiter: Waiter, granted: Grant) -> float | None:
     on its one between the two; ours may have run 1 % slower meanwhile. None: the news is older than the last answer,
     which said that the lock is somebody else's.
     """
-    passed = (granted.at - waiter.told) / 1_000_000
-    return min(now(), waiter.asked + passed * 0.99) if passed >= 0 else None
+    passed = (granted.at - waiter.server_time_us) / 1_000_000
+    return min(now(), waiter.sent_at + passed * 0.99) if passed >= 0 else None
 
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _held(name: str, line: list[object]) -> HeldLock:
+def _held(name: str, line: list[object]) -> LockInfo:
     fence, state, holder, since, remaining, waiters = cast("tuple[bytes, bytes, bytes, bytes, int, int]", tuple(line))
-    return HeldLock(
+    return LockInfo(
         name,
         int(fence),
         holder.decode("utf-8", "replace"),

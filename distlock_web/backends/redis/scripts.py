@@ -33,26 +33,26 @@ class Script:
         self._by_sha = bulk(b"EVALSHA") + bulk(sha)
         self._by_source = bulk(b"EVAL") + bulk(source)
 
-    def call(self, keys: Keys, args: tuple[str | int, ...], *, by_source: bool = False) -> bytes:
+    def call(self, keys: PackedKeys, args: tuple[str | int, ...], *, by_source: bool = False) -> bytes:
         """The whole call. Arguments are ASCII (tokens, numbers, JSON): their lengths are those of their text."""
         body = self._by_source if by_source else self._by_sha
         packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in map(str, args)]).encode("ascii")
         return b"*%d\r\n%b%b%b" % (3 + keys.number + len(args), body, keys.packed, packed)
 
 
-class Keys(NamedTuple):
+class PackedKeys(NamedTuple):
     """The keys of a call, packed."""
 
     number: int
     packed: bytes  #: their number and themselves
 
 
-def keys_of(*names: str) -> Keys:
-    return Keys(len(names), bulk(len(names)) + b"".join(map(bulk, names)))
+def keys_of(*names: str) -> PackedKeys:
+    return PackedKeys(len(names), bulk(len(names)) + b"".join(map(bulk, names)))
 
 
 @lru_cache(maxsize=4096)
-def lock_keys(name: str, index: str) -> Keys:
+def lock_keys(name: str, index: str) -> PackedKeys:
     """The keys of one lock, in the order that ``_lock.lua`` explains. The braces keep them in one cluster slot.
 
     Packed once: a lock that is taken often is written often.
@@ -65,16 +65,16 @@ def _name_and_fence(name: str) -> bytes:
     return bulk(name) + bulk(f"{{{name}}}:fence")
 
 
-def extend_keys(names: Iterable[str], index: str) -> Keys:
+def extend_keys(names: Iterable[str], index: str) -> PackedKeys:
     """The index, and two keys of each lock."""
     packed = [_name_and_fence(name) for name in names]
     count = 1 + 2 * len(packed)
-    return Keys(count, bulk(count) + bulk(index) + b"".join(packed))
+    return PackedKeys(count, bulk(count) + bulk(index) + b"".join(packed))
 
 
-TAKE = Script("take")
+ACQUIRE = Script("acquire")
 RELEASE = Script("release")
-WITHDRAW = Script("withdraw")
+CANCEL = Script("cancel")
 REVOKE = Script("revoke")
 DETACH = Script("detach")
 ATTACH = Script("attach")

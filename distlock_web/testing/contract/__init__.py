@@ -17,13 +17,13 @@ pytest.register_assert_rewrite(
     *(f"{__name__}.{part}" for part in ("exclusion", "handover", "leases", "loss", "queueing", "reentry", "verbs"))
 )
 
-from ..colours import World  # noqa: E402
+from ..harness import Harness  # noqa: E402
 from .exclusion import ExclusionCases  # noqa: E402
-from .handover import HandoverCases  # noqa: E402
 from .leases import LeaseCases  # noqa: E402
 from .loss import LossCases  # noqa: E402
 from .queueing import QueueCases  # noqa: E402
 from .reentry import ReentryCases  # noqa: E402
+from .transfer import HandoverCases  # noqa: E402
 from .verbs import VerbCases  # noqa: E402
 
 
@@ -31,4 +31,4 @@ class LockContract(ExclusionCases, VerbCases, LeaseCases, ReentryCases, QueueCas
     """All cases. Subclass it, name the subclass ``Test…`` and give the fixture ``settings``."""
 
 
-__all__ = ["LockContract", "World"]
+__all__ = ["Harness", "LockContract"]

@@ -1,4 +1,4 @@
-"""What all cases share: the store under test, a world in each colour, and how a case becomes a test."""
+"""What all cases share: the store under test, a harness in each mode, and how a case becomes a test."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from distlock_web import configure, lock
 from distlock_web.core.backend import Claim
-from distlock_web.core.lock import Lock
 from distlock_web.core.runtime import new_token
+from distlock_web.locks.lock import Lock
 
-from ..colours import WORLDS, TaskWorld, World
+from ..harness import HARNESSES, AsyncHarness, Harness
 
 #: A name that every case uses, in the store's words and in the caller's.
 KEY = "contract:42"
@@ -32,29 +32,29 @@ class Cases:
         """One entry of ``DISTLOCK``: a store that holds nothing yet."""
         raise NotImplementedError("the subclass gives the settings")
 
-    @pytest.fixture(params=sorted(WORLDS))
-    def world(self, request: pytest.FixtureRequest, settings: Mapping[str, Any]) -> Iterator[World]:
-        yield from _world(WORLDS[request.param], settings)
+    @pytest.fixture(params=sorted(HARNESSES))
+    def harness(self, request: pytest.FixtureRequest, settings: Mapping[str, Any]) -> Iterator[Harness]:
+        yield from _world(HARNESSES[request.param], settings)
 
     @pytest.fixture
-    def tasks(self, settings: Mapping[str, Any]) -> Iterator[World]:
-        """The asyncio world alone, for what threads do not have: cancellation."""
-        yield from _world(TaskWorld, settings)
+    def tasks(self, settings: Mapping[str, Any]) -> Iterator[Harness]:
+        """The asyncio harness alone, for what threads do not have: cancellation."""
+        yield from _world(AsyncHarness, settings)
 
 
-def _world(colour: type[World], settings: Mapping[str, Any]) -> Iterator[World]:
+def _world(mode: type[Harness], settings: Mapping[str, Any]) -> Iterator[Harness]:
     registry = configure({"default": settings})
-    yield colour(registry.store("default"))
+    yield mode(registry.store("default"))
     registry.close()
 
 
 def case(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Make a test of a coroutine over ``world`` or ``tasks``, which runs it in its own colour."""
+    """Make a test of a coroutine over ``harness`` or ``tasks``, which runs it in its own mode."""
 
     @functools.wraps(function)
     def test(self: Cases, **fixtures: Any) -> None:
-        world = fixtures.get("world") or fixtures["tasks"]
-        world.run(function(self, **fixtures))
+        harness = fixtures.get("harness") or fixtures["tasks"]
+        harness.run(function(self, **fixtures))
 
     return test
 

@@ -9,10 +9,10 @@ import pytest
 from distlock_web import ConfigurationError, LockBusy, lock
 from distlock_web.core import request_id
 from distlock_web.core.backend import Claim, Granted
-from distlock_web.core.keys import LONGEST
+from distlock_web.core.keys import MAX_NAME_BYTES
 
-from ..colours import World
-from ..tap import Tap
+from ..fault_injector import FaultInjector
+from ..harness import Harness
 from .base import KEY, NAME, PREFIX, Cases, case, claim, the_lock
 
 HOSTILE_KEYS = {
@@ -31,49 +31,49 @@ HOSTILE_KEYS = {
 
 class ExclusionCases(Cases):
     @case
-    async def test_a_read_sleep_write_counter_loses_nothing(self, world: World) -> None:
+    async def test_a_read_sleep_write_counter_loses_nothing(self, harness: Harness) -> None:
         count = 0
 
         async def buy() -> None:
             nonlocal count
             for _ in range(5):
-                async with world.inside(the_lock(wait=None)):
+                async with harness.inside(the_lock(wait=None)):
                     seen = count
-                    await world.sleep(0.001)
+                    await harness.sleep(0.001)
                     count = seen + 1
 
-        for buyer in [world.stranger(buy) for _ in range(8)]:
+        for buyer in [harness.unrelated(buy) for _ in range(8)]:
             await buyer.result()
         assert count == 40
-        assert await world.line(NAME) is None
+        assert await harness.line(NAME) is None
 
     @case
-    async def test_busy_is_said_at_once_with_the_time_to_try_again(self, world: World) -> None:
+    async def test_busy_is_said_at_once_with_the_time_to_try_again(self, harness: Harness) -> None:
         async def second() -> None:
             with pytest.raises(LockBusy) as caught:
-                await world.acquire(the_lock())
+                await harness.acquire(the_lock())
             assert caught.value.name == NAME
             assert NAME in str(caught.value)
             assert 0 < caught.value.retry_after <= 30
 
-        async with world.inside(the_lock()):
-            await world.stranger(second).result()
+        async with harness.inside(the_lock()):
+            await harness.unrelated(second).result()
 
     @case
-    async def test_try_acquire_gives_a_lease_or_none(self, world: World) -> None:
+    async def test_try_acquire_gives_a_lease_or_none(self, harness: Harness) -> None:
         async def second() -> bool:
-            return await world.try_acquire(the_lock()) is None
+            return await harness.try_acquire(the_lock()) is None
 
-        lease = await world.try_acquire(the_lock())
+        lease = await harness.try_acquire(the_lock())
         assert lease is not None
-        assert await world.stranger(second).result()
-        await world.release(lease)
-        assert not await world.stranger(second).result()
+        assert await harness.unrelated(second).result()
+        await harness.release(lease)
+        assert not await harness.unrelated(second).result()
 
     @case
-    async def test_two_callers_of_one_decorated_function_take_turns(self, world: World) -> None:
+    async def test_two_callers_of_one_decorated_function_take_turns(self, harness: Harness) -> None:
         history: list[str] = []
-        entered, leave = world.event(), world.event()
+        entered, leave = harness.event(), harness.event()
 
         async def body(who: str) -> str:
             history.append(f"{who} in")
@@ -82,70 +82,70 @@ class ExclusionCases(Cases):
             history.append(f"{who} out")
             return who
 
-        function = world.decorated(body, key=KEY, prefix=PREFIX, wait=None)
-        first = world.stranger(partial(function, "first"))
+        function = harness.decorated(body, key=KEY, prefix=PREFIX, wait=None)
+        first = harness.unrelated(partial(function, "first"))
         await entered.wait()
-        second = world.stranger(partial(function, "second"))
-        await world.waiters(NAME, 1)
+        second = harness.unrelated(partial(function, "second"))
+        await harness.waiters(NAME, 1)
         leave.set()
         assert (await first.result(), await second.result()) == ("first", "second")
         assert history == ["first in", "first out", "second in", "second out"]
 
     @case
-    async def test_one_lock_object_serves_many_at_once(self, world: World) -> None:
+    async def test_one_lock_object_serves_many_at_once(self, harness: Harness) -> None:
         """Who leaves gives back the own lease, also one that was given back before its block ended."""
         shared = the_lock(wait=None)
-        given_back, first_may_leave, second_entered = world.event(), world.event(), world.event()
+        given_back, first_may_leave, second_entered = harness.event(), harness.event(), harness.event()
 
         async def first() -> None:
-            async with world.inside(shared) as lease:
-                await world.release(lease)
+            async with harness.inside(shared) as lease:
+                await harness.release(lease)
                 given_back.set()
                 await first_may_leave.wait()
 
         async def second() -> None:
             await given_back.wait()
-            async with world.inside(shared) as lease:
+            async with harness.inside(shared) as lease:
                 second_entered.set()
                 await actors[0].result()
-                await world.extend(lease)  # raises if the first one's leaving took it away
+                await harness.extend(lease)  # raises if the first one's leaving took it away
 
-        actors = [world.stranger(first)]
-        actors.append(world.stranger(second))
+        actors = [harness.unrelated(first)]
+        actors.append(harness.unrelated(second))
         await second_entered.wait()
         first_may_leave.set()
         await actors[1].result()
-        assert await world.line(NAME) is None
+        assert await harness.line(NAME) is None
 
     @case
-    async def test_two_requests_with_the_same_id_exclude_each_other(self, world: World) -> None:
+    async def test_two_requests_with_the_same_id_exclude_each_other(self, harness: Harness) -> None:
         async def twin() -> bool:
             request_id.bind("the-same-id")
-            return await world.try_acquire(the_lock()) is not None
+            return await harness.try_acquire(the_lock()) is not None
 
-        assert await world.stranger(twin).result()
-        assert not await world.stranger(twin).result()
+        assert await harness.unrelated(twin).result()
+        assert not await harness.unrelated(twin).result()
 
     @case
-    async def test_what_is_public_proves_nothing(self, world: World) -> None:
+    async def test_what_is_public_proves_nothing(self, harness: Harness) -> None:
         """The request id, the holder's words, the fence and the name open nothing."""
         request_id.bind("known-to-everybody")
-        lease = await world.acquire(the_lock())
-        line = await world.line(NAME)
+        lease = await harness.acquire(the_lock())
+        line = await harness.line(NAME)
         assert line is not None
         for guess in ("known-to-everybody", line.holder, str(lease.fence), NAME, "*"):
-            stranger = Claim(NAME, guess, 30.0)
-            assert await world.port.release(stranger) == "taken"
-            assert await world.port.extend([stranger]) == ["taken"]
-            await world.port.withdraw(stranger)
-        await world.extend(lease)
-        await world.release(lease)
+            unrelated = Claim(NAME, guess, 30.0)
+            assert await harness.port.release(unrelated) == "taken"
+            assert await harness.port.extend([unrelated]) == ["taken"]
+            await harness.port.cancel(unrelated)
+        await harness.extend(lease)
+        await harness.release(lease)
 
     @case
-    async def test_every_acquisition_has_a_token_of_its_own(self, world: World) -> None:
+    async def test_every_acquisition_has_a_token_of_its_own(self, harness: Harness) -> None:
         tokens = set()
         for _ in range(20):
-            async with world.inside(the_lock()) as lease:
+            async with harness.inside(the_lock()) as lease:
                 tokens.add(lease.own[0].claim.token)
         assert len(tokens) == 20
         # The first half names the process that waits, the rest is what nobody can guess: 96 bits.
@@ -153,53 +153,53 @@ class ExclusionCases(Cases):
         assert all(len(token) == 40 for token in tokens)
 
     @case
-    async def test_one_request_takes_and_one_gives_back(self, world: World) -> None:
-        tap = Tap(world.store)
-        async with world.inside(the_lock(wait=5)):
+    async def test_one_request_takes_and_one_gives_back(self, harness: Harness) -> None:
+        injector = FaultInjector(harness.store)
+        async with harness.inside(the_lock(wait=5)):
             pass
-        assert tap.calls == ["take", "release"]
+        assert injector.calls == ["acquire", "release"]
 
     @case
-    async def test_other_keys_and_other_prefixes_are_other_locks(self, world: World) -> None:
+    async def test_other_keys_and_other_prefixes_are_other_locks(self, harness: Harness) -> None:
         async with (
-            world.inside(the_lock()),
-            world.inside(lock(KEY + "1", prefix=PREFIX)),
-            world.inside(lock(KEY, prefix="other:")),
-            world.inside(lock(KEY.upper(), prefix=PREFIX)),
+            harness.inside(the_lock()),
+            harness.inside(lock(KEY + "1", prefix=PREFIX)),
+            harness.inside(lock(KEY, prefix="other:")),
+            harness.inside(lock(KEY.upper(), prefix=PREFIX)),
         ):
-            assert len(await world.port.inspect()) == 4
+            assert len(await harness.port.inspect()) == 4
 
     @case
-    async def test_any_text_can_be_a_key(self, world: World) -> None:
+    async def test_any_text_can_be_a_key(self, harness: Harness) -> None:
         names = set()
         for text in HOSTILE_KEYS.values():
             hostile = lock(text, prefix=PREFIX, wait=0)
-            async with world.inside(hostile) as lease:
-                assert await _refused(world, text)
-                assert await world.line(lease.name) is not None
+            async with harness.inside(hostile) as lease:
+                assert await _refused(harness, text)
+                assert await harness.line(lease.name) is not None
                 assert not {"{", "}", "\0", "\n"} & set(lease.name)
-                assert len(lease.name.encode()) <= LONGEST
+                assert len(lease.name.encode()) <= MAX_NAME_BYTES
                 names.add(lease.name)
-            assert await world.line(lease.name) is None
+            assert await harness.line(lease.name) is None
         assert len(names) == len(HOSTILE_KEYS)
 
     @case
-    async def test_a_lease_shorter_than_the_store_can_express_is_refused(self, world: World) -> None:
-        for expire in (0.000_001, world.store.backend.capabilities.min_expire / 2):
+    async def test_a_lease_shorter_than_the_store_can_express_is_refused(self, harness: Harness) -> None:
+        for expire in (0.000_001, harness.store.backend.capabilities.min_expire / 2):
             with pytest.raises(ConfigurationError, match="expire"):
-                await world.acquire(the_lock(expire=expire))
+                await harness.acquire(the_lock(expire=expire))
 
     @case
-    async def test_the_shortest_lease_can_be_taken(self, world: World) -> None:
-        answer = await world.port.take(claim(expire=world.store.backend.capabilities.min_expire), 0)
+    async def test_the_shortest_lease_can_be_taken(self, harness: Harness) -> None:
+        answer = await harness.port.acquire(claim(expire=harness.store.backend.capabilities.min_expire), 0)
         assert isinstance(answer, Granted)
 
     @case
-    async def test_inspect_shows_who_holds_what_and_since_when(self, world: World) -> None:
+    async def test_inspect_shows_who_holds_what_and_since_when(self, harness: Harness) -> None:
         request_id.bind("req-1", "POST /pay")
-        async with world.inside(the_lock(expire=20)) as lease:
-            other = await world.acquire(lock("sooner", prefix=PREFIX, expire=10))
-            lines = await world.port.inspect()
+        async with harness.inside(the_lock(expire=20)) as lease:
+            other = await harness.acquire(lock("sooner", prefix=PREFIX, expire=10))
+            lines = await harness.port.inspect()
             assert [line.name for line in lines] == ["test:sooner", NAME]
             line = lines[1]
             assert "req-1" in line.holder
@@ -208,12 +208,12 @@ class ExclusionCases(Cases):
             assert lease.remaining < line.remaining <= 20
             assert (line.state, line.waiters) == ("held", 0)
             assert line.since > 1_700_000_000
-            await world.release(other)
-        assert await world.port.inspect() == []
+            await harness.release(other)
+        assert await harness.port.inspect() == []
 
 
-async def _refused(world: World, text: str) -> bool:
+async def _refused(harness: Harness, text: str) -> bool:
     async def second() -> bool:
-        return await world.try_acquire(lock(text, prefix=PREFIX, wait=0)) is None
+        return await harness.try_acquire(lock(text, prefix=PREFIX, wait=0)) is None
 
-    return await world.stranger(second).result()
+    return await harness.unrelated(second).result()

@@ -7,176 +7,176 @@ import pytest
 from distlock_web import LeaseLost, NotHeld
 from distlock_web.core.runtime import now
 
-from ..colours import World
-from ..tap import Tap
+from ..fault_injector import FaultInjector
+from ..harness import Harness
 from .base import KEY, NAME, PREFIX, Cases, case, the_lock
 
 
 class LeaseCases(Cases):
     @case
-    async def test_a_dead_holders_lock_is_free_after_its_lease_and_not_before(self, world: World) -> None:
+    async def test_a_dead_holders_lock_is_free_after_its_lease_and_not_before(self, harness: Harness) -> None:
         async def holder() -> float:
             before = now()
-            await world.acquire(the_lock(expire=self.ttl))  # and never gives it back
+            await harness.acquire(the_lock(expire=self.ttl))  # and never gives it back
             return before
 
-        taken = await world.stranger(holder).result()
-        async with world.inside(the_lock(wait=None)):
+        taken = await harness.unrelated(holder).result()
+        async with harness.inside(the_lock(wait=None)):
             # The store began the lease after `taken`, and answered before now.
             assert now() - taken >= self.ttl * 0.98
 
     @case
-    async def test_the_holder_knows_of_its_end_before_another_can_begin(self, world: World) -> None:
-        lease = await world.acquire(the_lock(expire=self.ttl))
+    async def test_the_holder_knows_of_its_end_before_another_can_begin(self, harness: Harness) -> None:
+        lease = await harness.acquire(the_lock(expire=self.ttl))
         assert lease.state == "held"
 
         async def next_one() -> None:
-            await world.acquire(the_lock(wait=None))
+            await harness.acquire(the_lock(wait=None))
             assert lease.state == "lost"
             assert lease.reason == "expired"
 
-        await world.stranger(next_one).result()
+        await harness.unrelated(next_one).result()
         with pytest.raises(LeaseLost) as caught:
             lease.raise_if_lost()
         assert caught.value.reason == "expired"
         assert NAME in str(caught.value)
 
     @case
-    async def test_a_lease_never_promises_more_than_the_store_keeps(self, world: World) -> None:
-        async with world.inside(the_lock(expire=20)) as lease:
+    async def test_a_lease_never_promises_more_than_the_store_keeps(self, harness: Harness) -> None:
+        async with harness.inside(the_lock(expire=20)) as lease:
             for _ in range(3):
                 promised = lease.remaining
-                line = await world.line(NAME)
+                line = await harness.line(NAME)
                 assert line is not None
                 assert 0 < promised < 20
                 # Asked later than promised: what passed in between is the store's advantage, so it may not be less.
                 assert line.remaining + 0.25 > promised
-                await world.extend(lease)
+                await harness.extend(lease)
 
     @case
-    async def test_a_block_that_outlives_its_lease_is_told(self, world: World) -> None:
+    async def test_a_block_that_outlives_its_lease_is_told(self, harness: Harness) -> None:
         with pytest.raises(LeaseLost) as caught:
-            async with world.inside(the_lock(expire=self.ttl)) as lease:
-                assert await world.lost(lease)
+            async with harness.inside(the_lock(expire=self.ttl)) as lease:
+                assert await harness.lost(lease)
                 assert lease.lost.is_set()
                 assert lease.remaining == 0
         assert caught.value.reason == "expired"
-        await world.until_free(NAME)
+        await harness.until_free(NAME)
 
     @case
-    async def test_extend_gives_a_lease_more_time(self, world: World) -> None:
-        async with world.inside(the_lock(expire=2)) as lease:
-            await world.extend(lease, 60)
+    async def test_extend_gives_a_lease_more_time(self, harness: Harness) -> None:
+        async with harness.inside(the_lock(expire=2)) as lease:
+            await harness.extend(lease, 60)
             assert 50 < lease.remaining <= 60
-            await world.extend(lease, 1)
+            await harness.extend(lease, 1)
             assert lease.remaining > 50, "extending never shortens"
 
     @case
-    async def test_a_lost_lease_cannot_be_extended_back_to_life(self, world: World) -> None:
-        lease = await world.acquire(the_lock(expire=self.ttl))
-        assert await world.lost(lease)
+    async def test_a_lost_lease_cannot_be_extended_back_to_life(self, harness: Harness) -> None:
+        lease = await harness.acquire(the_lock(expire=self.ttl))
+        assert await harness.lost(lease)
         with pytest.raises(LeaseLost):
-            await world.extend(lease)
+            await harness.extend(lease)
         with pytest.raises(LeaseLost):
-            await world.release(lease)
-        await world.until_free(NAME)
+            await harness.release(lease)
+        await harness.until_free(NAME)
 
     @case
-    async def test_a_lease_is_given_back_once(self, world: World) -> None:
-        lease = await world.acquire(the_lock())
-        await world.release(lease)
+    async def test_a_lease_is_given_back_once(self, harness: Harness) -> None:
+        lease = await harness.acquire(the_lock())
+        await harness.release(lease)
         assert lease.state == "released"
-        for again in (world.release, world.extend, world.detach):
+        for again in (harness.release, harness.extend, harness.detach):
             with pytest.raises(NotHeld, match="over"):
                 await again(lease)
-        successor = await world.acquire(the_lock())
+        successor = await harness.acquire(the_lock())
         with pytest.raises(NotHeld):
-            await world.release(lease)
-        await world.release(successor)
+            await harness.release(lease)
+        await harness.release(successor)
 
     @case
-    async def test_giving_back_inside_the_block_is_enough(self, world: World) -> None:
-        tap = Tap(world.store)
-        async with world.inside(the_lock()) as lease:
-            await world.release(lease)
-        assert tap.calls == ["take", "release"]
+    async def test_giving_back_inside_the_block_is_enough(self, harness: Harness) -> None:
+        injector = FaultInjector(harness.store)
+        async with harness.inside(the_lock()) as lease:
+            await harness.release(lease)
+        assert injector.calls == ["acquire", "release"]
 
     @case
-    async def test_renewal_keeps_a_lease_and_ends_with_its_block(self, world: World) -> None:
-        tap = Tap(world.store)
-        async with world.inside(the_lock(expire=self.ttl, renew=True)) as lease:
+    async def test_renewal_keeps_a_lease_and_ends_with_its_block(self, harness: Harness) -> None:
+        injector = FaultInjector(harness.store)
+        async with harness.inside(the_lock(expire=self.ttl, renew=True)) as lease:
             fence = lease.fence
             end = now() + 4 * self.ttl
             while now() < end:
                 assert lease.lost.is_set() is False
-                line = await world.line(NAME)
+                line = await harness.line(NAME)
                 assert line is not None
                 assert line.fence == fence
-                await world.sleep(self.ttl / 10)
-        renewals = tap.calls.count("extend")
+                await harness.sleep(self.ttl / 10)
+        renewals = injector.calls.count("extend")
         # At a third of the lease, so about twelve; a busy machine may come late, but never in a storm.
         assert 4 <= renewals <= 16
-        await world.sleep(self.ttl)
-        assert tap.calls.count("extend") == renewals
-        assert await world.line(NAME) is None
+        await harness.sleep(self.ttl)
+        assert injector.calls.count("extend") == renewals
+        assert await harness.line(NAME) is None
 
     @case
-    async def test_renew_for_bounds_the_renewal(self, world: World) -> None:
+    async def test_renew_for_bounds_the_renewal(self, harness: Harness) -> None:
         begun = now()
         with pytest.raises(LeaseLost) as caught:
-            async with world.inside(the_lock(expire=self.ttl, renew=True, renew_for=self.ttl)) as lease:
-                assert await world.lost(lease)
+            async with harness.inside(the_lock(expire=self.ttl, renew=True, renew_for=self.ttl)) as lease:
+                assert await harness.lost(lease)
                 assert now() - begun > self.ttl, "renewed at least once"
         assert caught.value.reason == "expired"
 
     @case
-    async def test_hold_for_keeps_the_lock_after_success(self, world: World) -> None:
+    async def test_hold_for_keeps_the_lock_after_success(self, harness: Harness) -> None:
         begun = now()
-        async with world.inside(the_lock(hold_for=self.ttl)):
+        async with harness.inside(the_lock(hold_at_least=self.ttl)):
             pass
-        line = await world.line(NAME)
+        line = await harness.line(NAME)
         assert line is not None
-        assert line.state == "kept"
-        async with world.inside(the_lock(wait=None)):
+        assert line.state == "cooldown"
+        async with harness.inside(the_lock(wait=None)):
             assert now() - begun >= self.ttl * 0.98
 
     @case
-    async def test_hold_for_does_not_keep_the_lock_after_a_failure(self, world: World) -> None:
+    async def test_hold_for_does_not_keep_the_lock_after_a_failure(self, harness: Harness) -> None:
         with pytest.raises(ZeroDivisionError):
-            async with world.inside(the_lock(hold_for=60)):
+            async with harness.inside(the_lock(hold_at_least=60)):
                 raise ZeroDivisionError
-        assert await world.line(NAME) is None
+        assert await harness.line(NAME) is None
 
     @case
-    async def test_hold_for_counts_from_the_beginning(self, world: World) -> None:
-        async with world.inside(the_lock(hold_for=self.ttl)):
-            await world.sleep(self.ttl * 1.1)
-        assert await world.line(NAME) is None
+    async def test_hold_for_counts_from_the_beginning(self, harness: Harness) -> None:
+        async with harness.inside(the_lock(hold_at_least=self.ttl)):
+            await harness.sleep(self.ttl * 1.1)
+        assert await harness.line(NAME) is None
 
     @case
-    async def test_the_fence_grows_from_holder_to_holder(self, world: World) -> None:
+    async def test_the_fence_grows_from_holder_to_holder(self, harness: Harness) -> None:
         fences: list[int] = []
 
         async def holder() -> None:
-            async with world.inside(the_lock(wait=None)) as lease:
+            async with harness.inside(the_lock(wait=None)) as lease:
                 fences.append(lease.fence or 0)
 
-        for holding in [world.stranger(holder) for _ in range(10)]:
+        for holding in [harness.unrelated(holder) for _ in range(10)]:
             await holding.result()
         assert fences == sorted(set(fences))
 
     @case
-    async def test_waiting_until_a_lease_is_lost_ends_when_it_is_given_back(self, world: World) -> None:
-        async with world.inside(the_lock()) as lease:
-            watching = world.stranger(lambda: world.lost(lease))
+    async def test_waiting_until_a_lease_is_lost_ends_when_it_is_given_back(self, harness: Harness) -> None:
+        async with harness.inside(the_lock()) as lease:
+            watching = harness.unrelated(lambda: harness.lost(lease))
         assert await watching.result() is False
 
     @case
-    async def test_a_decorated_function_is_told_like_a_block(self, world: World) -> None:
+    async def test_a_decorated_function_is_told_like_a_block(self, harness: Harness) -> None:
         async def body() -> str:
-            await world.sleep(self.ttl * 1.2)
+            await harness.sleep(self.ttl * 1.2)
             return "done"
 
         with pytest.raises(LeaseLost):
-            await world.decorated(body, key=KEY, prefix=PREFIX, expire=self.ttl)()
-        assert await world.decorated(body, key=KEY, prefix=PREFIX, expire=self.ttl, renew=True)() == "done"
+            await harness.decorated(body, key=KEY, prefix=PREFIX, expire=self.ttl)()
+        assert await harness.decorated(body, key=KEY, prefix=PREFIX, expire=self.ttl, renew=True)() == "done"

@@ -8,191 +8,193 @@ import pytest
 
 from distlock_web import LeaseLost, LockBusy, current_lease, lock
 
-from ..colours import World
-from ..tap import Tap
+from ..fault_injector import FaultInjector
+from ..harness import Harness
 from .base import KEY, NAME, PREFIX, Cases, case, the_lock
 
 
 class ReentryCases(Cases):
     @case
-    async def test_a_call_inside_the_block_enters_without_asking_the_store(self, world: World) -> None:
-        async with world.inside(the_lock()) as outer:
-            tap = Tap(world.store)
-            async with world.inside(the_lock()) as inner:
+    async def test_a_call_inside_the_block_enters_without_asking_the_store(self, harness: Harness) -> None:
+        async with harness.inside(the_lock()) as outer:
+            injector = FaultInjector(harness.store)
+            async with harness.inside(the_lock()) as inner:
                 assert (outer.depth, inner.depth) == (2, 2)
                 assert inner.fence == outer.fence
                 assert current_lease() is inner
-            assert tap.calls == []
+            assert injector.calls == []
             assert outer.depth == 1
             assert current_lease() is outer
             outer.raise_if_lost()
-            assert await world.line(NAME) is not None
-        assert await world.line(NAME) is None
+            assert await harness.line(NAME) is not None
+        assert await harness.line(NAME) is None
         assert current_lease() is None
 
     @case
-    async def test_a_decorated_function_may_call_itself(self, world: World) -> None:
+    async def test_a_decorated_function_may_call_itself(self, harness: Harness) -> None:
         async def countdown(left: int) -> list[int]:
             return [left, *(await again(left - 1) if left else [])]
 
-        again: Callable[[int], Awaitable[list[int]]] = world.decorated(countdown, key=KEY, prefix=PREFIX, wait=0)
-        tap = Tap(world.store)
+        again: Callable[[int], Awaitable[list[int]]] = harness.decorated(countdown, key=KEY, prefix=PREFIX, wait=0)
+        injector = FaultInjector(harness.store)
         assert await again(3) == [3, 2, 1, 0]
-        assert tap.calls == ["take", "release"]
+        assert injector.calls == ["acquire", "release"]
 
     @case
-    async def test_giving_the_inner_one_back_keeps_the_outer_one(self, world: World) -> None:
-        async with world.inside(the_lock()) as outer:
-            inner = await world.acquire(the_lock())
-            await world.release(inner)
-            assert await world.stranger(lambda: world.try_acquire(the_lock())).result() is None
+    async def test_giving_the_inner_one_back_keeps_the_outer_one(self, harness: Harness) -> None:
+        async with harness.inside(the_lock()) as outer:
+            inner = await harness.acquire(the_lock())
+            await harness.release(inner)
+            assert await harness.unrelated(lambda: harness.try_acquire(the_lock())).result() is None
             outer.raise_if_lost()
 
     @case
-    async def test_a_longer_lease_inside_extends(self, world: World) -> None:
-        async with world.inside(the_lock(expire=5)) as outer:
-            async with world.inside(the_lock(expire=100)) as inner:
+    async def test_a_longer_lease_inside_extends(self, harness: Harness) -> None:
+        async with harness.inside(the_lock(expire=5)) as outer:
+            async with harness.inside(the_lock(expire=100)) as inner:
                 assert inner.remaining > 50
-                line = await world.line(NAME)
+                line = await harness.line(NAME)
                 assert line is not None
                 assert line.remaining > 50
-            tap = Tap(world.store)
-            async with world.inside(the_lock(expire=3)):
+            injector = FaultInjector(harness.store)
+            async with harness.inside(the_lock(expire=3)):
                 assert outer.remaining > 50
-            assert tap.calls == []
+            assert injector.calls == []
 
     @case
-    async def test_siblings_inside_a_block_take_turns(self, world: World) -> None:
+    async def test_siblings_inside_a_block_take_turns(self, harness: Harness) -> None:
         """If all of them re-entered, they would exclude nobody."""
         inside, most, count = 0, 0, 0
 
         async def sibling() -> None:
             nonlocal inside, most, count
-            async with world.inside(the_lock(wait=None)):
+            async with harness.inside(the_lock(wait=None)):
                 inside += 1
                 most = max(most, inside)
                 seen = count
-                await world.sleep(0.002)
+                await harness.sleep(0.002)
                 count = seen + 1
                 inside -= 1
 
-        async with world.inside(the_lock()):
-            for actor in [world.sibling(sibling) for _ in range(8)]:
+        async with harness.inside(the_lock()):
+            for actor in [harness.sibling(sibling) for _ in range(8)]:
                 await actor.result()
         assert (most, count) == (1, 8)
 
     @case
-    async def test_a_sibling_that_does_not_wait_hears_busy(self, world: World) -> None:
-        entered, leave = world.event(), world.event()
+    async def test_a_sibling_that_does_not_wait_hears_busy(self, harness: Harness) -> None:
+        entered, leave = harness.event(), harness.event()
 
         async def first() -> None:
-            async with world.inside(the_lock()):
+            async with harness.inside(the_lock()):
                 entered.set()
                 await leave.wait()
 
         async def second() -> None:
             with pytest.raises(LockBusy):
-                await world.acquire(the_lock())
+                await harness.acquire(the_lock())
             with pytest.raises(LockBusy):
-                await world.acquire(the_lock(wait=0.02))
+                await harness.acquire(the_lock(wait=0.02))
 
-        async with world.inside(the_lock()):
-            actor = world.sibling(first)
+        async with harness.inside(the_lock()):
+            actor = harness.sibling(first)
             await entered.wait()
-            await world.sibling(second).result()
+            await harness.sibling(second).result()
             leave.set()
             await actor.result()
             # The one that gave up has left nothing: the seat is free again.
-            async with world.inside(the_lock()):
+            async with harness.inside(the_lock()):
                 pass
 
     @case
-    async def test_siblings_that_hold_nothing_exclude_each_other_like_strangers(self, world: World) -> None:
-        entered, leave = world.event(), world.event()
+    async def test_siblings_that_hold_nothing_exclude_each_other_like_strangers(self, harness: Harness) -> None:
+        entered, leave = harness.event(), harness.event()
 
         async def first() -> None:
-            async with world.inside(the_lock()):
+            async with harness.inside(the_lock()):
                 entered.set()
                 await leave.wait()
 
-        actor = world.sibling(first)
+        actor = harness.sibling(first)
         await entered.wait()
-        assert await world.sibling(lambda: world.try_acquire(the_lock())).result() is None
+        assert await harness.sibling(lambda: harness.try_acquire(the_lock())).result() is None
         leave.set()
         await actor.result()
 
     @case
-    async def test_a_task_that_outlives_the_block_holds_nothing(self, world: World) -> None:
-        block_over, taken = world.event(), world.event()
+    async def test_a_task_that_outlives_the_block_holds_nothing(self, harness: Harness) -> None:
+        block_over, taken = harness.event(), harness.event()
 
         async def survivor() -> None:
             await block_over.wait()
             assert current_lease() is None
             with pytest.raises(LockBusy):
-                await world.acquire(the_lock())
+                await harness.acquire(the_lock())
             taken.set()
 
-        async with world.inside(the_lock()):
-            actor = world.sibling(survivor)
+        async with harness.inside(the_lock()):
+            actor = harness.sibling(survivor)
 
-        async def stranger() -> None:
-            async with world.inside(the_lock()):
+        async def unrelated() -> None:
+            async with harness.inside(the_lock()):
                 block_over.set()
                 await taken.wait()
 
-        await world.stranger(stranger).result()
+        await harness.unrelated(unrelated).result()
         await actor.result()
 
     @case
-    async def test_a_sibling_waiting_for_the_seat_takes_the_lock_itself_when_the_block_ends(self, world: World) -> None:
-        begun = world.event()
+    async def test_a_sibling_waiting_for_the_seat_takes_the_lock_itself_when_the_block_ends(
+        self, harness: Harness
+    ) -> None:
+        begun = harness.event()
 
         async def first() -> None:
-            async with world.inside(the_lock()):
+            async with harness.inside(the_lock()):
                 begun.set()
                 await leave.wait()
 
         async def second() -> bool:
             waiting.set()
-            async with world.inside(the_lock(wait=None)) as lease:
+            async with harness.inside(the_lock(wait=None)) as lease:
                 return lease.depth == 1 and lease.fence != outer.fence
 
-        leave, waiting = world.event(), world.event()
-        async with world.inside(the_lock()) as outer:
-            occupant = world.sibling(first)
+        leave, waiting = harness.event(), harness.event()
+        async with harness.inside(the_lock()) as outer:
+            occupant = harness.sibling(first)
             await begun.wait()
-            late = world.sibling(second)
+            late = harness.sibling(second)
             await waiting.wait()
         leave.set()
         # What the occupant was lent has ended with the outer block, and it is told.
         with pytest.raises(LeaseLost):
             await occupant.result()
         assert await late.result()
-        assert await world.line(NAME) is None
+        assert await harness.line(NAME) is None
 
     @case
-    async def test_entering_a_lost_lock_again_is_refused(self, world: World) -> None:
+    async def test_entering_a_lost_lock_again_is_refused(self, harness: Harness) -> None:
         with pytest.raises(LeaseLost):
-            async with world.inside(the_lock(expire=self.ttl)) as lease:
-                assert await world.lost(lease)
-                tap = Tap(world.store)
+            async with harness.inside(the_lock(expire=self.ttl)) as lease:
+                assert await harness.lost(lease)
+                injector = FaultInjector(harness.store)
                 with pytest.raises(LeaseLost):
-                    await world.acquire(the_lock())
-                assert tap.calls == []
+                    await harness.acquire(the_lock())
+                assert injector.calls == []
 
     @case
-    async def test_an_overlap_of_several_keys_re_enters_the_common_one(self, world: World) -> None:
-        async with world.inside(lock(["a", "b"], prefix=PREFIX, wait=0)):
-            tap = Tap(world.store)
-            async with world.inside(lock(["b", "c"], prefix=PREFIX, wait=0)) as inner:
+    async def test_an_overlap_of_several_keys_re_enters_the_common_one(self, harness: Harness) -> None:
+        async with harness.inside(lock(["a", "b"], prefix=PREFIX, wait=0)):
+            injector = FaultInjector(harness.store)
+            async with harness.inside(lock(["b", "c"], prefix=PREFIX, wait=0)) as inner:
                 assert sorted(inner.names) == ["test:b", "test:c"]
-                assert tap.calls == ["take"]
-            assert tap.calls == ["take", "release"]
-            assert {line.name for line in await world.port.inspect()} == {"test:a", "test:b"}
+                assert injector.calls == ["acquire"]
+            assert injector.calls == ["acquire", "release"]
+            assert {line.name for line in await harness.port.inspect()} == {"test:a", "test:b"}
 
     @case
-    async def test_an_exception_inside_leaves_both_blocks(self, world: World) -> None:
+    async def test_an_exception_inside_leaves_both_blocks(self, harness: Harness) -> None:
         with pytest.raises(ZeroDivisionError):
-            async with world.inside(the_lock()), world.inside(the_lock()):
+            async with harness.inside(the_lock()), harness.inside(the_lock()):
                 raise ZeroDivisionError
-        assert await world.line(NAME) is None
+        assert await harness.line(NAME) is None

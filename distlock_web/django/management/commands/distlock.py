@@ -8,8 +8,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ....core.errors import DistLockError
-from ....core.listing import Listing, as_json, as_table, held, legible, named, revoke
 from ....core.registry import registry
+from ....web.held_locks import Listing, as_json, as_table, held, named, printable, revoke
 
 logger = logging.getLogger("distlock_web")
 
@@ -51,7 +51,7 @@ class Command(BaseCommand):
         elif listing.rows:
             for line in as_table(listing.rows):
                 self.stdout.write(line)
-        elif not listing.troubles:
+        elif not listing.errors:
             self.stderr.write("No lock is held.")
         self._raise_trouble(listing)
 
@@ -66,7 +66,7 @@ class Command(BaseCommand):
             raise CommandError(f"Several locks are meant ({found}): give the whole name and --store.", returncode=2)
         if not rows:
             self._raise_trouble(listing)
-            raise CommandError(f"No lock {legible(name)!r} is held{_by(alias, fence)}.", returncode=NOT_HELD)
+            raise CommandError(f"No lock {printable(name)!r} is held{_by(alias, fence)}.", returncode=NOT_HELD)
         (row,) = rows
         if not revoke(registry(), row.alias, row.lock.name, row.lock.fence):
             raise CommandError(f"The lock {row.lock.name!r} went on to another holder meanwhile.", returncode=NOT_HELD)
@@ -74,8 +74,8 @@ class Command(BaseCommand):
         self.stdout.write(f"Released {row.lock.name} (fence {row.lock.fence}).")
 
     def _raise_trouble(self, listing: Listing) -> None:
-        if listing.troubles:
-            text = "\n".join(f"{alias}: {error}" for alias, error in listing.troubles.items())
+        if listing.errors:
+            text = "\n".join(f"{alias}: {error}" for alias, error in listing.errors.items())
             raise CommandError(text, returncode=UNAVAILABLE)
 
 

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from .backend import Claim, Granted
-from .errors import LeaseLost
-from .runtime import Parker, Process, Runtime, now
+from ..core.backend import Claim, Granted, drift
+from ..core.errors import LeaseLost
+from ..core.runtime import Parker, Process, Runtime, now
 
 if TYPE_CHECKING:
-    from .registry import Store
+    from ..core.registry import Store
 
 #: held: ours. unsure: the store is not answering, the deadline has not come. releasing: the release is on its way.
 State: TypeAlias = Literal["held", "unsure", "lost", "releasing", "released"]
@@ -28,11 +28,6 @@ _EXPLAIN = {
     "ended": "the block that took it has ended",
     "forked": "it belongs to the process this one was forked from",
 }
-
-
-def drift(expire: float) -> float:
-    """How much sooner than the store we believe a lease to end: clocks run unevenly (1 %, as Redlock assumes)."""
-    return expire * 0.01 + 0.002
 
 
 class Hold:
@@ -90,7 +85,7 @@ class Hold:
                 self._state = "held"
                 self.deadline = max(self.deadline, since + expire - drift(expire))
 
-    def doubt(self) -> None:
+    def mark_unsure(self) -> None:
         """The store did not answer. Not a loss: the deadline decides."""
         with self._lock:
             if self._state == "held":
@@ -144,7 +139,7 @@ def _call(callbacks: list[Callable[[], None]]) -> None:
             logger.exception("on_lost failed")
 
 
-class Seat:
+class ReentryGate:
     """The one place inside a hold for a nested hold: siblings that run at once take turns, first come first served.
 
     Siblings are tasks or threads that inherited the same hold. If all of them re-entered, they would exclude nobody.

@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from . import engine, handover
-from .block import OnLost, Spec, live_blocks
-from .config import StoreConfig, flag, policy, seconds
-from .config import prefix as checked_prefix
-from .errors import ConfigurationError, LockBusy, NotHeld
-from .keys import shorten, whole
+from ..core.config import StoreConfig, flag, policy, seconds
+from ..core.config import prefix as checked_prefix
+from ..core.errors import ConfigurationError, LockBusy, NotHeld
+from ..core.keys import shorten, whole
+from ..core.registry import Store, registry
+from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop
+from . import engine, transfer
 from .lease import Lease
-from .registry import Store, registry
-from .runtime import TASKS, THREADS, Runtime, drive, in_event_loop
+from .scope import OnLost, Spec, active_scopes
 
 
 class Unset:
@@ -33,7 +33,7 @@ UNSET = Unset()
 class Options:
     """The options that a lock and the decorator share, checked as far as that is possible before the store is known."""
 
-    __slots__ = ("expire", "hold_for", "on_lost", "prefix", "renew", "renew_for", "store", "wait")
+    __slots__ = ("expire", "hold_at_least", "on_lost", "prefix", "renew", "renew_for", "store", "wait")
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Options:
         renew_for: float | None = None,
         store: str = "default",
         on_lost: OnLost | None = None,
-        hold_for: float | None = None,
+        hold_at_least: float | None = None,
     ) -> None:
         self.prefix = checked_prefix(prefix, "prefix") if prefix is not None else None
         self.expire = seconds(expire, "expire") if expire is not None else None
@@ -54,7 +54,9 @@ class Options:
         self.renew_for = seconds(renew_for, "renew_for") if renew_for is not None else None
         self.store = store
         self.on_lost = policy(on_lost, "on_lost", "raise", "warn", "cancel") if on_lost is not None else None
-        self.hold_for = seconds(hold_for, "hold_for", zero=True) or 0.0 if hold_for is not None else 0.0
+        self.hold_at_least = (
+            seconds(hold_at_least, "hold_at_least", zero=True) or 0.0 if hold_at_least is not None else 0.0
+        )
         if self.renew_for is not None and self.renew is False:
             raise ConfigurationError("renew_for bounds the renewal: it needs renew=True.")
 
@@ -85,7 +87,7 @@ class Options:
             renew=config.renew if self.renew is None else self.renew,
             renew_for=self.renew_for,
             on_lost=on_lost,  # type: ignore[arg-type]
-            hold_for=self.hold_for,
+            hold_at_least=self.hold_at_least,
             what=what,
             code=code,
         )
@@ -162,7 +164,7 @@ class Lock:
         return lease
 
     def _own_of_several(self) -> Lease:
-        chain = live_blocks()
+        chain = active_scopes()
         lease = next((lease for lease in reversed(self._entered) if lease in chain), None)
         if lease is None:
             # Given back inside its block; or the block ends in another context than it began in, as a generator's may.
@@ -196,7 +198,7 @@ def lock(
     renew_for: float | None = None,
     store: str = "default",
     on_lost: OnLost | None = None,
-    hold_for: float | None = None,
+    hold_at_least: float | None = None,
 ) -> Lock:
     """A lock on ``key``, or on several keys, all or none: ``with lock("stock:42", expire=10, wait=2) as lease:``.
 
@@ -205,7 +207,7 @@ def lock(
     lock is entered again without waiting.
 
     All times are seconds. ``wait``: how long to queue, 0 not at all, None for ever. ``renew_for``: the longest that it
-    is renewed. ``hold_for``: stay taken at least so long after success. ``on_lost``: ``"raise"`` at the end of the
+    is renewed. ``hold_at_least``: stay taken at least so long after success. ``on_lost``: ``"raise"`` at the end of the
     block, ``"warn"``, ``"cancel"`` the asyncio task, or a callable. What is left out comes from the store's settings.
 
     Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when taken, ``LeaseLost`` at the end.
@@ -215,7 +217,7 @@ def lock(
         raise ConfigurationError("A lock needs at least one key.")
     options = Options(
         prefix=prefix, expire=expire, wait=wait, renew=renew, renew_for=renew_for, store=store, on_lost=on_lost,
-        hold_for=hold_for,
+        hold_at_least=hold_at_least,
     )  # fmt: skip
     return Lock(tuple(map(whole, keys)), options)
 
@@ -245,7 +247,7 @@ async def _attach(ticket: str, expire: float | None, renew: bool | None, runtime
         renew=first_renew if renew is None else flag(renew, "renew"),
     )
     lease = Lease(spec, runtime)
-    await handover.attach(lease, ticket)
+    await transfer.attach(lease, ticket)
     return lease
 
 

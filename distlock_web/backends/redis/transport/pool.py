@@ -16,11 +16,11 @@ from typing import Any, TypeAlias, cast
 import hiredis
 from redis.exceptions import RedisError
 
-from ...core.errors import BackendUnavailable
-from ...core.runtime import now
+from ....core.errors import BackendUnavailable
+from ....core.runtime import now
+from ..scripts import PackedKeys, Script
+from .address import Address, AsyncDriverConnection
 from .errors import Refused, translated
-from .options import Address, AsyncConnection
-from .scripts import Keys, Script
 
 Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
 _PENDING = object()
@@ -33,29 +33,29 @@ def _reader() -> hiredis.Reader:
 # Threads -------------------------------------------------------------------------------------------------------------
 
 
-class Link:
+class Connection:
     """One connection of a thread, for one question at a time."""
 
     __slots__ = ("_connection", "_reader", "_socket", "_timeout", "used")
 
-    def __init__(self, address: Address, patience: float | None = None) -> None:
-        self._connection = cast("Any", address.connect(patience))
+    def __init__(self, address: Address, timeout: float | None = None) -> None:
+        self._connection = cast("Any", address.connect(timeout))
         self._socket = self._connection._sock
         self._socket.settimeout(address.kwargs["socket_timeout"])
         self._reader = _reader()
         self._timeout = address.kwargs["socket_timeout"]
         self.used = now()
 
-    def ask(self, packed: bytes, patience: float | None = None) -> Reply:
-        if patience is not None:
-            self._socket.settimeout(min(patience, self._timeout))
+    def ask(self, packed: bytes, timeout: float | None = None) -> Reply:
+        if timeout is not None:
+            self._socket.settimeout(min(timeout, self._timeout))
         self._socket.sendall(packed)
         while (reply := self._reader.gets()) is _PENDING:
             data = self._socket.recv(65536)
             if not data:
                 raise ConnectionError("the server closed the connection")
             self._reader.feed(data)
-        if patience is not None:
+        if timeout is not None:
             self._socket.settimeout(self._timeout)
         return reply
 
@@ -63,26 +63,26 @@ class Link:
         self._connection.disconnect()
 
 
-class Wire:
+class ConnectionPool:
     """A pool of links: at most ``max_connections``; who finds none free waits ``pool_timeout`` seconds."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._health_check = float(address.kwargs.get("health_check_interval") or 0)
-        self._idle: deque[Link] = deque()
+        self._idle: deque[Connection] = deque()
         self._open = 0
         self._waiting = 0
         self._freed = threading.Condition()
 
     async def run(
-        self, script: Script, keys: Keys, args: tuple[str | int, ...] = (), patience: float | None = None
+        self, script: Script, keys: PackedKeys, args: tuple[str | int, ...] = (), timeout: float | None = None
     ) -> Reply:
         """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran."""
-        link = self._borrow(patience)
+        link = self._borrow(timeout)
         try:
-            reply = link.ask(script.call(keys, args), patience)
+            reply = link.ask(script.call(keys, args), timeout)
             if isinstance(reply, Refused) and reply.no_script:  # a restart, a failover, SCRIPT FLUSH
-                reply = link.ask(script.call(keys, args, by_source=True), patience)
+                reply = link.ask(script.call(keys, args, by_source=True), timeout)
         except BaseException as error:
             # Also a KeyboardInterrupt or a worker's time limit: the answer would reach the next one who asks here.
             self._discard(link)
@@ -98,16 +98,16 @@ class Wire:
     def close(self) -> None:
         self._drop_idle()
 
-    def _borrow(self, patience: float | None) -> Link:
+    def _borrow(self, timeout: float | None) -> Connection:
         while True:
             try:
                 link = self._idle.pop()
             except IndexError:
-                return self._open_or_wait(patience)
+                return self._open_or_wait(timeout)
             if not self._health_check or now() - link.used <= self._health_check or self._healthy(link):
                 return link
 
-    def _healthy(self, link: Link) -> bool:
+    def _healthy(self, link: Connection) -> bool:
         try:
             if link.ask(b"*1\r\n$4\r\nPING\r\n") == b"PONG":
                 return True
@@ -119,7 +119,7 @@ class Wire:
         self._discard(link)
         return False
 
-    def _open_or_wait(self, patience: float | None) -> Link:
+    def _open_or_wait(self, timeout: float | None) -> Connection:
         until = now() + self._address.pool_timeout
         with self._freed:
             self._waiting += 1
@@ -140,14 +140,14 @@ class Wire:
             finally:
                 self._waiting -= 1
         try:
-            return Link(self._address, patience)
+            return Connection(self._address, timeout)
         except BaseException as error:
             self._closed_one()
             if isinstance(error, RedisError | OSError):
                 raise translated(error, self._address.name) from error
             raise
 
-    def _give_back(self, link: Link) -> None:
+    def _give_back(self, link: Connection) -> None:
         if self._health_check:
             link.used = now()
         self._idle.append(link)
@@ -155,7 +155,7 @@ class Wire:
             with self._freed:
                 self._freed.notify()
 
-    def _discard(self, link: Link) -> None:
+    def _discard(self, link: Connection) -> None:
         link.close()
         self._closed_one()
 
@@ -182,7 +182,7 @@ class Stream(asyncio.Protocol):
     A task that is cancelled leaves its answer to be read and dropped: the connection stays usable for the others.
     """
 
-    def __init__(self, connection: AsyncConnection, timeout: float) -> None:
+    def __init__(self, connection: AsyncDriverConnection, timeout: float) -> None:
         self._connection = connection
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
@@ -258,17 +258,17 @@ class Stream(asyncio.Protocol):
         self.fail(error or ConnectionError("the server closed the connection"))
 
 
-class LoopWire:
+class LoopConnection:
     """The stream of one event loop: opened when it is needed, again when it broke, closed with the loop."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._stream: Stream | None = None
         self._opening: asyncio.Task[Stream] | None = None
-        self._guardian: AsyncGenerator[None, None] | None = None
+        self._loop_finalizer: AsyncGenerator[None, None] | None = None
 
     async def run(
-        self, script: Script, keys: Keys, args: tuple[str | int, ...] = (), patience: float | None = None
+        self, script: Script, keys: PackedKeys, args: tuple[str | int, ...] = (), timeout: float | None = None
     ) -> Reply:
         """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran."""
         try:
@@ -294,9 +294,9 @@ class LoopWire:
     async def _connect(self) -> Stream:
         connection = await self._address.aconnect()
         self._stream = Stream(connection, self._address.kwargs["socket_timeout"])
-        if self._guardian is None:
-            self._guardian = self._close_with_loop()
-            await anext(self._guardian)
+        if self._loop_finalizer is None:
+            self._loop_finalizer = self._close_with_loop()
+            await anext(self._loop_finalizer)
         return self._stream
 
     def _opened(self, task: asyncio.Task[Stream]) -> None:

@@ -1,4 +1,4 @@
-"""A tap on the way to a store: it writes down every verb, and can lose a request or an answer."""
+"""A injector on the way to a store: it writes down every verb, and can lose a request or an answer."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from distlock_web.core.runtime import Runtime
 Half = Literal["request", "answer"]
 
 
-class Tap:
-    """``tap = Tap(store)``: from now on everything between the engine and this store goes through it."""
+class FaultInjector:
+    """``injector = FaultInjector(store)``: from now on everything between the engine and this store goes through it."""
 
     def __init__(self, store: Store) -> None:
         self.calls: list[str] = []  #: the verbs, in the order in which they were sent
         self._losses: dict[str, list[Half]] = {}
         self._dead: Half | None = None
         self._backend = store.backend
-        store._backend = _TappedBackend(self._backend, self)
+        store._backend = _FaultyBackend(self._backend, self)
 
     def lose(self, verb: str, *halves: Half) -> None:
-        """Lose this half of the next requests of this verb: ``lose("take", "answer", "request")`` fails two."""
+        """Lose this half of the next requests of this verb: ``lose("acquire", "answer", "request")`` fails two."""
         self._losses.setdefault(verb, []).extend(halves)
 
     def cut(self, half: Half = "request") -> None:
@@ -41,32 +41,32 @@ class Tap:
         return losses.pop(0) if losses else self._dead
 
 
-class _TappedBackend:
-    def __init__(self, backend: Backend, tap: Tap) -> None:
+class _FaultyBackend:
+    def __init__(self, backend: Backend, injector: FaultInjector) -> None:
         self.capabilities = backend.capabilities
         self._backend = backend
-        self._tap = tap
+        self._tap = injector
 
-    def blocking(self) -> Port:
-        return _TappedPort(self._backend.blocking(), self._tap)
+    def sync_port(self) -> Port:
+        return _FaultyPort(self._backend.sync_port(), self._tap)
 
-    def concurrent(self) -> Port:
-        return _TappedPort(self._backend.concurrent(), self._tap)
+    def async_port(self) -> Port:
+        return _FaultyPort(self._backend.async_port(), self._tap)
 
-    def renewing(self) -> Port:
-        return _TappedPort(self._backend.renewing(), self._tap)
+    def renewal_port(self) -> Port:
+        return _FaultyPort(self._backend.renewal_port(), self._tap)
 
     def close(self) -> None:
         self._backend.close()
 
-    def forget(self) -> None:
-        self._backend.forget()
+    def after_fork(self) -> None:
+        self._backend.after_fork()
 
 
-class _TappedPort:
-    take: Any
+class _FaultyPort:
+    acquire: Any
     wait: Any
-    withdraw: Any
+    cancel: Any
     extend: Any
     release: Any
     detach: Any
@@ -74,10 +74,10 @@ class _TappedPort:
     inspect: Any
     revoke: Any
 
-    def __init__(self, port: Port, tap: Tap) -> None:
+    def __init__(self, port: Port, injector: FaultInjector) -> None:
         self.runtime: Runtime = port.runtime
         self._port = port
-        self._tap = tap
+        self._tap = injector
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         send = getattr(self._port, verb)

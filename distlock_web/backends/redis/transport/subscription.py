@@ -6,14 +6,14 @@ import socket
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
-from ...core.runtime import Process, now
+from ....core.runtime import Process, now
+from ..scripts import bulk
+from .address import Address
 from .errors import Refused
-from .options import Address
-from .scripts import bulk
-from .wire import _PENDING, _reader
+from .pool import _PENDING, _reader
 
 #: Seconds of silence after which the server is asked whether it is still there, and given as long to answer.
-SILENCE = 5.0
+PING_AFTER = 5.0
 
 _PING = b"*1\r\n" + bulk("PING")
 
@@ -25,7 +25,7 @@ class Grant(NamedTuple):
     at: int
 
 
-class News(NamedTuple):
+class Notification(NamedTuple):
     """What the server published for one waiter: a grant, or None: ask again."""
 
     token: str
@@ -53,10 +53,10 @@ class Subscription:
         while not any(message[0] == b"subscribe" for message in self._receive()):
             pass
 
-    def read(self, seconds: float) -> list[News]:
+    def read(self, seconds: float) -> list[Notification]:
         """The news of at most so many seconds; empty if there was none. A server that has gone raises."""
         self._ask_for_life()
-        self._socket.settimeout(max(0.001, min(seconds, SILENCE)))
+        self._socket.settimeout(max(0.001, min(seconds, PING_AFTER)))
         try:
             messages = list(self._receive())
         except TimeoutError:
@@ -77,9 +77,9 @@ class Subscription:
     def _ask_for_life(self) -> None:
         # A connection that a firewall dropped looks like a quiet one: nobody would ever be woken again.
         silent = now() - self._heard
-        if self._pinged and silent > 2 * SILENCE:
+        if self._pinged and silent > 2 * PING_AFTER:
             raise ConnectionError("the server is silent on the listening connection")
-        if not self._pinged and silent > SILENCE:
+        if not self._pinged and silent > PING_AFTER:
             self._socket.sendall(_PING)
             self._pinged = True
 
@@ -94,13 +94,13 @@ class Subscription:
         self._connection.disconnect()
 
 
-def _news(payload: bytes) -> News | None:
+def _news(payload: bytes) -> Notification | None:
     """None: not one of our messages; anybody may publish on a channel."""
     token, *words = payload.decode("ascii", "replace").split(" ")
     if not words:
-        return News(token, None)
+        return Notification(token, None)
     try:
         fence, at = words
-        return News(token, Grant(int(fence), int(at)))
+        return Notification(token, Grant(int(fence), int(at)))
     except ValueError:
         return None

@@ -1,6 +1,6 @@
-"""One test case, two colours: threads that block, and asyncio.
+"""One test case, two modes: threads that block, and asyncio.
 
-A case is a coroutine that uses a *world*. The asyncio world awaits; the world of threads blocks in every verb and never
+A case is a coroutine that uses a *harness*. The asyncio harness awaits; the harness of threads blocks in every verb and never
 suspends, so that ``drive`` runs the same case: the engine's own way of being one source.
 """
 
@@ -14,10 +14,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
 from distlock_web import Lease, aattach, attach, distributed_lockable
-from distlock_web.core.backend import HeldLock, Port
-from distlock_web.core.lock import Lock
+from distlock_web.core.backend import LockInfo, Port
 from distlock_web.core.registry import Store
 from distlock_web.core.runtime import TASKS, THREADS, Runtime, drive, now
+from distlock_web.locks.lock import Lock
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -40,8 +40,8 @@ class Event(Protocol):
         """Wait until it is set; ``TimeoutError`` if that never happens."""
 
 
-class World:
-    """What a case can do, in one colour."""
+class Harness:
+    """What a case can do, in one mode."""
 
     runtime: Runtime
 
@@ -86,7 +86,7 @@ class World:
         """The body under ``distributed_lockable``, as a function or a coroutine function."""
         raise NotImplementedError
 
-    def stranger(self, body: Callable[[], Coroutine[Any, Any, T]]) -> Actor[T]:
+    def unrelated(self, body: Callable[[], Coroutine[Any, Any, T]]) -> Actor[T]:
         """Run the body at the same time, as somebody who has inherited nothing."""
         return self._start(body, contextvars.Context())
 
@@ -104,7 +104,7 @@ class World:
         """Let time pass: for leases that have to end, never as proof that something has happened."""
         raise NotImplementedError
 
-    async def line(self, name: str) -> HeldLock | None:
+    async def line(self, name: str) -> LockInfo | None:
         """What the store shows for this lock; None: it is free."""
         return next((line for line in await self.port.inspect() if line.name == name), None)
 
@@ -169,7 +169,7 @@ class ThreadEvent:
             raise TimeoutError("the awaited event did not come")
 
 
-class ThreadWorld(World):
+class SyncHarness(Harness):
     """The blocking doors, in threads."""
 
     runtime = THREADS
@@ -244,7 +244,7 @@ class TaskEvent:
             await self._event.wait()
 
 
-class TaskWorld(World):
+class AsyncHarness(Harness):
     """The a-methods, in tasks of one event loop."""
 
     runtime = TASKS
@@ -296,4 +296,4 @@ class TaskWorld(World):
         await asyncio.sleep(seconds)
 
 
-WORLDS: dict[str, type[World]] = {"threads": ThreadWorld, "asyncio": TaskWorld}
+HARNESSES: dict[str, type[Harness]] = {"threads": SyncHarness, "asyncio": AsyncHarness}

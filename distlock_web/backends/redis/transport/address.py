@@ -13,11 +13,11 @@ from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
 
-from ...core.config import StoreConfig, seconds, unknown
-from ...core.errors import ConfigurationError
+from ....core.config import StoreConfig, seconds, unknown
+from ....core.errors import ConfigurationError
 
-Connection: TypeAlias = redis.connection.AbstractConnection
-AsyncConnection: TypeAlias = aioredis.connection.AbstractConnection
+DriverConnection: TypeAlias = redis.connection.AbstractConnection
+AsyncDriverConnection: TypeAlias = aioredis.connection.AbstractConnection
 
 #: Ours beside redis-py's: the size of the pool, and how long to wait for a connection when all are in use.
 POOL_OPTIONS = ("max_connections", "pool_timeout")
@@ -48,26 +48,26 @@ _NOT_FOR_US = (
 class Address:
     """A server, and the limits of the pool of connections to it."""
 
-    connection_class: type[Connection]
+    connection_class: type[DriverConnection]
     kwargs: Mapping[str, Any]
     max_connections: int
     pool_timeout: float
     name: str  #: for messages, without credentials
 
-    def connect(self, patience: float | None = None) -> Connection:
-        """A blocking connection, open. Raises redis-py's errors, within the time-outs or within ``patience``."""
+    def connect(self, timeout: float | None = None) -> DriverConnection:
+        """A blocking connection, open. Raises redis-py's errors, within the time-outs or within ``timeout``."""
         kwargs = dict(self.kwargs)
-        if patience is not None:
+        if timeout is not None:
             for name in ("socket_timeout", "socket_connect_timeout"):
-                kwargs[name] = min(kwargs[name], patience)
+                kwargs[name] = min(kwargs[name], timeout)
         connection = self.connection_class(**kwargs, retry=Retry(NoBackoff(), 0))
         connection.connect()  # type: ignore[no-untyped-call]
         return connection
 
-    async def aconnect(self) -> AsyncConnection:
+    async def aconnect(self) -> AsyncDriverConnection:
         """An asyncio connection, open."""
         twin = next(_TWINS[base] for base in self.connection_class.__mro__ if base in _TWINS)
-        connection: AsyncConnection = twin(**self.kwargs)
+        connection: AsyncDriverConnection = twin(**self.kwargs)
         connection.retry = aioredis.retry.Retry(NoBackoff(), 0)
         await connection.connect()  # type: ignore[no-untyped-call]
         return connection
@@ -102,7 +102,7 @@ def address(config: StoreConfig, pool: redis.ConnectionPool | None) -> Address:
     return Address(connection_class, kwargs, max_connections, pool_timeout or 0.0, _name(kwargs))
 
 
-def _from_url(location: str, where: str) -> tuple[type[Connection], dict[str, Any]]:
+def _from_url(location: str, where: str) -> tuple[type[DriverConnection], dict[str, Any]]:
     if not location:
         return redis.Connection, {}
     try:

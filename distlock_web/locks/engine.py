@@ -10,13 +10,13 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from . import lifetime, watchdog
-from .backend import Busy, Claim, Granted, Port
-from .block import Block, innermost
-from .errors import BackendUnavailable, DistLockError, LeaseLost, LockBusy, NotHeld
+from ..core.backend import Busy, Claim, Granted, Port
+from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LockBusy, NotHeld
+from ..core.holder import HolderInfo
+from ..core.runtime import new_token, now
+from . import hooks, watchdog
 from .hold import Hold
-from .holder import Holder
-from .runtime import new_token, now
+from .scope import Scope, find_enclosing
 
 logger = logging.getLogger("distlock_web")
 T = TypeVar("T")
@@ -28,26 +28,26 @@ TROUBLE_PAUSE = 0.25
 # Taking -------------------------------------------------------------------------------------------------------------
 
 
-async def acquire(block: Block) -> None:
-    """Take or re-enter every name of the block, all or none. ``LockBusy``, ``LeaseLost`` or ``BackendUnavailable``."""
-    spec = block.spec
-    port = spec.store.port(block.runtime)
+async def acquire(scope: Scope) -> None:
+    """Take or re-enter every name of the scope, all or none. ``LockBusy``, ``LeaseLost`` or ``BackendUnavailable``."""
+    spec = scope.spec
+    port = spec.store.port(scope.runtime)
     clock = _Clock(spec.wait)
     try:
         for name in spec.names:
-            if not await _reenter(block, port, name, clock):
-                await _take(block, port, name, clock)
-        if len(block.own) > 1 and clock.waited:
-            await _extend(port, block.own, None)
-        for hold in block.holds:
+            if not await _reenter(scope, port, name, clock):
+                await _take(scope, port, name, clock)
+        if len(scope.own) > 1 and clock.waited:
+            await _extend(port, scope.own, None)
+        for hold in scope.holds:
             hold.raise_if_lost()  # while the others were taken, or while the answer was on its way
-        watchdog.tend(block)
-        _warn_if_in_transaction(block)
+        watchdog.register(scope)
+        _warn_if_in_transaction(scope)
     except BaseException:
-        block.begin_end()
-        await block.runtime.finish(give_back(block, port))
+        scope.close_once()
+        await scope.runtime.shield(release_all(scope, port))
         raise
-    block.enter()
+    scope.enter()
 
 
 class _Clock:
@@ -66,24 +66,24 @@ class _Clock:
         return max(0.0, self._until - now())
 
 
-async def _take(block: Block, port: Port, name: str, clock: _Clock) -> None:
+async def _take(scope: Scope, port: Port, name: str, clock: _Clock) -> None:
     """Take one name from the store, waiting in its queue if the caller has time."""
-    spec = block.spec
-    claim = Claim(name, new_token(), spec.expire, Holder.current(spec.what, spec.expire))
+    spec = scope.spec
+    claim = Claim(name, new_token(), spec.expire, HolderInfo.current(spec.what, spec.expire))
     queued = clock.wait != 0
     try:
-        answer = await twice(lambda: port.take(claim, clock.wait))
+        answer = await retry_once(lambda: port.acquire(claim, clock.wait))
         if isinstance(answer, Busy) and queued:
             clock.waited = True
-            with watchdog.keeping(block.holds):
-                answer = await _queue(port, claim, answer, clock, block.holds)
+            with watchdog.keep_alive(scope.holds):
+                answer = await _queue(port, claim, answer, clock, scope.holds)
     except BaseException:
         # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
-        await block.runtime.finish(undo(port, claim))
+        await scope.runtime.shield(undo(port, claim))
         raise
     if isinstance(answer, Busy):
         raise busy(name, answer.remaining)
-    block.own.append(Hold(spec.store, claim, answer))
+    scope.own.append(Hold(spec.store, claim, answer))
 
 
 async def _queue(port: Port, claim: Claim, answer: Granted | Busy, clock: _Clock, holds: Sequence[Hold]) -> Granted:
@@ -105,29 +105,29 @@ async def _queue(port: Port, claim: Claim, answer: Granted | Busy, clock: _Clock
             trouble = trouble or now()
             if now() - trouble > claim.expire or (left is not None and left <= TROUBLE_PAUSE):
                 raise
-            answer = Busy(TROUBLE_PAUSE, last.remaining, last.place)
+            answer = Busy(TROUBLE_PAUSE, last.remaining, last.position)
     return answer
 
 
-async def _reenter(block: Block, port: Port, name: str, clock: _Clock) -> bool:
+async def _reenter(scope: Scope, port: Port, name: str, clock: _Clock) -> bool:
     """Enter a lock that the call chain holds already: no round trip, unless a longer lease is asked for."""
-    found = innermost(block.spec.store, name)
+    found = find_enclosing(scope.spec.store, name)
     if found is None:
         return False
     outer, hold = found
     hold.raise_if_lost()
     seat = outer.seat(hold)
-    taken = await seat.take(block.runtime, clock.left())
+    taken = await seat.take(scope.runtime, clock.left())
     if taken == "busy":
         raise busy(name, hold.remaining)
     if taken == "closed":
-        return await _reenter(block, port, name, clock)
+        return await _reenter(scope, port, name, clock)
     hold.depth += 1
-    block.nested.append((hold, seat))
+    scope.nested.append((hold, seat))
     hold.raise_if_lost()
-    if block.spec.expire > hold.claim.expire:
-        await _extend(port, [hold], block.spec.expire)
-        hold.claim = hold.claim._replace(expire=block.spec.expire)
+    if scope.spec.expire > hold.claim.expire:
+        await _extend(port, [hold], scope.spec.expire)
+        hold.claim = hold.claim._replace(expire=scope.spec.expire)
     return True
 
 
@@ -138,68 +138,68 @@ def busy(name: str, remaining: float) -> LockBusy:
 # Giving back --------------------------------------------------------------------------------------------------------
 
 
-async def end(block: Block, error: BaseException | None) -> None:
-    """The block is over: give back what it took, once, whatever happens, and never hide the block's own exception."""
-    # A nested block in a task of its own may outlive the one that lent it the lock: from then on it was unguarded.
-    orphaned = block.orphaned()
-    if not block.begin_end():
+async def end(scope: Scope, error: BaseException | None) -> None:
+    """The scope is over: give back what it took, once, whatever happens, and never hide the scope's own exception."""
+    # A nested scope in a task of its own may outlive the one that lent it the lock: from then on it was unguarded.
+    orphaned = scope.orphaned()
+    if not scope.close_once():
         return
-    work = give_back(block, block.spec.store.port(block.runtime), kept=error is None)
+    work = release_all(scope, scope.spec.store.port(scope.runtime), kept=error is None)
     try:
-        # A block that only re-entered has nothing to send, so nothing to shield.
-        await (block.runtime.finish(work) if block.own else work)
+        # A scope that only re-entered has nothing to send, so nothing to shield.
+        await (scope.runtime.shield(work) if scope.own else work)
     except DistLockError as trouble:
         # The work was done under the lock, and the lease ends by itself: no reason to fail the caller.
-        logger.warning("Lock %s could not be given back, it ends within its lease: %s", names_of(block), trouble)
-    lost = block.lost_hold() or orphaned
+        logger.warning("Lock %s could not be given back, it ends within its lease: %s", names_of(scope), trouble)
+    lost = scope.lost_hold() or orphaned
     if lost is None:
         if error is None:
-            _warn_if_in_transaction(block)
+            _warn_if_in_transaction(scope)
         return
-    ours = block.take_back_cancellation()
+    ours = scope.take_back_cancellation()
     if error is None:
-        _say_lost(block, lost.lost_error())
+        _say_lost(scope, lost.lost_error())
     elif isinstance(error, asyncio.CancelledError) and ours:
         raise lost.lost_error() from error
     elif not isinstance(error, LeaseLost):
         error.add_note(f"distlock_web: {lost.lost_error()}")
 
 
-def _say_lost(block: Block, loss: LeaseLost) -> None:
-    if block.spec.on_lost in ("raise", "cancel"):
+def _say_lost(scope: Scope, loss: LeaseLost) -> None:
+    if scope.spec.on_lost in ("raise", "cancel"):
         raise loss
-    logger.warning("%s Its block has finished all the same.", loss)
+    logger.warning("%s Its scope has finished all the same.", loss)
 
 
-def _warn_if_in_transaction(block: Block) -> None:
-    if block.own and not block.warned and lifetime.open_transactions:
-        block.warned = lifetime.warn_if_in_transaction(block.spec)
+def _warn_if_in_transaction(scope: Scope) -> None:
+    if scope.own and not scope.warned and hooks.open_transactions:
+        scope.warned = hooks.warn_if_in_transaction(scope.spec)
 
 
-async def release(block: Block) -> None:
+async def release(scope: Scope) -> None:
     """Give back by hand. Raises what :func:`end` only logs."""
-    if not block.begin_end():
-        raise NotHeld(f"The lease of {names_of(block)} is over already.", name=names_of(block))
-    await block.runtime.finish(give_back(block, block.spec.store.port(block.runtime), kept=True))
-    for hold in block.holds:
+    if not scope.close_once():
+        raise NotHeld(f"The lease of {names_of(scope)} is over already.", name=names_of(scope))
+    await scope.runtime.shield(release_all(scope, scope.spec.store.port(scope.runtime), kept=True))
+    for hold in scope.holds:
         if hold.state == "lost":
             raise hold.lost_error()
-    _warn_if_in_transaction(block)
+    _warn_if_in_transaction(scope)
 
 
-async def give_back(block: Block, port: Port, kept: bool = False) -> None:
+async def release_all(scope: Scope, port: Port, kept: bool = False) -> None:
     """Release every own hold, the last one first, and leave the seats of the others; then raise the first trouble."""
-    if block.stop_renewing is not None:
-        block.stop_renewing()
-    for hold, seat in block.nested:
-        block.untell(hold)
+    if scope.stop_renewing is not None:
+        scope.stop_renewing()
+    for hold, seat in scope.nested:
+        scope.stop_notifying(hold)
         hold.depth -= 1
         seat.leave()
     trouble: DistLockError | None = None
-    for hold in reversed(block.own):
+    for hold in reversed(scope.own):
         if not hold.begin_release():
             continue
-        keep = max(0.0, hold.since + block.spec.hold_for - now()) if kept and block.spec.hold_for else 0.0
+        keep = max(0.0, hold.since + scope.spec.hold_at_least - now()) if kept and scope.spec.hold_at_least else 0.0
         try:
             loss = await _release(port, hold.claim, keep)
         except DistLockError as error:
@@ -224,7 +224,7 @@ async def _release(port: Port, claim: Claim, keep: float) -> str | None:
 
 async def undo(port: Port, claim: Claim) -> None:
     try:
-        await twice(lambda: port.withdraw(claim))
+        await retry_once(lambda: port.cancel(claim))
     except DistLockError as error:
         logger.info("Lock %s: a claim could not be withdrawn, it ends within its lease: %s", claim.name, error)
 
@@ -232,20 +232,20 @@ async def undo(port: Port, claim: Claim) -> None:
 # In between ---------------------------------------------------------------------------------------------------------
 
 
-async def extend(block: Block, expire: float | None) -> None:
-    """Extend every hold of the block; ``LeaseLost`` if one is gone."""
-    if not block.alive:
-        raise NotHeld(f"The lease of {names_of(block)} is over.", name=names_of(block))
-    for hold in block.holds:
+async def extend(scope: Scope, expire: float | None) -> None:
+    """Extend every hold of the scope; ``LeaseLost`` if one is gone."""
+    if not scope.alive:
+        raise NotHeld(f"The lease of {names_of(scope)} is over.", name=names_of(scope))
+    for hold in scope.holds:
         hold.raise_if_lost()
-    if block.holds:  # none: the call was let through without a lock
-        await _extend(block.spec.store.port(block.runtime), block.holds, expire)
+    if scope.holds:  # none: the call was let through without a lock
+        await _extend(scope.spec.store.port(scope.runtime), scope.holds, expire)
 
 
 async def _extend(port: Port, holds: list[Hold], expire: float | None) -> None:
     claims = [hold.claim if expire is None else hold.claim._replace(expire=expire) for hold in holds]
     since = now()
-    losses = await twice(lambda: port.extend(claims))
+    losses = await retry_once(lambda: port.extend(claims))
     for hold, claim, loss in zip(holds, claims, losses, strict=True):
         if loss is None:
             hold.renewed(since, claim.expire)
@@ -254,14 +254,14 @@ async def _extend(port: Port, holds: list[Hold], expire: float | None) -> None:
         hold.raise_if_lost()
 
 
-async def twice(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask again, once, if the answer did not come: every verb may be sent twice (law 3)."""
+async def retry_once(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask again, once, if the answer did not come: every verb may be sent retry_once (law 3)."""
     try:
         return await ask()
     except BackendUnavailable:
         return await ask()
 
 
-def names_of(block: Block) -> str:
-    """The block's locks, for messages."""
-    return ", ".join(repr(name) for name in block.spec.names)
+def names_of(scope: Scope) -> str:
+    """The scope's locks, for messages."""
+    return ", ".join(repr(name) for name in scope.spec.names)

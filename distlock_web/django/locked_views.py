@@ -9,33 +9,37 @@ from asgiref.sync import iscoroutinefunction
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.views import View
 
-from ..core.decorator import Guard
 from ..core.keys import bound_method
+from ..locks.decorator import LockedFunction
 
 Callback = Callable[..., Any]
 
 
-def guarded_views(patterns: Iterable[Any] | None = None, route: str = "") -> Iterator[tuple[str, Callback, Guard]]:
+def locked_views(
+    patterns: Iterable[Any] | None = None, route: str = ""
+) -> Iterator[tuple[str, Callback, LockedFunction]]:
     """Every guarded view of the project, through all ``include()``: its route, its callback, its guard."""
     for entry in get_resolver().url_patterns if patterns is None else patterns:
         here = route + str(entry.pattern)
         if isinstance(entry, URLResolver):
-            yield from guarded_views(entry.url_patterns, here)
+            yield from locked_views(entry.url_patterns, here)
         elif isinstance(entry, URLPattern):
-            for guard in guards(entry.callback):
+            for guard in locked_functions(entry.callback):
                 yield here, entry.callback, guard
 
 
-def guards(view: Callback, method: str | None = None) -> list[Guard]:
-    """The guards of a view: of the function, of ``dispatch``, and of the handlers (of one HTTP method, or of all)."""
+def locked_functions(view: Callback, method: str | None = None) -> list[LockedFunction]:
+    """What is locked of a view: the function, ``dispatch``, and the handlers (of one HTTP method, or of all)."""
     view_class = getattr(view, "view_class", None) or getattr(view, "cls", None)  # Django's; REST framework's
-    carriers: list[Callback | None] = [view]
+    stream_adapters: list[Callback | None] = [view]
     if view_class is not None:
-        carriers.append(view_class.dispatch)
+        stream_adapters.append(view_class.dispatch)
         handlers = [getattr(view_class, name, None) for name in _handlers(view, view_class, method)]
-        carriers += [*handlers, *map(_behind_api_view, handlers)]
+        stream_adapters += [*handlers, *map(_behind_api_view, handlers)]
     # A dict, for as_view() copies what dispatch carries to the view: the same guard twice.
-    return list({guard: None for carrier in carriers if (guard := getattr(carrier, "__distlock__", None)) is not None})
+    return list(
+        {guard: None for carrier in stream_adapters if (guard := getattr(carrier, "__distlock__", None)) is not None}
+    )
 
 
 def _handlers(view: Callback, view_class: Any, method: str | None) -> Iterable[str]:
@@ -60,7 +64,7 @@ def is_async_view(function: Any) -> bool:
     return method.__self__.view_is_async
 
 
-def skips(guard: Guard) -> bool:
+def skips(guard: LockedFunction) -> bool:
     """Whether a busy lock makes the call return None, by the decorator's own word or by the store's setting."""
     chosen = guard.on_busy if guard.on_busy is not None else guard.options.config().on_busy
     return chosen == "skip"

@@ -6,11 +6,11 @@ from collections.abc import Coroutine, Generator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from . import engine, handover
-from .block import Block, live_blocks
-from .config import seconds
-from .errors import ConfigurationError
-from .runtime import TASKS, THREADS, Runtime, drive, in_event_loop, now
+from ..core.config import seconds
+from ..core.errors import ConfigurationError
+from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop, now
+from . import engine, transfer
+from .scope import Scope, active_scopes
 
 T = TypeVar("T")
 
@@ -23,14 +23,14 @@ class Lost:
 
     __slots__ = ("_block",)
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Scope) -> None:
         self._block = block
 
     def is_set(self) -> bool:
         return self._block.state == "lost"
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the lease is lost (True), or until it is released or ``timeout`` seconds are over (False)."""
+        """Scope until the lease is lost (True), or until it is released or ``timeout`` seconds are over (False)."""
         return drive(self._wait(THREADS, timeout))
 
     def __await__(self) -> Generator[Any, None, bool]:
@@ -60,7 +60,7 @@ class Lost:
                 hold.forget_callback(parker.unpark)
 
 
-class Lease(Block):
+class Lease(Scope):
     """A lock that is held, made by ``lock(...)``: over when its block ends, lost if the store gave it up before."""
 
     __slots__ = ()
@@ -153,11 +153,11 @@ class Lease(Block):
 
         The string is proof of ownership, good for one use: hand it to a Celery task, do not log it.
         """
-        return self._blocking(handover.detach(self, seconds(transit, "transit") or 0.0))
+        return self._blocking(transfer.detach(self, seconds(transit, "transit") or 0.0))
 
     async def adetach(self, transit: float = 60.0) -> str:
         """The asyncio twin of :meth:`detach`."""
-        return await handover.detach(self, seconds(transit, "transit") or 0.0)
+        return await transfer.detach(self, seconds(transit, "transit") or 0.0)
 
     def _blocking(self, work: Coroutine[Any, Any, T]) -> T:
         if self.runtime is TASKS or in_event_loop():
@@ -168,4 +168,4 @@ class Lease(Block):
 
 def current_lease() -> Lease | None:
     """The innermost lease that the running code is inside of, for its ``fence`` or ``raise_if_lost()``; or None."""
-    return next((block for block in reversed(live_blocks()) if isinstance(block, Lease)), None)
+    return next((block for block in reversed(active_scopes()) if isinstance(block, Lease)), None)

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
+from ..core.config import policy
+from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
+from ..core.keys import Key, KeyTemplates, bound_method
+from ..core.runtime import TASKS, Runtime, drive
+from ..web.streaming import StreamLock
 from . import engine
-from .block import OnLost
-from .carry import Carried
-from .config import policy
-from .errors import BackendUnavailable, ConfigurationError, LockBusy
-from .keys import Key, Keys, bound_method
+from .hooks import TransactionManager, Until, stream_adapters, transaction_manager
 from .lease import Lease
-from .lifetime import TransactionOwner, Until, carriers, transaction_owner
 from .lock import UNSET, Options, Unset, blocking
-from .runtime import TASKS, Runtime, drive
+from .scope import OnLost
 
 logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ def distributed_lockable(
     renew_for: float | None = None,
     store: str = "default",
     on_lost: OnLost | None = None,
-    hold_for: float | None = None,
+    hold_at_least: float | None = None,
     on_busy: OnBusy | None = None,
     on_backend_error: OnBackendError | None = None,
     until: Until | None = None,
@@ -70,12 +70,12 @@ def distributed_lockable(
     back after it, whatever happens, and only by its owner; an exception of the function reaches the caller unchanged.
 
     ``key`` is a format string over the function's arguments, a callable with the function's arguments, or a list of
-    these; left out, the function's qualified name. ``prefix, expire, wait, renew, renew_for, store, on_lost, hold_for``
-    are those of :func:`distlock_web.lock`.
+    these; left out, the function's qualified name. ``prefix, expire, wait, renew, renew_for, store, on_lost,
+    hold_at_least`` are those of :func:`distlock_web.lock`.
 
     ``on_busy``: ``"raise"`` ``LockBusy`` (a 409 in a view), ``"skip"`` (log, return None), or a callable
     ``(error, *args, **kwargs)`` that makes the answer. ``on_backend_error``: ``"raise"`` ``BackendUnavailable`` (a 503
-    in a view), ``"open"`` (go on without a lock; ``current_lease().guarded`` is False), or a callable of the same form.
+    in a view), ``"open"`` (go on without a lock; ``current_lease().acquired`` is False), or a callable of that form.
 
     ``until`` says what the lock outlives. Left out: the function, or the body of a streaming response that it returns
     (renewed meanwhile). ``"return"``: the function only. ``"commit"``: the transaction that the decorator then opens
@@ -94,13 +94,13 @@ def distributed_lockable(
     if on_backend_error is not None:
         policy(on_backend_error, "on_backend_error", "raise", "open")
 
-    methods: dict[Any, Guard] = {}
+    methods: dict[Any, LockedFunction] = {}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         method = bound_method(function)
         # Django's method_decorator decorates the method of the object anew for every call.
         known = None if method is None else methods.get((type(method.__self__), method.__func__))
-        guard = known or Guard(function, key, guard_options, on_busy, on_backend_error, until, database)
+        guard = known or LockedFunction(function, key, guard_options, on_busy, on_backend_error, until, database)
         if method is not None:
             methods[type(method.__self__), method.__func__] = guard
         return _wrap(function, guard)
@@ -112,7 +112,7 @@ def distributed_lockable(
 coroutine_tests: list[Callable[[Any], bool]] = [inspect.iscoroutinefunction]
 
 
-class Guard:
+class LockedFunction:
     """What a decorated function carries as ``__distlock__``: keys, options and policies. Nothing of a hold."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Guard:
     ) -> None:
         _check(function)
         self.asynchronous = any(test(function) for test in coroutine_tests)
-        self.keys = Keys(key, function, asynchronous=self.asynchronous)
+        self.keys = KeyTemplates(key, function, asynchronous=self.asynchronous)
         self.options = options
         self.on_busy = on_busy
         self.on_backend_error = on_backend_error
@@ -137,7 +137,7 @@ class Guard:
         self.database = database
         self.owner = self._owner()
 
-    def _owner(self) -> TransactionOwner | None:
+    def _owner(self) -> TransactionManager | None:
         if self.until not in (None, "return", "commit"):
             raise ConfigurationError(f'{self.what}: until is {self.until!r}; it has to be "return", "commit" or None.')
         if self.until != "commit":
@@ -149,7 +149,7 @@ class Guard:
                 f'{self.what}: until="commit" is for synchronous functions: a database transaction belongs to one '
                 f"thread, and this is a coroutine. Put the work into a function and call it with sync_to_async."
             )
-        return transaction_owner(self.database, self.what)
+        return transaction_manager(self.database, self.what)
 
     async def open(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lease:
         """Take the lock for one call."""
@@ -162,7 +162,7 @@ class Guard:
                 raise
             logger.error("%s runs without its lock: %s", self.what, error)
             lease = Lease(spec, runtime)
-            lease.guarded = False
+            lease.acquired = False
             lease.enter()
         return lease
 
@@ -184,8 +184,8 @@ class Guard:
     def carried(self, result: Any, lease: Lease) -> Any:
         """The result as a streaming response that goes on under the lock; None if it is not one, or is not to."""
         if self.until is None:
-            for carrier in carriers:
-                response = carrier(result, self, partial(Carried, lease))
+            for carrier in stream_adapters:
+                response = carrier(result, self, partial(StreamLock, lease))
                 if response is not None:
                     return response
         return None
@@ -214,7 +214,7 @@ def _check(function: Any) -> None:
         )
 
 
-def _wrap(function: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+def _wrap(function: Callable[..., Any], guard: LockedFunction) -> Callable[..., Any]:
     if guard.asynchronous:
 
         @functools.wraps(function)
@@ -225,7 +225,7 @@ def _wrap(function: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
                 return await guard.refused(error, args, kwargs)
             try:
                 result = await function(*args, **kwargs)
-                response = guard.carried(result, lease) if carriers else None
+                response = guard.carried(result, lease) if stream_adapters else None
             except BaseException as error:
                 await engine.end(lease, error)
                 raise
@@ -251,7 +251,7 @@ def _wrap(function: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
                 else:
                     result = guard.owner.run(partial(function, *args, **kwargs), lease, guard.database)
                 _refuse_coroutine(result, guard)
-                response = guard.carried(result, lease) if carriers else None
+                response = guard.carried(result, lease) if stream_adapters else None
             except BaseException as error:
                 drive(engine.end(lease, error))
                 raise
@@ -266,7 +266,7 @@ def _wrap(function: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
     return locked
 
 
-def _refuse_coroutine(result: Any, guard: Guard) -> None:
+def _refuse_coroutine(result: Any, guard: LockedFunction) -> None:
     if inspect.iscoroutine(result):
         result.close()
         raise ConfigurationError(

@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from .backend import HeldLock
-from .errors import ConfigurationError, DistLockError
-from .holder import Holder
-from .registry import Registry, Store
-from .runtime import THREADS, drive
+from ..core.backend import LockInfo
+from ..core.errors import ConfigurationError, DistLockError
+from ..core.holder import HolderInfo
+from ..core.registry import Registry, Store
+from ..core.runtime import THREADS, drive
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LockRow:
     """One lock that is held. ``alias``, ``lock.name`` and ``lock.fence`` together name this one acquisition."""
 
     alias: str
-    lock: HeldLock
-    holder: Holder
+    lock: LockInfo
+    holder: HolderInfo
 
     def matches(self, words: Iterable[str]) -> bool:
         holder = self.holder
@@ -45,14 +45,14 @@ class Row:
 class Listing(NamedTuple):
     """What is held, the oldest first, and by alias what kept a store from being listed."""
 
-    rows: list[Row]
-    troubles: dict[str, DistLockError]
+    rows: list[LockRow]
+    errors: dict[str, DistLockError]
 
 
 def held(registry: Registry, search: str = "") -> Listing:
     """Every held lock that has all words of ``search`` in its name, request id, path, function or host.
 
-    Blocking. A store that fails does not hide the others: it is among the ``troubles``.
+    Blocking. A store that fails does not hide the others: it is among the ``errors``.
     """
     words = search.casefold().split()
     listing = Listing([], {})
@@ -60,9 +60,9 @@ def held(registry: Registry, search: str = "") -> Listing:
         try:
             locks = _inspect(store)
         except DistLockError as error:
-            listing.troubles[alias] = error
+            listing.errors[alias] = error
             continue
-        rows = (Row(alias, lock, _legible(Holder.loads(lock.holder))) for lock in locks)
+        rows = (LockRow(alias, lock, _printable(HolderInfo.loads(lock.holder))) for lock in locks)
         listing.rows.extend(row for row in rows if row.matches(words))
     listing.rows.sort(key=lambda row: (row.lock.since, row.alias, row.lock.name))
     return listing
@@ -72,7 +72,7 @@ def named(registry: Registry, name: str) -> Listing:
     """The held locks of this name, given with or without the store's prefix."""
     everything = held(registry)
     rows = [row for row in everything.rows if row.lock.name in (name, registry.store(row.alias).config.prefix + name)]
-    return Listing(rows, everything.troubles)
+    return Listing(rows, everything.errors)
 
 
 def revoke(registry: Registry, alias: str, name: str, fence: int | None) -> bool:
@@ -84,7 +84,7 @@ def revoke(registry: Registry, alias: str, name: str, fence: int | None) -> bool
     return fence is not None and drive(registry.store(alias).port(THREADS).revoke(name, fence))
 
 
-def _inspect(store: Store) -> list[HeldLock]:
+def _inspect(store: Store) -> list[LockInfo]:
     if not store.backend.capabilities.listing:
         raise ConfigurationError(f"The store {store.alias!r} cannot show who holds its locks.")
     return drive(store.port(THREADS).inspect())
@@ -95,11 +95,11 @@ def _inspect(store: Store) -> list[HeldLock]:
 _HEADINGS = ("LOCK", "STATE", "REQUEST ID", "HELD BY", "HOST:PID", "SINCE", "LEFT", "FENCE", "WAITERS")
 
 
-def as_json(rows: Sequence[Row]) -> str:
+def as_json(rows: Sequence[LockRow]) -> str:
     return json.dumps([row.as_dict() for row in rows], indent=2)
 
 
-def as_table(rows: Sequence[Row]) -> Iterator[str]:
+def as_table(rows: Sequence[LockRow]) -> Iterator[str]:
     """Aligned lines with headings; the store's alias in front where there are several."""
     several = len({row.alias for row in rows}) > 1
     table = [(*(("STORE",) if several else ()), *_HEADINGS)]
@@ -109,18 +109,18 @@ def as_table(rows: Sequence[Row]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: LockRow) -> tuple[str, ...]:
     lock, holder = row.lock, row.holder
     since = datetime.fromtimestamp(lock.since).astimezone().strftime("%Y-%m-%d %H:%M:%S") if lock.since else ""
     cells = (
-        legible(lock.name), lock.state, holder.request_id, holder.path or holder.what,
+        printable(lock.name), lock.state, holder.request_id, holder.path or holder.what,
         f"{holder.host}:{holder.pid}" if holder.host else "", since, f"{lock.remaining:.1f}s",
         "" if lock.fence is None else str(lock.fence), str(lock.waiters),
     )  # fmt: skip
     return tuple(cell or "-" for cell in cells)
 
 
-def legible(text: str) -> str:
+def printable(text: str) -> str:
     """Without what could steer a terminal or reverse the reading direction of a page."""
     return (
         text
@@ -129,6 +129,6 @@ def legible(text: str) -> str:
     )
 
 
-def _legible(holder: Holder) -> Holder:
-    fields = {name: legible(getattr(holder, name)) for name in ("request_id", "path", "what", "host")}
+def _printable(holder: HolderInfo) -> HolderInfo:
+    fields = {name: printable(getattr(holder, name)) for name in ("request_id", "path", "what", "host")}
     return replace(holder, **fields)  # type: ignore[arg-type]

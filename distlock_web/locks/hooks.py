@@ -13,20 +13,20 @@ from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
-from .errors import ConfigurationError, OpenTransactionWarning
+from ..core.errors import ConfigurationError, OpenTransactionWarning
 
 if TYPE_CHECKING:
-    from .block import Spec
-    from .carry import Carried
-    from .decorator import Guard
+    from ..web.streaming import StreamLock
+    from .decorator import LockedFunction
     from .lease import Lease
+    from .scope import Spec
 
 R = TypeVar("R")
 _PACKAGE = __name__.partition(".")[0] + "."
 Until: TypeAlias = Literal["return", "commit"]
 
 
-class TransactionOwner(Protocol):
+class TransactionManager(Protocol):
     """Opens and commits the transactions of one kind of database."""
 
     def owns(self, database: object) -> bool:
@@ -48,22 +48,22 @@ class TransactionOwner(Protocol):
         """Make the call in a transaction: at its end the lease is extended, then committed; an error rolls back."""
 
 
-class Carrier(Protocol):
+class StreamAdapter(Protocol):
     """Finds the streaming responses of one framework."""
 
-    def __call__(self, result: Any, guard: Guard, carry: Callable[[object], Carried]) -> Any:
+    def __call__(self, result: Any, guard: LockedFunction, carry: Callable[[object], StreamLock]) -> Any:
         """None if ``result`` is not one; else the response, whose body goes on under ``carry(response)``."""
 
 
-transaction_owners: list[TransactionOwner] = []
-carriers: list[Carrier] = []
+transaction_managers: list[TransactionManager] = []
+stream_adapters: list[StreamAdapter] = []
 #: Each says in which transaction of its kind the running code is, or None: there a plain lock ends before the commit.
 open_transactions: list[Callable[[], str | None]] = []
 
 
-def transaction_owner(database: object, function: str) -> TransactionOwner:
+def transaction_manager(database: object, function: str) -> TransactionManager:
     """Who opens the transaction of ``until="commit"``. Raises ``ConfigurationError`` if nobody can."""
-    owners = [owner for owner in transaction_owners if owner.owns(database)]
+    owners = [owner for owner in transaction_managers if owner.owns(database)]
     if owners:
         return owners[0] if len(owners) == 1 else _FirstHere(owners)
     raise ConfigurationError(
@@ -76,7 +76,7 @@ def transaction_owner(database: object, function: str) -> TransactionOwner:
 class _FirstHere:
     """Django and Flask-SQLAlchemy in one process: which of them a left out ``database=`` means is known per call."""
 
-    def __init__(self, owners: list[TransactionOwner]) -> None:
+    def __init__(self, owners: list[TransactionManager]) -> None:
         self._owners = owners
 
     def owns(self, database: object) -> bool:
@@ -95,7 +95,7 @@ class _FirstHere:
     def run(self, call: Callable[[], R], lease: Lease, database: object) -> R:
         return self._meant().run(call, lease, database)
 
-    def _meant(self) -> TransactionOwner:
+    def _meant(self) -> TransactionManager:
         return next((owner for owner in self._owners if owner.here()), self._owners[-1])
 
 

@@ -18,25 +18,25 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from .block import Block
-from .errors import DistLockError
+from ..core.errors import DistLockError
+from ..core.runtime import drive, now
 from .hold import Hold
-from .runtime import drive, now
+from .scope import Scope
 
 if TYPE_CHECKING:
-    from .registry import Store
+    from ..core.registry import Store
 
 logger = logging.getLogger("distlock_web")
 
 #: Seconds that the idle thread stays before it ends: starting one costs more than a sleep.
-LINGER = 1.0
+IDLE_TIMEOUT = 1.0
 #: Seconds that it sleeps at a time: a release does not wake it, and the last of a lease of an hour has to be noticed.
-NAP = 5.0
+MAX_SLEEP = 5.0
 #: Leases in one request: the server runs a script alone, so one must not be long.
 BATCH = 500
 
 
-class Tended:
+class WatchedHold:
     """A hold that the watchdog looks after: renewed until ``until``, or only watched for its deadline."""
 
     __slots__ = ("alive", "due", "gone", "hold", "renew", "until")
@@ -62,7 +62,7 @@ class Tended:
         return self.hold.claim.expire / 3
 
     def schedule(self) -> None:
-        # Counted from its end: a lease that is tended only when most of it is over is due at once.
+        # Counted from its end: a lease that is watched only when most of it is over is due at once.
         self.due = self.hold.deadline - 2 * self.period if self.renew else self.hold.deadline
 
 
@@ -71,31 +71,31 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._tended: set[Tended] = set()
-        self._stores: set[Store] = set()  # that it has tended since it started
+        self._watched: set[WatchedHold] = set()
+        self._stores: set[Store] = set()  # that it has watched since it started
         self._thread: threading.Thread | None = None
         self._next = float("inf")
 
-    def add(self, tended: Sequence[Tended]) -> None:
+    def add(self, watched: Sequence[WatchedHold]) -> None:
         with self._changed:
-            self._tended.update(tended)
-            self._stores.update([item.hold.store for item in tended])
+            self._watched.update(watched)
+            self._stores.update([item.hold.store for item in watched])
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="distlock-watchdog", daemon=True)
                 thread.start()  # may raise, where the system has no more threads: the next one tries again
                 self._thread = thread
-            elif min(item.due for item in tended) < self._next:
+            elif min(item.due for item in watched) < self._next:
                 self._changed.notify()
 
-    def remove(self, tended: Sequence[Tended]) -> None:
+    def remove(self, watched: Sequence[WatchedHold]) -> None:
         with self._changed:
-            self._tended.difference_update(tended)
+            self._watched.difference_update(watched)
 
-    def look(self, tended: Sequence[Tended]) -> None:
+    def look(self, watched: Sequence[WatchedHold]) -> None:
         """Look at these at once. It may be called while garbage is collected: it waits for nobody."""
         if self._changed.acquire(blocking=False):
             try:
-                for item in tended:
+                for item in watched:
                     item.due = 0.0
                 self._changed.notify()
             finally:
@@ -106,33 +106,33 @@ class Watchdog:
         while True:
             with self._changed:
                 moment = now()
-                if self._tended:
+                if self._watched:
                     idle_since = moment
-                elif moment - idle_since >= LINGER:
+                elif moment - idle_since >= IDLE_TIMEOUT:
                     self._thread = None
                     self._stores.clear()
                     return
-                self._next = min((item.due for item in self._tended), default=idle_since + LINGER)
+                self._next = min((item.due for item in self._watched), default=idle_since + IDLE_TIMEOUT)
                 if self._next > moment:
-                    self._changed.wait(min(self._next - moment, NAP))
+                    self._changed.wait(min(self._next - moment, MAX_SLEEP))
                 # Whoever is due within half a period comes along: a thousand leases make a few requests.
                 moment = now()
                 due = [
                     item
-                    for item in self._tended
+                    for item in self._watched
                     if item.due <= moment or (item.renew and item.due <= moment + item.period / 2)
                 ]
                 if not any(item.due <= moment for item in due):
                     continue
             try:
-                self._tend(due)
+                self._look_after(due)
             except Exception:
                 # A bug here must not end the renewal of every lease in the process.
                 logger.exception("The watchdog failed; it goes on")
                 self._postpone(due)
 
-    def _tend(self, due: list[Tended]) -> None:
-        by_store: defaultdict[Store, list[Tended]] = defaultdict(list)
+    def _look_after(self, due: list[WatchedHold]) -> None:
+        by_store: defaultdict[Store, list[WatchedHold]] = defaultdict(list)
         for item in due:
             if item.hold.state not in ("held", "unsure"):  # looking at the state is what tells of a loss
                 self.remove([item])
@@ -145,7 +145,7 @@ class Watchdog:
             for first in range(0, len(items), BATCH):
                 self._renew(store, items[first : first + BATCH])
 
-    def _wanted(self, item: Tended) -> bool:
+    def _wanted(self, item: WatchedHold) -> bool:
         if not item.alive():
             if item.gone is not None:
                 item.gone()
@@ -154,10 +154,10 @@ class Watchdog:
             return False
         return item.until is None or now() < item.until
 
-    def _renew(self, store: Store, items: list[Tended]) -> None:
+    def _renew(self, store: Store, items: list[WatchedHold]) -> None:
         since, claims = now(), [item.hold.claim for item in items]
         try:
-            losses = drive(store.renewing().extend(claims, self._patience(store, items, since)))
+            losses = drive(store.renewal_port().extend(claims, self._renewal_timeout(store, items, since)))
         except DistLockError as error:
             logger.warning("%d locks could not be renewed, trying again: %s", len(items), error)
             self._postpone(items)
@@ -171,22 +171,22 @@ class Watchdog:
                 item.hold.lose(loss)
                 self.remove([item])
 
-    def _patience(self, store: Store, items: list[Tended], moment: float) -> float:
+    def _renewal_timeout(self, store: Store, items: list[WatchedHold], moment: float) -> float:
         """How long to wait for an answer: to the first deadline; a store that hangs must not cost the others theirs."""
-        patience = min(item.hold.deadline for item in items) - moment
+        timeout = min(item.hold.deadline for item in items) - moment
         if len(self._stores) > 1:
             with self._changed:
-                others = [item.period for item in self._tended if item.hold.store is not store]
-            patience = min(patience, max(0.1, min(others, default=patience)))
-        return max(0.05, patience)
+                others = [item.period for item in self._watched if item.hold.store is not store]
+            timeout = min(timeout, max(0.1, min(others, default=timeout)))
+        return max(0.05, timeout)
 
     def is_running_here(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def _postpone(self, items: Sequence[Tended]) -> None:
+    def _postpone(self, items: Sequence[WatchedHold]) -> None:
         moment = now()
         for item in items:
-            item.hold.doubt()
+            item.hold.mark_unsure()
             item.due = min(moment + max(0.05, item.period / 4), max(item.hold.deadline, moment + 0.001))
 
 
@@ -202,75 +202,75 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-def tend(block: Block) -> None:
-    """Renew the block's holds if it asked for it, and watch those of which a loss is to be told."""
-    spec = block.spec
+def register(scope: Scope) -> None:
+    """Renew the scope's holds if it asked for it, and watch those of which a loss is to be told."""
+    spec = scope.spec
     if spec.on_lost == "cancel":
-        block.cancel_when_lost()
+        scope.cancel_when_lost()
     elif callable(spec.on_lost):
-        block.tell_when_lost(partial(_call_aside, cast("Callable[[Block], object]", spec.on_lost)))
+        scope.notify_when_lost(partial(_call_aside, cast("Callable[[Scope], object]", spec.on_lost)))
     elif not spec.renew:
         return
     until = now() + spec.renew_for if spec.renew_for is not None else None
-    watch(block, [Tended(hold, spec.renew, until, _holder_alive(block)) for hold in block.holds])
+    watch(scope, [WatchedHold(hold, spec.renew, until, _holder_alive(scope)) for hold in scope.holds])
 
 
-def watch(block: Block, tended: Sequence[Tended]) -> None:
-    if not tended:  # a call that was let through without its lock
+def watch(scope: Scope, watched: Sequence[WatchedHold]) -> None:
+    if not watched:  # a call that was let through without its lock
         return
     watchdog = _watchdog
-    block.stop_renewing = lambda: watchdog.remove(tended)
-    watchdog.add(tended)
+    scope.stop_renewing = lambda: watchdog.remove(watched)
+    watchdog.add(watched)
 
 
-def carry(block: Block, longest: float, *, alive: Callable[[], bool], gone: Callable[[], None]) -> Callable[[], None]:
-    """Renew the block's holds from now on, for at most ``longest`` seconds, while ``alive``; then call ``gone``.
+def carry(scope: Scope, longest: float, *, alive: Callable[[], bool], gone: Callable[[], None]) -> Callable[[], None]:
+    """Renew the scope's holds from now on, for at most ``longest`` seconds, while ``alive``; then call ``gone``.
 
     What it returns makes the watchdog look at once whether they are alive.
     """
-    if block.stop_renewing is not None:
-        block.stop_renewing()
+    if scope.stop_renewing is not None:
+        scope.stop_renewing()
     until = now() + longest
-    tended = [Tended(hold, True, until, alive, gone) for hold in block.holds]
-    watch(block, tended)
-    return partial(_watchdog.look, tended)
+    watched = [WatchedHold(hold, True, until, alive, gone) for hold in scope.holds]
+    watch(scope, watched)
+    return partial(_watchdog.look, watched)
 
 
 @contextmanager
-def keeping(holds: Sequence[Hold]) -> Iterator[None]:
+def keep_alive(holds: Sequence[Hold]) -> Iterator[None]:
     """Keep the locks that are held already while the caller waits for a further one."""
     if not holds:
         yield
         return
-    tended = [Tended(hold, renew=True) for hold in holds]
-    _watchdog.add(tended)
+    watched = [WatchedHold(hold, renew=True) for hold in holds]
+    _watchdog.add(watched)
     try:
         yield
     finally:
-        _watchdog.remove(tended)
+        _watchdog.remove(watched)
 
 
-def _call_aside(callback: Callable[[Block], object], block: Block) -> None:
+def _call_aside(callback: Callable[[Scope], object], scope: Scope) -> None:
     """Call the user's ``on_lost``; where the watchdog noticed, in a thread of its own, for it may take its time."""
     if _watchdog.is_running_here():
-        threading.Thread(target=_call, args=(callback, block), name="distlock-on-lost", daemon=True).start()
+        threading.Thread(target=_call, args=(callback, scope), name="distlock-on-lost", daemon=True).start()
     else:
-        _call(callback, block)
+        _call(callback, scope)
 
 
-def _call(callback: Callable[[Block], object], block: Block) -> None:
+def _call(callback: Callable[[Scope], object], scope: Scope) -> None:
     try:
-        callback(block)
+        callback(scope)
     except Exception:
         logger.exception("on_lost failed")
 
 
-def _holder_alive(block: Block) -> Callable[[], bool]:
+def _holder_alive(scope: Scope) -> Callable[[], bool]:
     """Whether anybody is left who could release: a dead holder's lease must not be renewed for ever.
 
     That is the task or thread that runs now; and the lease itself must not have been dropped.
     """
-    lease = weakref.ref(block)
+    lease = weakref.ref(scope)
     try:
         task = asyncio.current_task()
     except RuntimeError:

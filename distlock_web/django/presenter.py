@@ -12,22 +12,22 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ..core.listing import Row, legible
+from ..web.held_locks import LockRow, printable
 
 STATES = {
     "held": _("held"),
-    "kept": _("kept"),
+    "cooldown": _("cooldown"),
     "transit": _("in transit"),
 }
 
 
-class Line:
-    def __init__(self, row: Row, search: str = "") -> None:
+class LockPresenter:
+    def __init__(self, row: LockRow, search: str = "") -> None:
         self.row = row
         self.alias = row.alias
         self.lock = row.lock
         self.holder = row.holder
-        self.name = legible(row.lock.name)
+        self.name = printable(row.lock.name)
         self.state = STATES.get(row.lock.state, row.lock.state)
         self.since = _moment(row.lock.since) if row.lock.since else None
         self.id = f"{row.alias}/{row.lock.name}/{row.lock.fence}"

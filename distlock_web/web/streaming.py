@@ -15,29 +15,30 @@ from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
-from . import block, engine, request_id, watchdog
-from .errors import DistLockError
-from .lease import Lease
-from .runtime import TASKS, THREADS, drive, in_event_loop
+from ..core import request_id
+from ..core.errors import DistLockError
+from ..core.runtime import TASKS, THREADS, drive, in_event_loop
+from ..locks import engine, scope, watchdog
+from ..locks.lease import Lease
 
 logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
 T = TypeVar("T")
 
 #: The longest that a response is renewed, in seconds, unless ``renew_for`` says otherwise: a client may never read on.
-LONGEST = 3600.0
+MAX_STREAM_SECONDS = 3600.0
 
 
-class Carried:
+class StreamLock:
     """A lease and the response that carries it. Each step of the body runs inside the lock."""
 
     def __init__(self, lease: Lease, response: object) -> None:
-        self.place = Place()
+        self.place = SavedContext()
         self._lease = lease
         self._carriers: list[weakref.ref[object]] = []
         self.carry(response)
         lease.leave()  # code after the function, and this thread's next request, is not inside of it
-        longest = LONGEST if lease.spec.renew_for is None else lease.spec.renew_for
+        longest = MAX_STREAM_SECONDS if lease.spec.renew_for is None else lease.spec.renew_for
         self._look = watchdog.carry(lease, longest, alive=self._alive, gone=self.close)
 
     def carry(self, carrier: object) -> None:
@@ -84,13 +85,13 @@ def _log(error: DistLockError) -> None:
     logger.warning("A streaming response ended without its lock: %s", error)
 
 
-class CarriedBody(Iterator[T]):
+class LockedBody(Iterator[T]):
     """The chunks of a body, under its lock; ``LeaseLost`` in place of the next one where the lock is gone.
 
     ``closers`` are what has to be called when the response is closed, while the lock is still held.
     """
 
-    def __init__(self, carried: Carried, steps: Iterator[T], *closers: Callable[[], object]) -> None:
+    def __init__(self, carried: StreamLock, steps: Iterator[T], *closers: Callable[[], object]) -> None:
         self._carried = carried
         self._steps = steps
         self._closers = closers
@@ -123,10 +124,10 @@ class CarriedBody(Iterator[T]):
                 stack.callback(self._carried.place.run, closer)
 
 
-class CarriedAsyncBody(AsyncIterator[T]):
-    """The asynchronous twin of :class:`CarriedBody`. It is closed where it runs: in its event loop."""
+class LockedAsyncBody(AsyncIterator[T]):
+    """The asynchronous twin of :class:`LockedBody`. It is closed where it runs: in its event loop."""
 
-    def __init__(self, carried: Carried, steps: AsyncIterator[T], *closers: Callable[[], object]) -> None:
+    def __init__(self, carried: StreamLock, steps: AsyncIterator[T], *closers: Callable[[], object]) -> None:
         self._carried = carried
         self._steps = steps
         self._closers = closers
@@ -185,14 +186,14 @@ async def _call(function: Callable[[], Awaitable[T]]) -> T:
     return await function()
 
 
-class Place:
+class SavedContext:
     """Where a body stands, as far as locks know: inside of which ones, for which request. Each step begins there.
 
     Only these variables, not a copy of the whole context: the steps of a body run where the server runs them, and a
     token of another variable (a pushed context of Flask's, a span) is good in no context but its own.
     """
 
-    _variables: tuple[ContextVar[Any], ...] = (block._chain, request_id._origin)
+    _variables: tuple[ContextVar[Any], ...] = (scope._chain, request_id._origin)
 
     def __init__(self) -> None:
         self._values = self._current()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..core.block import Chain, swap_chain
 from ..core.request_id import accept, bind, clear, current_origin
+from ..locks.scope import Chain, swap_scopes
 from .state import AppState, serving
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Serving:
+class RequestIDMiddleware:
     """An app's ``wsgi_app``, with the request id bound while it runs and sent back with every response."""
 
     def __init__(self, wsgi_app: WSGIApplication, state: AppState) -> None:
@@ -25,15 +25,15 @@ class Serving:
         self._key = "HTTP_" + state.header.upper().replace("-", "_")
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        request = Request(accept(environ.get(self._key)), _path(environ), self._state)
+        request = RequestScope(accept(environ.get(self._key)), _path(environ), self._state)
         body = request.during(partial(self._wsgi_app, environ, partial(request.start, start_response)))
         wrapper = environ.get("wsgi.file_wrapper")
         if isinstance(wrapper, type) and isinstance(body, wrapper):
             return body  # a file: the server recognises it by its class and sends it without reading it
-        return Body(body, request)
+        return ScopedBody(body, request)
 
 
-class Request:
+class RequestScope:
     """One request's identity."""
 
     __slots__ = ("_chain", "_id", "_path", "_state")
@@ -49,13 +49,13 @@ class Request:
 
         What was bound before comes back: an app may serve a response of another app, and a test may call both.
         """
-        outer, outer_app, outer_chain = current_origin(), serving.get(), swap_chain(self._chain)
+        outer, outer_app, outer_chain = current_origin(), serving.get(), swap_scopes(self._chain)
         bind(self._id, self._path)
         serving.set(self._state)
         try:
             return step()
         finally:
-            self._chain = swap_chain(outer_chain)
+            self._chain = swap_scopes(outer_chain)
             serving.set(outer_app)
             if outer is None:
                 clear()
@@ -70,12 +70,12 @@ class Request:
         return start_response(status, headers, *exc_info)
 
 
-class Body:
+class ScopedBody:
     """A response's body. Each step is bound on its own, for nobody promises the server's thread, nor that it closes."""
 
     __slots__ = ("_body", "_chunks", "_request")
 
-    def __init__(self, body: Iterable[bytes], request: Request) -> None:
+    def __init__(self, body: Iterable[bytes], request: RequestScope) -> None:
         self._body = body
         self._chunks: Iterator[bytes] | None = None
         self._request = request

@@ -14,16 +14,16 @@ import logging
 import threading
 from typing import Literal, TypeAlias
 
-from ...core.errors import BackendUnavailable, DistLockError
-from ...core.runtime import THREADS, Parker, Runtime, now
+from ....core.errors import BackendUnavailable, DistLockError
+from ....core.runtime import THREADS, Parker, Runtime, now
+from .address import Address
 from .errors import translated
-from .options import Address
-from .subscription import SILENCE, Grant, News, Subscription
+from .subscription import PING_AFTER, Grant, Notification, Subscription
 
 logger = logging.getLogger("distlock_web")
 
 #: Seconds without any waiter after which connection and thread end: to open them again costs more.
-LINGER = 5.0
+IDLE_TIMEOUT = 5.0
 #: Seconds between two attempts to connect again.
 PAUSE = 0.2
 
@@ -31,13 +31,13 @@ PAUSE = 0.2
 class Waiter:
     """One waiter of this process: where it sleeps, what it last heard from the store, and its good news."""
 
-    __slots__ = ("asked", "asleep", "granted", "parker", "runtime", "told", "woken")
+    __slots__ = ("asleep", "granted", "parker", "runtime", "sent_at", "server_time_us", "woken")
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.parker: Parker = runtime.parker()
-        self.asked = 0.0  #: our clock before the last question was sent
-        self.told = 0  #: the store's clock, µs, in the answer to it
+        self.sent_at = 0.0  #: our clock before the last question was sent
+        self.server_time_us = 0  #: the store's clock, µs, in the answer to it
         self.granted: Grant | None = None
         self.woken = False  #: by the store, by a new connection to it, or by its end: ask
         self.asleep = False
@@ -47,14 +47,14 @@ class Waiter:
         self.parker.unpark()
 
 
-class _Asking:
+class _PendingAcquire:
     """A token whose question is on its way: the news may overtake the answer."""
 
     __slots__ = ("connection", "news")
 
     def __init__(self, connection: int) -> None:
         self.connection = connection  #: which one was open
-        self.news: News | None = None
+        self.news: Notification | None = None
 
 
 #: Who reads the connection: a thread that waits, or the listener's own thread, or nobody.
@@ -68,7 +68,7 @@ class Listener:
         self._address = address
         self._changed = threading.Condition()
         self._waiters: dict[str, Waiter] = {}
-        self._asking: dict[str, _Asking] = {}  # most of them get the lock at once and never wait
+        self._asking: dict[str, _PendingAcquire] = {}  # most of them get the lock at once and never wait
         self._starting: list[Parker] = []  # those who wait for the connection
         self._reader: _Reader = None
         self._subscription: Subscription | None = None
@@ -87,7 +87,7 @@ class Listener:
 
     def expect(self, token: str) -> None:
         """A question goes out that may put this token into a queue."""
-        self._asking[token] = _Asking(self._connections)
+        self._asking[token] = _PendingAcquire(self._connections)
 
     def join(self, token: str, runtime: Runtime) -> Waiter:
         """This token is in a queue. It is awake already if there was news meanwhile, or a new connection."""
@@ -204,13 +204,13 @@ class Listener:
     def _read_for_tasks(self) -> None:
         try:
             while self._waiters and (subscription := self._subscription):
-                self._deliver(subscription.read(SILENCE))
+                self._deliver(subscription.read(PING_AFTER))
         except Exception as error:
             self._broken(error)
         with self._changed:
             self._dismiss("own")
 
-    def _deliver(self, news: list[News]) -> None:
+    def _deliver(self, news: list[Notification]) -> None:
         with self._changed:
             for item in news:
                 waiter, asking = self._waiters.get(item.token), self._asking.get(item.token)
@@ -239,7 +239,7 @@ class Listener:
                     return
                 connected, reading = self._subscription is not None, self._reader == "own"
                 if connected and not reading:
-                    self._changed.wait(LINGER)
+                    self._changed.wait(IDLE_TIMEOUT)
                     continue
             if connected:
                 self._read_for_tasks()
@@ -248,7 +248,7 @@ class Listener:
 
     def _idle(self) -> bool:
         """Nobody has waited for a while: end."""
-        if self._waiters or self._asking or self._starting or now() - self._last_wait < LINGER:
+        if self._waiters or self._asking or self._starting or now() - self._last_wait < IDLE_TIMEOUT:
             return False
         subscription, self._subscription = self._subscription, None
         self._thread = self._reader = None

@@ -15,12 +15,12 @@ from contextvars import ContextVar
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from .hold import Hold, Seat, State
-from .runtime import Process, Runtime
+from ..core.runtime import Process, Runtime
+from .hold import Hold, ReentryGate, State
 
 if TYPE_CHECKING:
+    from ..core.registry import Store
     from .lease import Lease
-    from .registry import Store
 
 #: What happens when a lease is lost: raise at the end of the block, log, cancel the task, or call with the lease.
 OnLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Lease], object]"
@@ -36,28 +36,28 @@ class Spec(NamedTuple):
     renew: bool = False
     renew_for: float | None = None
     on_lost: OnLost = "raise"
-    hold_for: float = 0.0
+    hold_at_least: float = 0.0
     what: str = ""  #: the function, for people
     code: CodeType | None = None  #: the function's, for a warning that points to it
 
 
-class Block:
-    """What the engine fills with holds and ends; :class:`~distlock_web.core.lease.Lease` is its public face."""
+class Scope:
+    """What the engine fills with holds and ends; :class:`~distlock_web.locks.lease.Lease` is its public face."""
 
     __slots__ = (
-        "__weakref__", "_cancelled_task", "_ended", "_generation", "_seats", "_task", "_tell", "guarded", "nested",
+        "__weakref__", "_cancelled_task", "_ended", "_generation", "_seats", "_task", "_tell", "acquired", "nested",
         "own", "runtime", "spec", "stop_renewing", "warned",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, runtime: Runtime) -> None:
         self.spec = spec
         #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
-        self.guarded = True
+        self.acquired = True
         self.runtime = runtime
         self.own: list[Hold] = []  #: taken by this block, and given back at its end
-        self.nested: list[tuple[Hold, Seat]] = []  #: lent by a block around it
+        self.nested: list[tuple[Hold, ReentryGate]] = []  #: lent by a block around it
         self.stop_renewing: Callable[[], None] | None = None
-        self._seats: dict[str, Seat] = {}
+        self._seats: dict[str, ReentryGate] = {}
         self.warned = False  #: of a transaction around it
         self._tell: Callable[[], None] | None = None
         self._ended = False
@@ -106,13 +106,13 @@ class Block:
 
     def enter(self) -> None:
         """From now on the running code is inside this block."""
-        _chain.set((*_references(live_blocks()), weakref.ref(self)))
+        _chain.set((*_references(active_scopes()), weakref.ref(self)))
 
     def leave(self) -> None:
         """The running code is no longer inside of this block, which goes on all the same (a response carries it)."""
-        _chain.set(_references(block for block in live_blocks() if block is not self))
+        _chain.set(_references(block for block in active_scopes() if block is not self))
 
-    def begin_end(self) -> bool:
+    def close_once(self) -> bool:
         """Mark the block ended. True for exactly one caller: release happens once."""
         with _ending:
             if not self.alive:
@@ -122,18 +122,18 @@ class Block:
         for seat in seats:
             seat.close()
         if _chain.get():
-            _chain.set(_references(live_blocks()))
+            _chain.set(_references(active_scopes()))
         return True
 
-    def seat(self, hold: Hold) -> Seat:
+    def seat(self, hold: Hold) -> ReentryGate:
         """The seat for a nested hold of this name; closed if the block has ended meanwhile."""
         with _ending:
-            seat = self._seats.setdefault(hold.name, Seat())
+            seat = self._seats.setdefault(hold.name, ReentryGate())
             if self._ended:
                 seat.close()
             return seat
 
-    def tell_when_lost(self, callback: Callable[[Block], object]) -> None:
+    def notify_when_lost(self, callback: Callable[[Scope], object]) -> None:
         """Call back once when the locks are lost: from the thread that notices."""
         myself = weakref.ref(self)  # the holds must not keep a lease alive that nobody has any more
 
@@ -146,7 +146,7 @@ class Block:
         for hold in self.holds:
             hold.on_change(changed)
 
-    def untell(self, hold: Hold) -> None:
+    def stop_notifying(self, hold: Hold) -> None:
         """A nested block ends: what happens to the hold from now on is the outer block's business."""
         if self._tell is not None:
             hold.forget_callback(self._tell)
@@ -155,11 +155,11 @@ class Block:
         """Cancel the running task when the locks are lost (``on_lost="cancel"``)."""
         self._task, loop = asyncio.current_task(), asyncio.get_running_loop()
 
-        def tell(block: Block) -> None:
+        def tell(block: Scope) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(block._cancel)
 
-        self.tell_when_lost(tell)
+        self.notify_when_lost(tell)
 
     def _cancel(self) -> None:
         if self._task is not None and self.alive and not self._cancelled_task:
@@ -173,7 +173,7 @@ class Block:
 
 # Weak, for a lease that nobody has any more is nobody's: left to its time (``if lock(...).try_acquire(): ...``), it
 # must not make the next job of the same thread a nested one. A block that runs is held by its frame.
-Chain: TypeAlias = "tuple[weakref.ref[Block], ...]"
+Chain: TypeAlias = "tuple[weakref.ref[Scope], ...]"
 _chain: ContextVar[Chain] = ContextVar("distlock_chain", default=())
 _ending = threading.Lock()
 
@@ -187,28 +187,28 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-def live_blocks() -> tuple[Block, ...]:
+def active_scopes() -> tuple[Scope, ...]:
     """The blocks that the running code is inside of, outermost first."""
     chain = _chain.get()
     return tuple([block for ref in chain if (block := ref()) is not None and block.alive]) if chain else ()
 
 
-def _references(blocks: Iterable[Block]) -> Chain:
+def _references(blocks: Iterable[Scope]) -> Chain:
     return tuple([weakref.ref(block) for block in blocks])
 
 
-def innermost(store: Store, name: str) -> tuple[Block, Hold] | None:
-    """The innermost live block of the call chain that holds this name, and its hold."""
+def find_enclosing(store: Store, name: str) -> tuple[Scope, Hold] | None:
+    """The find_enclosing live block of the call chain that holds this name, and its hold."""
     if not _chain.get():
         return None
-    for block in reversed(live_blocks()):
+    for block in reversed(active_scopes()):
         for hold in block.holds:
             if hold.claim.name == name and hold.store is store:
                 return block, hold
     return None
 
 
-def swap_chain(chain: Chain = ()) -> Chain:
+def swap_scopes(chain: Chain = ()) -> Chain:
     """Go inside of these blocks instead of those that the running code was inside of, which are returned.
 
     A request begins inside of none: a lease that an earlier one left behind in this thread is not its own.

@@ -6,7 +6,7 @@ import re
 
 from redis import exceptions as driver
 
-from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from ....core.errors import BackendUnavailable, ConfigurationError, DistLockError
 
 
 class Refused(Exception):

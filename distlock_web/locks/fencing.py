@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .errors import ConfigurationError, StaleFence
+from ..core.errors import ConfigurationError, StaleFence
 from .lease import Lease
 
 #: The header in which a service tells another under which fence it asks.
@@ -25,7 +25,7 @@ def fence_of(lease: Lease | int) -> int:
     lease.raise_if_lost()
     fence = lease.fence
     if fence is None:
-        why = f"its store, {lease.spec.store.alias!r}, has no fences" if lease.guarded else "it was not taken"
+        why = f"its store, {lease.spec.store.alias!r}, has no fences" if lease.acquired else "it was not taken"
         raise ConfigurationError(f"The lock {', '.join(lease.spec.names)} gives no fence: {why}.")
     return fence
 
@@ -36,7 +36,7 @@ def fence_headers(lease: Lease | int) -> dict[str, str]:
 
 
 def read_fence(headers: Mapping[str, str]) -> int:
-    """The fence that a request came with, for ``guarded_get``: ``read_fence(request.headers)``.
+    """The fence that a request came with, for ``fenced_get``: ``read_fence(request.headers)``.
 
     Raises ``StaleFence`` if there is none, or no number. Whoever can send requests can send any number: a fence keeps
     order among services that trust each other, it is no permission.
@@ -54,7 +54,7 @@ def late(row: str, fence: int, found: int | None) -> StaleFence:
     if found > fence:
         return StaleFence(f"{row}: a newer holder, with the fence {found}, works on it; this one's is {fence}.")
     return StaleFence(
-        f"{row} bears the fence {found}, not {fence}: it was not read with guarded_get under this lock, so that nobody "
+        f"{row} bears the fence {found}, not {fence}: it was not read with fenced_get under this lock, so that nobody "
         f"knows how old what was read is."
     )
 
@@ -63,5 +63,5 @@ def unstamped(table: str, fence: int) -> StaleFence:
     """What to say where no row bears the fence."""
     return StaleFence(
         f"No row of {table} that matches bears the fence {fence}: a newer holder has stamped it, or it was not read "
-        f"with guarded_get under this lock."
+        f"with fenced_get under this lock."
     )

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from .errors import BackendUnavailable, LockBusy
+from ..core.errors import BackendUnavailable, LockBusy
 
 #: A project's own page, where it has one: a template that is given the ``refusal``.
 TEMPLATE = "distlock_web/refused.html"

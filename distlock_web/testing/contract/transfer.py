@@ -1,0 +1,133 @@
+"""A lock passed on to another task or process: detach gives a string, attach takes it on (law 2)."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+from distlock_web import ConfigurationError, LeaseLost, NotHeld, lock
+
+from ..fault_injector import FaultInjector
+from ..harness import Harness
+from .base import NAME, PREFIX, Cases, case, the_lock
+
+
+class HandoverCases(Cases):
+    @case
+    async def test_the_receiver_goes_on_under_the_same_lock_and_fence(self, harness: Harness) -> None:
+        async with harness.inside(the_lock()) as lease:
+            ticket = await harness.detach(lease)
+        line = await harness.line(NAME)
+        assert line is not None, "the end of the block did not free it"
+        assert line.state == "transit"
+
+        async def receiver() -> None:
+            async with harness.inside(await harness.attach(ticket)) as mine:
+                assert mine.fence == lease.fence
+                assert mine.names == lease.names
+                line = await harness.line(NAME)
+                assert line is not None
+                assert line.state == "held"
+                async with harness.inside(the_lock()):  # it counts as inside
+                    pass
+
+        await harness.unrelated(receiver).result()
+        assert await harness.line(NAME) is None
+
+    @case
+    async def test_nobody_else_gets_in_while_it_is_on_its_way(self, harness: Harness) -> None:
+        ticket = await harness.detach(await harness.acquire(the_lock()))
+        assert await harness.try_acquire(the_lock()) is None
+        await harness.release(await harness.attach(ticket))
+
+    @case
+    async def test_a_ticket_is_good_for_one_use(self, harness: Harness) -> None:
+        ticket = await harness.detach(await harness.acquire(the_lock()))
+        lease = await harness.attach(ticket)
+        with pytest.raises(NotHeld):
+            await harness.attach(ticket)
+        lease.raise_if_lost()
+        await harness.release(lease)
+        with pytest.raises(NotHeld):
+            await harness.attach(ticket)
+
+    @case
+    async def test_a_ticket_that_comes_too_late_is_refused(self, harness: Harness) -> None:
+        ticket = await harness.detach(await harness.acquire(the_lock()), transit=self.ttl)
+        async with harness.inside(the_lock(wait=None)):
+            with pytest.raises(NotHeld):
+                await harness.attach(ticket)
+
+    @case
+    async def test_an_altered_ticket_proves_nothing(self, harness: Harness) -> None:
+        ticket = await harness.detach(await harness.acquire(the_lock()))
+        fields = json.loads(base64.urlsafe_b64decode(ticket))
+        fields[2] = 3600.0  # a longer lease than was given
+        longer = base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
+        for altered in (longer, ticket[:-8], ticket[8:], "", "a string", "é", ticket + "A"):
+            with pytest.raises(NotHeld):
+                await harness.attach(altered)
+        await harness.release(await harness.attach(ticket))
+
+    @case
+    async def test_several_locks_are_passed_on_together(self, harness: Harness) -> None:
+        lease = await harness.acquire(lock(["a", "b"], prefix=PREFIX))
+        attached = await harness.attach(await harness.detach(lease))
+        assert attached.fences == lease.fences
+        await harness.release(attached)
+        assert await harness.port.inspect() == []
+
+    @case
+    async def test_after_the_hand_over_the_old_lease_is_over(self, harness: Harness) -> None:
+        lease = await harness.acquire(the_lock(expire=self.ttl, renew=True))
+        ticket = await harness.detach(lease)
+        assert lease.state == "released"
+        for verb in (harness.release, harness.extend, harness.detach):
+            with pytest.raises(NotHeld):
+                await verb(lease)
+        await harness.release(await harness.attach(ticket))
+
+    @case
+    async def test_a_nested_hold_cannot_be_passed_on(self, harness: Harness) -> None:
+        async with harness.inside(the_lock()) as outer:
+            async with harness.inside(the_lock()) as inner:
+                for lease in (outer, inner):
+                    with pytest.raises(ConfigurationError, match="outermost"):
+                        await harness.detach(lease)
+            await harness.extend(outer)
+
+    @case
+    async def test_a_lost_lease_cannot_be_passed_on(self, harness: Harness) -> None:
+        lease = await harness.acquire(the_lock(expire=self.ttl))
+        assert await harness.lost(lease)
+        with pytest.raises(LeaseLost):
+            await harness.detach(lease)
+
+    @case
+    async def test_answers_lost_on_the_way_change_nothing(self, harness: Harness) -> None:
+        lease = await harness.acquire(the_lock())
+        injector = FaultInjector(harness.store)
+        injector.lose("detach", "answer")
+        ticket = await harness.detach(lease)
+        injector.lose("attach", "answer")
+        attached = await harness.attach(ticket)
+        assert injector.calls == ["detach", "detach", "attach", "attach"]
+        await harness.extend(attached)
+        await harness.release(attached)
+
+    @case
+    async def test_who_waits_is_served_after_the_receiver(self, harness: Harness) -> None:
+        lease = await harness.acquire(the_lock())
+
+        async def waiter() -> None:
+            async with harness.inside(the_lock(wait=None)):
+                pass
+
+        actor = harness.unrelated(waiter)
+        await harness.waiters(NAME, 1)
+        attached = await harness.attach(await harness.detach(lease))
+        assert attached.state == "held"
+        await harness.release(attached)
+        await actor.result()
