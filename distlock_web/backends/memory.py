@@ -10,11 +10,10 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 from ..core.backend import Busy, Capabilities, Claim, Granted, LockInfo, Loss
-from ..core.config import StoreConfig, unknown
-from ..core.errors import ConfigurationError
+from ..core.config import StoreConfig
 from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
 
 #: Seconds that the head of the queue has to notice an expiry, before the next one looks.
@@ -53,13 +52,9 @@ class MemoryBackend:
 
     capabilities = Capabilities(fencing=True, queue=True, listing=True, min_expire=0.01)
 
-    def __init__(self, config: StoreConfig, pool: Any = None) -> None:
-        if config.options:
-            raise ConfigurationError(
-                unknown(
-                    f"DISTLOCK[{config.alias!r}]: the memory backend has the option", next(iter(config.options)), ()
-                )
-            )
+    settings: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, config: StoreConfig) -> None:
         self._table = _Table()
         self._sync_port = MemoryPort(self._table, THREADS)
         self._async_port = MemoryPort(self._table, TASKS)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
+from .config import StoreConfig
 from .runtime import Runtime
 
 #: Why a lease is gone, as a store can tell it. None: it is still ours.
@@ -108,6 +109,11 @@ class Backend(Protocol):
     """One store of one process. ``sync_port`` and ``renewal_port`` may be called from any thread."""
 
     capabilities: Capabilities
+    #: Which of ``LOCATION``, ``CACHE`` and ``OPTIONS`` it understands; the others are refused when the store is made.
+    settings: frozenset[str]
+
+    def __init__(self, config: StoreConfig) -> None:
+        """Check the settings, and connect to nothing yet. ``ConfigurationError`` names what is wrong."""
 
     def sync_port(self) -> Port: ...
 

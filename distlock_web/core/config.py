@@ -52,6 +52,14 @@ class StoreConfig:
     on_lost: str | Callable[..., Any] = "raise"
     on_backend_error: str | Callable[..., Any] = "raise"
     options: Mapping[str, Any] = field(default_factory=dict)
+    #: What a framework has for ``cache``, made when the backend asks for it.
+    resource: Callable[[], object] | None = None
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Those of the settings that not every backend understands."""
+        beside = {"LOCATION": self.location, "CACHE": self.cache, "OPTIONS": self.options}
+        return tuple(name for name, value in beside.items() if value)
 
     @property
     def path(self) -> str:

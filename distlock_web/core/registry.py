@@ -6,25 +6,26 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 from .backend import Backend, Port
 from .config import StoreConfig, parse, unknown
 from .errors import ConfigurationError
 from .runtime import TASKS, Runtime
 
-#: Gives a client pool for ``"CACHE": alias``; only a framework that has caches can know it.
-Caches = Callable[[str], Any]
+#: What only a framework can know, by the setting that names it: ``{"CACHE": connection_pool}``, called with its value.
+Resources: TypeAlias = Mapping[str, Callable[[str], object]]
 
 
 class Store:
     """One alias: its settings, and its backend once that is needed."""
 
-    def __init__(self, config: StoreConfig, caches: Caches | None = None) -> None:
+    def __init__(self, config: StoreConfig) -> None:
         self.config = config
         self.alias = config.alias
-        self._caches = caches
         self._backend: Backend | None = None
         self._lock = threading.Lock()
         _stores.add(self)
@@ -68,23 +69,22 @@ class Store:
             ) from error
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(f"{where}: {config.path} cannot be imported: {error}.") from error
-        pool = None
-        if config.cache:
-            if self._caches is None:
+        for setting in config.given:
+            if setting not in backend_class.settings:
                 raise ConfigurationError(
-                    f"DISTLOCK[{config.alias!r}] has CACHE, which names a Django cache, but this is no Django "
-                    f"project that lists distlock_web.django in INSTALLED_APPS: use LOCATION."
+                    f"DISTLOCK[{config.alias!r}] has {setting}, of which the backend {config.backend!r} knows nothing."
                 )
-            pool = self._caches(config.cache)
-        backend: Backend = backend_class(config, pool)
+        backend: Backend = backend_class(config)
         return backend
 
 
 class Registry:
     """All aliases of one ``DISTLOCK`` mapping."""
 
-    def __init__(self, mapping: Mapping[str, Any], caches: Caches | None = None) -> None:
-        self.stores = {alias: Store(config, caches) for alias, config in parse(mapping).items()}
+    def __init__(self, mapping: Mapping[str, Any], resources: Resources | None = None) -> None:
+        self.stores = {
+            alias: Store(_with_resource(config, resources or {})) for alias, config in parse(mapping).items()
+        }
 
     def store(self, alias: str) -> Store:
         try:
@@ -97,6 +97,17 @@ class Registry:
             store.close()
 
 
+def _with_resource(config: StoreConfig, resources: Resources) -> StoreConfig:
+    if not config.cache:
+        return config
+    if "CACHE" not in resources:
+        raise ConfigurationError(
+            f"DISTLOCK[{config.alias!r}] has CACHE, which names a Django cache, but this is no Django "
+            f"project that lists distlock_web.django in INSTALLED_APPS: use LOCATION."
+        )
+    return replace(config, resource=partial(resources["CACHE"], config.cache))
+
+
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 _configured: Registry | None = None
 _configuring = threading.Lock()
@@ -104,10 +115,10 @@ _configuring = threading.Lock()
 resolvers: list[Callable[[], Registry | None]] = []
 
 
-def configure(mapping: Mapping[str, Any], *, caches: Caches | None = None) -> Registry:
+def configure(mapping: Mapping[str, Any], *, resources: Resources | None = None) -> Registry:
     """Set the process's stores from a ``DISTLOCK`` mapping, in place of those before. Raises ``ConfigurationError``."""
     global _configured
-    registry = Registry(mapping, caches)
+    registry = Registry(mapping, resources)
     if _configured is not None:
         _configured.close()
     _configured = registry

@@ -39,7 +39,7 @@ def configure_from_settings() -> None:
             _configured = False
         return
     try:
-        configure(mapping, caches=connection_pool)
+        configure(mapping, resources={"CACHE": connection_pool})
         _configured = True
     except ConfigurationError as error:
         problem = error

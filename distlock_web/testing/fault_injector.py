@@ -44,6 +44,7 @@ class FaultInjector:
 class _FaultyBackend:
     def __init__(self, backend: Backend, injector: FaultInjector) -> None:
         self.capabilities = backend.capabilities
+        self.settings = backend.settings
         self._backend = backend
         self._tap = injector
 

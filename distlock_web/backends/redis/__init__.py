@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 
-import redis
-
 from ...core.backend import Capabilities
 from ...core.config import StoreConfig
 from ...core.runtime import TASKS, THREADS
@@ -21,8 +19,10 @@ class RedisBackend:
 
     capabilities = Capabilities(fencing=True, queue=True, listing=True, min_expire=0.01)
 
-    def __init__(self, config: StoreConfig, pool: redis.ConnectionPool | None = None) -> None:
-        self._address = address(config, pool)
+    settings = frozenset({"LOCATION", "CACHE", "OPTIONS"})
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._address = address(config)
         self._index = f"{config.prefix}~held"  # no lock's name has a '~' there: keys.py escapes it
         self._start()
 

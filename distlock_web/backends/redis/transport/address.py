@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import redis
 import redis.asyncio as aioredis
@@ -73,10 +73,11 @@ class Address:
         return connection
 
 
-def address(config: StoreConfig, pool: redis.ConnectionPool | None) -> Address:
+def address(config: StoreConfig) -> Address:
     """The address that a store's settings name. Raises ``ConfigurationError`` for what cannot be right."""
     where = f"DISTLOCK[{config.alias!r}]"
-    if pool is not None:
+    if config.resource is not None:
+        pool = cast("redis.ConnectionPool", config.resource())
         connection_class, kwargs = pool.connection_class, dict(pool.connection_kwargs)
         kwargs["max_connections"] = pool.max_connections
         kwargs.pop("decode_responses", None)
