@@ -6,35 +6,30 @@ that CI cannot become green by skipping. Each pytest-xdist worker starts its own
 
 from __future__ import annotations
 
+import contextvars
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 
 from distlock_web import configure
 from distlock_web.core import registry, request_id
 from distlock_web.locks import scope
-from distlock_web.testing.databases import MariaDBServer, PostgresServer, mariadb_programs, postgres_programs
-from distlock_web.testing.servers import RedisServer, ServerMissing, redis_program, required
-from tests.databases import Database, Kind, new_database
-
-
-def require(name: str, program: Callable[[], object]) -> None:
-    """Skip, or fail where servers are required, unless the server's program is there."""
-    try:
-        program()
-    except ServerMissing as missing:
-        if required(name):
-            pytest.fail(f"{missing} (DISTLOCK_REQUIRE_SERVERS forbids to skip)", pytrace=False)
-        pytest.skip(str(missing))
-
-
-def require_redis() -> None:
-    require("redis", redis_program)
+from distlock_web.testing.servers import RedisServer
+from tests.support.callers import Beside
+from tests.support.database_servers import MariaDBServer, PostgresServer, mariadb_programs, postgres_programs
+from tests.support.databases import Database, Kind, new_database
+from tests.support.lab import Lab
+from tests.support.proxy import Proxy
+from tests.support.requirements import require, require_redis
 
 
 @pytest.fixture(autouse=True)
@@ -78,8 +73,6 @@ def redis_server() -> Iterator[RedisServer]:
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
     """The URL of an empty Redis."""
-    import redis
-
     with redis.Redis.from_url(redis_server.url) as client:
         client.flushall()
         client.script_flush()
@@ -99,6 +92,19 @@ def memory_store() -> None:
     configure({"default": {"BACKEND": "memory"}})
 
 
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest) -> str:
+    """The default store is an empty one of each kind."""
+    request.getfixturevalue(f"{request.param}_store")
+    return str(request.param)
+
+
+@pytest.fixture
+def redis_client(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url, decode_responses=True) as connected:
+        yield connected
+
+
 @pytest.fixture
 def make_redis() -> Iterator[Callable[..., RedisServer]]:
     """Start a Redis for this test alone: ``make_redis("--requirepass", "secret")``."""
@@ -107,6 +113,48 @@ def make_redis() -> Iterator[Callable[..., RedisServer]]:
 
         def start(*args: str, unix_socket: bool = False) -> RedisServer:
             return servers.enter_context(RedisServer(*args, unix_socket=unix_socket))
+
+        yield start
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer, redis_url: str) -> Iterator[Proxy]:
+    """A proxy in front of the session's (empty) Redis."""
+    with Proxy(redis_server.port) as running:
+        yield running
+
+
+@pytest.fixture
+def make_proxy() -> Iterator[Callable[[int], Proxy]]:
+    with ExitStack() as proxies:
+        yield lambda port: proxies.enter_context(Proxy(port))
+
+
+@pytest.fixture
+def lab(redis_url: str, tmp_path: Path) -> Iterator[Lab]:
+    """Worker processes over the session's (empty) Redis."""
+    laboratory = Lab(redis_url, tmp_path)
+    yield laboratory
+    laboratory.close()
+
+
+@pytest.fixture
+def own_lab(make_redis: Callable[..., RedisServer], tmp_path: Path) -> Iterator[tuple[Lab, RedisServer]]:
+    """Worker processes over a server of their own, to restart and to freeze."""
+    server = make_redis()
+    laboratory = Lab(server.url, tmp_path)
+    yield laboratory, server
+    server.resume()
+    laboratory.close()
+
+
+@pytest.fixture
+def beside() -> Iterator[Beside]:
+    """Run a call in a thread and a context of its own: ``beside(call, ...).result(SOON)``."""
+    with ThreadPoolExecutor(8) as pool:
+
+        def start(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+            return pool.submit(contextvars.Context().run, partial(call, *args, **kwargs))
 
         yield start
 

@@ -15,7 +15,7 @@ from benchmarks import chart, handoff, report
 from benchmarks.bars import verdicts
 from benchmarks.crowd import Turn, Used, Window
 from benchmarks.results import Case, Measure
-from tests.conftest import require_redis
+from tests.support.requirements import require_redis
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextvars
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,23 +14,12 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from distlock_web import Lease, LeaseLost, lock
 from distlock_web.core import request_id
-from distlock_web.testing.servers import required
+from tests.support.requirements import require_chromium
 
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--no-first-run",
 )  # fmt: skip
-
-
-def chromium() -> str:
-    """The path of a Chromium. Skips, or fails where servers are required, if there is none."""
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        found = shutil.which(name)
-        if found:
-            return found
-    if required("chromium"):
-        pytest.fail("no chromium in PATH (DISTLOCK_REQUIRE_SERVERS forbids to skip)", pytrace=False)
-    pytest.skip("no chromium in PATH")
 
 
 @pytest.fixture
@@ -78,7 +64,7 @@ def admin_address(live_server: Any, settings: Any, redis_url: str) -> str:
 
 @pytest.fixture
 def browser(admin_address: str) -> Iterator[Browser]:
-    path = chromium()
+    path = require_chromium()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         yield browser
@@ -98,11 +84,3 @@ def page(browser: Browser, admin_address: str) -> Iterator[Page]:
     page.click("input[type=submit]")
     yield page
     assert trouble == []
-
-
-def screenshot(page: Page, name: str) -> None:
-    """Keep a picture, if ``DISTLOCK_SCREENSHOTS`` names a folder to keep it in."""
-    folder = os.environ.get("DISTLOCK_SCREENSHOTS")
-    if folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)

@@ -8,8 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from distlock_web import LeaseLost
-
-from .conftest import screenshot
+from tests.support.browser import screenshot
 
 pytestmark = pytest.mark.timeout(120)
 

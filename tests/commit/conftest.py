@@ -16,7 +16,7 @@ from django.urls import path
 
 from distlock_web.core.registry import registry
 from distlock_web.testing.fault_injector import FaultInjector
-from tests.databases import Database, django_alias
+from tests.support.databases import Database, django_alias
 
 View = Callable[..., Any]
 

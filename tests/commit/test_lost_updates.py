@@ -21,7 +21,7 @@ import pytest
 import redis
 
 from distlock_web.testing.servers import Server
-from tests.databases import Database, Kind
+from tests.support.databases import Database, Kind
 
 ROOT = Path(__file__).parents[2]
 WORKERS, INCREMENTS = 4, 25
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 class Shop(Server):
-    """``tests/commit/shop.py`` under gunicorn, with some worker processes."""
+    """``tests/support/sites/counter_django.py`` under gunicorn, with some worker processes."""
 
     name = "gunicorn"
 
@@ -43,13 +43,13 @@ class Shop(Server):
         return f"http://127.0.0.1:{self.port}"
 
     def prepare(self) -> None:
-        code = "from tests.commit import shop; shop.make()"
+        code = "from tests.support.sites import counter_django; counter_django.make()"
         subprocess.run([sys.executable, "-c", code], env={**os.environ, **self._environment}, cwd=ROOT, check=True)
 
     def command(self, port: int) -> list[str]:
         variables = [part for item in self._environment.items() for part in ("--env", "=".join(item))]
         command = [sys.executable, "-m", "gunicorn", "--chdir", str(ROOT), "--workers", str(WORKERS)]
-        return [*command, "--bind", f"127.0.0.1:{port}", *variables, "tests.commit.shop:application"]
+        return [*command, "--bind", f"127.0.0.1:{port}", *variables, "tests.support.sites.counter_django:application"]
 
     def answers(self, connection: socket.socket) -> bool:
         connection.settimeout(20)  # the port is open before the first worker is

@@ -20,7 +20,7 @@ from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.held_locks import held, revoke
-from tests.databases import Database
+from tests.support.databases import Database
 
 
 class Base(DeclarativeBase):

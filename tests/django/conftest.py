@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from distlock_web import Lease, LeaseLost, lock
-from tests.django import views
+from tests.support.django_project import views
 
 
 @pytest.fixture(params=["memory", "redis"])

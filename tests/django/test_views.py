@@ -115,8 +115,8 @@ async def test_a_cancelled_request_frees_the_lock(gate) -> None:
 def test_classes_decorated_without_a_key_do_not_share_one_lock() -> None:
     # Both inherit View.dispatch, whose qualified name would be the key of every such class in the project.
     one, other = Client().get("/shop/nameless/").json(), Client().get("/shop/nameless-too/").json()
-    assert one["locks"] == ["disLock:tests.django.views.Nameless.dispatch"]
-    assert other["locks"] == ["disLock:tests.django.views.NamelessToo.dispatch"]
+    assert one["locks"] == ["disLock:tests.support.django_project.views.Nameless.dispatch"]
+    assert other["locks"] == ["disLock:tests.support.django_project.views.NamelessToo.dispatch"]
 
 
 # method_decorator --------------------------------------------------------------------------------------------------

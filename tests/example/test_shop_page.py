@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from distlock_web.testing.servers import required
+from tests.support.requirements import require_chromium
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -18,11 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 @pytest.fixture
 def page() -> Iterator[Page]:
     """An empty page; a script error on it fails the test."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        if required("chromium"):
-            pytest.fail("no chromium in PATH (DISTLOCK_REQUIRE_SERVERS forbids to skip)", pytrace=False)
-        pytest.skip("no chromium in PATH")
+    program = require_chromium()
     errors: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])

@@ -13,10 +13,9 @@ import redis
 
 from distlock_web import LeaseLost, attach, lock
 from distlock_web.locks import scope
-from distlock_web.testing.faults import eventually
-
-from .conftest import KEY, NAME, left_behind
-from .test_listener import contend, unrelated
+from tests.support.callers import unrelated
+from tests.support.redis_lock import KEY, NAME, contend, left_behind
+from tests.support.waiting import eventually
 
 # Python 3.12 warns of a fork beside other threads: that is what this is about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
@@ -43,25 +42,25 @@ def in_child(work: Callable[[], object]) -> None:
 def use_everything() -> None:
     """A connection in the pool, a listener that listens, a watchdog that renews."""
     contend()
-    lease = unrelated(prefix="other:", expire=1.5, renew=True)
+    lease = unrelated(KEY, prefix="other:", expire=1.5, renew=True)
     deadline = lease.holds[0].deadline
     eventually(lambda: lease.holds[0].deadline > deadline, "it is renewed")
     lease.release()
 
 
-def test_a_child_uses_the_lock_as_if_it_were_the_first(redis_store: str, client: redis.Redis) -> None:
+def test_a_child_uses_the_lock_as_if_it_were_the_first(redis_store: str, redis_client: redis.Redis) -> None:
     use_everything()
-    kept = unrelated(prefix="parent:", expire=3.0, renew=True)
+    kept = unrelated(KEY, prefix="parent:", expire=3.0, renew=True)
     in_child(use_everything)
     use_everything()
     kept.extend()
     kept.release()
-    assert left_behind(client) == {}
+    assert left_behind(redis_client) == {}
 
 
-def test_parent_and_children_exclude_each_other(redis_store: str, client: redis.Redis) -> None:
+def test_parent_and_children_exclude_each_other(redis_store: str, redis_client: redis.Redis) -> None:
     use_everything()
-    client.set("counter", 0)
+    redis_client.set("counter", 0)
 
     def count() -> None:
         with redis.Redis.from_url(redis_store) as own:
@@ -76,12 +75,12 @@ def test_parent_and_children_exclude_each_other(redis_store: str, client: redis.
     count()
     for child in children:
         child.join()
-    assert client.get("counter") == "80"
-    assert left_behind(client) == {}
+    assert redis_client.get("counter") == "80"
+    assert left_behind(redis_client) == {}
 
 
 def test_a_child_forked_inside_a_block_holds_nothing_and_its_end_releases_nothing(
-    redis_store: str, client: redis.Redis
+    redis_store: str, redis_client: redis.Redis
 ) -> None:
     with lock(KEY, expire=2.0, renew=True) as lease:
 
@@ -94,14 +93,14 @@ def test_a_child_forked_inside_a_block_holds_nothing_and_its_end_releases_nothin
             lease.__exit__(None, None, None)
 
         in_child(child)
-        assert client.hget(NAME, "fence") == str(lease.fence)
+        assert redis_client.hget(NAME, "fence") == str(lease.fence)
         before = lease.holds[0].deadline
         eventually(lambda: lease.holds[0].deadline > before, "the parent goes on renewing")
-    assert left_behind(client) == {}
+    assert left_behind(redis_client) == {}
 
 
-def test_a_child_does_not_renew_its_parents_leases(redis_store: str, client: redis.Redis) -> None:
-    lease = unrelated(expire=0.6, renew=True)
+def test_a_child_does_not_renew_its_parents_leases(redis_store: str, redis_client: redis.Redis) -> None:
+    lease = unrelated(KEY, expire=0.6, renew=True)
     stop_reading, stop_writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -111,15 +110,15 @@ def test_a_child_does_not_renew_its_parents_leases(redis_store: str, client: red
     try:
         assert lease.stop_renewing is not None
         lease.stop_renewing()  # as if the parent had died: nobody may go on
-        eventually(lambda: not client.exists(NAME), "the lease ends although the child lives", patience=10)
+        eventually(lambda: not redis_client.exists(NAME), "the lease ends although the child lives", patience=10)
     finally:
         os.close(stop_writing)
         os.close(stop_reading)
         os.waitpid(pid, 0)
 
 
-def test_a_lock_is_passed_on_to_a_child(redis_store: str, client: redis.Redis) -> None:
-    lease = unrelated()
+def test_a_lock_is_passed_on_to_a_child(redis_store: str, redis_client: redis.Redis) -> None:
+    lease = unrelated(KEY)
     fence, ticket = lease.fence, lease.detach()
 
     def child() -> None:
@@ -127,12 +126,12 @@ def test_a_lock_is_passed_on_to_a_child(redis_store: str, client: redis.Redis) -
             assert mine.fence == fence
 
     in_child(child)
-    assert left_behind(client) == {}
+    assert left_behind(redis_client) == {}
 
 
 def test_a_fork_while_another_thread_is_inside_our_own_locks(redis_store: str) -> None:
     """Those locks stay locked in the child: nobody is there to release them."""
-    lease = unrelated(expire=30)
+    lease = unrelated(KEY, expire=30)
     inside, over = threading.Event(), threading.Event()
 
     def busy() -> None:
@@ -146,7 +145,7 @@ def test_a_fork_while_another_thread_is_inside_our_own_locks(redis_store: str) -
 
     def child() -> None:
         assert lease.state == "lost"
-        unrelated(prefix="child:").release()
+        unrelated(KEY, prefix="child:").release()
 
     try:
         in_child(child)

@@ -24,9 +24,8 @@ from distlock_web.core import runtime
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, new_token
-from distlock_web.testing.faults import eventually
-
-from .test_listener import WATCHDOG, threads
+from tests.support.callers import threads
+from tests.support.waiting import eventually
 
 EXPIRE = 10.0
 KEY = "model"
@@ -329,7 +328,7 @@ def run(machine: type[TheLock], examples: int) -> None:
 @pytest.fixture
 def patched() -> Iterator[pytest.MonkeyPatch]:
     # An earlier test's watchdog would fall asleep by the model's clock, and be late for the next test's leases.
-    eventually(lambda: threads(WATCHDOG) == 0, "it ends")
+    eventually(lambda: threads("distlock-watchdog") == 0, "it ends")
     with pytest.MonkeyPatch.context() as patch:
         yield patch
 
@@ -344,9 +343,11 @@ def test_the_memory_backend_is_the_model(patched: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_redis_backend_is_the_model(patched: pytest.MonkeyPatch, redis_store: str, client: redis.Redis) -> None:
+def test_the_redis_backend_is_the_model(
+    patched: pytest.MonkeyPatch, redis_store: str, redis_client: redis.Redis
+) -> None:
     def fresh() -> Clock:
-        client.flushall()
-        return RedisClock(patched, client)
+        redis_client.flushall()
+        return RedisClock(patched, redis_client)
 
     run(type("RedisLock", (TheLock,), {"fresh": staticmethod(fresh)}), 300)

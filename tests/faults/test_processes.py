@@ -9,18 +9,14 @@ import pytest
 import redis
 
 from distlock_web.core.runtime import now
-from distlock_web.testing.faults import eventually
-
-from .conftest import NAME, Lab, left_behind
-
-COLOURS = pytest.mark.parametrize("mode", ["threads", "asyncio"])
-
-#: Seconds on a busy machine for what takes milliseconds: a process that is woken, a message that is read.
-SLACK = 10.0
+from tests.support.lab import Lab
+from tests.support.modes import modes
+from tests.support.redis_lock import NAME, left_behind
+from tests.support.waiting import SLACK, eventually
 
 
-@COLOURS
-def test_processes_take_turns_in_the_order_in_which_they_came(lab: Lab, client: redis.Redis, mode: str) -> None:
+@modes
+def test_processes_take_turns_in_the_order_in_which_they_came(lab: Lab, redis_client: redis.Redis, mode: str) -> None:
     workers = lab.ready(*[{"mode": mode, "rounds": 15, "section": 0.005, "think": 0.002}] * 4)
     for worker in workers:
         worker.go()
@@ -28,10 +24,10 @@ def test_processes_take_turns_in_the_order_in_which_they_came(lab: Lab, client: 
     assert lab.history.violations(counter=lab.counter, fifo=True) == []
     assert lab.counter == 60
     assert lab.history.count("joined") > 10, "they hardly contended"
-    assert left_behind(client) == {}
+    assert left_behind(redis_client) == {}
 
 
-@COLOURS
+@modes
 def test_a_killed_holders_lock_is_taken_after_its_lease_and_not_before(lab: Lab, mode: str) -> None:
     expire = 2.0
     holder, waiter = lab.ready({"mode": mode, "hold": True, "expire": expire}, {"mode": mode})
@@ -64,7 +60,7 @@ def test_a_killed_holders_renewal_dies_with_it(lab: Lab) -> None:
     assert lab.history.violations() == []
 
 
-def test_a_killed_waiter_costs_the_others_nothing(lab: Lab, client: redis.Redis) -> None:
+def test_a_killed_waiter_costs_the_others_nothing(lab: Lab, redis_client: redis.Redis) -> None:
     holder = lab.start(hold=True, expire=30)
     holder.saw("acquired")
     killed = lab.start()
@@ -72,7 +68,7 @@ def test_a_killed_waiter_costs_the_others_nothing(lab: Lab, client: redis.Redis)
     waiter = lab.start()
     waiter.saw("joined")
     killed.kill()
-    eventually(lambda: len(client.pubsub_channels("distlock:wake:*")) == 1, "Redis sees that the waiter has gone")
+    eventually(lambda: len(redis_client.pubsub_channels("distlock:wake:*")) == 1, "Redis sees that the waiter has gone")
     holder.go()
     released, begun = holder.saw("released"), waiter.saw("acquired")
     assert 0 < begun.at - released.at < SLACK, "the dead one's turn was waited for"
@@ -81,7 +77,7 @@ def test_a_killed_waiter_costs_the_others_nothing(lab: Lab, client: redis.Redis)
 
 
 @pytest.mark.slow
-def test_a_stopped_waiter_is_passed_over_and_gets_its_turn_when_it_wakes(lab: Lab, client: redis.Redis) -> None:
+def test_a_stopped_waiter_is_passed_over_and_gets_its_turn_when_it_wakes(lab: Lab, redis_client: redis.Redis) -> None:
     expire = 2.0
     holder = lab.start(hold=True, expire=expire, renew=True)
     holder.saw("acquired")
@@ -95,18 +91,18 @@ def test_a_stopped_waiter_is_passed_over_and_gets_its_turn_when_it_wakes(lab: La
     # The lock was handed to the sleeper, whose window passed: then the next one's own clock has to tell.
     assert begun.at - released.at < expire + SLACK
     sleeper.resume()
-    eventually(lambda: client.zcard(f"{{{NAME}}}:queue") == 1, "the sleeper queues again")
+    eventually(lambda: redis_client.zcard(f"{{{NAME}}}:queue") == 1, "the sleeper queues again")
     waiter.go()
     sleeper.saw("released")
     assert [sleeper.join(), waiter.join()] == [0, 0]
     assert lab.history.violations(counter=lab.counter) == []
-    assert left_behind(client) == {}
+    assert left_behind(redis_client) == {}
 
 
-@COLOURS
+@modes
 @pytest.mark.parametrize("renew", [False, True])
 def test_a_holder_that_stood_still_past_its_lease_has_lost_it(
-    lab: Lab, client: redis.Redis, mode: str, renew: bool
+    lab: Lab, redis_client: redis.Redis, mode: str, renew: bool
 ) -> None:
     holder, successor = lab.ready(
         {"mode": mode, "hold": True, "renew": renew, "expire": 1.0}, {"mode": mode, "hold": True, "expire": 30}
@@ -126,7 +122,7 @@ def test_a_holder_that_stood_still_past_its_lease_has_lost_it(
     assert begun.value is not None
     assert begun.value > first.value
     # Its release has not freed the other's lock.
-    assert client.hget(NAME, "fence") == str(begun.value)
+    assert redis_client.hget(NAME, "fence") == str(begun.value)
     successor.go()
     assert successor.join() == 0
     assert lab.history.violations(counter=lab.counter) == []
@@ -134,7 +130,7 @@ def test_a_holder_that_stood_still_past_its_lease_has_lost_it(
 
 
 @pytest.mark.slow
-def test_random_kills_and_stops_among_many(lab: Lab, client: redis.Redis) -> None:
+def test_random_kills_and_stops_among_many(lab: Lab, redis_client: redis.Redis) -> None:
     """The whole of it at once: no overlap, no lost update, fences grow, and all who live come through."""
     expire, dice = 1.0, random.Random()
     options = {"think": 0.02, "expire": expire}
@@ -158,4 +154,4 @@ def test_random_kills_and_stops_among_many(lab: Lab, client: redis.Redis) -> Non
     assert lab.history.violations(counter=lab.counter) == []
     # One that dies costs its lease if it held, a window if it was next; two may die in a row.
     assert max(lab.history.waits()) < 4 * expire + SLACK
-    eventually(lambda: not left_behind(client), "what the killed ones held ends with its lease")
+    eventually(lambda: not left_behind(redis_client), "what the killed ones held ends with its lease")

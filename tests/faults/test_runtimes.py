@@ -8,10 +8,10 @@ from pathlib import Path
 
 import redis
 
-from .conftest import left_behind
+from tests.support.redis_lock import left_behind
 
-GEVENT = Path(__file__).with_name("under_gevent.py")
-LOOPS = Path(__file__).with_name("loop_per_request.py")
+PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
+GEVENT, LOOPS = PROGRAMS / "under_gevent.py", PROGRAMS / "loop_per_request.py"
 
 
 def run(script: Path, url: str) -> str:
@@ -24,12 +24,12 @@ def run(script: Path, url: str) -> str:
     return done.stdout
 
 
-def test_gevent(redis_url: str, client: redis.Redis) -> None:
+def test_gevent(redis_url: str, redis_client: redis.Redis) -> None:
     assert run(GEVENT, redis_url) == "200 sections by 20 greenlets, the others ran meanwhile\n"
-    assert left_behind(client) == {}
+    assert left_behind(redis_client) == {}
 
 
-def test_an_event_loop_for_each_request_leaves_nothing(redis_url: str, client: redis.Redis) -> None:
+def test_an_event_loop_for_each_request_leaves_nothing(redis_url: str, redis_client: redis.Redis) -> None:
     """As async views under WSGI: asgiref makes a loop for each."""
     assert run(LOOPS, redis_url) == "50 loops, no connection and no thread left behind\n"
-    assert left_behind(client) == {}
+    assert left_behind(redis_client) == {}

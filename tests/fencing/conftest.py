@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from tests.databases import Database, django_alias
-
-from .models import TABLES
+from tests.support.databases import Database, django_alias
+from tests.support.fenced_tables import TABLES
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ from django.db.models.signals import post_save, pre_save
 from django.test.utils import CaptureQueriesContext
 
 from distlock_web import ConfigurationError, LeaseLost, StaleFence, configure, lock
-from tests.databases import Database, Kind, django_alias
-
-from .models import TABLES, Book, Shelf, Stock, Warehouse
+from tests.support.databases import Database, Kind, django_alias
+from tests.support.fenced_tables import TABLES, Book, Shelf, Stock, Warehouse
 
 Elsewhere = Callable[[Callable[[], Any]], Future[Any]]
 

@@ -13,8 +13,7 @@ from django.test import Client
 from django.urls import path
 
 from distlock_web import ConfigurationError, LeaseLost, StaleFence, configure, fence_headers, lock, read_fence
-
-from .models import Stock
+from tests.support.fenced_tables import Stock
 
 pytestmark = [
     pytest.mark.usefixtures("tables"),

@@ -16,9 +16,8 @@ import pytest
 from django.db import connections
 
 from distlock_web import lock
-from tests.databases import Database
-
-from .models import Stock, Warehouse
+from tests.support.databases import Database
+from tests.support.fenced_tables import Stock, Warehouse
 
 ROOT = Path(__file__).parents[2]
 LANES, ROUNDS = 8, 25
@@ -26,13 +25,13 @@ LANES, ROUNDS = 8, 25
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("database", ["postgres", "mariadb"], indirect=True)]
 
 
-class HolderInfo:
-    """``tests/fencing/holder.py``, as a process."""
+class Holder:
+    """``tests/support/programs/fenced_writer.py``, as a process."""
 
     def __init__(self, key: str, pk: int, database: Database, redis_url: str) -> None:
         environment = {**os.environ, "HOLDER_DATABASE": json.dumps(database.django), "DISTLOCK_URL": redis_url}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fencing.holder", key, str(pk)],
+            [sys.executable, "-m", "tests.support.programs.fenced_writer", key, str(pk)],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
@@ -69,7 +68,7 @@ class HolderInfo:
 def one_lane(pk: int, database: Database, redis_url: str) -> list[str]:
     """Rounds on one row: what the first holder said of each of its late writes."""
     key = f"stock:{pk}"
-    holder = HolderInfo(key, pk, database, redis_url)
+    holder = Holder(key, pk, database, redis_url)
     said = []
     with holder.ended():
         for _ in range(ROUNDS):

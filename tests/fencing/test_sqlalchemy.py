@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 
 from distlock_web import ConfigurationError, StaleFence, configure, current_lease, distributed_lockable, lock
 from distlock_web.sqlalchemy import Fenced, fenced_flush, fenced_get, fenced_update
-from tests.databases import Database
+from tests.support.databases import Database
 
 
 class Base(DeclarativeBase):

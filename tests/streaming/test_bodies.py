@@ -21,10 +21,9 @@ from django.urls import path
 from distlock_web import LeaseLost, current_lease, current_request_id, distributed_lockable, lock
 from distlock_web.core.registry import registry
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.testing.faults import eventually
 from distlock_web.web.held_locks import revoke
-
-from .conftest import is_free, the_lock
+from tests.support.waiting import eventually
+from tests.support.web_servers import is_free, the_lock
 
 #: Runs a view to its response, in one of the colours.
 Open = Callable[..., StreamingHttpResponse]

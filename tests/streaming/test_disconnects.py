@@ -11,10 +11,10 @@ import pytest
 import redis
 
 from distlock_web import configure, lock
-from distlock_web.testing.faults import Proxy, eventually
 from distlock_web.testing.servers import RedisServer
-
-from .conftest import Client, Server, is_free, the_lock
+from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
+from tests.support.web_servers import Client, Server, is_free, the_lock
 
 Serve = Callable[..., Server]
 Seen = Callable[[], list[str]]

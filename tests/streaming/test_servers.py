@@ -9,10 +9,9 @@ import pytest
 
 from distlock_web import lock
 from distlock_web.core.registry import registry
-from distlock_web.testing.faults import eventually
 from distlock_web.web.held_locks import revoke
-
-from .conftest import Client, Server, is_free, the_lock
+from tests.support.waiting import eventually
+from tests.support.web_servers import Client, Server, is_free, the_lock
 
 Serve = Callable[..., Server]
 Seen = Callable[[], list[str]]

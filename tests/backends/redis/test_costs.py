@@ -1,0 +1,152 @@
+"""What each path costs in requests, counted by the server (law 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web import LockBusy, lock
+from distlock_web.testing.harness import Harness
+from tests.support.modes import in_both_modes
+from tests.support.redis_lock import KEY, NAME, the_lock, until_queued, warm_up
+
+
+class Meter:
+    """How many requests of ours the server has had since the last look."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._before = self._count()
+
+    def _count(self) -> int:
+        stats = self._client.info("commandstats")
+        return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
+
+    def read(self) -> int:
+        before, self._before = self._before, self._count()
+        return self._before - before
+
+
+async def all_scripts_known(harness: Harness, client: redis.Redis) -> None:
+    """Every script has been sent once by its source, and there is a listener."""
+    await warm_up(harness)
+    held = await harness.acquire(lock("other", expire=30))
+    with pytest.raises(LockBusy):
+        await harness.unrelated(lambda: harness.acquire(lock("other", expire=30, wait=0.01))).result()
+    await harness.extend(held)
+    await harness.release(held)
+
+
+@in_both_modes
+async def test_a_free_lock_costs_one_request_and_one_to_give_back(
+    harness: Harness, redis_store: str, redis_client: redis.Redis
+) -> None:
+    await all_scripts_known(harness, redis_client)
+    paths: tuple[dict[str, Any], ...] = ({}, {"wait": 60}, {"wait": None}, {"renew": True}, {"hold_at_least": 0.01})
+    for number, options in enumerate(paths):
+        meter = Meter(redis_client)
+        lease = await harness.acquire(the_lock(prefix=f"path{number}:", **options))
+        assert meter.read() == 1
+        await harness.release(lease)
+        assert meter.read() == 1
+
+
+@in_both_modes
+async def test_hearing_that_it_is_busy_costs_one(harness: Harness, redis_store: str, redis_client: redis.Redis) -> None:
+    await all_scripts_known(harness, redis_client)
+    held = await harness.acquire(the_lock())
+    meter = Meter(redis_client)
+    with pytest.raises(LockBusy):
+        await harness.unrelated(lambda: harness.acquire(the_lock())).result()
+    assert meter.read() == 1
+    await harness.release(held)
+
+
+@in_both_modes
+async def test_entering_again_costs_nothing(harness: Harness, redis_store: str, redis_client: redis.Redis) -> None:
+    await all_scripts_known(harness, redis_client)
+    async with harness.inside(the_lock()):
+        meter = Meter(redis_client)
+        async with harness.inside(the_lock()), harness.inside(the_lock(wait=60)):
+            pass
+        assert meter.read() == 0
+        async with harness.inside(the_lock(expire=60)):
+            assert meter.read() == 1, "a longer lease has to be asked for"
+
+
+@in_both_modes
+async def test_a_contended_acquisition_costs_at_most_three(
+    harness: Harness, redis_store: str, redis_client: redis.Redis
+) -> None:
+    """Join, confirm, and give back: however many wait."""
+    await all_scripts_known(harness, redis_client)
+    for crowd in (1, 8):
+        held = await harness.acquire(the_lock())
+        meter = Meter(redis_client)
+
+        async def visitor() -> None:
+            async with harness.inside(the_lock(wait=60)):
+                pass
+
+        visitors = [harness.unrelated(visitor) for _ in range(crowd)]
+        await until_queued(harness, redis_client, crowd)
+        assert meter.read() == crowd
+        await harness.release(held)
+        for each in visitors:
+            await each.result()
+        assert meter.read() - 1 <= 2 * crowd
+
+
+@in_both_modes
+async def test_a_wait_that_is_over_costs_two(harness: Harness, redis_store: str, redis_client: redis.Redis) -> None:
+    """Join the queue, and leave it."""
+    await all_scripts_known(harness, redis_client)
+    held = await harness.acquire(the_lock())
+    meter = Meter(redis_client)
+    with pytest.raises(LockBusy):
+        await harness.unrelated(lambda: harness.acquire(the_lock(wait=0.1))).result()
+    assert meter.read() == 2
+    await harness.release(held)
+
+
+@pytest.mark.slow
+@in_both_modes
+async def test_waiting_costs_one_request_per_lease_of_the_holder(
+    harness: Harness, redis_store: str, redis_client: redis.Redis
+) -> None:
+    await all_scripts_known(harness, redis_client)
+    redis_client.hset(NAME, mapping={"owner": "f" * 40, "fence": 1, "state": "held"})
+    redis_client.pexpire(NAME, 1500)
+    meter = Meter(redis_client)
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
+    await until_queued(harness, redis_client)
+    redis_client.pexpire(NAME, 3000)  # the holder renews
+    lease = await waiting.result()
+    assert 3 <= meter.read() <= 4  # joined, asked after the first lease, and after the second, a tick too early perhaps
+    await harness.release(lease)
+
+
+@in_both_modes
+async def test_several_keys_cost_one_request_each(
+    harness: Harness, redis_store: str, redis_client: redis.Redis
+) -> None:
+    await all_scripts_known(harness, redis_client)
+    meter = Meter(redis_client)
+    lease = await harness.acquire(lock([f"{KEY}:{number}" for number in range(5)], expire=30, wait=60))
+    assert meter.read() == 5
+    await harness.extend(lease)
+    assert meter.read() == 1
+    await harness.release(lease)
+    assert meter.read() == 5
+
+
+def test_a_forgotten_script_costs_one_more(redis_store: str, redis_client: redis.Redis) -> None:
+    the_lock().acquire().release()
+    redis_client.script_flush()
+    meter = Meter(redis_client)
+    the_lock().acquire().release()
+    assert meter.read() == 4
+    the_lock().acquire().release()
+    assert meter.read() == 2

@@ -1,0 +1,153 @@
+"""A lock that passes from hand to hand: nobody believes to have it who has not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
+from distlock_web.core.backend import Busy, Claim, Granted
+from distlock_web.core.registry import Registry, registry
+from distlock_web.core.runtime import THREADS, Process, drive, new_token, now
+from distlock_web.testing.servers import RedisServer
+from tests.support.callers import Beside, unrelated
+from tests.support.redis_lock import queued
+from tests.support.waiting import LONG, SOON, eventually
+
+
+@pytest.mark.parametrize("refusal", ["NOREPLICAS", "READONLY"])
+def test_a_release_that_the_server_refuses_lets_nobody_in(
+    make_redis: Callable[..., RedisServer], beside: Beside, refusal: str
+) -> None:
+    """The news went out before the first write: a waiter entered a lock that the server still gave to another."""
+    server = make_redis()
+    configure({"default": {"LOCATION": server.url}})
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        first = unrelated("a", expire=2)
+        waiting = beside(lock("a", expire=LONG, wait=LONG).acquire)
+        queued(client, "a")
+        if refusal == "NOREPLICAS":
+            client.config_set("min-replicas-to-write", 1)
+        else:
+            client.replicaof("127.0.0.1", "1")
+        with pytest.raises(BackendUnavailable, match=refusal):
+            first.release()
+        client.config_set("min-replicas-to-write", 0)
+        client.replicaof("NO", "ONE")
+        lease = waiting.result(SOON)
+        assert client.hget("disLock:a", "owner") == lease.holds[0].claim.token
+        assert client.hget("disLock:a", "fence") == str(lease.fence)
+        lease.release()
+
+
+@pytest.mark.usefixtures("redis_store")
+def test_news_of_a_hand_over_that_is_older_than_the_stores_last_word_grants_nothing(redis_client: redis.Redis) -> None:
+    """A process that was stopped for longer than its lease read the news of it afterwards, and entered."""
+    seconds, micros = redis_client.time()
+    holder = unrelated("a")
+    assert holder.fence is not None
+    port = registry().store("default").port(THREADS)
+    claim = Claim("disLock:a", new_token(), LONG)
+    answer = drive(port.acquire(claim, LONG))
+    assert isinstance(answer, Busy)
+    redis_client.publish(
+        f"distlock:wake:{Process.ident}", f"{claim.token} {holder.fence - 1} {seconds * 1_000_000 + micros}"
+    )
+    try:
+        assert isinstance(drive(port.wait(claim, answer, 1.0)), Busy)
+    finally:
+        drive(port.cancel(claim))
+    holder.raise_if_lost()
+    holder.release()
+
+
+@pytest.mark.usefixtures("redis_store")
+def test_a_waiter_whose_claim_was_evicted_gets_the_lease_that_it_asked_for(
+    redis_client: redis.Redis, beside: Beside
+) -> None:
+    """The server gave it one second instead, and it believed in its own expire."""
+    holder = unrelated("a")
+    waiting = beside(lock("a", expire=LONG, wait=LONG).acquire)
+    queued(redis_client, "a")
+    redis_client.delete("{disLock:a}:claims")
+    holder.release()
+    lease = waiting.result(SOON)
+    assert redis_client.pttl("disLock:a") > LONG / 2 * 1000
+    assert redis_client.hget("disLock:a", "owner") == lease.holds[0].claim.token
+    lease.release()
+
+
+@pytest.mark.usefixtures("redis_store")
+def test_the_dead_in_front_of_a_waiter_cost_it_about_one_lease_together(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """Each killed waiter ahead cost a second more: a worker that died with many threads stopped a lock for long."""
+    ghosts = Registry({"default": {"LOCATION": redis_url}})
+    unrelated("a", expire=1)  # killed, too: never released
+    dead = "0" * 16
+    for _ in range(16):
+        claim = Claim("disLock:a", dead + new_token()[16:], 1.0, "x")
+        assert isinstance(drive(ghosts.store("default").port(THREADS).take(claim, LONG)), Busy)
+    ghosts.close()
+    begun = now()
+    with lock("a", expire=1, wait=LONG):
+        assert now() - begun < 8.0
+
+
+def test_a_kept_lock_cannot_be_prolonged_by_the_one_who_gave_it_back(store: str) -> None:
+    """A renewal, or a second copy of the first request, that came late made ``hold_at_least`` a whole lease."""
+    with lock("a", expire=LONG, hold_at_least=LONG / 2) as lease:
+        claim = lease.holds[0].claim
+    port = registry().store("default").port(THREADS)
+    drive(port.extend([claim]))
+    assert not isinstance(drive(port.acquire(claim, 0)), Granted)
+    (line,) = drive(port.inspect())
+    assert line.state == "cooldown"
+    assert line.remaining <= LONG / 2
+
+
+def test_a_lock_that_is_kept_for_less_than_its_lease_does_not_keep_its_waiter_for_the_lease(
+    store: str, beside: Beside
+) -> None:
+    """In memory nobody told the waiter, which slept until the lease would have ended."""
+    holder = unrelated("a", hold_at_least=0.5)
+    port = registry().store("default").port(THREADS)
+    waiting = beside(lock("a", wait=2 * SOON).acquire)
+    eventually(lambda: drive(port.inspect())[0].waiters, "it waits")
+    holder.release()
+    waiting.result(SOON).release()
+
+
+@pytest.mark.usefixtures("redis_store")
+def test_a_strangers_fence_key_ends_no_other_lease(redis_client: redis.Redis) -> None:
+    """One key of another kind failed the whole batch of renewals, and with it every lease of the process."""
+    redis_client.set("{disLock:foreign}:fence", "x")
+    with lock("a", expire=LONG) as lease:
+        mine, foreign = lease.holds[0].claim, Claim("disLock:foreign", new_token(), LONG)
+        port = registry().store("default").renewal_port()
+        losses = drive(port.extend([foreign, mine]))
+    assert losses[0] is not None
+    assert losses[1] is None
+
+
+STRANGERS = {
+    "a cart": ("cart", "precious"),
+    "the lock of another library": ("8743c9c0-0795-4907-87fd-6c719a6b4586:1", "1"),
+}
+
+
+@pytest.mark.usefixtures("redis_store")
+@pytest.mark.parametrize("wait", [0, 5])
+@pytest.mark.parametrize("field", STRANGERS.values(), ids=STRANGERS.keys())
+def test_a_strangers_hash_at_the_locks_name_is_refused_and_left_alone(
+    redis_client: redis.Redis, field: tuple[str, str], wait: float
+) -> None:
+    """It was taken for a free lock: overwritten by the acquisition, deleted by the release."""
+    redis_client.hset("disLock:a", *field)
+    redis_client.pexpire("disLock:a", 60_000)
+    with pytest.raises(ConfigurationError, match="WRONGTYPE"), lock("a", expire=1, wait=wait):
+        pass
+    assert redis_client.hgetall("disLock:a") == dict([field])
+    assert redis_client.pttl("disLock:a") > 30_000

@@ -1,0 +1,126 @@
+"""The listening thread: it comes with the first wait, goes with the last, and its loss costs one lease at most."""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import random
+import threading
+import time
+import weakref
+
+import pytest
+import redis
+
+from distlock_web import DistLockError, Lease, lock
+from distlock_web.backends.redis.transport import listener as listener_module
+from distlock_web.core.runtime import now
+from distlock_web.locks import watchdog
+from tests.support.callers import threads, unrelated
+from tests.support.redis_lock import KEY, contend, left_behind
+from tests.support.waiting import eventually
+
+LISTENER, WATCHDOG = "distlock-listener", "distlock-watchdog"
+
+
+def test_the_listener_ends_with_the_last_wait(
+    redis_store: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener_module, "IDLE_TIMEOUT", 0.1)
+    unrelated(KEY, wait=5).release()
+    assert threads(LISTENER) == 0, "a free lock needs nobody to listen"
+    contend()
+    assert threads(LISTENER) == 1
+    eventually(lambda: threads(LISTENER) == 0, "the listener ends")
+    eventually(lambda: redis_client.pubsub_channels("distlock:*") == [], "its connection is closed")
+    contend()
+    assert threads(LISTENER) == 1, "a new wait has a new one"
+
+
+def test_a_listener_that_ends_does_not_disturb_its_successor(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It decides to end at the very moment in which the next one is wanted, again and again."""
+    linger = 0.005
+    monkeypatch.setattr(listener_module, "IDLE_TIMEOUT", linger)
+    waits = []
+    for _ in range(100):
+        waits.append(contend())
+        time.sleep(random.random() * 2 * linger)
+    assert max(waits) < 10.0
+    eventually(lambda: threads(LISTENER) == 0, "the last one ends")
+
+
+def test_a_store_that_is_closed_under_a_waiter(redis_store: str) -> None:
+    """As at the end of a worker process: no KeyError, and no wait until the end of time."""
+    held = unrelated(KEY, expire=1.5)
+    ends: list[object] = []
+
+    def wait() -> None:
+        try:
+            ends.append(unrelated(KEY, wait=60))
+        except DistLockError as error:
+            ends.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    eventually(lambda: held.spec.store.backend._listener._waiters, "it waits")  # type: ignore[attr-defined]
+    held.spec.store.close()
+    held.release()
+    waiting.join(20)
+    assert not waiting.is_alive()
+    (end,) = ends
+    if isinstance(end, Lease):
+        end.release()
+
+
+def test_the_watchdog_ends_with_the_last_lease(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "IDLE_TIMEOUT", 0.1)
+    monkeypatch.setattr(watchdog, "MAX_SLEEP", 0.1)
+    eventually(lambda: threads(WATCHDOG) == 0, "an earlier test's watchdog ends")
+    unrelated(KEY).release()
+    assert threads(WATCHDOG) == 0, "a lease that is not renewed needs none"
+    leases = [unrelated(KEY, prefix=f"{number}:", expire=3600, renew=True) for number in range(20)]
+    assert threads(WATCHDOG) == 1
+    for lease in leases:
+        lease.release()
+    eventually(lambda: threads(WATCHDOG) == 0, "the watchdog ends", patience=5)
+
+
+def test_leases_and_their_locks_are_garbage_when_they_are_over(redis_store: str) -> None:
+    first = unrelated(KEY, renew=True)
+    over = weakref.ref(first)
+    first.release()
+    del first
+    gc.collect()
+    assert over() is None
+
+
+@pytest.mark.slow
+def test_1000_acquisitions_and_1000_kills_of_the_listening_connection(
+    redis_store: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the wait, during it, at the hand-over: none waits longer than one lease."""
+    monkeypatch.setattr(listener_module, "PAUSE", 0.001)  # or most of the time there would be nothing to kill
+    expire, goal = 2.0, 1000
+    waits: list[float] = []
+    counter, kills = [0], [0]
+
+    def contender() -> None:
+        dice = random.Random()
+        while len(waits) < goal or kills[0] < goal:
+            begun = now()
+            with lock(KEY, expire=expire, wait=60):
+                waits.append(now() - begun)
+                seen = counter[0]
+                time.sleep(dice.random() * 0.002)
+                counter[0] = seen + 1
+            time.sleep(dice.random() * 0.002)
+
+    contenders = [threading.Thread(target=contextvars.Context().run, args=(contender,)) for _ in range(3)]
+    for thread in contenders:
+        thread.start()
+    while any(thread.is_alive() for thread in contenders):
+        kills[0] += redis_client.client_kill_filter(_type="pubsub", skipme=True)
+        time.sleep(random.random() * 0.003)
+    assert counter == [len(waits)]
+    assert max(waits) < expire + 5.0
+    assert left_behind(redis_client) == {}

@@ -1,0 +1,160 @@
+"""The listening: no failure of it, whatever its kind, costs the waiters after it their wake-ups."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web import LockBusy, lock
+from distlock_web.backends.redis.transport import listener, subscription
+from distlock_web.backends.redis.transport.address import Address
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import Process
+from distlock_web.testing.servers import RedisServer
+from tests.support.callers import Beside, unrelated
+from tests.support.proxy import Proxy
+from tests.support.redis_lock import queued
+from tests.support.waiting import SOON, eventually
+
+pytestmark = pytest.mark.usefixtures("redis_store")
+
+
+def wait_in_a_thread(key: str) -> None:
+    with lock(key, wait=2 * SOON):
+        pass
+
+
+def wait_in_a_task(key: str) -> None:
+    async def task() -> None:
+        async with lock(key, wait=2 * SOON):
+            pass
+
+    asyncio.run(task())
+
+
+modes = pytest.mark.parametrize("wait", [wait_in_a_thread, wait_in_a_task])
+
+
+@modes
+def test_a_strangers_message_on_the_channel_is_no_news(redis_client: redis.Redis, beside: Beside, wait: Any) -> None:
+    """It ended the listening thread, or the request that read it, and nobody was woken afterwards."""
+    for _ in range(2):
+        holder = unrelated("a")
+        waiting = beside(wait, "a")
+        queued(redis_client, "a")
+        for nonsense in ("hello you", "", "a b c", "x 1", b"\xff\xfe"):
+            assert redis_client.publish(f"distlock:wake:{Process.ident}", nonsense) == 1
+        holder.release()
+        waiting.result(SOON)
+
+
+@modes
+def test_an_unexpected_error_while_connecting_is_a_connection_that_failed(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch, wait: Any
+) -> None:
+    """A credential provider that failed once ended the listening thread for good."""
+    connect, failures = Address.connect, [ValueError("a credential provider's")]
+
+    def sometimes(self: Address, *patience: Any) -> Any:
+        if failures and threading.current_thread().name == "distlock-listener":
+            raise failures.pop()
+        return connect(self, *patience)
+
+    monkeypatch.setattr(Address, "connect", sometimes)
+    for _ in range(2):
+        holder = unrelated("a")
+        waiting = beside(wait, "a")
+        queued(redis_client, "a")
+        holder.release()
+        waiting.result(SOON)
+    assert failures == []
+
+
+@modes
+def test_a_thread_that_cannot_be_started_is_started_by_the_next_waiter(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch, wait: Any
+) -> None:
+    """After one "can't start new thread" every later waiter slept as long as the holder's lease."""
+    holder = unrelated("a")
+    with monkeypatch.context() as broken:
+        no_listener_thread(broken)
+        with pytest.raises((RuntimeError, LockBusy)):
+            beside(lock("a", wait=0.1).acquire).result(SOON)
+    waiting = beside(wait, "a")
+    queued(redis_client, "a")
+    holder.release()
+    waiting.result(SOON)
+
+
+def no_listener_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse(self: threading.Thread) -> None:
+        if self.name == "distlock-listener":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+def test_a_silent_connection_is_noticed_though_every_wait_is_short(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall dropped it, and nobody waited long enough to ask the server whether it was still there."""
+    for module in (listener, subscription):
+        monkeypatch.setattr(module, "PING_AFTER", 0.5)
+    with Proxy(redis_server.port) as proxy:
+        ear = registry().store("default").backend._listener  # type: ignore[attr-defined]
+        kwargs = {**ear._address.kwargs, "port": proxy.port, "socket_timeout": SOON}
+        ear._address = dataclasses.replace(ear._address, kwargs=kwargs)
+        holder = unrelated("a")
+
+        def said(word: bytes) -> int:
+            return sum(word in data for data in proxy.asked)
+
+        def after_a_short_wait(word: bytes, times: int) -> bool:
+            with pytest.raises(LockBusy):
+                unrelated("a", wait=0.1)
+            return said(word) >= times
+
+        eventually(lambda: after_a_short_wait(b"SUBSCRIBE", 1), "it listens", SOON)
+        proxy.swallow()
+        eventually(lambda: after_a_short_wait(b"PING", 1), "the server is asked for a sign of life", SOON)
+        proxy.swallow(False)
+        eventually(lambda: after_a_short_wait(b"SUBSCRIBE", 2), "it listens on another connection", SOON)
+        holder.release()
+        registry().close()
+
+
+def test_a_thread_that_comes_while_the_last_task_leaves_is_woken(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks' reader was about to leave, the thread believed that it read, and then nobody did."""
+    leaving, gone = threading.Event(), threading.Event()
+    read = listener.Listener._read_for_tasks
+
+    def leave_slowly(self: listener.Listener) -> None:
+        read(self)
+        leaving.set()
+        gone.wait(SOON)
+
+    for module in (listener, subscription):
+        monkeypatch.setattr(module, "PING_AFTER", 0.2)
+    monkeypatch.setattr(listener.Listener, "_read_for_tasks", leave_slowly)
+    first, second = unrelated("a"), unrelated("b")
+    task = beside(wait_in_a_task, "a")
+    queued(redis_client, "a")
+    first.release()
+    task.result(SOON)
+    assert leaving.wait(SOON)
+    thread = beside(wait_in_a_thread, "b")
+    queued(redis_client, "b")
+    gone.wait(0.2)  # it goes to sleep; were it later, the test would be easier, not wrong
+    gone.set()
+    second.release()
+    thread.result(SOON)

@@ -1,0 +1,102 @@
+"""The pool of connections that threads share: bounded, fair enough, and its troubles are said as what they are."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections import deque
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web import BackendUnavailable, configure, lock
+from distlock_web.backends.redis import RedisBackend
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import now
+from tests.support.callers import unrelated
+from tests.support.redis_lock import KEY
+from tests.support.waiting import eventually
+
+
+def backend(url: str, **options: Any) -> RedisBackend:
+    configure({"default": {"LOCATION": url, "OPTIONS": options}})
+    found = registry().store("default").backend
+    assert isinstance(found, RedisBackend)
+    return found
+
+
+def test_many_threads_share_two_connections(redis_url: str, redis_client: redis.Redis) -> None:
+    backend(redis_url, max_connections=2, pool_timeout=30)
+    troubles: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for _ in range(100):
+                with lock(f"own:{number}", expire=30):
+                    pass
+        except BaseException as error:
+            troubles.append(error)
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(12)]
+    for worker in workers:
+        worker.start()
+    most = 0
+    while any(worker.is_alive() for worker in workers):
+        most = max(most, len(redis_client.client_list(_type="normal")) - 1)
+    assert troubles == []
+    assert 1 <= most <= 2
+
+
+def test_a_pool_that_stays_exhausted_is_said_with_the_setting_to_change(redis_url: str) -> None:
+    wire = backend(redis_url, max_connections=1, pool_timeout=0.05)._pool
+    link = wire._borrow(None)
+    with pytest.raises(
+        BackendUnavailable, match=r"all 1 connections are in use \(OPTIONS: max_connections; pool_timeo"
+    ):
+        unrelated(KEY)
+    wire._give_back(link)
+    unrelated(KEY).release()
+
+
+def test_a_connection_that_another_thread_takes_first_is_waited_for(redis_url: str) -> None:
+    """Idle when it was looked at, and gone when it was taken: the next one that becomes free."""
+    wire = backend(redis_url, max_connections=1, pool_timeout=30)._pool
+    link = wire._borrow(None)
+
+    class Snatched(deque[Any]):
+        def __bool__(self) -> bool:
+            return True
+
+    wire._idle = Snatched()
+    got: list[object] = []
+    waiting = threading.Thread(target=lambda: got.append(contextvars.Context().run(wire._borrow, None)))
+    waiting.start()
+    eventually(lambda: wire._waiting == 1, "it waits")
+    wire._give_back(link)
+    waiting.join()
+    assert got == [link]
+    wire._idle = deque()
+    wire._give_back(link)
+
+
+def test_connections_that_the_server_closed_are_replaced_at_once(redis_url: str, redis_client: redis.Redis) -> None:
+    backend(redis_url, max_connections=5)
+    held = [unrelated(KEY, prefix=f"{number}:") for number in range(5)]
+    for _ in range(3):
+        redis_client.client_kill_filter(_type="normal", skipme=True)
+        for lease in held:
+            lease.extend()
+    for lease in held:
+        lease.release()
+
+
+def test_a_health_check_replaces_a_dead_connection_before_it_is_used(redis_url: str, redis_client: redis.Redis) -> None:
+    wire = backend(redis_url, health_check_interval=0.01)._pool
+    unrelated(KEY).release()
+    dead = wire._idle[-1]
+    redis_client.client_kill_filter(_type="normal", skipme=True)
+    eventually(lambda: now() > dead.used + 0.02, "the connection has been idle for longer than the interval")
+    lease = unrelated(KEY)
+    assert dead not in wire._idle
+    lease.release()

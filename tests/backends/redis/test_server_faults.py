@@ -1,0 +1,174 @@
+"""A server that forgets, restarts, cuts connections or is away: each costs a waiter one lease at most."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from distlock_web import LeaseLost, configure
+from distlock_web.core.runtime import now
+from distlock_web.testing.servers import RedisServer
+from tests.support.callers import unrelated
+from tests.support.lab import Lab
+from tests.support.modes import modes
+from tests.support.redis_lock import KEY, NAME, left_behind
+from tests.support.waiting import SLACK, eventually
+
+
+@modes
+def test_flushall_costs_a_waiter_one_lease(lab: Lab, redis_client: redis.Redis, mode: str) -> None:
+    expire = 2.0
+    holder = lab.start(mode=mode, hold=True, expire=expire, renew=True)
+    first = holder.saw("acquired")
+    waiter = lab.start(mode=mode, hold=True)
+    waiter.saw("joined")
+    flushed = now()
+    redis_client.flushall()
+    begun = waiter.saw("acquired")
+    assert begun.at - flushed < expire + SLACK
+    # The clock takes over from the forgotten fence.
+    assert first.value is not None
+    assert begun.value is not None
+    assert begun.value > first.value
+    holder.go()
+    holder.saw("lost")
+    assert redis_client.hget(NAME, "fence") == str(begun.value), "the release of the flushed lease freed the other's"
+    waiter.go()
+    assert [holder.join(), waiter.join()] == [0, 0]
+
+
+@modes
+def test_a_flushed_lease_is_known_at_its_renewal(redis_store: str, redis_client: redis.Redis, mode: str) -> None:
+    lease = unrelated(KEY, expire=0.9, renew=True)
+    redis_client.flushall()
+    assert lease.lost.wait(SLACK)
+    assert lease.reason == "expired"
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+@modes
+@pytest.mark.parametrize("kind", ["pubsub", "normal"])
+def test_connections_killed_while_waiting(lab: Lab, redis_client: redis.Redis, kind: str, mode: str) -> None:
+    expire = 2.0
+    holder = lab.start(mode=mode, hold=True, renew=True, expire=expire)
+    holder.saw("acquired")
+    waiters = [lab.start(mode=mode, expire=expire) for _ in range(3)]
+    for waiter in waiters:
+        waiter.saw("joined")
+    redis_client.client_kill_filter(_type=kind, skipme=True)
+    holder.go()
+    released = holder.saw("released")
+    assert [worker.join() for worker in (holder, *waiters)] == [0] * 4
+    assert lab.history.violations(counter=lab.counter) == []
+    assert lab.counter == 4
+    assert lab.history.events[-1].at - released.at < expire + SLACK
+    assert left_behind(redis_client) == {}
+
+
+@pytest.mark.slow
+def test_connections_killed_again_and_again(lab: Lab, redis_client: redis.Redis) -> None:
+    expire = 2.0
+    options = {"expire": expire, "rounds": 60, "section": 0.01, "renew": True}
+    workers = lab.ready(*({"mode": mode, **options} for mode in ("threads", "asyncio") * 2))
+    for worker in workers:
+        worker.go()
+    for worker in workers:
+        worker.saw("acquired")
+    for number in range(30):
+        redis_client.client_kill_filter(_type=("pubsub", "normal")[number % 2], skipme=True)
+        redis_client.script_flush()
+        enough = lab.history.count("released") + 4
+        eventually(lambda enough=enough: lab.history.count("released") >= enough, "they go on")
+    assert [worker.join() for worker in workers] == [0] * 4
+    assert lab.history.violations(counter=lab.counter) == []
+    assert lab.counter == 240
+    assert lab.history.count("gave_up") == 0
+    assert max(lab.history.waits()) < expire + SLACK
+    assert left_behind(redis_client) == {}
+
+
+def test_scripts_forgotten_in_the_middle(redis_store: str, redis_client: redis.Redis) -> None:
+    lease = unrelated(KEY)
+    redis_client.script_flush()
+    lease.extend()
+    redis_client.script_flush()
+    lease.release()
+    redis_client.script_flush()
+    unrelated(KEY, wait=5).release()
+    assert left_behind(redis_client) == {}
+
+
+@pytest.mark.slow
+@modes
+def test_a_restart_while_waiting_costs_one_lease(own_lab: tuple[Lab, RedisServer], mode: str) -> None:
+    """Nothing is stored: the restarted server is empty, and the first lease with it."""
+    lab, server = own_lab
+    expire = 2.0
+    holder = lab.start(mode=mode, hold=True, expire=expire, renew=True)
+    first = holder.saw("acquired")
+    waiters = [lab.start(mode=mode, expire=expire) for _ in range(2)]
+    for waiter in waiters:
+        waiter.saw("joined")
+    server.restart()
+    restarted = now()
+    begun = [waiter.saw("acquired") for waiter in waiters]
+    assert max(event.at for event in begun) - restarted < expire + SLACK
+    assert first.value is not None
+    assert all(event.value is not None and event.value > first.value for event in begun)
+    eventually(lambda: now() > restarted + expire, "the holder's renewal has told it")
+    holder.go()
+    holder.saw("lost")
+    assert [worker.join() for worker in (holder, *waiters)] == [0] * 3
+
+
+@modes
+def test_a_server_that_crashes_and_comes_back_late(own_lab: tuple[Lab, RedisServer], mode: str) -> None:
+    """Away for less than the waiter's lease: it goes on waiting, and gets its turn."""
+    lab, server = own_lab
+    holder = lab.start(mode=mode, hold=True, expire=30)
+    holder.saw("acquired")
+    waiter = lab.start(mode=mode, expire=30)
+    waiter.saw("joined")
+    server.kill()
+    killed = now()
+    eventually(lambda: now() > killed + 1.0, "a second without a server")
+    server.start()
+    assert waiter.saw("acquired").at > 0
+    assert waiter.join() == 0
+    assert lab.history.count("gave_up") == 0
+
+
+def test_a_store_away_for_less_than_a_lease_makes_it_unsure_and_not_lost(
+    make_redis: Callable[..., RedisServer],
+) -> None:
+    server = make_redis()
+    configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": 0.2}}})
+    lease = unrelated(KEY, expire=6.0, renew=True)
+    told: list[str] = []
+    threading.Thread(target=lambda: lease.lost.wait() and told.append("lost"), daemon=True).start()
+    server.pause()
+    eventually(lambda: lease.state != "held", "a renewal fails")
+    assert lease.state == "unsure"
+    lease.raise_if_lost()
+    server.resume()
+    eventually(lambda: lease.state != "unsure", "a renewal comes through")
+    assert lease.state == "held"
+    assert lease.remaining > 3.0
+    lease.release()
+    assert told == []
+
+
+def test_a_store_away_for_longer_is_a_loss_at_the_deadline(make_redis: Callable[..., RedisServer]) -> None:
+    server = make_redis()
+    configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": 0.2}}})
+    lease = unrelated(KEY, expire=1.5, renew=True)
+    server.pause()
+    assert lease.lost.wait(SLACK)
+    assert lease.reason == "unreachable"
+    server.resume()
+    with pytest.raises(LeaseLost, match="did not answer until"):
+        lease.release()

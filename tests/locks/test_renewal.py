@@ -1,0 +1,158 @@
+"""The renewal: of what was asked for, for all who asked, and no longer than somebody holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from distlock_web import BackendUnavailable, Lease, LeaseLost, configure, lock
+from distlock_web.core.backend import Claim, Loss
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.locks import watchdog
+from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.testing.servers import RedisServer
+from tests.support.callers import Beside, unrelated
+from tests.support.waiting import SOON, eventually
+
+
+class LateOnce:
+    """A port for renewals whose first answer is late, and which has no second one."""
+
+    def __init__(self, port: Any) -> None:
+        self._port = port
+        self.asked = threading.Event()
+        self.answer = threading.Event()
+
+    async def extend(self, claims: Sequence[Claim], patience: float | None = None) -> list[Loss | None]:
+        if self.asked.is_set():
+            raise BackendUnavailable("The test has lost a renewal.")
+        losses: list[Loss | None] = await self._port.extend(claims, patience)
+        self.asked.set()
+        assert self.answer.wait(SOON)
+        return losses
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_renewal_counts_for_what_was_asked_and_not_for_what_is_wanted_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A nested block asked for a longer lease in vain; the answer to the shorter renewal was taken for its own."""
+    store = registry().store("default")
+    late = LateOnce(store.renewal_port())
+    injector = FaultInjector(store)
+    monkeypatch.setattr(store, "renewal_port", lambda: late)
+    with lock("a", expire=1.5, renew=True, on_lost="warn") as lease:
+        assert late.asked.wait(SOON)
+        injector.cut()
+        with pytest.raises(BackendUnavailable):
+            lock("a", expire=60).acquire()
+        injector.mend()
+        late.answer.set()
+        assert lease.lost.wait(SOON), "it believes in a lease that the store never gave"
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_thread_that_cannot_be_started_is_started_for_the_next_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After one "can't start new thread" no lease of the process was ever renewed again."""
+    monkeypatch.setattr(watchdog, "_watchdog", watchdog.Watchdog())
+    with monkeypatch.context() as broken:
+
+        def refuse(self: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        broken.setattr(threading.Thread, "start", refuse)
+        with suppress(RuntimeError):
+            lock("a", expire=1.5, renew=True).acquire().release()
+    with lock("b", expire=1.5, renew=True, on_lost="warn") as lease:
+        assert not lease.lost.wait(2.5)
+
+
+@pytest.mark.slow
+def test_a_store_that_hangs_costs_no_lease_of_another_store(make_redis: Callable[..., RedisServer]) -> None:
+    """The one thread waited for the hanging store until the leases of the healthy one had ended."""
+    hanging, healthy = make_redis(), make_redis()
+    configure(
+        {
+            "default": {"LOCATION": healthy.url},
+            "hanging": {"LOCATION": hanging.url, "OPTIONS": {"socket_timeout": 4}},
+        }
+    )
+    other = unrelated("a", store="hanging", expire=6, renew=True, on_lost="warn")
+    with lock("a", expire=2, renew=True, on_lost="warn") as lease:
+        hanging.pause()
+        try:
+            assert not lease.lost.wait(7)
+            assert other.lost.is_set()
+        finally:
+            hanging.resume()
+    with suppress(LeaseLost):
+        other.release()
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_callback_that_takes_long_stops_no_renewal() -> None:
+    """The one thread of the watchdog ran the user's ``on_lost``, and meanwhile every other lease ended."""
+    told, go_on = threading.Event(), threading.Event()
+
+    def slow(lease: Lease) -> None:
+        told.set()
+        go_on.wait(SOON)
+
+    lost = unrelated("a", expire=0.2, on_lost=slow)
+    try:
+        with lock("b", expire=1.5, renew=True, on_lost="warn") as lease:
+            assert told.wait(SOON)
+            assert not lease.lost.wait(2.5)
+    finally:
+        go_on.set()
+    assert lost.state == "lost"
+
+
+@pytest.mark.usefixtures("memory_store")
+async def test_a_lease_that_nobody_took_from_its_task_is_not_renewed_for_ever() -> None:
+    """``create_task(lock(...).aacquire())`` whose result is dropped kept the lock until the process ended."""
+    task = asyncio.create_task(lock("a", expire=0.5, renew=True).aacquire())
+    await asyncio.wait([task])
+    del task
+    gc.collect()
+    async with lock("a", wait=SOON):
+        pass
+
+
+def inside_both(entered: Future[Lease], expire: float) -> str:
+    """How a block over two names began, one of them lent by a block around it."""
+    with lock("a", expire=expire, on_lost="warn") as lease:
+        entered.set_result(lease)
+        with lock(["a", "b"], expire=expire, wait=SOON, on_lost="warn") as both:
+            return both.state
+
+
+def test_a_lock_that_is_held_already_is_kept_while_another_is_waited_for(store: str, beside: Beside) -> None:
+    """It ended meanwhile, and the block over the two began without it."""
+    other, entered, expire = unrelated("b"), Future[Lease](), 1.0
+    waiting = beside(inside_both, entered, expire)
+    entered.result(SOON)
+    end = now() + 1.5 * expire
+    eventually(lambda: now() > end, "its own time is over")
+    other.release()
+    assert waiting.result(SOON) == "held"
+
+
+def test_a_lock_that_is_taken_away_while_another_is_waited_for_is_not_entered(store: str, beside: Beside) -> None:
+    """The block over the two began with a lock that somebody else could have by then."""
+    other, entered = unrelated("b"), Future[Lease]()
+    waiting = beside(inside_both, entered, 1.0)
+    lease = entered.result(SOON)
+    port = registry().store("default").port(THREADS)
+    eventually(lambda: any(line.waiters for line in drive(port.inspect())), "it waits for the other")
+    assert drive(port.revoke("disLock:a", lease.fences["disLock:a"]))
+    assert lease.lost.wait(SOON)
+    other.release()
+    with pytest.raises(LeaseLost):
+        waiting.result(SOON)

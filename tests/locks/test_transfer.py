@@ -1,0 +1,79 @@
+"""A lock that is handed over: it is with one of the two, or free."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+
+import pytest
+
+from distlock_web import LeaseLost, NotHeld, attach, configure, current_lease, distributed_lockable, lock
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import THREADS, drive
+from tests.support.callers import Beside, unrelated
+from tests.support.waiting import SOON, eventually
+
+
+def held() -> dict[str, str]:
+    return {line.name: line.state for line in drive(registry().store("default").port(THREADS).inspect())}
+
+
+def test_a_hand_over_of_several_locks_of_which_one_is_lost_gives_the_others_back(store: str) -> None:
+    """They stayed in transit for all its time, with a ticket that nobody had ever seen."""
+    with pytest.raises(LeaseLost), lock(["a", "b", "c"]) as lease:
+        assert drive(registry().store("default").port(THREADS).revoke("disLock:b", lease.fences["disLock:b"]))
+        lease.detach(transit=600)
+    assert held() == {}
+
+
+@pytest.mark.parametrize("keys", ["a", ["a", "b"]], ids=["one", "two"])
+async def test_a_hand_over_that_is_cancelled_gives_the_locks_back(store: str, keys: str | list[str]) -> None:
+    """The caller never got the ticket, and the lock stayed in transit for all its time."""
+
+    async def hand_over() -> None:
+        async with lock(keys) as lease:
+            this = asyncio.current_task()
+            assert this is not None
+            asyncio.get_running_loop().call_soon(this.cancel)
+            await lease.adetach(transit=600)
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(hand_over())
+    assert await asyncio.to_thread(held) == {}
+
+
+def test_a_lock_in_transit_for_less_than_its_lease_does_not_keep_its_waiter_for_the_lease(
+    store: str, beside: Beside
+) -> None:
+    """Nobody told the waiter, which slept until the lease would have ended."""
+    holder = unrelated("a")
+    port = registry().store("default").port(THREADS)
+    waiting = beside(lock("a", wait=2 * SOON).acquire)
+    eventually(lambda: drive(port.inspect())[0].waiters, "it waits")
+    holder.detach(transit=0.3)  # and nobody takes it on
+    waiting.result(SOON).release()
+
+
+def test_a_call_without_its_lock_has_nothing_to_hand_over() -> None:
+    """It gave a ticket over no lock at all, and ``attach`` went on as if it guarded something."""
+
+    configure({"default": {"LOCATION": "redis://127.0.0.1:1/0"}})
+
+    @distributed_lockable(key="a", on_backend_error="open")
+    def call() -> None:
+        lease = current_lease()
+        assert lease is not None
+        assert not lease.acquired
+        with pytest.raises(NotHeld):
+            lease.detach()
+
+    call()
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_ticket_over_no_lock_is_refused() -> None:
+    """Under it a block ran that believed to be guarded."""
+    ticket = base64.urlsafe_b64encode(json.dumps(["default", [], 5.0, False, "secret"]).encode()).decode()
+    with pytest.raises(NotHeld):
+        attach(ticket)

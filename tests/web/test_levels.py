@@ -1,0 +1,162 @@
+"""A policy is said at the decorator, else for the alias, else for the project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from distlock_web import (
+    BackendUnavailable,
+    ConfigurationError,
+    Lease,
+    LeaseLost,
+    LockBusy,
+    current_lease,
+    distributed_lockable,
+    lock,
+)
+from distlock_web.core.registry import registry
+from distlock_web.flask import DistLock
+from distlock_web.testing.fault_injector import FaultInjector
+from tests.support.revoking import revoke_the_lock
+
+Elsewhere = Callable[..., Lease]
+
+
+def alias_answer(error: Exception, *args: Any) -> tuple[str, str, tuple[Any, ...]]:
+    return "alias", type(error).__name__, args
+
+
+def project_answer(error: Exception, *args: Any) -> tuple[str, str, tuple[Any, ...]]:
+    return "project", type(error).__name__, args
+
+
+no_callable = "text"
+HERE = __name__
+PROJECT, ALIAS = f"{HERE}.project_answer", f"{HERE}.alias_answer"
+
+
+def guarded(**options: Any) -> Callable[[int], Any]:
+    return distributed_lockable(key="order", **options)(lambda number: "done")
+
+
+def test_busy_at_every_level(settings: Any, elsewhere: Elsewhere) -> None:
+    memory = {"BACKEND": "memory"}
+    settings.DISTLOCK_ON_BUSY = PROJECT
+    settings.DISTLOCK = {
+        "default": memory,
+        "other": {**memory, "ON_BUSY": ALIAS},
+        "loud": {**memory, "ON_BUSY": "raise"},
+    }
+    for alias in ("default", "other", "loud"):
+        with lock("order", store=alias) as lease:
+            lease.detach()
+    assert guarded()(7) == ("project", "LockBusy", (7,))
+    assert guarded(store="other")(7) == ("alias", "LockBusy", (7,))
+    assert guarded(store="other", on_busy=lambda error, number: number)(7) == 7
+    assert guarded(on_busy="skip")(7) is None
+    for loud in (guarded(store="loud"), guarded(on_busy="raise")):
+        with pytest.raises(LockBusy):
+            loud(7)
+
+
+def test_a_store_that_is_away_at_every_level(settings: Any) -> None:
+    memory = {"BACKEND": "memory"}
+    settings.DISTLOCK_ON_BACKEND_ERROR = PROJECT
+    settings.DISTLOCK = {"default": memory, "open": {**memory, "ON_BACKEND_ERROR": "open"}}
+    for alias in ("default", "open"):
+        FaultInjector(registry().store(alias)).cut()
+    assert guarded()(7) == ("project", "BackendUnavailable", (7,))
+    assert guarded(store="open")(7) == "done"
+    with pytest.raises(BackendUnavailable):
+        guarded(store="open", on_backend_error="raise")(7)
+
+
+def test_a_call_that_is_let_through_knows_it(injector: FaultInjector) -> None:
+    @distributed_lockable(key="order", on_backend_error="open")
+    def look() -> tuple[bool, int | None]:
+        lease = current_lease()
+        assert lease is not None
+        return lease.acquired, lease.fence
+
+    assert look()[0] is True
+    injector.cut()
+    assert look() == (False, None)
+
+
+def test_a_loss_at_every_level(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+    settings.DISTLOCK_ON_LOST = "warn"
+    settings.DISTLOCK = {"default": {"BACKEND": "memory"}, "loud": {"BACKEND": "memory", "ON_LOST": "raise"}}
+
+    def losing(**options: Any) -> str:
+        return distributed_lockable(key="order", **options)(lambda: revoke_the_lock() or "done")()
+
+    assert losing() == "done"
+    assert "released by force" in caplog.text
+    for options in ({"store": "loud"}, {"on_lost": "raise"}):
+        with pytest.raises(LeaseLost):
+            losing(**options)
+
+
+async def test_cancel_as_a_setting_is_for_what_can_be_cancelled(settings: Any) -> None:
+    import asyncio
+
+    settings.DISTLOCK = {"default": {"BACKEND": "memory", "ON_LOST": "cancel"}}
+
+    def in_a_thread() -> None:
+        with lock("order"):
+            revoke_the_lock()
+
+    with pytest.raises(LeaseLost):
+        await asyncio.to_thread(in_a_thread)
+    with pytest.raises(LeaseLost):
+        async with lock("order", expire=0.3, renew=True):
+            revoke_the_lock()
+            await asyncio.wait_for(asyncio.Event().wait(), 30)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("shout", "DISTLOCK_ON_BUSY is 'shout'; it has to be 'raise', 'skip' or a callable"),
+        (7, "DISTLOCK_ON_BUSY is 7"),
+        ("no.such.module", "DISTLOCK_ON_BUSY is 'no.such.module', which cannot be imported: No module named 'no'"),
+        (f"{HERE}.missing", "has no attribute 'missing'"),
+        (f"{HERE}.no_callable", "which is no callable"),
+    ],
+)
+def test_a_wrong_one_is_named(settings: Any, given: Any, said: str) -> None:
+    settings.DISTLOCK_ON_BUSY = given
+    with pytest.raises(ConfigurationError) as caught:
+        lock("order").acquire()
+    assert said in str(caught.value)
+    app = Flask("shop")
+    app.config.update(DISTLOCK={"default": {"BACKEND": "memory"}}, DISTLOCK_ON_BUSY=given)
+    with pytest.raises(ConfigurationError) as caught:
+        DistLock(app)
+    assert said in str(caught.value)
+
+
+def test_a_wrong_one_of_an_alias_is_named(settings: Any) -> None:
+    settings.DISTLOCK = {"default": {"BACKEND": "memory", "ON_LOST": "no.such"}}
+    with pytest.raises(ConfigurationError, match=r"DISTLOCK\['default'\]\[\"ON_LOST\"\] is 'no.such', which cannot be"):
+        lock("order").acquire()
+
+
+def test_a_project_without_stores_of_its_own(settings: Any) -> None:
+    settings.DISTLOCK = None
+    settings.DISTLOCK_ON_LOST = "warn"
+    with pytest.raises(ConfigurationError, match="DISTLOCK_ON_LOST is for the stores of DISTLOCK, which is not set"):
+        lock("order").acquire()
+
+
+def test_a_flask_app_has_its_own() -> None:
+    app = Flask("shop")
+    app.config.update(DISTLOCK={"default": {"BACKEND": "memory"}}, DISTLOCK_ON_BUSY=PROJECT)
+    DistLock(app)
+    with app.app_context():
+        lock("order").acquire().detach()
+        assert guarded()(7) == ("project", "LockBusy", (7,))
