@@ -91,3 +91,11 @@ def test_a_cache_that_is_no_redis_is_refused(settings: Any, alias: str, message:
     settings.DISTLOCK = {"default": {"BACKEND": "redis", "CACHE": alias}}
     with pytest.raises(ConfigurationError, match=message), lock("a"):
         pass
+
+
+@pytest.mark.parametrize("backend", [DJANGO, DJANGO_REDIS])
+async def test_locks_on_a_caches_server_work_in_asyncio(cache: Any, backend: str) -> None:
+    """The cache's pool has options of blocking connections, which asyncio's do not understand."""
+    cache(backend)
+    async with lock("a") as lease:
+        assert lease.fence is not None

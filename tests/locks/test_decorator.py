@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -242,3 +243,43 @@ async def test_a_blocking_door_in_async_code_is_refused_with_the_async_spelling(
     with pytest.raises(ConfigurationError, match="arelease"):
         lease.release()
     await lease.arelease()
+
+
+def test_a_call_without_its_lock_can_wait_for_a_loss_that_never_comes() -> None:
+    """``lost.wait(2)`` returned at once: a loop around it took all of a processor."""
+    configure({"default": {"LOCATION": "redis://127.0.0.1:1/0"}})
+
+    @distributed_lockable(key="a", on_backend_error="open")
+    def call() -> float:
+        lease = current_lease()
+        assert lease is not None
+        begun = time.monotonic()
+        assert lease.lost.wait(0.3) is False
+        return time.monotonic() - begun
+
+    assert call() >= 0.3
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_a_lock_above_a_static_or_class_method_is_refused_at_import(kind: Any) -> None:
+    """It was accepted, and failed in the first call or ran a coroutine without its lock."""
+    with pytest.raises(ConfigurationError, match=f"{kind.__name__}.*below|below.*{kind.__name__}"):
+
+        class Shop:
+            @distributed_lockable(key="a")
+            @kind
+            def pay(*args: object) -> None: ...
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_a_lock_below_a_static_or_class_method_works(kind: Any, memory_store: None) -> None:
+    """What the refusal recommends."""
+
+    class Shop:
+        @kind
+        @distributed_lockable(key="a")
+        def pay(*args: object) -> bool:
+            return current_lease() is not None
+
+    assert Shop.pay()
+    assert Shop().pay()

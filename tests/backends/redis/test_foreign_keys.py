@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 
-from distlock_web import lock
-from distlock_web.core import registry
-from distlock_web.core.runtime import drive
+from distlock_web import ConfigurationError, lock
+from distlock_web.core.backend import Claim
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import drive, new_token
+from tests.support.waiting import LONG
 
 
 def test_a_stranger_s_key_under_a_listed_name_hides_only_itself(redis_store: str) -> None:
     """One SET over a lock's name took the whole admin page down."""
     with lock("a"), lock("b", on_lost="warn"), redis.Redis.from_url(redis_store) as client:
         client.set("disLock:b", "a unrelated's")
-        held = drive(registry.registry().store("default").backend.sync_port().inspect())
+        held = drive(registry().store("default").backend.sync_port().inspect())
         assert [line.name for line in held] == ["disLock:a"]
         client.delete("disLock:b")
+
+
+@pytest.mark.usefixtures("redis_store")
+def test_a_strangers_fence_key_ends_no_other_lease(redis_client: redis.Redis) -> None:
+    """One key of another kind failed the whole batch of renewals, and with it every lease of the process."""
+    redis_client.set("{disLock:foreign}:fence", "x")
+    with lock("a", expire=LONG) as lease:
+        mine, foreign = lease.holds[0].claim, Claim("disLock:foreign", new_token(), LONG)
+        port = registry().store("default").renewal_port()
+        losses = drive(port.extend([foreign, mine]))
+    assert losses[0] is not None
+    assert losses[1] is None
+
+
+STRANGERS = {
+    "a cart": ("cart", "precious"),
+    "the lock of another library": ("8743c9c0-0795-4907-87fd-6c719a6b4586:1", "1"),
+}
+
+
+@pytest.mark.usefixtures("redis_store")
+@pytest.mark.parametrize("wait", [0, 5])
+@pytest.mark.parametrize("field", STRANGERS.values(), ids=STRANGERS.keys())
+def test_a_strangers_hash_at_the_locks_name_is_refused_and_left_alone(
+    redis_client: redis.Redis, field: tuple[str, str], wait: float
+) -> None:
+    """It was taken for a free lock: overwritten by the acquisition, deleted by the release."""
+    redis_client.hset("disLock:a", *field)
+    redis_client.pexpire("disLock:a", 60_000)
+    with pytest.raises(ConfigurationError, match="WRONGTYPE"), lock("a", expire=1, wait=wait):
+        pass
+    assert redis_client.hgetall("disLock:a") == dict([field])
+    assert redis_client.pttl("disLock:a") > 30_000

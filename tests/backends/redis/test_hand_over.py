@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
-from distlock_web.core.backend import Busy, Claim, Granted
+from distlock_web import BackendUnavailable, configure, lock
+from distlock_web.core.backend import Busy, Claim
 from distlock_web.core.registry import Registry, registry
 from distlock_web.core.runtime import THREADS, Process, drive, new_token, now
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, unrelated
 from tests.support.redis_lock import queued
-from tests.support.waiting import LONG, SOON, eventually
+from tests.support.waiting import LONG, SOON
 
 
 @pytest.mark.parametrize("refusal", ["NOREPLICAS", "READONLY"])
@@ -94,60 +94,3 @@ def test_the_dead_in_front_of_a_waiter_cost_it_about_one_lease_together(
     begun = now()
     with lock("a", expire=1, wait=LONG):
         assert now() - begun < 8.0
-
-
-def test_a_kept_lock_cannot_be_prolonged_by_the_one_who_gave_it_back(store: str) -> None:
-    """A renewal, or a second copy of the first request, that came late made ``hold_at_least`` a whole lease."""
-    with lock("a", expire=LONG, hold_at_least=LONG / 2) as lease:
-        claim = lease.holds[0].claim
-    port = registry().store("default").port(THREADS)
-    drive(port.extend([claim]))
-    assert not isinstance(drive(port.acquire(claim, 0)), Granted)
-    (line,) = drive(port.inspect())
-    assert line.state == "cooldown"
-    assert line.remaining <= LONG / 2
-
-
-def test_a_lock_that_is_kept_for_less_than_its_lease_does_not_keep_its_waiter_for_the_lease(
-    store: str, beside: Beside
-) -> None:
-    """In memory nobody told the waiter, which slept until the lease would have ended."""
-    holder = unrelated("a", hold_at_least=0.5)
-    port = registry().store("default").port(THREADS)
-    waiting = beside(lock("a", wait=2 * SOON).acquire)
-    eventually(lambda: drive(port.inspect())[0].waiters, "it waits")
-    holder.release()
-    waiting.result(SOON).release()
-
-
-@pytest.mark.usefixtures("redis_store")
-def test_a_strangers_fence_key_ends_no_other_lease(redis_client: redis.Redis) -> None:
-    """One key of another kind failed the whole batch of renewals, and with it every lease of the process."""
-    redis_client.set("{disLock:foreign}:fence", "x")
-    with lock("a", expire=LONG) as lease:
-        mine, foreign = lease.holds[0].claim, Claim("disLock:foreign", new_token(), LONG)
-        port = registry().store("default").renewal_port()
-        losses = drive(port.extend([foreign, mine]))
-    assert losses[0] is not None
-    assert losses[1] is None
-
-
-STRANGERS = {
-    "a cart": ("cart", "precious"),
-    "the lock of another library": ("8743c9c0-0795-4907-87fd-6c719a6b4586:1", "1"),
-}
-
-
-@pytest.mark.usefixtures("redis_store")
-@pytest.mark.parametrize("wait", [0, 5])
-@pytest.mark.parametrize("field", STRANGERS.values(), ids=STRANGERS.keys())
-def test_a_strangers_hash_at_the_locks_name_is_refused_and_left_alone(
-    redis_client: redis.Redis, field: tuple[str, str], wait: float
-) -> None:
-    """It was taken for a free lock: overwritten by the acquisition, deleted by the release."""
-    redis_client.hset("disLock:a", *field)
-    redis_client.pexpire("disLock:a", 60_000)
-    with pytest.raises(ConfigurationError, match="WRONGTYPE"), lock("a", expire=1, wait=wait):
-        pass
-    assert redis_client.hgetall("disLock:a") == dict([field])
-    assert redis_client.pttl("disLock:a") > 30_000

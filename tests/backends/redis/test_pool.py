@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import time
 from collections import deque
 from typing import Any
 
@@ -12,6 +13,7 @@ import redis
 
 from distlock_web import BackendUnavailable, configure, lock
 from distlock_web.backends.redis import RedisBackend
+from distlock_web.backends.redis.transport import pool
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from tests.support.callers import unrelated
@@ -100,3 +102,26 @@ def test_a_health_check_replaces_a_dead_connection_before_it_is_used(redis_url: 
     lease = unrelated(KEY)
     assert dead not in wire._idle
     lease.release()
+
+
+def test_a_health_check_that_is_interrupted_costs_no_connection(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's time limit in the middle of it leaked a place of the pool each time, until none was left."""
+    configure({"default": {"LOCATION": redis_url, "OPTIONS": {"health_check_interval": 0.001, "max_connections": 1}}})
+    ask = pool.Connection.ask
+
+    def interrupted(self: pool.Connection, packed: bytes, *args: Any) -> Any:
+        if b"PING" in packed:
+            raise KeyboardInterrupt
+        return ask(self, packed, *args)
+
+    with lock("a"):
+        pass
+    with monkeypatch.context() as limit:
+        limit.setattr(pool.Connection, "ask", interrupted)
+        time.sleep(0.005)  # past the interval
+        with pytest.raises(KeyboardInterrupt):
+            lock("a").acquire()
+    with lock("a"):
+        pass
