@@ -1,96 +1,224 @@
-"""The house rules that a reader relies on: who may import whom, and what has to be in the wheel."""
+"""The house rules: who may import whom, what is private, how long things are, what is shipped."""
 
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-import distlock_web
+from distlock_web import Lease
+from tests.support import source
+from tests.support.source import FILES, PACKAGE, PROJECT, below, imports, shown
 
-PACKAGE = Path(distlock_web.__file__).parent
-PROJECT = Path(__file__).parent.parent
-FILES = sorted(path for path in PACKAGE.rglob("*.py"))
-#: On top of the house: they may use all that is below, and never each other.
-TOP = ("django", "flask", "testing")
-#: What a backend may use beside core: its driver.
-DRIVERS = {"redis": {"redis", "hiredis"}, "memory": set[str]()}
+#: Which parts of ours each part may use beside itself, and which modules of others beside the standard library.
+PARTS: dict[str, tuple[set[str], set[str]]] = {
+    "core": (set(), set()),
+    "locks": ({"core"}, set()),
+    "web": ({"core", "locks"}, set()),
+    "django": ({"core", "locks", "web"}, {"django", "asgiref", "rest_framework"}),
+    "flask": ({"core", "locks", "web", "sqlalchemy"}, {"flask", "werkzeug", "click", "jinja2", "sqlalchemy"}),
+    "sqlalchemy": ({"core", "locks"}, {"sqlalchemy"}),
+    "celery": ({"core", "locks"}, {"celery"}),
+    "testing": ({"core", "locks", "__init__"}, {"pytest"}),
+}
+#: The driver of each backend.
+DRIVERS: dict[str, set[str]] = {"redis": {"redis", "hiredis"}}
+
+#: What users may import; everything else may change without a word.
+PUBLIC = (
+    "distlock_web",
+    "distlock_web.django",
+    "distlock_web.django.fencing",
+    "distlock_web.django.logging",
+    "distlock_web.django.middleware",
+    "distlock_web.django.responses",
+    "distlock_web.django.rest",
+    "distlock_web.flask",
+    "distlock_web.flask.responses",
+    "distlock_web.sqlalchemy",
+    "distlock_web.celery",
+)
+
+#: Functions that may be longer than LINES, each with its reason.
+LINES = 40
+LONG_FUNCTIONS: dict[str, str] = {}
 
 
-def imports(path: Path) -> Iterator[str]:
-    """The modules that a file imports, wherever in it, as absolute names."""
-    package = path.relative_to(PACKAGE.parent).parent.parts
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            # `from . import engine` names a module, `from .engine import end` does not: both readings are given.
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names if node.module is None)
-
-
-def below(folder: str) -> list[Path]:
-    return [path for path in FILES if path.relative_to(PACKAGE).parts[0] == folder]
-
-
-def belongs(module: str, *packages: str) -> bool:
-    return any(module == package or module.startswith(package + ".") for package in packages)
-
-
-def wrong(paths: list[Path], allowed: set[str], ours: tuple[str, ...]) -> list[str]:
-    """What these files import that is neither in the standard library, nor allowed, nor in these parts of ours."""
-    parts = tuple("distlock_web." + part for part in ours)
+def beyond(paths: Iterable[Path], ours: set[str], others: set[str]) -> list[str]:
+    """What these files import that is neither theirs to use nor in the standard library."""
+    allowed = others | set(sys.stdlib_module_names)
     return [
-        f"{path.relative_to(PACKAGE)} imports {module}"
+        f"{shown(path)} imports {module}"
         for path in paths
         for module in imports(path)
-        if module != "distlock_web"
-        and not belongs(module, *parts)
-        and module.partition(".")[0] not in allowed | sys.stdlib_module_names
+        if (part(module) not in ours if module.partition(".")[0] == "distlock_web" else root(module) not in allowed)
     ]
 
 
-def test_core_needs_nothing_but_the_standard_library() -> None:
-    assert len(below("core")) > 8
-    assert wrong(below("core"), set(), ("core",)) == []
+def root(module: str) -> str:
+    return module.partition(".")[0]
 
 
-def test_a_backend_needs_core_and_its_driver() -> None:
+def part(module: str) -> str:
+    """``core`` of ``distlock_web.core.keys``; ``backends.redis``; ``__init__`` of ``distlock_web`` itself."""
+    _, *parts = module.split(".")
+    return ".".join(parts[: 2 if parts[:1] == ["backends"] else 1]) or "__init__"
+
+
+# Who may import whom ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_each_part_imports_only_what_is_below_it(name: str) -> None:
+    ours, others = PARTS[name]
+    assert beyond(below(name), {name, *ours}, others) == []
+
+
+def test_a_backend_imports_core_and_its_driver_and_no_other_backend() -> None:
     by_backend = defaultdict(list)
     for path in below("backends"):
         by_backend[path.relative_to(PACKAGE / "backends").parts[0].removesuffix(".py")].append(path)
-    del by_backend["__init__"]
-    for name, files in by_backend.items():
-        assert wrong(files, DRIVERS[name], ("core", f"backends.{name}")) == []
+    assert beyond(by_backend.pop("__init__"), set(), set()) == []
+    for name, paths in by_backend.items():
+        assert beyond(paths, {"core", f"backends.{name}"}, DRIVERS.get(name, set())) == []
 
 
-@pytest.mark.parametrize("part", TOP)
-def test_what_is_on_top_does_not_know_its_neighbours(part: str) -> None:
-    neighbours = tuple(f"distlock_web.{other}" for other in TOP if other != part)
-    found = [(path.name, module) for path in below(part) for module in imports(path) if belongs(module, *neighbours)]
-    assert found == []
+def test_every_part_has_a_rule() -> None:
+    parts = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in FILES}
+    assert parts - {"__init__", "backends"} <= PARTS.keys()
 
 
 def test_nobody_imports_a_backend() -> None:
     """They are loaded by name, so that a driver that is not installed is missed by nobody who does not use it."""
-    found = [
-        (path.name, module)
-        for path in FILES
-        for module in imports(path)
-        if belongs(module, "distlock_web.backends") and path.relative_to(PACKAGE).parts[0] != "backends"
-    ]
-    assert found == []
+    others = [path for path in FILES if path not in below("backends")]
+    found = [(shown(path), module) for path in others for module in imports(path)]
+    assert [pair for pair in found if pair[1].startswith("distlock_web.backends")] == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for the type checker and imports inside functions count: a circle of them is a circle for the reader."""
+    assert source.circles(source.graph()) == []
+
+
+def test_a_circle_would_be_found() -> None:
+    edges = {"a": ["b"], "b": ["c", "d"], "c": ["a"], "d": ["d"], "e": []}
+    assert source.circles(edges) == [["a", "b", "c"]]
+
+
+def test_no_part_imports_the_private_names_of_another() -> None:
+    assert [(shown(path), name) for path in FILES for name in source.private_imports(path)] == []
 
 
 def test_the_engine_knows_neither_threads_nor_time() -> None:
     assert not {"threading", "time"} & set(imports(PACKAGE / "locks" / "engine.py"))
+
+
+# What is public -----------------------------------------------------------------------------------------------------
+
+
+def is_public(module: str) -> bool:
+    return module in PUBLIC or module == "distlock_web.testing" or module.startswith("distlock_web.testing.")
+
+
+def modules_named(text: str) -> Iterator[str]:
+    """The modules of ours that a Python source imports, or names in a string as a setting does."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if root(alias.name) == "distlock_web")
+        elif isinstance(node, ast.ImportFrom) and root(node.module or "") == "distlock_web" and not node.level:
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                yield module if module in source.modules() else str(node.module)
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"distlock_web(\.\w+)+", str(node.value)):
+            module = str(node.value)
+            while module not in source.modules():
+                module = module.rpartition(".")[0]
+            yield module
+
+
+def python_of_users() -> Iterator[tuple[str, str]]:
+    """Everything that shows how the package is used: the example, the benchmarks, and the blocks of the documents."""
+    for folder in ("example_project", "benchmarks"):
+        yield from ((path.name, path.read_text("utf-8")) for path in sorted((PROJECT / folder).rglob("*.py")))
+    for document in [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]:
+        if document.name in ("architecture.md", "backends.md", "integrations.md"):
+            continue  # for those who write a part of the package
+        blocks = re.findall(r"^```python\n(.*?)^```", document.read_text("utf-8"), re.M | re.S)
+        yield from ((document.name, block) for block in blocks)
+
+
+def test_example_benchmarks_and_documents_use_public_modules_only() -> None:
+    found = [(where, module) for where, text in python_of_users() for module in modules_named(text)]
+    assert len(found) > 20
+    assert [pair for pair in found if not is_public(pair[1])] == []
+
+
+def test_a_lease_shows_what_a_user_needs_each_documented() -> None:
+    names = [name for name in dir(Lease) if not name.startswith("_")]
+    assert len(names) <= 20, names
+    undocumented = [name for name in names if not inspect.getdoc(inspect.getattr_static(Lease, name))]
+    slots = {name for name in undocumented if inspect.ismemberdescriptor(inspect.getattr_static(Lease, name))}
+    assert set(undocumented) - (slots & documented_attributes(Lease)) == set()
+
+
+def documented_attributes(of: type) -> set[str]:
+    """Attributes with a ``#:`` comment: a slot has no docstring."""
+    text = inspect.getsource(of)
+    return set(re.findall(r"^ +(?:self\.)?(\w+)\b[^\n#]*#:", text, re.M)) | set(
+        re.findall(r"^ +#:[^\n]*\n +(?:self\.)?(\w+)\b", text, re.M)
+    )
+
+
+# How long things are ------------------------------------------------------------------------------------------------
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = {f"{shown(path)}:{name}" for path in FILES for name, lines in source.functions(path) if lines > LINES}
+    assert sorted(long - LONG_FUNCTIONS.keys()) == []
+    assert sorted(LONG_FUNCTIONS.keys() - long) == [], "an exception that nobody needs any more"
+
+
+def test_no_file_is_longer_than_a_sitting() -> None:
+    lengths = {shown(path): len(path.read_text("utf-8").splitlines()) for path in FILES}
+    assert {name: lines for name, lines in lengths.items() if lines > 350} == {}
+
+
+def test_the_readme_can_be_read_in_one_sitting() -> None:
+    assert len((PROJECT / "README.md").read_text("utf-8").splitlines()) < 200
+
+
+# The tests ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_tests_share_is_in_support() -> None:
+    """A test module or a conftest that is imported exists twice: under pytest's name, and under its own."""
+    found = [
+        (path.relative_to(PROJECT).as_posix(), module)
+        for path in sorted((PROJECT / "tests").rglob("*.py"))
+        for module in _imports_of_a_test(path)
+        if root(module) == "tests" and module != "tests.support" and not module.startswith("tests.support.")
+    ]
+    assert found == []
+
+
+def _imports_of_a_test(path: Path) -> Iterator[str]:
+    for node in ast.walk(source.tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            folder = path.relative_to(PROJECT).parts[: -node.level] if node.level else ()
+            module = ".".join([*folder, *([node.module] if node.module else [])])
+            yield from [f"{module}.{alias.name}" for alias in node.names] if module == "tests" else [module]
+
+
+# The wheel ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_data_file_is_in_the_package_data() -> None:
@@ -110,7 +238,3 @@ def test_every_script_is_where_the_package_is() -> None:
     scripts = {path.name for path in PACKAGE.rglob("*.lua")}
     assert {"acquire.lua", "release.lua", "extend.lua", "cancel.lua"} <= scripts
     assert (PACKAGE / "py.typed").exists()
-
-
-def test_the_readme_can_be_read_in_one_sitting() -> None:
-    assert len((PROJECT / "README.md").read_text("utf-8").splitlines()) < 200

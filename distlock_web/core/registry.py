@@ -133,6 +133,11 @@ def unconfigure() -> None:
     _configured = None
 
 
+def configured() -> Registry | None:
+    """The stores that were configured for the process, whatever application is running."""
+    return _configured
+
+
 def registry() -> Registry:
     """The stores in force: the running application's, else the configured ones, else those of ``DISTLOCK_URL``."""
     for resolve in resolvers:

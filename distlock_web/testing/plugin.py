@@ -77,6 +77,5 @@ class _InMemory(Registry):
         for resolve in self._resolvers:
             if (found := resolve()) is not None:
                 return found.store(alias).config
-        if registry._configured is not None:
-            return registry._configured.store(alias).config
-        return StoreConfig(alias)
+        found = registry.configured()
+        return StoreConfig(alias) if found is None else found.store(alias).config
