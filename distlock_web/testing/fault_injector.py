@@ -1,4 +1,4 @@
-"""A injector on the way to a store: it writes down every verb, and can lose a request or an answer."""
+"""Faults on the way to a store: every verb is recorded, and a request or an answer can be lost."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class _FaultyBackend:
         self.capabilities = backend.capabilities
         self.settings = backend.settings
         self._backend = backend
-        self._tap = injector
+        self._injector = injector
 
     def sync_port(self) -> Port:
-        return _FaultyPort(self._backend.sync_port(), self._tap)
+        return _FaultyPort(self._backend.sync_port(), self._injector)
 
     def async_port(self) -> Port:
-        return _FaultyPort(self._backend.async_port(), self._tap)
+        return _FaultyPort(self._backend.async_port(), self._injector)
 
     def renewal_port(self) -> Port:
-        return _FaultyPort(self._backend.renewal_port(), self._tap)
+        return _FaultyPort(self._backend.renewal_port(), self._injector)
 
     def close(self) -> None:
         self._backend.close()
@@ -78,13 +78,13 @@ class _FaultyPort:
     def __init__(self, port: Port, injector: FaultInjector) -> None:
         self.runtime: Runtime = port.runtime
         self._port = port
-        self._tap = injector
+        self._injector = injector
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         send = getattr(self._port, verb)
 
-        async def tapped(*args: Any) -> Any:
-            loss = self._tap.next_loss(verb)
+        async def faulty(*args: Any) -> Any:
+            loss = self._injector.next_loss(verb)
             if loss == "request":
                 raise BackendUnavailable("The test has lost a request.")
             answer = await send(*args)
@@ -92,4 +92,4 @@ class _FaultyPort:
                 raise BackendUnavailable("The test has lost an answer.")
             return answer
 
-        return tapped
+        return faulty

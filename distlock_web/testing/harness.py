@@ -1,7 +1,7 @@
 """One test case, two modes: threads that block, and asyncio.
 
-A case is a coroutine that uses a *harness*. The asyncio harness awaits; the harness of threads blocks in every verb and never
-suspends, so that ``drive`` runs the same case: the engine's own way of being one source.
+A case is a coroutine that uses a *harness*. The asyncio harness awaits; the harness of threads blocks in every verb and
+never suspends, so that ``drive`` runs the same case: the engine's own way of being one source.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class ThreadEvent:
 
 
 class SyncHarness(Harness):
-    """The blocking doors, in threads."""
+    """The blocking entry points, in threads."""
 
     runtime = THREADS
 

@@ -1,4 +1,4 @@
-"""What happened to one lock, as told by many processes, and whether it may have happened.
+"""What happened to one lock, as reported by many processes, and whether it may have happened.
 
 Each process writes events through a ``Recorder``; the ``History`` of all of them is checked as a whole. The clock is
 the engine's: monotonic, and one for all processes of a machine. A worker says ``acquired`` after the lock was given

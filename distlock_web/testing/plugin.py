@@ -1,4 +1,4 @@
-"""A pytest plugin for projects that use distlock_web: their locks in memory, and a unrelated who holds one.
+"""A pytest plugin for projects that use distlock_web: their locks in memory, and another caller who holds one.
 
 In the ``conftest.py`` at the top: ``pytest_plugins = ["distlock_web.testing.plugin"]``.
 """

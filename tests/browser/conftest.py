@@ -34,7 +34,7 @@ def hold(beside: Callable[..., Any]) -> Iterator[Callable[..., Lease]]:
     """Hold a lock as another request: ``hold("order:7", request_id="abc", path="POST /pay/")``."""
     held: list[tuple[contextvars.Context, Lease]] = []
 
-    def take(key: str, *, req: str = "", path: str = "", **options: Any) -> Lease:
+    def acquire_elsewhere(key: str, *, req: str = "", path: str = "", **options: Any) -> Lease:
         context = contextvars.Context()
 
         def acquire() -> Lease:
@@ -46,7 +46,7 @@ def hold(beside: Callable[..., Any]) -> Iterator[Callable[..., Lease]]:
         held.append((context, lease))
         return lease
 
-    yield take
+    yield acquire_elsewhere
     for context, lease in held:
         if lease.state == "held":
             with suppress(LeaseLost):  # released by force: nobody has told the lease yet
@@ -75,12 +75,12 @@ def browser(admin_address: str) -> Iterator[Browser]:
 def page(browser: Browser, admin_address: str) -> Iterator[Page]:
     """Logged in. A dialog, an error in a script or a blocked resource fails the test."""
     page = browser.new_page()
-    trouble: list[str] = []
-    page.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    page.on("pageerror", lambda error: trouble.append(f"script: {error}"))
+    errors: list[str] = []
+    page.on("dialog", lambda dialog: (errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("pageerror", lambda error: errors.append(f"script: {error}"))
     page.goto(admin_address)
     page.fill("#id_username", "admin")
     page.fill("#id_password", "admin")
     page.click("input[type=submit]")
     yield page
-    assert trouble == []
+    assert errors == []

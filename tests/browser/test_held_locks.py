@@ -21,7 +21,7 @@ def held_locks(admin_address: str) -> str:
     return f"{admin_address}distlock_web/heldlock/"
 
 
-def test_what_strangers_send_is_shown_and_never_run(page: Page, hold: Any, held_locks: str) -> None:
+def test_what_clients_send_is_shown_and_never_run(page: Page, hold: Any, held_locks: str) -> None:
     # The page fixture fails on any dialog.
     hold(SCRIPT, req="7f9c2ba4e88f4ad9b1d2", path=f"GET /shop/{IMAGE}")
     hold(IMAGE, req=SCRIPT)

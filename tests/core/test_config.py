@@ -92,10 +92,10 @@ def test_a_backend_that_cannot_be_made_is_explained_when_it_is_first_used(settin
 
 
 @pytest.mark.parametrize("expire", [wrong for wrong in NOT_POSITIVE if wrong is not None])
-def test_expire_at_the_door(expire: Any) -> None:
-    for door in (lambda: lock("a", expire=expire), lambda: distributed_lockable(expire=expire)):
+def test_expire_at_every_entry_point(expire: Any) -> None:
+    for entry_point in (lambda: lock("a", expire=expire), lambda: distributed_lockable(expire=expire)):
         with pytest.raises(ConfigurationError, match=r"^expire is .* greater than 0"):
-            door()
+            entry_point()
 
 
 @pytest.mark.parametrize(
@@ -107,15 +107,15 @@ def test_expire_at_the_door(expire: Any) -> None:
         ("renew", 1), ("renew", "no"), ("on_lost", "skip"), ("prefix", 5),
     ],
 )  # fmt: skip
-def test_every_option_at_the_door_is_refused_by_name(option: str, wrong: Any) -> None:
+def test_every_option_at_every_entry_point_is_refused_by_name(option: str, wrong: Any) -> None:
     options: dict[str, Any] = {option: wrong}
-    for door in (lambda: lock("a", **options), lambda: distributed_lockable(**options)):
+    for entry_point in (lambda: lock("a", **options), lambda: distributed_lockable(**options)):
         with pytest.raises(ConfigurationError, match=f"^{option} is {wrong!r}"):
-            door()
+            entry_point()
 
 
 @pytest.mark.parametrize(("option", "wrong"), [("on_busy", "ignore"), ("on_backend_error", "skip")])
-def test_policies_at_the_door(option: str, wrong: str) -> None:
+def test_policies_at_the_entry_point(option: str, wrong: str) -> None:
     options: dict[str, Any] = {option: wrong}
     with pytest.raises(ConfigurationError, match=option):
         distributed_lockable(key="a", **options)

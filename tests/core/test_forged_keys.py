@@ -1,4 +1,4 @@
-"""A unrelated fills in the values of a key; a colleague writes it carelessly. Neither may take another's lock."""
+"""Somebody else fills in the values of a key; a colleague writes it carelessly. Neither may take another's lock."""
 
 from __future__ import annotations
 

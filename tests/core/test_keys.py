@@ -1,4 +1,4 @@
-"""Names: readable, bounded, never the same for two different calls. (What a unrelated can try: test_forged_keys.py.)"""
+"""Names: readable, bounded, never the same for two different calls. (What a client can try: test_forged_keys.py.)"""
 
 from __future__ import annotations
 

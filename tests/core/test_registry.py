@@ -66,7 +66,7 @@ def test_many_threads_at_once_make_one_backend() -> None:
     assert len(set(map(id, found))) == 1
 
 
-def test_stores_of_two_aliases_are_two_worlds() -> None:
+def test_stores_of_two_aliases_share_nothing() -> None:
     configure({"default": {"BACKEND": "memory"}, "stock": {"BACKEND": "memory"}})
     with lock("a") as lease, lock("a", store="stock") as other:
         assert (lease.depth, other.depth) == (1, 1)

@@ -111,5 +111,5 @@ def test_a_holder_comes_back_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     "words", ["", "a holder", "[]", "{}", "[1, 2, 3]", "null", '["", "", "", "", "x", 1]', "\ud800"]
 )
-def test_a_holder_in_a_strangers_words_is_empty(words: str) -> None:
+def test_a_holder_in_foreign_words_is_empty(words: str) -> None:
     assert HolderInfo.loads(words) == HolderInfo()

@@ -129,7 +129,7 @@ def test_what_a_row_says(elsewhere: Any) -> None:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_what_strangers_send_is_escaped(memory: None, elsewhere: Any, hostile: str) -> None:
+def test_what_clients_send_is_escaped(memory: None, elsewhere: Any, hostile: str) -> None:
     client = client_of("view_heldlock", "release_heldlock")
     request_id.bind(hostile, f"GET /{hostile}")
     with lock(hostile) as lease:

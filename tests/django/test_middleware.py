@@ -36,35 +36,35 @@ HOSTILE = {
 }
 
 
-def get(path: str, colour: str, **options: Any) -> Any:
-    if colour == "sync":
+def get(path: str, mode: str, **options: Any) -> Any:
+    if mode == "sync":
         return Client(raise_request_exception=False).get(path, **options)
     return asyncio.run(AsyncClient(raise_request_exception=False).get(path, **options))
 
 
-colours = pytest.mark.parametrize("colour", ["sync", "async"])
+modes = pytest.mark.parametrize("mode", ["sync", "async"])
 pytestmark = pytest.mark.usefixtures("memory")
 
 
-@colours
+@modes
 @pytest.mark.parametrize("view", ["unguarded", "unguarded-async"])
-def test_the_id_of_the_client_goes_through_and_comes_back(colour: str, view: str) -> None:
-    response = get(f"/shop/{view}/", colour, headers={"Req-Id": "00-4bf92f3577b34da6-01"})
+def test_the_id_of_the_client_goes_through_and_comes_back(mode: str, view: str) -> None:
+    response = get(f"/shop/{view}/", mode, headers={"Req-Id": "00-4bf92f3577b34da6-01"})
     assert response["Req-Id"] == response.json()["request_id"] == "00-4bf92f3577b34da6-01"
 
 
-@colours
-def test_without_one_a_fresh_one_is_made_each_time(colour: str) -> None:
-    first, second = (get("/shop/unguarded/", colour) for _ in range(2))
+@modes
+def test_without_one_a_fresh_one_is_made_each_time(mode: str) -> None:
+    first, second = (get("/shop/unguarded/", mode) for _ in range(2))
     assert first["Req-Id"] == first.json()["request_id"]
     assert first["Req-Id"] != second["Req-Id"]
     assert len(first["Req-Id"]) == 32
 
 
-@colours
+@modes
 @pytest.mark.parametrize("given", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_id_is_ignored_and_a_fresh_one_made(colour: str, given: str) -> None:
-    response = get("/shop/unguarded/", colour, headers={"Req-Id": given})
+def test_a_hostile_id_is_ignored_and_a_fresh_one_made(mode: str, given: str) -> None:
+    response = get("/shop/unguarded/", mode, headers={"Req-Id": given})
     assert response.status_code == 200
     assert response["Req-Id"] == response.json()["request_id"]
     assert len(response["Req-Id"]) == 32
@@ -72,10 +72,10 @@ def test_a_hostile_id_is_ignored_and_a_fresh_one_made(colour: str, given: str) -
     assert "Set-Cookie" not in response
 
 
-@colours
-def test_another_header(colour: str, settings: Any) -> None:
+@modes
+def test_another_header(mode: str, settings: Any) -> None:
     settings.DISTLOCK_REQUEST_ID_HEADER = "X-Request-ID"
-    response = get("/shop/unguarded/", colour, headers={"X-Request-ID": "abc", "Req-Id": "not this"})
+    response = get("/shop/unguarded/", mode, headers={"X-Request-ID": "abc", "Req-Id": "not this"})
     assert response["X-Request-ID"] == "abc"
     assert "Req-Id" not in response
 
@@ -127,9 +127,9 @@ async def test_an_async_request_never_leaves_its_thread(settings: Any) -> None:
     assert threads == {threading.get_ident()}
 
 
-@colours
-def test_the_holder_of_a_lock_says_which_request_it_is(colour: str, gate: Any, in_thread: Any) -> None:
-    in_thread(get, "/shop/function/7/", colour, headers={"Req-Id": "abc"})
+@modes
+def test_the_holder_of_a_lock_says_which_request_it_is(mode: str, gate: Any, in_thread: Any) -> None:
+    in_thread(get, "/shop/function/7/", mode, headers={"Req-Id": "abc"})
     assert gate.entered.wait(20)
     (row,) = held(registry()).rows
     assert (row.holder.request_id, row.holder.path) == ("abc", "GET /shop/function/7/")
@@ -147,7 +147,7 @@ def test_every_log_record_has_the_request_id(caplog: pytest.LogCaptureFixture) -
 # What the client is told -------------------------------------------------------------------------------------------
 
 
-@colours
+@modes
 @pytest.mark.parametrize("view", ["function", "coroutine"])
 @pytest.mark.parametrize(
     ("accept", "content_type"),
@@ -162,11 +162,11 @@ def test_every_log_record_has_the_request_id(caplog: pytest.LogCaptureFixture) -
     ],
 )
 def test_a_busy_lock_is_a_409_in_the_clients_format(
-    colour: str, view: str, accept: str | None, content_type: str, elsewhere: Any
+    mode: str, view: str, accept: str | None, content_type: str, elsewhere: Any
 ) -> None:
     elsewhere("order:7", expire=8)
     headers = {"Req-Id": "abc", **({"Accept": accept} if accept else {})}
-    response = get(f"/shop/{view}/7/", colour, headers=headers)
+    response = get(f"/shop/{view}/7/", mode, headers=headers)
     assert response.status_code == 409
     assert response["Content-Type"] == content_type
     assert 1 <= int(response["Retry-After"]) <= 8
@@ -181,13 +181,13 @@ def test_a_busy_lock_is_a_409_in_the_clients_format(
         assert (problem["status"], problem["title"], problem["request_id"]) == (409, "Conflict", "abc")
 
 
-@colours
+@modes
 @pytest.mark.parametrize("view", ["unavailable", "unavailable-async"])
 @pytest.mark.parametrize("accept", ["text/html", "application/json"])
 def test_a_store_that_does_not_answer_is_a_503(
-    colour: str, view: str, accept: str, caplog: pytest.LogCaptureFixture
+    mode: str, view: str, accept: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    response = get(f"/shop/{view}/", colour, headers={"Accept": accept})
+    response = get(f"/shop/{view}/", mode, headers={"Accept": accept})
     assert response.status_code == 503
     assert "Retry-After" not in response
     assert ("text/html" in response["Content-Type"]) == (accept == "text/html")
@@ -195,16 +195,16 @@ def test_a_store_that_does_not_answer_is_a_503(
     assert "10.0.0.1" in caplog.text
 
 
-@colours
-def test_a_dead_redis_is_a_503(colour: str, settings: Any) -> None:
+@modes
+def test_a_dead_redis_is_a_503(mode: str, settings: Any) -> None:
     settings.DISTLOCK = {"default": {"LOCATION": "redis://127.0.0.1:1/0"}}
-    assert get("/shop/function/7/", colour).status_code == 503
+    assert get("/shop/function/7/", mode).status_code == 503
 
 
-@colours
+@modes
 @pytest.mark.parametrize("view", ["failing", "failing-async"])
-def test_any_other_exception_is_djangos_business(colour: str, view: str) -> None:
-    response = get(f"/shop/{view}/", colour)
+def test_any_other_exception_is_djangos_business(mode: str, view: str) -> None:
+    response = get(f"/shop/{view}/", mode)
     assert response.status_code == 500
     kind, error, _ = response.exc_info
     assert kind is ValueError
@@ -224,11 +224,11 @@ async def skipping_async(request: Any) -> HttpResponse:
     return HttpResponse()
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("view", ["skipping", "skipping_async"])
 @pytest.mark.urls(__name__)
-def test_a_view_that_would_return_none_is_refused_with_the_remedy(colour: str, view: str) -> None:
-    response = get(f"/{view}/", colour)
+def test_a_view_that_would_return_none_is_refused_with_the_remedy(mode: str, view: str) -> None:
+    response = get(f"/{view}/", mode)
     assert response.status_code == 500
     kind, error, _ = response.exc_info
     assert kind is ConfigurationError

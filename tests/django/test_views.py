@@ -133,15 +133,15 @@ def test_among_other_decorators_the_method_keeps_its_arguments() -> None:
 
         return inner
 
-    guarded = distributed_lockable(key="order:{request}:{order_id}", expire=10)
+    locked = distributed_lockable(key="order:{request}:{order_id}", expire=10)
 
     class Shop:
-        @method_decorator([guarded, passing, never_cache_like])
+        @method_decorator([locked, passing, never_cache_like])
         def first(self, request: str, order_id: int) -> None:
             taken.extend(current_lease().names)
 
         @method_decorator(passing)
-        @method_decorator(guarded)
+        @method_decorator(locked)
         def last(self, request: str, order_id: int) -> None:
             taken.extend(current_lease().names)
 

@@ -50,11 +50,11 @@ def use_everything() -> None:
 
 def test_a_child_uses_the_lock_as_if_it_were_the_first(redis_store: str, redis_client: redis.Redis) -> None:
     use_everything()
-    kept = unrelated(KEY, prefix="parent:", expire=3.0, renew=True)
+    lease = unrelated(KEY, prefix="parent:", expire=3.0, renew=True)
     in_child(use_everything)
     use_everything()
-    kept.extend()
-    kept.release()
+    lease.extend()
+    lease.release()
     assert left_behind(redis_client) == {}
 
 

@@ -246,7 +246,7 @@ def test_a_key_of_two_columns(a: Session, look: Callable[..., Any]) -> None:
         fenced_get(a, Pair, 1, 5)
 
 
-def test_a_class_that_would_write_unguarded_is_refused(a: Session) -> None:
+def test_a_class_that_would_write_unfenced_is_refused(a: Session) -> None:
     with pytest.raises(ConfigurationError, match="Hiding has __mapper_args__ that hide those of Fenced"):
         fenced_get(a, Hiding, 1, 5)
     with pytest.raises(ConfigurationError, match="__mapper_args__"):

@@ -71,7 +71,7 @@ def test_json(app: Flask, held: Lease) -> None:
     assert 0 < row["remaining"] <= 60
 
 
-def test_what_a_stranger_sent_cannot_steer_the_terminal(app: Flask) -> None:
+def test_what_a_client_sent_cannot_steer_the_terminal(app: Flask) -> None:
     bind("seven", "GET /\x1b[2J\u202e")
     with app.app_context(), lock("x\x1b[31m\r\n"):
         clear()
@@ -84,7 +84,7 @@ def test_what_a_stranger_sent_cannot_steer_the_terminal(app: Flask) -> None:
 
 
 @pytest.mark.parametrize("name", ["disLock:order:42", "order:42"])
-def test_release_asks_and_takes_the_lock_from_its_holder(app: Flask, held: Lease, name: str) -> None:
+def test_release_asks_and_revokes_the_holders_lock(app: Flask, held: Lease, name: str) -> None:
     result = run(app, "release", name, input="y\n")
     assert result.exit_code == 0
     assert "POST /pay/42" in result.stdout  # so that one sees from whom
@@ -166,7 +166,7 @@ def test_the_whole_name_means_one_lock(app: Flask, held: Lease) -> None:
         held.release()
 
 
-# Wrong usage, and a store that is away -------------------------------------------------------------------------------
+# Wrong usage, and a store that is unreachable ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def half_away(unused_tcp_port: int) -> Iterator[Flask]:
     app.extensions["distlock"].registry.close()
 
 
-def test_a_store_that_is_away_does_not_hide_the_others(half_away: Flask) -> None:
+def test_a_store_that_is_unreachable_does_not_hide_the_others(half_away: Flask) -> None:
     with half_away.app_context(), lock("x"):
         result = run(half_away, "list")
         assert result.exit_code == 3

@@ -46,8 +46,8 @@ def test_two_requests_with_the_same_id_exclude_each_other(
     async def apay(order_id: int) -> str:
         return pay(order_id)
 
-    guarded = distributed_lockable(key="order:{order_id}", expire=30)
-    app.add_url_rule("/pay/<int:order_id>", "pay", guarded(apay if asynchronous else pay), methods=["POST"])
+    locked = distributed_lockable(key="order:{order_id}", expire=30)
+    app.add_url_rule("/pay/<int:order_id>", "pay", locked(apay if asynchronous else pay), methods=["POST"])
     url, same = f"{serve(app)}/pay/7", {"Req-Id": "seven", "Accept": "application/json"}
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(httpx.post, url, headers=same, timeout=30)

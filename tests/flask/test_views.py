@@ -202,8 +202,8 @@ def test_the_exception_of_a_view_comes_through_and_frees_the_lock(app: Flask, as
     async def abroken() -> str:
         raise error
 
-    guarded = distributed_lockable(key="order", expire=30)
-    app.add_url_rule("/broken", "broken", guarded(abroken if asynchronous else broken))
+    locked = distributed_lockable(key="order", expire=30)
+    app.add_url_rule("/broken", "broken", locked(abroken if asynchronous else broken))
     app.testing = True
     for _ in range(2):  # a lock that stayed behind would make the second one a 409
         with pytest.raises(ZeroDivisionError) as caught:
@@ -304,7 +304,7 @@ def test_a_function_that_is_no_view_may_be_skipped(app: Flask) -> None:
 
 @pytest.fixture
 def refusing(app: Flask) -> Flask:
-    """An app with a view that finds its lock busy, and one that finds the store away."""
+    """An app with a view that finds its lock busy, and one that finds the store unreachable."""
 
     @app.get("/busy")
     def busy() -> str:
@@ -339,7 +339,7 @@ def test_an_api_client_gets_problem_details(refusing: Flask, accept: str) -> Non
     assert "secret" not in response.text
 
 
-def test_a_store_that_is_away_is_a_503_that_says_nothing_of_it(refusing: Flask) -> None:
+def test_a_store_that_is_unreachable_is_a_503_that_says_nothing_of_it(refusing: Flask) -> None:
     response = refusing.test_client().get("/away")
     assert response.status_code == 503
     assert "Retry-After" not in response.headers

@@ -212,7 +212,7 @@ def test_unreachable_open_goes_on_and_says_so(injector: FaultInjector, caplog: p
     assert body() == "done"
     injector.cut()
     assert body() == "done"
-    assert [guarded for guarded, _ in seen] == [True, False]
+    assert [acquired for acquired, _ in seen] == [True, False]
     assert seen[1] == (False, None)
     assert "runs without its lock" in caplog.text
 
@@ -223,7 +223,7 @@ def test_unreachable_callable_makes_the_answer(injector: FaultInjector) -> None:
     assert locked(1) == (BackendUnavailable, 1)
 
 
-def test_a_block_inside_an_unguarded_call_takes_its_own_lock(injector: FaultInjector) -> None:
+def test_a_block_inside_a_call_without_its_lock_acquires_its_own(injector: FaultInjector) -> None:
     @distributed_lockable(key="a", on_backend_error="open")
     def body() -> int:
         injector.mend()
@@ -234,7 +234,7 @@ def test_a_block_inside_an_unguarded_call_takes_its_own_lock(injector: FaultInje
     assert body() == 1
 
 
-async def test_a_blocking_door_in_async_code_is_refused_with_the_async_spelling() -> None:
+async def test_a_blocking_entry_point_in_async_code_is_refused_with_the_async_spelling() -> None:
     with pytest.raises(ConfigurationError, match="async with lock"):
         lock("a").acquire()
     with pytest.raises(ConfigurationError, match="aacquire"):

@@ -1,4 +1,4 @@
-"""A hold's states, and the seat inside it."""
+"""A hold's states, and the gate inside it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_its_deadline_ends_it() -> None:
         over.raise_if_lost()
 
 
-def test_a_doubt_is_no_loss_until_the_deadline(hold: Hold) -> None:
+def test_being_unsure_is_no_loss_until_the_deadline(hold: Hold) -> None:
     hold.mark_unsure()
     assert hold.state == "unsure"
     hold.raise_if_lost()
@@ -98,45 +98,45 @@ def test_callbacks_are_called_once_and_a_failing_one_harms_no_other(
     assert "a callback of the user's" in caplog.text
 
 
-def test_a_seat_is_for_one() -> None:
-    seat = ReentryGate()
-    assert drive(seat.take(THREADS, 0)) == "ours"
-    assert drive(seat.take(THREADS, 0)) == "busy"
-    assert drive(seat.take(THREADS, 0.01)) == "busy"
-    seat.leave()
-    assert drive(seat.take(THREADS, 0)) == "ours"
+def test_a_gate_admits_one() -> None:
+    gate = ReentryGate()
+    assert drive(gate.take(THREADS, 0)) == "ours"
+    assert drive(gate.take(THREADS, 0)) == "busy"
+    assert drive(gate.take(THREADS, 0.01)) == "busy"
+    gate.leave()
+    assert drive(gate.take(THREADS, 0)) == "ours"
 
 
-def test_a_closed_seat_sends_everybody_away() -> None:
-    seat = ReentryGate()
-    assert drive(seat.take(THREADS, 0)) == "ours"
+def test_a_closed_gate_refuses_everybody() -> None:
+    gate = ReentryGate()
+    assert drive(gate.take(THREADS, 0)) == "ours"
     heard: list[str] = []
-    waiting = threading.Thread(target=lambda: heard.append(drive(seat.take(THREADS, None))))
+    waiting = threading.Thread(target=lambda: heard.append(drive(gate.take(THREADS, None))))
     waiting.start()
-    while not seat._waiting:
+    while not gate._waiting:
         pass
-    seat.close()
+    gate.close()
     waiting.join(10)
     assert heard == ["closed"]
-    assert drive(seat.take(THREADS, None)) == "closed"
+    assert drive(gate.take(THREADS, None)) == "closed"
 
 
-def test_a_seat_goes_to_those_who_wait_in_their_order() -> None:
-    seat, order = ReentryGate(), list[int]()
-    assert drive(seat.take(THREADS, 0)) == "ours"
+def test_a_gate_admits_those_who_wait_in_their_order() -> None:
+    gate, order = ReentryGate(), list[int]()
+    assert drive(gate.take(THREADS, 0)) == "ours"
 
     def sit(number: int) -> None:
-        assert drive(seat.take(THREADS, None)) == "ours"
+        assert drive(gate.take(THREADS, None)) == "ours"
         order.append(number)
-        seat.leave()
+        gate.leave()
 
     threads = []
     for number in range(5):
         threads.append(threading.Thread(target=sit, args=(number,)))
         threads[-1].start()
-        while len(seat._waiting) <= number:
+        while len(gate._waiting) <= number:
             pass
-    seat.leave()
+    gate.leave()
     for thread in threads:
         thread.join(10)
     assert order == [0, 1, 2, 3, 4]

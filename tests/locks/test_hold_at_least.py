@@ -10,7 +10,7 @@ from tests.support.callers import Beside, unrelated
 from tests.support.waiting import LONG, SOON, eventually
 
 
-def test_a_kept_lock_cannot_be_prolonged_by_the_one_who_gave_it_back(store: str) -> None:
+def test_a_cooldown_cannot_be_prolonged_by_the_one_who_gave_the_lock_back(store: str) -> None:
     """A renewal, or a second copy of the first request, that came late made ``hold_at_least`` a whole lease."""
     with lock("a", expire=LONG, hold_at_least=LONG / 2) as lease:
         claim = lease.holds[0].claim
@@ -22,7 +22,7 @@ def test_a_kept_lock_cannot_be_prolonged_by_the_one_who_gave_it_back(store: str)
     assert line.remaining <= LONG / 2
 
 
-def test_a_lock_that_is_kept_for_less_than_its_lease_does_not_keep_its_waiter_for_the_lease(
+def test_a_cooldown_that_is_shorter_than_the_lease_does_not_keep_its_waiter_for_the_lease(
     store: str, beside: Beside
 ) -> None:
     """In memory nobody told the waiter, which slept until the lease would have ended."""

@@ -144,7 +144,7 @@ def test_a_lock_that_is_held_already_is_kept_while_another_is_waited_for(store: 
     assert waiting.result(SOON) == "held"
 
 
-def test_a_lock_that_is_taken_away_while_another_is_waited_for_is_not_entered(store: str, beside: Beside) -> None:
+def test_a_lock_that_is_revoked_while_another_is_waited_for_is_not_entered(store: str, beside: Beside) -> None:
     """The block over the two began with a lock that somebody else could have by then."""
     other, entered = unrelated("b"), Future[Lease]()
     waiting = beside(inside_both, entered, 1.0)

@@ -56,7 +56,7 @@ def test_a_lock_in_transit_for_less_than_its_lease_does_not_keep_its_waiter_for_
 
 
 def test_a_call_without_its_lock_has_nothing_to_hand_over() -> None:
-    """It gave a ticket over no lock at all, and ``attach`` went on as if it guarded something."""
+    """It gave a ticket over no lock at all, and ``attach`` went on as if it held something."""
 
     configure({"default": {"LOCATION": "redis://127.0.0.1:1/0"}})
 
@@ -73,7 +73,7 @@ def test_a_call_without_its_lock_has_nothing_to_hand_over() -> None:
 
 @pytest.mark.usefixtures("memory_store")
 def test_a_ticket_over_no_lock_is_refused() -> None:
-    """Under it a block ran that believed to be guarded."""
+    """Under it a block ran that believed to hold a lock."""
     ticket = base64.urlsafe_b64encode(json.dumps(["default", [], 5.0, False, "secret"]).encode()).decode()
     with pytest.raises(NotHeld):
         attach(ticket)

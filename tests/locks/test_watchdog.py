@@ -96,7 +96,7 @@ async def test_a_lease_taken_through_wait_for_is_renewed() -> None:
     await lease.arelease()
 
 
-def test_a_store_that_is_away_for_less_than_the_lease_costs_nothing(
+def test_a_store_that_is_unreachable_for_less_than_the_lease_costs_nothing(
     injector: FaultInjector, caplog: pytest.LogCaptureFixture
 ) -> None:
     with lock("a", expire=1.5, renew=True) as lease:
@@ -108,7 +108,7 @@ def test_a_store_that_is_away_for_less_than_the_lease_costs_nothing(
     assert "could not be renewed, trying again" in caplog.text
 
 
-def test_a_store_that_stays_away_costs_the_lease_and_not_the_thread(injector: FaultInjector) -> None:
+def test_a_store_that_stays_unreachable_costs_the_lease_and_not_the_thread(injector: FaultInjector) -> None:
     with pytest.raises(LeaseLost) as caught, lock("a", expire=TTL, renew=True) as lease:
         injector.cut()
         assert lease.lost.wait(20)

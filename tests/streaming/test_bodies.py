@@ -25,7 +25,7 @@ from distlock_web.web.held_locks import revoke
 from tests.support.waiting import eventually
 from tests.support.web_servers import is_free, the_lock
 
-#: Runs a view to its response, in one of the colours.
+#: Runs a view to its response, in one of the modes.
 Open = Callable[..., StreamingHttpResponse]
 
 

@@ -32,7 +32,7 @@ STREAMED = [
 ]
 #: A file is sent by the server in its own way: no body of ours can tell anything.
 FILES = [("gunicorn sync", "file"), ("gunicorn threads", "file"), ("flask", "file")]
-#: Where the colours differ Django makes a list of the body first, and warns.
+#: Where view and body differ in their mode Django makes a list of the body first, and warns.
 LISTED = [("uvicorn", "async_sync"), ("uvicorn", "sync_sync"), ("gunicorn threads", "sync_async")]
 MANY = 1000  #: chunks of 64 KB: more than the buffers between the two can take
 

@@ -48,7 +48,7 @@ def test_a_project_that_names_a_server_needs_none(pytester: pytest.Pytester) -> 
 
 
 @pytest.mark.usefixtures("memory_store")
-def test_a_stranger_holds_the_lock_while_the_block_runs() -> None:
+def test_an_unrelated_caller_holds_the_lock_while_the_block_runs() -> None:
     with hold_lock("order:1"):
         with pytest.raises(LockBusy):
             pay(1)

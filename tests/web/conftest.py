@@ -1,4 +1,4 @@
-"""A lock that somebody else holds, a lock that is lost in the middle, a store that is away."""
+"""A lock that somebody else holds, a lock that is lost in the middle, a store that is unreachable."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_json_is_a_problem_document() -> None:
     }  # fmt: skip
 
 
-def test_html_shows_a_strangers_words_as_text() -> None:
+def test_html_shows_a_clients_words_as_text() -> None:
     _, text = refusal(BUSY, "<script>alert(1)</script>").body("text/html")
     assert "<script>" not in text
     assert "&lt;script&gt;" in text

@@ -39,7 +39,7 @@ HERE = __name__
 PROJECT, ALIAS = f"{HERE}.project_answer", f"{HERE}.alias_answer"
 
 
-def guarded(**options: Any) -> Callable[[int], Any]:
+def locked(**options: Any) -> Callable[[int], Any]:
     return distributed_lockable(key="order", **options)(lambda number: "done")
 
 
@@ -54,25 +54,25 @@ def test_busy_at_every_level(settings: Any, elsewhere: Elsewhere) -> None:
     for alias in ("default", "other", "loud"):
         with lock("order", store=alias) as lease:
             lease.detach()
-    assert guarded()(7) == ("project", "LockBusy", (7,))
-    assert guarded(store="other")(7) == ("alias", "LockBusy", (7,))
-    assert guarded(store="other", on_busy=lambda error, number: number)(7) == 7
-    assert guarded(on_busy="skip")(7) is None
-    for loud in (guarded(store="loud"), guarded(on_busy="raise")):
+    assert locked()(7) == ("project", "LockBusy", (7,))
+    assert locked(store="other")(7) == ("alias", "LockBusy", (7,))
+    assert locked(store="other", on_busy=lambda error, number: number)(7) == 7
+    assert locked(on_busy="skip")(7) is None
+    for loud in (locked(store="loud"), locked(on_busy="raise")):
         with pytest.raises(LockBusy):
             loud(7)
 
 
-def test_a_store_that_is_away_at_every_level(settings: Any) -> None:
+def test_a_store_that_is_unreachable_at_every_level(settings: Any) -> None:
     memory = {"BACKEND": "memory"}
     settings.DISTLOCK_ON_BACKEND_ERROR = PROJECT
     settings.DISTLOCK = {"default": memory, "open": {**memory, "ON_BACKEND_ERROR": "open"}}
     for alias in ("default", "open"):
         FaultInjector(registry().store(alias)).cut()
-    assert guarded()(7) == ("project", "BackendUnavailable", (7,))
-    assert guarded(store="open")(7) == "done"
+    assert locked()(7) == ("project", "BackendUnavailable", (7,))
+    assert locked(store="open")(7) == "done"
     with pytest.raises(BackendUnavailable):
-        guarded(store="open", on_backend_error="raise")(7)
+        locked(store="open", on_backend_error="raise")(7)
 
 
 def test_a_call_that_is_let_through_knows_it(injector: FaultInjector) -> None:
@@ -159,4 +159,4 @@ def test_a_flask_app_has_its_own() -> None:
     DistLock(app)
     with app.app_context():
         lock("order").acquire().detach()
-        assert guarded()(7) == ("project", "LockBusy", (7,))
+        assert locked()(7) == ("project", "LockBusy", (7,))

@@ -27,7 +27,7 @@ def tell(lease: Any) -> None:
 
 
 def revoked(request: HttpRequest) -> HttpResponse:
-    """Its lock is taken away, and it goes on without a look."""
+    """Its lock is revoked, and it goes on without a look."""
     revoke_the_lock()
     return HttpResponse("done")
 

@@ -43,21 +43,21 @@ class Method(View):
         return HttpResponse("done")
 
 
-def _guarded(view: Any, **options: Any) -> Any:
+def _locked(view: Any, **options: Any) -> Any:
     return distributed_lockable(key="order", **options)(view)
 
 
 FACTORIES = ("refused", "page", "problem")
 urlpatterns = [
     path("method/", Method.as_view()),
-    path("sync/", _guarded(view)),
-    path("async/", _guarded(aview)),
+    path("sync/", _locked(view)),
+    path("async/", _locked(aview)),
     *(
         path(
-            f"{colour}/{name}/",
-            _guarded(which, on_busy=getattr(for_django, name), on_backend_error=getattr(for_django, name)),
+            f"{mode}/{name}/",
+            _locked(which, on_busy=getattr(for_django, name), on_backend_error=getattr(for_django, name)),
         )
-        for colour, which in (("sync", view), ("async", aview))
+        for mode, which in (("sync", view), ("async", aview))
         for name in FACTORIES
     ),
 ]
@@ -88,10 +88,10 @@ def asks(request: HttpRequest) -> dict[str, Any]:
 @pytest.fixture(params=["sync", "async"])
 def get(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """A request to a view, sync or async, from a client of either."""
-    colour = request.param
+    mode = request.param
 
     def get(name: str = "", **headers: str) -> Any:
-        return Client().get(f"/{colour}/{name}", headers=headers)
+        return Client().get(f"/{mode}/{name}", headers=headers)
 
     return get
 
@@ -137,7 +137,7 @@ def test_htmx_is_told_by_an_event(injector: FaultInjector, elsewhere: Elsewhere,
         assert detail["detail"]
 
 
-def test_htmx_is_told_that_the_store_is_away(injector: FaultInjector, get: Callable[..., Any]) -> None:
+def test_htmx_is_told_that_the_store_is_unreachable(injector: FaultInjector, get: Callable[..., Any]) -> None:
     injector.cut()
     [(event, detail)] = json.loads(get(**HTMX)["HX-Trigger"]).items()
     assert (event, detail["retryAfter"]) == ("distlock:unavailable", None)
@@ -202,12 +202,12 @@ def app(chosen: dict[str, Any], site: Any) -> Iterator[Flask]:
     async def aview() -> str:
         return "done"
 
-    for colour, function in (("sync", lambda: "done"), ("async", aview)):
-        app.add_url_rule(f"/{colour}/", colour, _guarded(function))
+    for mode, function in (("sync", lambda: "done"), ("async", aview)):
+        app.add_url_rule(f"/{mode}/", mode, _locked(function))
         for name in FACTORIES:
             factory = getattr(for_flask, name)
-            guarded = _guarded(function, on_busy=factory, on_backend_error=factory)
-            app.add_url_rule(f"/{colour}/{name}/", f"{colour}-{name}", guarded)
+            locked = _locked(function, on_busy=factory, on_backend_error=factory)
+            app.add_url_rule(f"/{mode}/{name}/", f"{mode}-{name}", locked)
     yield app
     app.extensions["distlock"].registry.close()
 

@@ -14,7 +14,7 @@ pytest-timeout: a broken wait is a test that does not end.
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{part}" for part in ("exclusion", "handover", "leases", "loss", "queueing", "reentry", "verbs"))
+    *(f"{__name__}.{part}" for part in ("exclusion", "leases", "loss", "queueing", "reentry", "transfer", "verbs"))
 )
 
 from ..harness import Harness  # noqa: E402
@@ -23,11 +23,11 @@ from .leases import LeaseCases  # noqa: E402
 from .loss import LossCases  # noqa: E402
 from .queueing import QueueCases  # noqa: E402
 from .reentry import ReentryCases  # noqa: E402
-from .transfer import HandoverCases  # noqa: E402
+from .transfer import TransferCases  # noqa: E402
 from .verbs import VerbCases  # noqa: E402
 
 
-class LockContract(ExclusionCases, VerbCases, LeaseCases, ReentryCases, QueueCases, HandoverCases, LossCases):
+class LockContract(ExclusionCases, VerbCases, LeaseCases, ReentryCases, QueueCases, TransferCases, LossCases):
     """All cases. Subclass it, name the subclass ``Test…`` and give the fixture ``settings``."""
 
 

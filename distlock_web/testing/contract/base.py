@@ -34,15 +34,15 @@ class Cases:
 
     @pytest.fixture(params=sorted(HARNESSES))
     def harness(self, request: pytest.FixtureRequest, settings: Mapping[str, Any]) -> Iterator[Harness]:
-        yield from _world(HARNESSES[request.param], settings)
+        yield from _harness_of(HARNESSES[request.param], settings)
 
     @pytest.fixture
     def tasks(self, settings: Mapping[str, Any]) -> Iterator[Harness]:
         """The asyncio harness alone, for what threads do not have: cancellation."""
-        yield from _world(AsyncHarness, settings)
+        yield from _harness_of(AsyncHarness, settings)
 
 
-def _world(mode: type[Harness], settings: Mapping[str, Any]) -> Iterator[Harness]:
+def _harness_of(mode: type[Harness], settings: Mapping[str, Any]) -> Iterator[Harness]:
     registry = configure({"default": settings})
     yield mode(registry.store("default"))
     registry.close()

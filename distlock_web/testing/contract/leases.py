@@ -54,7 +54,7 @@ class LeaseCases(Cases):
                 await harness.extend(lease)
 
     @case
-    async def test_a_block_that_outlives_its_lease_is_told(self, harness: Harness) -> None:
+    async def test_a_block_that_outlives_its_lease_is_notified(self, harness: Harness) -> None:
         with pytest.raises(LeaseLost) as caught:
             async with harness.inside(the_lock(expire=self.ttl)) as lease:
                 assert await harness.lost(lease)
@@ -130,7 +130,7 @@ class LeaseCases(Cases):
         assert caught.value.reason == "expired"
 
     @case
-    async def test_hold_for_keeps_the_lock_after_success(self, harness: Harness) -> None:
+    async def test_hold_at_least_keeps_the_lock_after_success(self, harness: Harness) -> None:
         begun = now()
         async with harness.inside(the_lock(hold_at_least=self.ttl)):
             pass
@@ -141,7 +141,7 @@ class LeaseCases(Cases):
             assert now() - begun >= self.ttl * 0.98
 
     @case
-    async def test_hold_for_does_not_keep_the_lock_after_a_failure(self, harness: Harness) -> None:
+    async def test_hold_at_least_does_not_keep_the_lock_after_a_failure(self, harness: Harness) -> None:
         with pytest.raises(ZeroDivisionError):
             async with harness.inside(the_lock(hold_at_least=60)):
                 raise ZeroDivisionError

@@ -58,7 +58,7 @@ class LossCases(Cases):
         assert "no longer held" in caught.value.__notes__[0]
 
     @case
-    async def test_a_store_that_is_away_refuses_and_nothing_stays(self, harness: Harness) -> None:
+    async def test_a_store_that_is_unreachable_refuses_and_nothing_stays(self, harness: Harness) -> None:
         injector = FaultInjector(harness.store)
         injector.cut()
         with pytest.raises(BackendUnavailable):
@@ -109,7 +109,7 @@ class LossCases(Cases):
         assert await harness.line(NAME) is None
 
     @case
-    async def test_a_renewal_that_fails_is_a_doubt_and_not_a_loss(self, harness: Harness) -> None:
+    async def test_a_renewal_that_fails_makes_a_lease_unsure_and_not_lost(self, harness: Harness) -> None:
         injector = FaultInjector(harness.store)
         async with harness.inside(the_lock(expire=self.ttl * 5, renew=True)) as lease:
             injector.lose("extend", "request", "request")
@@ -119,7 +119,7 @@ class LossCases(Cases):
         assert await harness.line(NAME) is None
 
     @case
-    async def test_a_store_that_stays_away_is_a_loss_at_the_deadline(self, harness: Harness) -> None:
+    async def test_a_store_that_stays_unreachable_is_a_loss_at_the_deadline(self, harness: Harness) -> None:
         injector = FaultInjector(harness.store)
         with pytest.raises(LeaseLost) as caught:
             async with harness.inside(the_lock(expire=self.ttl, renew=True)) as lease:

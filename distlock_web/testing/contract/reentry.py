@@ -102,12 +102,12 @@ class ReentryCases(Cases):
             await harness.sibling(second).result()
             leave.set()
             await actor.result()
-            # The one that gave up has left nothing: the seat is free again.
+            # The one that gave up has left nothing: the gate is open again.
             async with harness.inside(the_lock()):
                 pass
 
     @case
-    async def test_siblings_that_hold_nothing_exclude_each_other_like_strangers(self, harness: Harness) -> None:
+    async def test_siblings_that_hold_nothing_exclude_each_other_like_unrelated_callers(self, harness: Harness) -> None:
         entered, leave = harness.event(), harness.event()
 
         async def first() -> None:
@@ -144,7 +144,7 @@ class ReentryCases(Cases):
         await actor.result()
 
     @case
-    async def test_a_sibling_waiting_for_the_seat_takes_the_lock_itself_when_the_block_ends(
+    async def test_a_sibling_waiting_for_the_gate_acquires_the_lock_itself_when_the_block_ends(
         self, harness: Harness
     ) -> None:
         begun = harness.event()

@@ -14,7 +14,7 @@ from ..harness import Harness
 from .base import NAME, PREFIX, Cases, case, the_lock
 
 
-class HandoverCases(Cases):
+class TransferCases(Cases):
     @case
     async def test_the_receiver_goes_on_under_the_same_lock_and_fence(self, harness: Harness) -> None:
         async with harness.inside(the_lock()) as lease:

@@ -95,7 +95,7 @@ class VerbCases(Cases):
         assert line.remaining > 100
 
     @case
-    async def test_withdraw_twice_leaves_the_queue_or_gives_back(self, harness: Harness) -> None:
+    async def test_cancel_twice_leaves_the_queue_or_gives_back(self, harness: Harness) -> None:
         mine, waiting = claim(), claim()
         await granted(harness.port, mine)
         await harness.port.acquire(waiting, 10)
@@ -152,22 +152,22 @@ class VerbCases(Cases):
     async def test_the_fence_grows_through_release_expiry_and_revocation(self, harness: Harness) -> None:
         fences: list[int] = []
 
-        async def take(expire: float) -> Claim:
+        async def acquired(expire: float) -> Claim:
             mine = claim(expire=expire)
             fences.append((await granted(harness.port, mine)).fence or 0)
             return mine
 
         for _ in range(20):
-            await harness.port.release(await take(30))
-        await take(self.ttl)
+            await harness.port.release(await acquired(30))
+        await acquired(self.ttl)
         await harness.until_free(NAME)
-        await take(30)
+        await acquired(30)
         assert await harness.port.revoke(NAME, fences[-1])
-        await take(30)
+        await acquired(30)
         assert fences == sorted(set(fences))
 
     @case
-    async def test_a_kept_lock_stays_taken_for_its_time(self, harness: Harness) -> None:
+    async def test_a_lock_in_cooldown_is_not_free_for_its_time(self, harness: Harness) -> None:
         mine = claim()
         await granted(harness.port, mine)
         for _ in range(2):
@@ -180,7 +180,7 @@ class VerbCases(Cases):
         await harness.until_free(NAME)
 
     @case
-    async def test_a_lock_handed_over_goes_on_when_its_new_owner_withdraws(self, harness: Harness) -> None:
+    async def test_a_lock_handed_over_goes_on_when_its_new_owner_cancels(self, harness: Harness) -> None:
         mine, second, third = claim(), claim(), claim()
         await granted(harness.port, mine)
         await harness.port.acquire(second, 30)

@@ -1,4 +1,4 @@
-"""The list of held locks, when others have been at the keys."""
+"""Keys of others where the keys of locks should be: each is refused or left out, none is overwritten."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from distlock_web.core.runtime import drive, new_token
 from tests.support.waiting import LONG
 
 
-def test_a_stranger_s_key_under_a_listed_name_hides_only_itself(redis_store: str) -> None:
+def test_a_foreign_key_under_a_listed_name_hides_only_itself(redis_store: str) -> None:
     """One SET over a lock's name took the whole admin page down."""
     with lock("a"), lock("b", on_lost="warn"), redis.Redis.from_url(redis_store) as client:
-        client.set("disLock:b", "a unrelated's")
+        client.set("disLock:b", "somebody else's")
         held = drive(registry().store("default").backend.sync_port().inspect())
         assert [line.name for line in held] == ["disLock:a"]
         client.delete("disLock:b")
 
 
 @pytest.mark.usefixtures("redis_store")
-def test_a_strangers_fence_key_ends_no_other_lease(redis_client: redis.Redis) -> None:
+def test_a_foreign_fence_key_ends_no_other_lease(redis_client: redis.Redis) -> None:
     """One key of another kind failed the whole batch of renewals, and with it every lease of the process."""
     redis_client.set("{disLock:foreign}:fence", "x")
     with lock("a", expire=LONG) as lease:
@@ -33,7 +33,7 @@ def test_a_strangers_fence_key_ends_no_other_lease(redis_client: redis.Redis) ->
     assert losses[1] is None
 
 
-STRANGERS = {
+FOREIGN = {
     "a cart": ("cart", "precious"),
     "the lock of another library": ("8743c9c0-0795-4907-87fd-6c719a6b4586:1", "1"),
 }
@@ -41,8 +41,8 @@ STRANGERS = {
 
 @pytest.mark.usefixtures("redis_store")
 @pytest.mark.parametrize("wait", [0, 5])
-@pytest.mark.parametrize("field", STRANGERS.values(), ids=STRANGERS.keys())
-def test_a_strangers_hash_at_the_locks_name_is_refused_and_left_alone(
+@pytest.mark.parametrize("field", FOREIGN.values(), ids=FOREIGN.keys())
+def test_a_foreign_hash_at_the_locks_name_is_refused_and_left_alone(
     redis_client: redis.Redis, field: tuple[str, str], wait: float
 ) -> None:
     """It was taken for a free lock: overwritten by the acquisition, deleted by the release."""

@@ -21,7 +21,7 @@ from tests.support.waiting import LONG, SOON
 def test_a_release_that_the_server_refuses_lets_nobody_in(
     make_redis: Callable[..., RedisServer], beside: Beside, refusal: str
 ) -> None:
-    """The news went out before the first write: a waiter entered a lock that the server still gave to another."""
+    """It was published before the first write: a waiter entered a lock that the server still gave to another."""
     server = make_redis()
     configure({"default": {"LOCATION": server.url}})
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
@@ -43,8 +43,10 @@ def test_a_release_that_the_server_refuses_lets_nobody_in(
 
 
 @pytest.mark.usefixtures("redis_store")
-def test_news_of_a_hand_over_that_is_older_than_the_stores_last_word_grants_nothing(redis_client: redis.Redis) -> None:
-    """A process that was stopped for longer than its lease read the news of it afterwards, and entered."""
+def test_a_notification_of_a_hand_over_that_is_older_than_the_stores_last_word_grants_nothing(
+    redis_client: redis.Redis,
+) -> None:
+    """A process that was stopped for longer than its lease read the notification of it afterwards, and entered."""
     seconds, micros = redis_client.time()
     holder = unrelated("a")
     assert holder.fence is not None
@@ -89,7 +91,7 @@ def test_the_dead_in_front_of_a_waiter_cost_it_about_one_lease_together(
     dead = "0" * 16
     for _ in range(16):
         claim = Claim("disLock:a", dead + new_token()[16:], 1.0, "x")
-        assert isinstance(drive(ghosts.store("default").port(THREADS).take(claim, LONG)), Busy)
+        assert isinstance(drive(ghosts.store("default").port(THREADS).acquire(claim, LONG)), Busy)
     ghosts.close()
     begun = now()
     with lock("a", expire=1, wait=LONG):

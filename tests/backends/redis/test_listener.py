@@ -39,12 +39,12 @@ def test_the_listener_ends_with_the_last_wait(
 
 def test_a_listener_that_ends_does_not_disturb_its_successor(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It decides to end at the very moment in which the next one is wanted, again and again."""
-    linger = 0.005
-    monkeypatch.setattr(listener_module, "IDLE_TIMEOUT", linger)
+    idle = 0.005
+    monkeypatch.setattr(listener_module, "IDLE_TIMEOUT", idle)
     waits = []
     for _ in range(100):
         waits.append(contend())
-        time.sleep(random.random() * 2 * linger)
+        time.sleep(random.random() * 2 * idle)
     assert max(waits) < 10.0
     eventually(lambda: threads(LISTENER) == 0, "the last one ends")
 

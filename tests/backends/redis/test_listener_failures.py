@@ -41,7 +41,9 @@ modes = pytest.mark.parametrize("wait", [wait_in_a_thread, wait_in_a_task])
 
 
 @modes
-def test_a_strangers_message_on_the_channel_is_no_news(redis_client: redis.Redis, beside: Beside, wait: Any) -> None:
+def test_a_foreign_message_on_the_channel_is_no_notification(
+    redis_client: redis.Redis, beside: Beside, wait: Any
+) -> None:
     """It ended the listening thread, or the request that read it, and nobody was woken afterwards."""
     for _ in range(2):
         holder = unrelated("a")

@@ -1,4 +1,4 @@
-"""The pool of connections that threads share: bounded, fair enough, and its troubles are said as what they are."""
+"""The pool of connections that threads share: bounded, fair enough, and what goes wrong is said as what it is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def backend(url: str, **options: Any) -> RedisBackend:
 
 def test_many_threads_share_two_connections(redis_url: str, redis_client: redis.Redis) -> None:
     backend(redis_url, max_connections=2, pool_timeout=30)
-    troubles: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def work(number: int) -> None:
         try:
@@ -38,7 +38,7 @@ def test_many_threads_share_two_connections(redis_url: str, redis_client: redis.
                 with lock(f"own:{number}", expire=30):
                     pass
         except BaseException as error:
-            troubles.append(error)
+            errors.append(error)
 
     workers = [threading.Thread(target=work, args=(number,)) for number in range(12)]
     for worker in workers:
@@ -46,7 +46,7 @@ def test_many_threads_share_two_connections(redis_url: str, redis_client: redis.
     most = 0
     while any(worker.is_alive() for worker in workers):
         most = max(most, len(redis_client.client_list(_type="normal")) - 1)
-    assert troubles == []
+    assert errors == []
     assert 1 <= most <= 2
 
 

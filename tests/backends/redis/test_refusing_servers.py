@@ -117,7 +117,7 @@ async def test_a_server_that_is_loading(harness: Harness, proxy: Proxy) -> None:
 
 
 @in_both_modes
-async def test_a_strangers_key_where_the_lock_should_be(
+async def test_a_foreign_key_where_the_lock_should_be(
     harness: Harness, redis_url: str, redis_client: redis.Redis
 ) -> None:
     redis_client.set(NAME, "somebody's own")

@@ -56,14 +56,14 @@ def test_1000_leases_live_on_while_the_pool_is_exhausted(redis_url: str, redis_c
 
 
 @pytest.mark.slow
-def test_a_stranger_on_one_key_does_not_stop_the_renewal_of_the_others(
+def test_a_foreign_value_under_one_key_does_not_stop_the_renewal_of_the_others(
     redis_store: str, redis_client: redis.Redis
 ) -> None:
-    lost, *kept = leases(10, 2.0)
+    lost, *others = leases(10, 2.0)
     redis_client.set(lost.name, "somebody's own")
     assert lost.lost.wait(30)
     assert lost.reason == "taken"
     time.sleep(2.5)
-    assert {lease.state for lease in kept} == {"held"}
-    for lease in kept:
+    assert {lease.state for lease in others} == {"held"}
+    for lease in others:
         lease.release()

@@ -1,4 +1,4 @@
-"""A server that forgets, restarts, cuts connections or is away: each costs a waiter one lease at most."""
+"""A server that forgets, restarts, cuts connections or is unreachable: each costs a waiter one lease at most."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_restart_while_waiting_costs_one_lease(own_lab: tuple[Lab, RedisServer
 
 @modes
 def test_a_server_that_crashes_and_comes_back_late(own_lab: tuple[Lab, RedisServer], mode: str) -> None:
-    """Away for less than the waiter's lease: it goes on waiting, and gets its turn."""
+    """Unreachable for less than the waiter's lease: it goes on waiting, and gets its turn."""
     lab, server = own_lab
     holder = lab.start(mode=mode, hold=True, expire=30)
     holder.saw("acquired")
@@ -142,7 +142,7 @@ def test_a_server_that_crashes_and_comes_back_late(own_lab: tuple[Lab, RedisServ
     assert lab.history.count("gave_up") == 0
 
 
-def test_a_store_away_for_less_than_a_lease_makes_it_unsure_and_not_lost(
+def test_a_store_unreachable_for_less_than_a_lease_makes_it_unsure_and_not_lost(
     make_redis: Callable[..., RedisServer],
 ) -> None:
     server = make_redis()
@@ -162,7 +162,7 @@ def test_a_store_away_for_less_than_a_lease_makes_it_unsure_and_not_lost(
     assert told == []
 
 
-def test_a_store_away_for_longer_is_a_loss_at_the_deadline(make_redis: Callable[..., RedisServer]) -> None:
+def test_a_store_unreachable_for_longer_is_a_loss_at_the_deadline(make_redis: Callable[..., RedisServer]) -> None:
     server = make_redis()
     configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": 0.2}}})
     lease = unrelated(KEY, expire=1.5, renew=True)

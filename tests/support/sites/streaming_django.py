@@ -50,7 +50,7 @@ def tell(what: str) -> None:
 
 def chunks(count: int) -> Iterator[bytes]:
     try:
-        with lock(KEY):  # enters the lock of the view: a stranger would be told that it is busy
+        with lock(KEY):  # enters the lock of the view: an unrelated caller would be told that it is busy
             tell("begun")
         for _ in range(count):
             yield CHUNK

@@ -71,5 +71,5 @@ def file() -> Any:
 
 for view in (generator, in_tuple, response_in_tuple, with_context, from_coroutine, file):
     for name, expire in (("long", 60), ("short", 1)):
-        guarded = distributed_lockable(key=KEY, expire=expire)(view)
-        app.add_url_rule(f"/{name}/{view.__name__}/", f"{name}-{view.__name__}", guarded)
+        locked = distributed_lockable(key=KEY, expire=expire)(view)
+        app.add_url_rule(f"/{name}/{view.__name__}/", f"{name}-{view.__name__}", locked)
