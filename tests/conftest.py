@@ -2,6 +2,9 @@
 
 A server that is missing skips its tests and says so; with DISTLOCK_REQUIRE_SERVERS (all, or names) it fails them, so
 that CI cannot become green by skipping. Each pytest-xdist worker starts its own servers.
+
+``-m quick`` selects what one runs after each edit: no server beyond Redis, no process but the tests' own, nothing that
+takes its time.
 """
 
 from __future__ import annotations
@@ -31,6 +34,25 @@ from tests.support.lab import Lab
 from tests.support.proxy import Proxy
 from tests.support.requirements import require, require_redis
 
+#: A test that uses one of these, or lies in one of these folders, is not quick.
+NOT_QUICK = {"postgres_server", "mariadb_server", "lab", "own_lab", "browser", "start", "demo", "pytester"}
+FOLDERS_NOT_QUICK = {"benchmarks", "browser", "docs", "example", "faults"}
+SERVERS = {"postgres", "mariadb"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _is_quick(item):
+            item.add_marker("quick")
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    chosen = getattr(item, "callspec", None)
+    servers = SERVERS.intersection(each for each in chosen.params.values() if isinstance(each, str)) if chosen else ()
+    fixtures = NOT_QUICK.intersection(getattr(item, "fixturenames", ()))
+    return not (item.get_closest_marker("slow") or folder in FOLDERS_NOT_QUICK or servers or fixtures)
+
 
 @pytest.fixture(autouse=True)
 def _clean_process() -> Iterator[None]:
@@ -43,8 +65,9 @@ def _clean_process() -> Iterator[None]:
     request_id.clear()
     if url is not None:
         os.environ["DISTLOCK_URL"] = url
-    for configured in {registry._configured, before} - {None}:
-        configured.close()
+    for configured in {registry._configured, before}:
+        if configured is not None:
+            configured.close()
     registry._configured = before
     leaked = _listeners_after(20.0)  # one whose store was closed under a waiter lingers for five
     if leaked:

@@ -81,14 +81,18 @@ def test_a_wrong_mapping_is_refused(mapping: Any, message: str) -> None:
     [
         ({"BACKEND": "no.such.module.Backend"}, "no.such.module.Backend"),
         ({"BACKEND": "distlock_web.backends.memory.NoSuch"}, "NoSuch"),
-        ({"BACKEND": "memory", "OPTIONS": {"size": 5}}, "size"),
-        ({"BACKEND": "memory", "CACHE": "default"}, "Django cache.*LOCATION"),
+        ({"BACKEND": "memory", "OPTIONS": {"size": 5}}, "has OPTIONS, of which the backend 'memory' knows nothing"),
     ],
 )
 def test_a_backend_that_cannot_be_made_is_explained_when_it_is_first_used(settings: Any, message: str) -> None:
     store = Registry({"default": settings}).store("default")
     with pytest.raises(ConfigurationError, match=message):
         _ = store.backend
+
+
+def test_a_cache_is_refused_at_once_where_there_is_no_django() -> None:
+    with pytest.raises(ConfigurationError, match=r"Django cache.*LOCATION"):
+        Registry({"default": {"BACKEND": "memory", "CACHE": "default"}})
 
 
 @pytest.mark.parametrize("expire", [wrong for wrong in NOT_POSITIVE if wrong is not None])

@@ -15,7 +15,7 @@ import pytest
 
 from distlock_web import lock
 from distlock_web.core.registry import registry
-from distlock_web.web.held_locks import LockRow, named
+from distlock_web.web.held_locks import LockRow, held
 from example_project.drill import rush
 from example_project.processes import Gunicorn, listen
 
@@ -47,14 +47,14 @@ def shop(redis_store: str, tmp_path: Path) -> Iterator[Gunicorn]:
 def test_a_killed_workers_lock_is_free_after_its_lease_and_not_before(shop: Gunicorn) -> None:
     with ThreadPoolExecutor(1) as buyer:
         purchase = buyer.submit(lambda: next(rush({"Django": shop.url}, "bicycle", guarded=True, buyers=1)))
-        worker = held().holder.pid
+        worker = the_holder().holder.pid
         assert worker != shop.process.pid
 
         os.kill(worker, signal.SIGKILL)
         assert purchase.result(timeout=30).status == 0  # the buyer's connection broke: nobody is inside the view now
 
         before = time.monotonic()
-        left = held().lock.remaining
+        left = the_holder().lock.remaining
         assert left > EXPIRE / 2
         assert lock("stock:bicycle").try_acquire() is None
         with lock("stock:bicycle", wait=3 * EXPIRE):
@@ -62,10 +62,10 @@ def test_a_killed_workers_lock_is_free_after_its_lease_and_not_before(shop: Guni
     assert left - 0.01 <= waited < left + EXPIRE
 
 
-def held() -> LockRow:
+def the_holder() -> LockRow:
     """Who holds the bicycle, as soon as somebody does."""
     until = time.monotonic() + 30
-    while not (rows := named(registry(), "stock:bicycle").rows):
+    while not (rows := held(registry(), "stock:bicycle").rows):
         assert time.monotonic() < until
         time.sleep(0.01)
     return rows[0]

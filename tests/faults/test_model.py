@@ -244,11 +244,11 @@ class TheLock(RuleBasedStateMachine):
         answer = drive(self.port.acquire(claim, 60.0))
         assert isinstance(answer, Granted if mine else Busy)
         if isinstance(answer, Busy):
-            assert answer.pause > 0
+            assert answer.recheck_after > 0
 
     @precondition(lambda self: self.waiters)
     @rule(data=st.data())
-    def withdraw(self, data: st.DataObject) -> None:
+    def cancel(self, data: st.DataObject) -> None:
         claim = data.draw(st.sampled_from(self.waiters))
         self.waiters.remove(claim)
         for _ in range(data.draw(st.integers(1, 2))):

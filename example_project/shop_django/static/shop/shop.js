@@ -107,7 +107,7 @@ function draw(section, course) {
     </svg>`;
 }
 
-// Held locks. Names and paths come from strangers: they are set as text, never as HTML ---------------------------------
+// Held locks. Names and paths come from clients: they are set as text, never as HTML ---------------------------------
 
 const table = document.querySelector(".locks tbody");
 
@@ -115,8 +115,8 @@ async function refresh() {
   try {
     const response = await fetch("locks.json");
     if (!response.ok) throw new Error(`The shop answered ${response.status}.`);
-    const { locks, trouble } = await response.json();
-    if (trouble.length) throw new Error(trouble.join(" "));
+    const { locks, errors } = await response.json();
+    if (errors.length) throw new Error(errors.join(" "));
     table.replaceChildren(...(locks.length ? locks.map(row) : [nothing("No lock is held at this moment.")]));
   } catch (error) {
     table.replaceChildren(nothing(error.message));
