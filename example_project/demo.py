@@ -84,9 +84,9 @@ def run(started: ExitStack, arguments: argparse.Namespace) -> int:
     addresses = {"Redis": re.sub("//.*@", "//", redis_url), **shops, "Log": str(log)}
     console.print(*(f"{name:6}  {address}\n" for name, address in addresses.items()), sep="", soft_wrap=True)
 
-    without, guarded = drill(shops)
-    report(without, guarded)
-    passed = guarded.exact and without.oversold > 0 and not without.failed
+    without, with_lock = drill(shops)
+    report(without, with_lock)
+    passed = with_lock.exact and without.oversold > 0 and not without.failed
     if os.environ.get("SERVE", "1") != "0":
         serve(servers, shops["Django"])
     return 0 if passed else 1
@@ -129,10 +129,10 @@ def drill(shops: dict[str, str]) -> tuple[Outcome, Outcome]:
     outcomes = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console) as progress:
-        for title, guarded in (("without the lock", False), ("with the lock", True)):
+        for title, locked in (("without the lock", False), ("with the lock", True)):
             stock, answers = Stock.deliver(DELIVERED), []
             bar = progress.add_task(f"{title:16}", total=BUYERS)
-            for answer in rush(shops, stock.item, guarded=guarded):
+            for answer in rush(shops, stock.item, locked=locked):
                 answers.append(answer)
                 progress.advance(bar)
             outcomes.append(stock.outcome(answers))
@@ -140,12 +140,12 @@ def drill(shops: dict[str, str]) -> tuple[Outcome, Outcome]:
     return without, with_lock
 
 
-def report(without: Outcome, guarded: Outcome) -> None:
+def report(without: Outcome, with_lock: Outcome) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
     for heading in ("stock", "sold", "left", "oversold", "busy", "failed", "p50", "p99"):
         table.add_column(heading, justify="right")
-    for title, outcome in (("without the lock", without), ("with the lock", guarded)):
+    for title, outcome in (("without the lock", without), ("with the lock", with_lock)):
         counts = (outcome.delivered, outcome.sold, outcome.remaining, outcome.oversold, outcome.busy, outcome.failed)
         times = (f"{outcome.percentile(percent) * 1000:.0f} ms" for percent in (50, 99))
         table.add_row(title, *map(str, counts), *times, style="red" if outcome.oversold else "green")

@@ -63,20 +63,20 @@ class Outcome:
         return statistics.quantiles((answer.seconds for answer in self.answers), n=100, method="inclusive")[percent - 1]
 
 
-def rush(shops: Mapping[str, str], item: str, *, guarded: bool, buyers: int = BUYERS) -> Iterator[Answer]:
+def rush(shops: Mapping[str, str], item: str, *, locked: bool, buyers: int = BUYERS) -> Iterator[Answer]:
     """Let the buyers in, all at once, and give their answers as they come. ``shops``: name → URL."""
-    path = f"/buy/{item}" if guarded else f"/buy-unguarded/{item}"
-    doors = threading.Barrier(buyers, timeout=30)
+    path = f"/buy/{item}" if locked else f"/buy-without-lock/{item}"
+    start_line = threading.Barrier(buyers, timeout=30)
     with ThreadPoolExecutor(buyers) as crowd:
-        purchases = [crowd.submit(_buy, shop, shops[shop] + path, doors) for shop in islice(cycle(shops), buyers)]
+        purchases = [crowd.submit(_buy, shop, shops[shop] + path, start_line) for shop in islice(cycle(shops), buyers)]
         for purchase in as_completed(purchases):
             yield purchase.result()
 
 
-def _buy(shop: str, url: str, doors: threading.Barrier) -> Answer:
+def _buy(shop: str, url: str, start_line: threading.Barrier) -> Answer:
     address = urlsplit(url)
     connection = HTTPConnection(address.netloc, timeout=30)
-    doors.wait()
+    start_line.wait()
     start = time.perf_counter()
     try:
         connection.request("POST", address.path)

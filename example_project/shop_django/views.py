@@ -28,7 +28,7 @@ STOCKTAKING_SECONDS = 8
 
 @csrf_exempt
 @require_POST
-def buy_unguarded(request: HttpRequest, item: str) -> HttpResponse:
+def buy_without_lock(request: HttpRequest, item: str) -> HttpResponse:
     return sell(item)
 
 
@@ -63,15 +63,15 @@ def page(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
-def drill(request: HttpRequest, guarded: bool) -> StreamingHttpResponse:
+def drill(request: HttpRequest, locked: bool) -> StreamingHttpResponse:
     """A drill, told while it runs: a line of JSON for every buyer's answer, and one at the end."""
-    lines = (json.dumps(line) + "\n" for line in _watch(guarded))
+    lines = (json.dumps(line) + "\n" for line in _watch(locked))
     return StreamingHttpResponse(lines, content_type="application/x-ndjson", headers={"Cache-Control": "no-store"})
 
 
-def _watch(guarded: bool) -> Iterator[dict[str, object]]:
+def _watch(locked: bool) -> Iterator[dict[str, object]]:
     stock, answers = Stock.deliver(DELIVERED), []
-    for answer in rush(SHOPS, stock.item, guarded=guarded):
+    for answer in rush(SHOPS, stock.item, locked=locked):
         answers.append(answer)
         sold = sum(answer.status == SOLD for answer in answers)
         yield {"answers": len(answers), "sold": sold}
@@ -91,7 +91,7 @@ def _watch(guarded: bool) -> Iterator[dict[str, object]]:
 
 @require_POST
 def stocktaking(request: HttpRequest) -> JsonResponse:
-    """Hold a lock for a while: long enough to look at it on the admin page, and to take it away there."""
+    """Hold a lock for a while: long enough to look at it on the admin page, and to release it there by force."""
     with lock("stocktaking", expire=3, renew=True, on_lost="warn") as lease:
         lost = lease.lost.wait(timeout=STOCKTAKING_SECONDS)
     return JsonResponse({"finished": not lost, "reason": lease.reason})

@@ -18,12 +18,12 @@ def create_app() -> Flask:
     app = Flask(__name__)
     app.config["DISTLOCK"] = {"default": {"BACKEND": "redis", "LOCATION": REDIS_URL}}
     DistLock(app)
-    app.add_url_rule("/buy-unguarded/<item>", view_func=buy_unguarded, methods=["POST"])
+    app.add_url_rule("/buy-without-lock/<item>", view_func=buy_without_lock, methods=["POST"])
     app.add_url_rule("/buy/<item>", view_func=buy, methods=["POST"])
     return app
 
 
-def buy_unguarded(item: str) -> tuple[str, int]:
+def buy_without_lock(item: str) -> tuple[str, int]:
     return sell(item)
 
 

@@ -46,7 +46,7 @@ def shop(redis_store: str, tmp_path: Path) -> Iterator[Gunicorn]:
 
 def test_a_killed_workers_lock_is_free_after_its_lease_and_not_before(shop: Gunicorn) -> None:
     with ThreadPoolExecutor(1) as buyer:
-        purchase = buyer.submit(lambda: next(rush({"Django": shop.url}, "bicycle", guarded=True, buyers=1)))
+        purchase = buyer.submit(lambda: next(rush({"Django": shop.url}, "bicycle", locked=True, buyers=1)))
         worker = the_holder().holder.pid
         assert worker != shop.process.pid
 

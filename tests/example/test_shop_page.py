@@ -32,7 +32,7 @@ def page() -> Iterator[Page]:
 def test_the_shop_page(demo: Callable[..., subprocess.Popen[str]], page: Page) -> None:
     shop = address(demo(SERVE="1"))
     page.goto(shop)
-    without, guarded = page.locator(".drill").all()
+    without, with_lock = page.locator(".drill").all()
 
     without.get_by_role("button").click()
     verdict = without.get_by_role("status")
@@ -41,9 +41,9 @@ def test_the_shop_page(demo: Callable[..., subprocess.Popen[str]], page: Page) -
     assert oversold[0] - oversold[1] == oversold[2] > 0
     assert f"{oversold[0]} items sold" in (without.get_by_role("img").get_attribute("aria-label") or "")
 
-    guarded.get_by_role("button").click()
-    expect(guarded.get_by_role("status")).to_have_text("20 sold of 20, not one too many.", timeout=60_000)
-    assert "20 items sold to 60 buyers" in (guarded.get_by_role("img").get_attribute("aria-label") or "")
+    with_lock.get_by_role("button").click()
+    expect(with_lock.get_by_role("status")).to_have_text("20 sold of 20, not one too many.", timeout=60_000)
+    assert "20 items sold to 60 buyers" in (with_lock.get_by_role("img").get_attribute("aria-label") or "")
 
     admin = page.context.new_page()
     admin.goto(f"{shop}admin/")
