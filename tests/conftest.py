@@ -38,6 +38,16 @@ from tests.support.requirements import require, require_redis
 NOT_QUICK = {"postgres_server", "mariadb_server", "lab", "own_lab", "browser", "start", "demo", "pytester"}
 FOLDERS_NOT_QUICK = {"benchmarks", "browser", "docs", "example", "faults"}
 SERVERS = {"postgres", "mariadb"}
+#: The cases of the contract that let several leases pass.
+SLOW_CASES = {
+    "test_a_dead_waiter_does_not_block_those_behind_it",
+    "test_a_decorated_function_is_told_like_a_block",
+    "test_a_renewal_that_fails_makes_a_lease_unsure_and_not_lost",
+    "test_a_waiter_outlasts_many_leases_of_a_holder_that_renews",
+    "test_keys_held_already_are_kept_while_a_further_one_is_awaited",
+    "test_renew_for_bounds_the_renewal",
+    "test_renewal_keeps_a_lease_and_ends_with_its_block",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,10 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _is_quick(item: pytest.Item) -> bool:
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    chosen = getattr(item, "callspec", None)
-    servers = SERVERS.intersection(each for each in chosen.params.values() if isinstance(each, str)) if chosen else ()
-    fixtures = NOT_QUICK.intersection(getattr(item, "fixturenames", ()))
-    return not (item.get_closest_marker("slow") or folder in FOLDERS_NOT_QUICK or servers or fixtures)
+    if item.get_closest_marker("slow") or folder in FOLDERS_NOT_QUICK or not isinstance(item, pytest.Function):
+        return False
+    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    servers = SERVERS.intersection(value for value in chosen if isinstance(value, str))
+    return not (servers or item.originalname in SLOW_CASES or NOT_QUICK.intersection(item.fixturenames))
 
 
 @pytest.fixture(autouse=True)

@@ -302,6 +302,7 @@ def test_in_flask_writes_that_are_not_committed_are_told_of(app: Flask) -> None:
             session.execute(text("SELECT 1"))
 
 
+@pytest.mark.slow
 def test_an_app_without_the_extension_is_told() -> None:
     """In a process of its own: here Django is what a left out ``database=`` means where there is no such app."""
     program = """

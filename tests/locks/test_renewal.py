@@ -40,6 +40,7 @@ class LateOnce:
         return losses
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("memory_store")
 def test_a_renewal_counts_for_what_was_asked_and_not_for_what_is_wanted_since(monkeypatch: pytest.MonkeyPatch) -> None:
     """A nested block asked for a longer lease in vain; the answer to the shorter renewal was taken for its own."""
@@ -57,6 +58,7 @@ def test_a_renewal_counts_for_what_was_asked_and_not_for_what_is_wanted_since(mo
         assert lease.lost.wait(SOON), "it believes in a lease that the store never gave"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("memory_store")
 def test_a_thread_that_cannot_be_started_is_started_for_the_next_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """After one "can't start new thread" no lease of the process was ever renewed again."""
@@ -95,6 +97,7 @@ def test_a_store_that_hangs_costs_no_lease_of_another_store(make_redis: Callable
         other.release()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("memory_store")
 def test_a_callback_that_takes_long_stops_no_renewal() -> None:
     """The one thread of the watchdog ran the user's ``on_lost``, and meanwhile every other lease ended."""
@@ -133,6 +136,7 @@ def inside_both(entered: Future[Lease], expire: float) -> str:
             return both.state
 
 
+@pytest.mark.slow
 def test_a_lock_that_is_held_already_is_kept_while_another_is_waited_for(store: str, beside: Beside) -> None:
     """It ended meanwhile, and the block over the two began without it."""
     other, entered, expire = unrelated("b"), Future[Lease](), 1.0

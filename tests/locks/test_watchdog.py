@@ -46,6 +46,7 @@ def test_a_lease_that_needs_no_care_starts_no_thread() -> None:
         assert threads() == []
 
 
+@pytest.mark.slow
 def test_one_thread_for_all_leases_and_it_ends_with_the_last() -> None:
     leases = [lock(f"key:{number}", renew=True).acquire() for number in range(50)]
     assert len(threads()) == 1
@@ -56,6 +57,7 @@ def test_one_thread_for_all_leases_and_it_ends_with_the_last() -> None:
         assert len(threads()) == 1
 
 
+@pytest.mark.slow
 def test_leases_due_together_share_a_request(injector: FaultInjector) -> None:
     leases = [lock(f"key:{number}", renew=True, expire=TTL).acquire() for number in range(50)]
     end = now() + 3 * TTL
@@ -88,6 +90,7 @@ async def test_a_dead_tasks_lease_is_not_renewed_for_ever() -> None:
     assert await asyncio.wait_for(leases[0].lost, 20)
 
 
+@pytest.mark.slow
 async def test_a_lease_taken_through_wait_for_is_renewed() -> None:
     """Below 3.12 wait_for makes a task of its own, which ends with the acquisition; the lease does not."""
     lease = await asyncio.wait_for(lock("a", expire=TTL, renew=True).aacquire(), 5)
@@ -96,6 +99,7 @@ async def test_a_lease_taken_through_wait_for_is_renewed() -> None:
     await lease.arelease()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_unreachable_for_less_than_the_lease_costs_nothing(
     injector: FaultInjector, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,6 +112,7 @@ def test_a_store_that_is_unreachable_for_less_than_the_lease_costs_nothing(
     assert "could not be renewed, trying again" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_store_that_stays_unreachable_costs_the_lease_and_not_the_thread(injector: FaultInjector) -> None:
     with pytest.raises(LeaseLost) as caught, lock("a", expire=TTL, renew=True) as lease:
         injector.cut()
@@ -118,6 +123,7 @@ def test_a_store_that_stays_unreachable_costs_the_lease_and_not_the_thread(injec
         assert not lease.lost.wait(2 * TTL)
 
 
+@pytest.mark.slow
 def test_a_callback_that_fails_does_not_stop_the_renewal_of_others(caplog: pytest.LogCaptureFixture) -> None:
     def fail(lease: Lease) -> None:
         raise LookupError("a callback of the user's")
@@ -130,6 +136,7 @@ def test_a_callback_that_fails_does_not_stop_the_renewal_of_others(caplog: pytes
     assert "a callback of the user's" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_bug_in_the_watchdog_does_not_end_it(
     injector: FaultInjector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

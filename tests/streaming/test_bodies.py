@@ -269,6 +269,7 @@ def names() -> list[str]:
     return [row.lock.name for row in held(registry()).rows]
 
 
+@pytest.mark.slow
 def test_a_lease_that_is_nearly_over_at_the_return_is_renewed_at_once(injector: FaultInjector) -> None:
     def late(request: HttpRequest) -> HttpResponse:
         threading.Event().wait(0.9)

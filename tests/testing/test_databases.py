@@ -15,6 +15,7 @@ from tests.support.database_servers import MariaDBServer, PostgresServer, mariad
 from tests.support.requirements import require
 
 
+@pytest.mark.slow
 def test_a_postgres_answers_keeps_its_data_and_is_gone_afterwards() -> None:
     require("postgres", postgres_programs)
     with PostgresServer() as server:
@@ -30,6 +31,7 @@ def test_a_postgres_answers_keeps_its_data_and_is_gone_afterwards() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_mariadb_answers_keeps_its_data_and_is_gone_afterwards() -> None:
     require("mariadb", mariadb_programs)
     with MariaDBServer() as server:

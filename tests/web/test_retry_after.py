@@ -41,6 +41,7 @@ def test_at_once(injector: FaultInjector, elsewhere: Elsewhere) -> None:
     assert holder.remaining <= said <= 30
 
 
+@pytest.mark.slow
 def test_after_a_wait_what_is_left_then(injector: FaultInjector, elsewhere: Elsewhere) -> None:
     holder = elsewhere("order", expire=5)
     said = int(Client().get("/waiting/")["Retry-After"])

@@ -17,6 +17,7 @@ from tests.support.redis_lock import queued
 from tests.support.waiting import LONG, SOON
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refusal", ["NOREPLICAS", "READONLY"])
 def test_a_release_that_the_server_refuses_lets_nobody_in(
     make_redis: Callable[..., RedisServer], beside: Beside, refusal: str
@@ -81,6 +82,7 @@ def test_a_waiter_whose_claim_was_evicted_gets_the_lease_that_it_asked_for(
     lease.release()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("redis_store")
 def test_the_dead_in_front_of_a_waiter_cost_it_about_one_lease_together(
     redis_url: str, redis_client: redis.Redis

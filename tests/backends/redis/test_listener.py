@@ -37,6 +37,7 @@ def test_the_listener_ends_with_the_last_wait(
     assert threads(LISTENER) == 1, "a new wait has a new one"
 
 
+@pytest.mark.slow
 def test_a_listener_that_ends_does_not_disturb_its_successor(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It decides to end at the very moment in which the next one is wanted, again and again."""
     idle = 0.005

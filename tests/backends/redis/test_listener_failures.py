@@ -104,6 +104,7 @@ def no_listener_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", refuse)
 
 
+@pytest.mark.slow
 def test_a_silent_connection_is_noticed_though_every_wait_is_short(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ async def test_a_place_in_the_queue_whose_answer_was_lost_is_one_place(
     assert left_behind(redis_client) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [True, False])
 @in_both_modes
 async def test_a_hand_over_that_is_never_heard_costs_one_lease(
@@ -151,6 +152,7 @@ async def test_everything_cut_while_waiting(harness: Harness, proxied: Proxy, re
     assert left_behind(redis_client) == {}
 
 
+@pytest.mark.slow
 @in_both_modes
 async def test_a_slow_server_is_only_slow(harness: Harness, proxied: Proxy, redis_client: redis.Redis) -> None:
     proxied.delay = 0.1
@@ -171,6 +173,7 @@ async def test_a_lease_counts_from_before_a_slow_answer(harness: Harness, proxie
     await harness.release(lease)
 
 
+@pytest.mark.slow
 @in_both_modes
 async def test_a_server_that_never_answers_is_refused_in_a_bounded_time(harness: Harness, proxied: Proxy) -> None:
     begun = now()

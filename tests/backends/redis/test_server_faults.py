@@ -142,6 +142,7 @@ def test_a_server_that_crashes_and_comes_back_late(own_lab: tuple[Lab, RedisServ
     assert lab.history.count("gave_up") == 0
 
 
+@pytest.mark.slow
 def test_a_store_unreachable_for_less_than_a_lease_makes_it_unsure_and_not_lost(
     make_redis: Callable[..., RedisServer],
 ) -> None:
@@ -162,6 +163,7 @@ def test_a_store_unreachable_for_less_than_a_lease_makes_it_unsure_and_not_lost(
     assert told == []
 
 
+@pytest.mark.slow
 def test_a_store_unreachable_for_longer_is_a_loss_at_the_deadline(make_redis: Callable[..., RedisServer]) -> None:
     server = make_redis()
     configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": 0.2}}})
