@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from distlock_web import ConfigurationError, LockBusy, configure, distributed_lockable, lock
@@ -72,3 +75,33 @@ def test_an_unknown_store_is_named() -> None:
     configure({"default": {"BACKEND": "memory"}})
     with pytest.raises(ConfigurationError, match="'nope'"):
         assert_lock_free("a", store="nope")
+
+
+LOADED_BY_ITSELF = """
+import sys
+from importlib.metadata import entry_points
+
+(plugin,) = [each for each in entry_points(group="pytest11") if each.value == "distlock_web.testing.plugin"]
+plugin.load()
+heavy = {"django", "flask", "redis", "sqlalchemy", "werkzeug", "asgiref"} & sys.modules.keys()
+assert not heavy, heavy
+"""
+
+
+def test_pytest_finds_the_plugin_and_loading_it_imports_no_framework_and_no_driver() -> None:
+    """It is loaded in every project that has distlock_web installed, in those that do not use it as well."""
+    subprocess.run([sys.executable, "-c", LOADED_BY_ITSELF], check=True, timeout=60)
+
+
+def test_a_project_that_lists_the_plugin_loads_it_once_and_gets_nothing_unasked(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest('pytest_plugins = ["distlock_web.testing.plugin"]')
+    pytester.makepyfile(
+        """
+        def test_it(request, distlock_fake):
+            assert [name for name in request.fixturenames if "distlock" in name] == ["distlock_fake"]
+
+        def test_nothing_is_autouse(request):
+            assert [name for name in request.fixturenames if "distlock" in name] == []
+        """
+    )
+    pytester.runpytest_subprocess("-q", "-p", "no:django", "-p", "no:cacheprovider").assert_outcomes(passed=2)
