@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import django
@@ -19,11 +18,19 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.errors import ConfigurationError, DistLockError
 from ..core.registry import registry
-from ..web.held_locks import Listing, held, printable, revoke
+from ..web.held_locks import (
+    LockListing,
+    LockNotHeld,
+    LockRow,
+    ReleaseRefused,
+    StoreUnreachable,
+    find,
+    force_release,
+    held,
+)
+from ..web.printable import printable
 from .models import HeldLock
 from .presenter import LockPresenter
-
-logger = logging.getLogger("distlock_web")
 
 
 @admin.register(HeldLock)
@@ -60,7 +67,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         if not self.has_view_permission(request):
             raise PermissionDenied
         search = request.GET.get("q", "").strip()
-        listing, errors = _listing(search)
+        listing, errors, several_stores = _look(search)
         paginator = Paginator([LockPresenter(row, search) for row in listing.rows], self.list_per_page)
         page = paginator.get_page(request.GET.get("p"))
         context = {
@@ -69,7 +76,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
             "ellipsis": paginator.ELLIPSIS,
             "search": search,
             "errors": errors,
-            "several_stores": _several_stores(),
+            "several_stores": several_stores,
             "may_release": self.has_release_permission(request),
         }
         if "fragment" in request.GET:
@@ -84,51 +91,34 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         if not self.has_release_permission(request):
             raise PermissionDenied
         given = request.POST if request.method == "POST" else request.GET
+        search = given.get("q", "")
         back = reverse("admin:distlock_web_heldlock_changelist", current_app=self.admin_site.name)
-        if search := given.get("q"):
+        if search:
             back += "?" + urlencode({"q": search})
         try:
-            line = _find(given.get("store", ""), given.get("name", ""), given.get("fence", ""))
+            row = find(registry(), given.get("name", ""), given.get("store", ""), _fence(given.get("fence", "")))
+            if request.method == "POST":
+                self._release(request, row)
         except DistLockError as error:
-            messages.error(request, _trouble(given.get("store", ""), error))
-            return HttpResponseRedirect(back)
-        if line is None:
-            messages.warning(request, _gone(given.get("name", "")))
+            _explain(request, error, given.get("name", ""))
             return HttpResponseRedirect(back)
         if request.method == "POST":
-            self._release(request, line)
             return HttpResponseRedirect(back)
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
-        context = {"line": line, "back": back, "search": given.get("q", "")}
+        context = {"lock": LockPresenter(row), "back": back, "search": search}
         return self._page(request, "release", context, title=_("Release by force?"), subtitle=None)
 
-    def _release(self, request: HttpRequest, line: LockPresenter) -> None:
-        lock, holder = line.lock, line.holder
-        try:
-            released = revoke(registry(), line.alias, lock.name, lock.fence)
-        except DistLockError as error:
-            messages.error(request, _trouble(line.alias, error))
-            return
-        if not released:
-            messages.warning(request, _gone(lock.name))
-            return
-        details = (
-            f"store {line.alias}, fence {lock.fence}, request {holder.request_id or '-'}, "
-            f"held by {holder.path or holder.what or '-'} on {holder.host or '-'} pid {holder.pid}"
-        )
+    def _release(self, request: HttpRequest, row: LockRow) -> None:
+        force_release(registry(), row, by=str(request.user))
         LogEntry.objects.log_actions(
             user_id=request.user.pk,  # type: ignore[arg-type]  # admin_view lets in nobody without one
-            queryset=[HeldLock(name=lock.name)],
+            queryset=[HeldLock(name=row.lock.name)],
             action_flag=DELETION,
-            change_message=f"Released by force: {details}",
+            change_message=f"Released by force: {row.describe()}",
         )
-        logger.warning("Lock %s released by force by %s: %s", line.name, request.user, details)
-        messages.success(
-            request,
-            gettext("The lock “%(name)s” was released. Its holder learns of it at its next round trip.")
-            % {"name": line.name},
-        )
+        done = gettext("The lock “%(name)s” was released. Its holder learns of it at its next round trip.")
+        messages.success(request, done % {"name": printable(row.lock.name)})
 
     def _page(self, request: HttpRequest, template: str, context: dict[str, Any], **more: Any) -> HttpResponse:
         request.current_app = self.admin_site.name
@@ -137,40 +127,38 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         return TemplateResponse(request, f"admin/distlock_web/heldlock/{template}.html", everything)
 
 
-def _listing(search: str) -> tuple[Listing, list[str]]:
-    """The held locks, and in words what could not be listed."""
+def _look(search: str) -> tuple[LockListing, list[str], bool]:
+    """The held locks; in words what could not be listed; and whether there are several stores."""
     try:
-        listing = held(registry(), search)
+        stores = registry()
     except ConfigurationError as error:  # DISTLOCK itself is wrong
-        return Listing([], {}), [str(error)]
-    return listing, [_trouble(alias, error) for alias, error in listing.errors.items()]
+        return LockListing(), [str(error)], False
+    listing = held(stores, search)
+    errors = [_unreachable(alias, error) for alias, error in listing.errors.items()]
+    return listing, errors, len(stores.stores) > 1
 
 
-def _several_stores() -> bool:
+def _fence(text: str) -> int:
+    """The fence in a form or an address. Raises ``LockNotHeld`` if it is no number: nobody holds a lock with that."""
     try:
-        return len(registry().stores) > 1
-    except ConfigurationError:
-        return False
+        return int(text)
+    except ValueError as error:
+        raise LockNotHeld from error
 
 
-def _find(alias: str, name: str, fence: str) -> LockPresenter | None:
-    """The hold that is meant; None if it is over. Raises ``DistLockError`` if its store cannot be asked."""
-    listing = held(registry())
-    if alias in listing.errors:
-        raise listing.errors[alias]
-    for row in listing.rows:
-        if (row.alias, row.lock.name, str(row.lock.fence)) == (alias, name, fence):
-            return LockPresenter(row)
-    return None
+def _explain(request: HttpRequest, error: DistLockError, name: str) -> None:
+    """Say on the next page why nothing was released."""
+    if isinstance(error, ReleaseRefused):
+        gone = gettext("Nothing was released: the lock “%(name)s” is no longer held by that holder.")
+        messages.warning(request, gone % {"name": printable(name)[:200]})
+    elif isinstance(error, StoreUnreachable):
+        for alias, reason in error.errors.items():
+            messages.error(request, _unreachable(alias, reason))
+    else:
+        messages.error(request, gettext("Nothing was released: %(error)s") % {"error": error})
 
 
-def _gone(name: str) -> str:
-    return gettext("Nothing was released: the lock “%(name)s” is no longer held by that holder.") % {
-        "name": printable(name)[:200]
-    }
-
-
-def _trouble(alias: str, error: DistLockError) -> str:
+def _unreachable(alias: str, error: DistLockError) -> str:
     return gettext("The locks of the store “%(alias)s” cannot be reached at the moment: %(error)s") % {
         "alias": alias,
         "error": error,

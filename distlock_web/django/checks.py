@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from django.conf import settings
@@ -15,15 +14,14 @@ from django.utils.module_loading import import_string
 from ..core.errors import ConfigurationError
 from ..core.registry import registry
 from ..core.request_id import DEFAULT_HEADER
+from ..locks.decorator import LockedFunction
+from ..web.request_ids import header_name
 from . import stores
 from .locked_views import SKIP_REMEDY, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
 from .transactions import aliases
 
 EXAMPLE = 'DISTLOCK = {"default": {"BACKEND": "redis", "LOCATION": "redis://127.0.0.1:6379/0"}}'
-
-# No underscore: a server hands a header "Req_Id" on under the name "Req-Id", or drops it.
-_HEADER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?", re.ASCII)
 
 
 @checks.register("distlock_web")
@@ -68,15 +66,11 @@ def _testing() -> bool:
 @checks.register("distlock_web")
 def check_request_id(**kwargs: Any) -> list[checks.CheckMessage]:
     found: list[checks.CheckMessage] = []
-    header = getattr(settings, "DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER)
-    if not isinstance(header, str) or not _HEADER.fullmatch(header):
-        found.append(
-            checks.Error(
-                f"DISTLOCK_REQUEST_ID_HEADER is {header!r}, which is no name of a header.",
-                hint=f"Letters, digits and hyphens, such as {DEFAULT_HEADER!r} or 'X-Request-ID'.",
-                id="distlock_web.E002",
-            )
-        )
+    try:
+        header_name(getattr(settings, "DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER))
+    except ConfigurationError as error:
+        hint = f"Such as {DEFAULT_HEADER!r} or 'X-Request-ID'."
+        found.append(checks.Error(str(error), hint=hint, id="distlock_web.E002"))
     if not any(_is_ours(path) for path in settings.MIDDLEWARE):
         found.append(
             checks.Warning(
@@ -99,59 +93,58 @@ def _is_ours(path: str) -> bool:
 
 @checks.register(checks.Tags.urls)
 def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
-    if not getattr(settings, "ROOT_URLCONF", None):
-        return []
     found: list[checks.CheckMessage] = []
-    for route, view, guard in locked_views():
+    for where, _, function in _views():
         try:
-            skipped = skips(guard)
+            skipped = skips(function)
         except ConfigurationError as error:
-            message, hint, ident = str(error), "Name a store that DISTLOCK has, or add it there.", "distlock_web.E004"
-        else:
-            if not skipped:
-                continue
+            hint = "Name a store that DISTLOCK has, or add it there."
+            found.append(checks.Error(f"{where}: {error}", hint=hint, id="distlock_web.E004"))
+            continue
+        if skipped:
             message = 'on_busy="skip" returns None when the lock is busy, and a view that returns None is a 500.'
-            hint, ident = SKIP_REMEDY, "distlock_web.E003"
-        where = f"The view {name_of(view)} at {route!r}"
-        found.append(checks.Error(f"{where}: {message}", hint=hint, id=ident))
+            found.append(checks.Error(f"{where}: {message}", hint=SKIP_REMEDY, id="distlock_web.E003"))
     return found
 
 
 @checks.register(checks.Tags.urls)
 def check_transactions(**kwargs: Any) -> list[checks.CheckMessage]:
     """Under ``ATOMIC_REQUESTS`` the commit comes after the decorated view: after its lock, unless that waits for it."""
-    if not getattr(settings, "ROOT_URLCONF", None):
-        return []
     atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
     found: list[checks.CheckMessage] = []
-    for route, view, guard in locked_views():
+    for where, view, function in _views():
+        # Set by @transaction.non_atomic_requests, which has no public reader.
         around = atomic - getattr(view, "_non_atomic_requests", set())
-        if not around or guard.asynchronous:  # Django itself refuses ATOMIC_REQUESTS on an async view
+        if not around or function.asynchronous:  # Django itself refuses ATOMIC_REQUESTS on an async view
             continue
-        owned = set(aliases(guard.database)) if guard.until == "commit" else set()
-        where = f"The view {name_of(view)} at {route!r}"
-        if owned & around:
-            found.append(
-                checks.Error(
-                    f'{where}: its until="commit" finds the transaction of ATOMIC_REQUESTS open, and is refused.',
-                    hint="Put distributed_lockable outermost: above @api_view, on a class-based view's dispatch "
-                    '(method_decorator(..., name="dispatch")).',
-                    id="distlock_web.E005",
-                )
-            )
-        else:
-            known = ", ".join(map(repr, sorted(around)))
-            found.append(
-                checks.Warning(
-                    f"{where}: ATOMIC_REQUESTS commits on {known} after the lock is given back, so that the next "
-                    f"holder does not see the changes yet.",
-                    hint=f'Say until="commit" and database={_database(owned | around)} in the decorator; or, if the '
-                    f"view changes nothing there, put @transaction.non_atomic_requests on it.",
-                    id="distlock_web.W004",
-                )
-            )
+        owned = set(aliases(function.database)) if function.until == "commit" else set()
+        found.append(_opened_too_early(where) if owned & around else _commits_too_late(where, around, owned))
     return found
 
 
-def _database(names: set[str]) -> str:
-    return repr(sorted(names) if len(names) > 1 else min(names))
+def _views() -> Iterator[tuple[str, Callable[..., Any], LockedFunction]]:
+    """Every locked view: where it is, in words; the view; its lock."""
+    if getattr(settings, "ROOT_URLCONF", None):
+        for route, view, function in locked_views():
+            yield f"The view {name_of(view)} at {route!r}", view, function
+
+
+def _opened_too_early(where: str) -> checks.Error:
+    return checks.Error(
+        f'{where}: its until="commit" finds the transaction of ATOMIC_REQUESTS open, and is refused.',
+        hint="Put distributed_lockable outermost: above @api_view, on a class-based view's dispatch "
+        '(method_decorator(..., name="dispatch")).',
+        id="distlock_web.E005",
+    )
+
+
+def _commits_too_late(where: str, around: set[str], owned: set[str]) -> checks.Warning:
+    known = ", ".join(map(repr, sorted(around)))
+    needed = sorted(owned | around)
+    return checks.Warning(
+        f"{where}: ATOMIC_REQUESTS commits on {known} after the lock is given back, so that the next holder does not "
+        f"see the changes yet.",
+        hint=f'Say until="commit" and database={needed if len(needed) > 1 else needed[0]!r} in the decorator; or, if '
+        f"the view changes nothing there, put @transaction.non_atomic_requests on it.",
+        id="distlock_web.W004",
+    )

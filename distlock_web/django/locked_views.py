@@ -18,28 +18,27 @@ Callback = Callable[..., Any]
 def locked_views(
     patterns: Iterable[Any] | None = None, route: str = ""
 ) -> Iterator[tuple[str, Callback, LockedFunction]]:
-    """Every guarded view of the project, through all ``include()``: its route, its callback, its guard."""
+    """Every locked view of the project, through all ``include()``: its route, its callback, what is locked of it."""
     for entry in get_resolver().url_patterns if patterns is None else patterns:
         here = route + str(entry.pattern)
         if isinstance(entry, URLResolver):
             yield from locked_views(entry.url_patterns, here)
         elif isinstance(entry, URLPattern):
-            for guard in locked_functions(entry.callback):
-                yield here, entry.callback, guard
+            for function in locked_functions(entry.callback):
+                yield here, entry.callback, function
 
 
 def locked_functions(view: Callback, method: str | None = None) -> list[LockedFunction]:
     """What is locked of a view: the function, ``dispatch``, and the handlers (of one HTTP method, or of all)."""
     view_class = getattr(view, "view_class", None) or getattr(view, "cls", None)  # Django's; REST framework's
-    stream_adapters: list[Callback | None] = [view]
+    callables: list[Callback | None] = [view]
     if view_class is not None:
-        stream_adapters.append(view_class.dispatch)
+        callables.append(view_class.dispatch)
         handlers = [getattr(view_class, name, None) for name in _handlers(view, view_class, method)]
-        stream_adapters += [*handlers, *map(_behind_api_view, handlers)]
-    # A dict, for as_view() copies what dispatch carries to the view: the same guard twice.
-    return list(
-        {guard: None for carrier in stream_adapters if (guard := getattr(carrier, "__distlock__", None)) is not None}
-    )
+        callables += [*handlers, *map(_behind_api_view, handlers)]
+    found = [getattr(callable_, "__distlock__", None) for callable_ in callables]
+    # Each once: as_view() copies the attributes of dispatch to the view.
+    return list(dict.fromkeys(function for function in found if function is not None))
 
 
 def _handlers(view: Callback, view_class: Any, method: str | None) -> Iterable[str]:
@@ -64,10 +63,10 @@ def is_async_view(function: Any) -> bool:
     return method.__self__.view_is_async
 
 
-def skips(guard: LockedFunction) -> bool:
+def skips(function: LockedFunction) -> bool:
     """Whether a busy lock makes the call return None, by the decorator's own word or by the store's setting."""
-    chosen = guard.on_busy if guard.on_busy is not None else guard.options.config().on_busy
-    return chosen == "skip"
+    own = function.on_busy
+    return (function.options.config().on_busy if own is None else own) == "skip"
 
 
 def name_of(view: Callback) -> str:

@@ -9,12 +9,11 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from django.http.request import HttpHeaders
 from django.http.response import HttpResponseBase
 
-from ..core import request_id
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
-from ..locks.scope import swap_scopes
+from ..core.request_id import DEFAULT_HEADER
+from ..web.request_ids import RequestScope, environ_key, header_name
 from . import responses
 from .locked_views import SKIP_REMEDY, locked_functions, name_of, skips
 
@@ -40,28 +39,28 @@ class RequestIDMiddleware:
     def __call__(self, request: HttpRequest) -> Any:
         if self.asynchronous:
             return self.__acall__(request)
-        outer, header = swap_scopes(), _begin(request)
+        scope, header = _scope(request)
+        outside = scope.enter()
         try:
             response: HttpResponseBase = self.get_response(request)
-            response[header] = request.request_id  # type: ignore[attr-defined]
-            return response
         finally:
-            request_id.clear()
-            swap_scopes(outer)
+            scope.leave(outside)
+        response[header] = request.request_id  # type: ignore[attr-defined]
+        return response
 
     async def __acall__(self, request: HttpRequest) -> HttpResponseBase:
-        outer, header = swap_scopes(), _begin(request)
+        scope, header = _scope(request)
+        outside = scope.enter()
         try:
             response: HttpResponseBase = await self.get_response(request)
-            response[header] = request.request_id  # type: ignore[attr-defined]
-            return response
         finally:
-            request_id.clear()
-            swap_scopes(outer)
+            scope.leave(outside)
+        response[header] = request.request_id  # type: ignore[attr-defined]
+        return response
 
     def process_view(self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Refuse a view that would answer a busy lock with None, which is a 500 of the least helpful kind."""
-        if any(skips(guard) for guard in locked_functions(view, request.method)):
+        if any(skips(function) for function in locked_functions(view, request.method)):
             raise ConfigurationError(
                 f'The view {name_of(view)} has on_busy="skip", which returns None when the lock is busy. {SKIP_REMEDY}'
             )
@@ -70,7 +69,7 @@ class RequestIDMiddleware:
         return RequestIDMiddleware.process_view(self, request, view, args, kwargs)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """The answer to a lock that is busy or a store that is away; every other exception is Django's business."""
+        """The answer to a busy lock or an unreachable store; every other exception is Django's business."""
         if not isinstance(error, (LockBusy, BackendUnavailable)):
             return None
         return responses.refused(error, request)  # type: ignore[no-any-return]
@@ -79,14 +78,13 @@ class RequestIDMiddleware:
 @lru_cache(maxsize=1)
 def header_and_key() -> tuple[str, str]:
     """The header of the request id, and its key in ``request.META``. Kept, for every request asks; see ``apps.py``."""
-    header: str = getattr(settings, "DISTLOCK_REQUEST_ID_HEADER", request_id.DEFAULT_HEADER)
-    return header, HttpHeaders.to_wsgi_name(header)
+    header = header_name(getattr(settings, "DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER))
+    return header, environ_key(header)
 
 
-def _begin(request: HttpRequest) -> str:
-    """Bind the request's id to the running context. Returns the name of the header that carries it."""
+def _scope(request: HttpRequest) -> tuple[RequestScope, str]:
+    """The scope of a request, which gets its ``request_id``; and the header to send that back in."""
     header, key = header_and_key()
-    ident = request_id.accept(request.META.get(key))
-    request.request_id = ident  # type: ignore[attr-defined]
-    request_id.bind(ident, f"{request.method} {request.path}")
-    return header
+    scope = RequestScope(request.META.get(key), f"{request.method} {request.path}")
+    request.request_id = scope.request_id  # type: ignore[attr-defined]
+    return scope, header

@@ -12,7 +12,8 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ..web.held_locks import LockRow, printable
+from ..web.held_locks import LockRow
+from ..web.printable import printable
 
 STATES = {
     "held": _("held"),
@@ -22,37 +23,43 @@ STATES = {
 
 
 class LockPresenter:
+    """One held lock in words and numbers to show. Its texts are printable; a template escapes them."""
+
     def __init__(self, row: LockRow, search: str = "") -> None:
-        self.row = row
-        self.alias = row.alias
-        self.lock = row.lock
-        self.holder = row.holder
-        self.name = printable(row.lock.name)
-        self.state = STATES.get(row.lock.state, row.lock.state)
-        self.since = _moment(row.lock.since) if row.lock.since else None
-        self.id = f"{row.alias}/{row.lock.name}/{row.lock.fence}"
-        chosen = {"store": row.alias, "name": row.lock.name, "fence": str(row.lock.fence)}
+        lock, holder = row.lock, row.holder
+        self.store = row.alias
+        self.name = printable(lock.name)
+        self.exact_name = lock.name  #: as the store has it
+        self.fence = None if lock.fence is None else str(lock.fence)  #: not a number that a template groups by digits
+        self.waiters = lock.waiters
+        self.state = STATES.get(lock.state, lock.state)
+        self.path, self.function, self.request_id = holder.path, holder.what, holder.request_id
+        self.host, self.pid = holder.host, str(holder.pid)
+        self.since = _moment(lock.since) if lock.since else None
+        self.key = f"{row.alias}/{lock.name}/{lock.fence}"
+        chosen = {"store": row.alias, "name": lock.name, "fence": str(lock.fence)}
+        #: The query of the page that releases it.
         self.query = urlencode({**chosen, "q": search} if search else chosen)
+        self._since, self._remaining, self._expire = lock.since, lock.remaining, holder.expire
 
     @property
     def today(self) -> bool:
-        return self.since is not None and _date(self.lock.since) == _date(time.time())
+        return self.since is not None and _date(self._since) == _date(time.time())
 
     @property
     def age(self) -> str:
         """How long it has been held, as two units at most."""
-        return _span(time.time() - self.lock.since)
+        return _span(time.time() - self._since)
 
     @property
     def left(self) -> str:
-        return _span(self.lock.remaining)
+        return _span(self._remaining)
 
     @property
     def percent(self) -> int:
         """What is left of the lease: 0 to 100."""
-        expire = self.holder.expire
-        whole = expire if 0 < expire < math.inf else self.lock.remaining
-        return min(100, max(0, round(100 * self.lock.remaining / whole))) if whole > 0 else 0
+        whole = self._expire if 0 < self._expire < math.inf else self._remaining
+        return min(100, max(0, round(100 * self._remaining / whole))) if whole > 0 else 0
 
     @property
     def urgency(self) -> str:

@@ -1,4 +1,4 @@
-"""What a client is told when its view could not run under its lock: 409 if it is busy, 503 if the store is away.
+"""What a client is told when its view could not run under its lock: 409 if it is busy, 503 if its store is unreachable.
 
 Each of these is an ``on_busy`` and an ``on_backend_error``: of a decorator, of an alias in ``DISTLOCK``, or of the
 project. Where there is no request, in a task or a plain function, they raise the error as if they were not there.
@@ -6,7 +6,6 @@ project. Where there is no request, in a task or a plain function, they raise th
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -17,9 +16,7 @@ from django.utils.cache import patch_vary_headers
 from ..core.errors import BackendUnavailable, LockBusy
 from ..core.request_id import current_request_id
 from ..core.runtime import in_event_loop
-from ..web.error_responses import OFFERED, TEMPLATE, Refusal, refusal
-
-logger = logging.getLogger("distlock_web")
+from ..web.error_responses import OFFERED, TEMPLATE, ErrorResponse, error_response, log_refused
 
 
 def refused(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Any:
@@ -29,7 +26,7 @@ def refused(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> 
 
 
 def page(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Any:
-    """A page of HTML: the template ``distlock_web/refused.html`` if there is one, given ``refusal``; else our own."""
+    """A page of HTML: the template ``distlock_web/refused.html`` if there is one, given ``error``; else our own."""
     return _answer(error, _request(error, args), "text/html")
 
 
@@ -38,16 +35,16 @@ def problem(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> 
     return _answer(error, _request(error, args), "application/problem+json")
 
 
-def refusal_of(error: LockBusy | BackendUnavailable, request: HttpRequest) -> Refusal:
+def logged_error_response(error: LockBusy | BackendUnavailable, request: HttpRequest) -> ErrorResponse:
     """The answer as a value, and a line in the log."""
-    level = logging.INFO if isinstance(error, LockBusy) else logging.ERROR
-    logger.log(level, "%s %s: %s", request.method, request.path, error)
-    return refusal(error, getattr(request, "request_id", None) or current_request_id())
+    log_refused(error, request.method, request.path)
+    return error_response(error, getattr(request, "request_id", None) or current_request_id())
 
 
 def _request(error: LockBusy | BackendUnavailable, args: tuple[Any, ...]) -> HttpRequest:
     for argument in args[:2]:  # a view's first, or a method's second
-        request = getattr(argument, "_request", argument)  # REST framework's is a wrapper
+        # REST framework's request is a wrapper, which shows Django's own in no public way.
+        request = getattr(argument, "_request", argument)
         if isinstance(request, HttpRequest):
             return request
     raise error
@@ -60,21 +57,21 @@ def _answer(error: LockBusy | BackendUnavailable, request: HttpRequest, media_ty
 
 
 def _response(error: LockBusy | BackendUnavailable, request: HttpRequest, media_type: str | None) -> HttpResponse:
-    refused = refusal_of(error, request)
-    content_type, body = refused.body(media_type)
+    answer = logged_error_response(error, request)
+    content_type, body = answer.body(media_type)
     if content_type.startswith("text/html"):
-        body = _own_page(refused, request) or body
-    response = HttpResponse(body, content_type=content_type, status=refused.status, headers=refused.headers)
+        body = _own_page(answer, request) or body
+    response = HttpResponse(body, content_type=content_type, status=answer.status, headers=answer.headers)
     if request.headers.get("HX-Request") == "true":
-        for name, value in refused.htmx_headers.items():
+        for name, value in answer.htmx_headers.items():
             response[name] = value
     patch_vary_headers(response, ["Accept", "HX-Request"])
     return response
 
 
-def _own_page(refused: Refusal, request: HttpRequest) -> str | None:
+def _own_page(answer: ErrorResponse, request: HttpRequest) -> str | None:
     try:
         template = loader.get_template(TEMPLATE)
     except TemplateDoesNotExist:
         return None
-    return template.render({"refusal": refused}, request)
+    return template.render({"error": answer}, request)

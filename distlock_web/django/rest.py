@@ -11,11 +11,11 @@ from rest_framework import views
 from rest_framework.exceptions import APIException
 
 from ..core.errors import BackendUnavailable, LockBusy
-from .responses import refusal_of
+from .responses import logged_error_response
 
 
 def exception_handler(exc: Exception, context: dict[str, Any]) -> Any:
-    """REST framework's own handler, to which a busy lock is a 409 and a store that is away a 503.
+    """REST framework's own handler, to which a busy lock is a 409 and an unreachable store a 503.
 
     Both are ``{"detail": …}`` in the view's renderer, with an honest ``Retry-After``. A project with a handler of its
     own calls :func:`api_exception` in it.
@@ -33,9 +33,9 @@ def api_exception(exc: Exception, context: dict[str, Any]) -> Exception:
     """
     if not isinstance(exc, (LockBusy, BackendUnavailable)):
         return exc
-    refused = refusal_of(exc, context["request"])
-    exception: Exception = APIException(refused.detail, refused.code)
-    exception.status_code = refused.status  # type: ignore[attr-defined]
-    exception.wait = refused.retry_after  # type: ignore[attr-defined]  # which REST framework makes a Retry-After of
+    answer = logged_error_response(exc, context["request"])
+    exception: Exception = APIException(answer.detail, answer.code)
+    exception.status_code = answer.status  # type: ignore[attr-defined]
+    exception.wait = answer.retry_after  # type: ignore[attr-defined]  # which REST framework makes a Retry-After of
     exception.__cause__ = exc
     return exception

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 from flask import Flask
 
 from ..core.config import PROJECT_POLICIES, unknown, with_policies
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.registry import Registry, resolvers
 from ..core.request_id import DEFAULT_HEADER
+from ..web.request_ids import header_name
 from .cli import group
 from .middleware import RequestIDMiddleware
-from .refused import refused
+from .responses import handle_error
 from .state import KEY, AppState, running_registry
 from .views import CheckedViews
 
@@ -43,13 +41,14 @@ class DistLock:
             raise ConfigurationError(
                 f"DistLock was installed in {app.name!r} already: DistLock(app) or init_app, once."
             )
-        state = AppState(_registry(app), _header(app))
+        header = header_name(app.config.get("DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER))
+        state = AppState(_registry(app), header)
         app.extensions[KEY] = state
         app.view_functions = CheckedViews(app.view_functions, state.registry)
         app.wsgi_app = RequestIDMiddleware(app.wsgi_app, state)  # type: ignore[method-assign]
         for error in (LockBusy, BackendUnavailable):
             if error not in app.error_handler_spec[None][None]:
-                app.register_error_handler(error, refused)
+                app.register_error_handler(error, handle_error)
         app.cli.add_command(group)
 
 
@@ -64,13 +63,3 @@ def _registry(app: Flask) -> Registry | None:
     for store in registry.stores.values():
         _ = store.backend  # made now, so that a wrong option or address stops the start and not the first request
     return registry
-
-
-def _header(app: Flask) -> str:
-    header: Any = app.config.get("DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER)
-    if not isinstance(header, str) or not re.fullmatch(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*", header, re.ASCII):
-        # Servers drop a name with an underscore: it would be accepted here and never arrive.
-        raise ConfigurationError(
-            f"DISTLOCK_REQUEST_ID_HEADER is {header!r}; it has to be the name of a header: letters, digits and hyphens."
-        )
-    return header

@@ -1,4 +1,4 @@
-"""What a client is told when its view could not run under its lock: 409 if it is busy, 503 if the store is away.
+"""What a client is told when its view could not run under its lock: 409 if it is busy, 503 if its store is unreachable.
 
 Each of these is an ``on_busy`` and an ``on_backend_error``: of a decorator, of an alias in ``DISTLOCK``, or of the app.
 Outside of a request, in a task or a command, they raise the error as if they were not there.
@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from flask import Response, current_app, has_request_context, render_template, request
+from flask.typing import ResponseReturnValue
 from jinja2 import TemplateNotFound
 
-from ..core.errors import BackendUnavailable, LockBusy
+from ..core.errors import BackendUnavailable, DistLockError, LockBusy
 from ..core.request_id import current_request_id
-from ..web.error_responses import OFFERED, TEMPLATE, Refusal, refusal
+from ..web.error_responses import OFFERED, TEMPLATE, ErrorResponse, error_response, log_refused
 
 
 def refused(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Response:
@@ -23,7 +24,7 @@ def refused(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> 
 
 
 def page(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Response:
-    """A page of HTML: the template ``distlock_web/refused.html`` if there is one, given ``refusal``; else our own."""
+    """A page of HTML: the template ``distlock_web/refused.html`` if there is one, given ``error``; else our own."""
     _need_request(error)
     return _response(error, "text/html")
 
@@ -34,28 +35,38 @@ def problem(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> 
     return _response(error, "application/problem+json")
 
 
+def handle_error(error: LockBusy | BackendUnavailable) -> ResponseReturnValue:
+    """The error handler that ``init_app`` registers. One of the app's own for the same class replaces it."""
+    general = current_app.error_handler_spec[None][None].get(DistLockError)
+    if general is not None:
+        # Flask prefers the handler of the more special class, which here is ours: the app's own comes first.
+        return current_app.ensure_sync(general)(error)  # type: ignore[no-any-return]
+    return refused(error)
+
+
 def _need_request(error: LockBusy | BackendUnavailable) -> None:
     if not has_request_context():
         raise error
 
 
 def _response(error: LockBusy | BackendUnavailable, media_type: str | None) -> Response:
-    refused = refusal(error, current_request_id())
-    content_type, body = refused.body(media_type)
+    log_refused(error, request.method, request.path)
+    answer = error_response(error, current_request_id())
+    content_type, body = answer.body(media_type)
     if content_type.startswith("text/html"):
-        body = _own_page(refused) or body
-    response = Response(body, refused.status, refused.headers, content_type=content_type)
-    if request.headers.get("HX-RequestScope") == "true":
-        response.headers.update(refused.htmx_headers)
-    response.vary.update(["Accept", "HX-RequestScope"])
+        body = _own_page(answer) or body
+    response = Response(body, answer.status, answer.headers, content_type=content_type)
+    if request.headers.get("HX-Request") == "true":
+        response.headers.update(answer.htmx_headers)
+    response.vary.update(["Accept", "HX-Request"])
     return response
 
 
-def _own_page(refused: Refusal) -> str | None:
+def _own_page(answer: ErrorResponse) -> str | None:
     try:
         template = current_app.jinja_env.get_template(TEMPLATE)
     except TemplateNotFound as missing:
         if missing.name != TEMPLATE:
             raise
         return None
-    return render_template(template, refusal=refused)
+    return render_template(template, error=answer)

@@ -1,0 +1,10 @@
+"""What Django and Flask share. It sits on ``locks`` and ``core``; only ``django`` and ``flask`` import it.
+
+``streaming``        a lease that goes on until the body of a response has been sent
+``error_responses``  what a client is told when its request cannot run under its lock
+``request_ids``      the id's header, and the bounds of one request
+``held_locks``       who holds what; which held lock is meant; the release by force
+``commands``         ``distlock list`` and ``distlock release``, for both command lines
+``terminal``         held locks as a table and as JSON
+``printable``        text from outside without control characters
+"""

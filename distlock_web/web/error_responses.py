@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import html
 import json
+import logging
 import math
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from ..core.errors import BackendUnavailable, LockBusy
+from .printable import printable
 
-#: A project's own page, where it has one: a template that is given the ``refusal``.
+logger = logging.getLogger("distlock_web")
+
+#: A project's own page, where it has one: a template that is given the ``ErrorResponse`` as ``error``.
 TEMPLATE = "distlock_web/refused.html"
 #: In the order in which a framework should offer them to the client; the first is the default.
 OFFERED = ("text/html", "application/problem+json", "application/json")
@@ -30,7 +34,9 @@ h1{{font-size:1.4rem}}small{{color:#667}}</style></head>
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ErrorResponse:
+    """Status, headers and body for one refused request."""
+
     status: int
     title: str
     detail: str
@@ -40,7 +46,7 @@ class Refusal:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers beside the content type; an answer that will soon be different is not stored."""
+        """Headers beside the content type. Nothing is cached: the next try may succeed."""
         headers = {"Cache-Control": "no-store"}
         if self.retry_after is not None:
             headers["Retry-After"] = str(self.retry_after)
@@ -72,12 +78,18 @@ class Refusal:
         return "application/problem+json", json.dumps(problem)
 
 
-def refusal(error: LockBusy | BackendUnavailable, request_id: str) -> Refusal:
-    """The answer to a request that was refused with this error."""
+def error_response(error: LockBusy | BackendUnavailable, request_id: str) -> ErrorResponse:
+    """What to answer to a request that was refused with this error."""
     if isinstance(error, LockBusy):
         retry_after = max(1, math.ceil(error.retry_after))
         times = "in a second" if retry_after == 1 else f"in {retry_after} seconds"
         detail = f"The same thing is being done at this moment. Please try again {times}."
-        return Refusal(409, "Already in progress", detail, retry_after, request_id, "lock_busy")
+        return ErrorResponse(409, "Already in progress", detail, retry_after, request_id, "lock_busy")
     detail = "This cannot be done safely at the moment. Please try again later."
-    return Refusal(503, "Temporarily unavailable", detail, None, request_id, "lock_unavailable")
+    return ErrorResponse(503, "Temporarily unavailable", detail, None, request_id, "lock_unavailable")
+
+
+def log_refused(error: LockBusy | BackendUnavailable, method: str | None, path: str) -> None:
+    """One line for a refused request: a busy lock is everyday (INFO), a store that does not answer is not (ERROR)."""
+    level = logging.INFO if isinstance(error, LockBusy) else logging.ERROR
+    logger.log(level, "%s %s: %s", method, printable(path), error)

@@ -1,78 +1,144 @@
-"""Who holds what, over all stores: what the admin page and the command lines show, and the release by force.
+"""Who holds what, over all stores; which held lock is meant; and the release by force.
 
-Names, paths and request ids come from strangers. What is not printable (control characters, marks that turn the
-writing direction) is replaced here; escaping for HTML is the page's business.
+The admin page and both command lines are made of this: they only put the outcomes into pages, words and exit codes.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, NamedTuple
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ..core.backend import LockInfo
-from ..core.errors import ConfigurationError, DistLockError
+from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ..core.holder import HolderInfo
 from ..core.registry import Registry, Store
 from ..core.runtime import THREADS, drive
+from .printable import printable
+
+logger = logging.getLogger("distlock_web")
 
 
 @dataclass(frozen=True, slots=True)
 class LockRow:
-    """One lock that is held. ``alias``, ``lock.name`` and ``lock.fence`` together name this one acquisition."""
+    """One lock that is held. ``alias``, ``lock.name`` and ``lock.fence`` together name this one acquisition.
+
+    What ``holder`` says is printable; ``lock.name`` is as the store has it.
+    """
 
     alias: str
     lock: LockInfo
     holder: HolderInfo
 
     def matches(self, words: Iterable[str]) -> bool:
+        """Whether all of these (casefolded) words are in the lock's name or in what is known of its holder."""
         holder = self.holder
         text = "\n".join((self.lock.name, holder.request_id, holder.path, holder.what, holder.host)).casefold()
         return all(word in text for word in words)
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON. Times are seconds, ``since`` since the epoch."""
-        lock, holder = self.lock, self.holder
-        return {
-            "store": self.alias, "name": lock.name, "state": lock.state, "request_id": holder.request_id,
-            "path": holder.path, "function": holder.what, "host": holder.host, "pid": holder.pid,
-            "since": lock.since, "remaining": round(lock.remaining, 3), "fence": lock.fence, "waiters": lock.waiters,
-        }  # fmt: skip
+    def describe(self) -> str:
+        """Store, fence and holder in one printable line, for logs."""
+        holder = self.holder
+        return (
+            f"store {self.alias}, fence {self.lock.fence}, request {holder.request_id or '-'}, "
+            f"held by {holder.path or holder.what or '-'} on {holder.host or '-'} pid {holder.pid}"
+        )
 
 
-class Listing(NamedTuple):
-    """What is held, the oldest first, and by alias what kept a store from being listed."""
+@dataclass(slots=True)
+class LockListing:
+    """What is held, the oldest first, and by alias why a store could not be listed."""
 
-    rows: list[LockRow]
-    errors: dict[str, DistLockError]
+    rows: list[LockRow] = field(default_factory=list)
+    errors: dict[str, DistLockError] = field(default_factory=dict)
 
 
-def held(registry: Registry, search: str = "") -> Listing:
+class ReleaseRefused(DistLockError):
+    """Nothing was released by force. The class says why, the message says it in words."""
+
+
+class LockNotHeld(ReleaseRefused):
+    """No lock of this name is held."""
+
+
+class OtherFence(ReleaseRefused):
+    """A lock of this name is held, but by another holder than the one that is meant."""
+
+
+class AmbiguousName(ReleaseRefused):
+    """Several held locks have this name."""
+
+
+class NoFence(ReleaseRefused):
+    """The store gives no fences, so that this holder cannot be told from the next."""
+
+
+class StoreUnreachable(BackendUnavailable):
+    """What a store holds is not known. ``errors`` says why, by alias."""
+
+    def __init__(self, errors: Mapping[str, DistLockError], consequence: str = "") -> None:
+        super().__init__("\n".join(f"The store {alias!r} failed{consequence}: {errors[alias]}" for alias in errors))
+        self.errors = errors
+
+
+def held(registry: Registry, search: str = "") -> LockListing:
     """Every held lock that has all words of ``search`` in its name, request id, path, function or host.
 
     Blocking. A store that fails does not hide the others: it is among the ``errors``.
     """
     words = search.casefold().split()
-    listing = Listing([], {})
-    for alias, store in registry.stores.items():
-        try:
-            locks = _inspect(store)
-        except DistLockError as error:
-            listing.errors[alias] = error
-            continue
-        rows = (LockRow(alias, lock, _printable(HolderInfo.loads(lock.holder))) for lock in locks)
-        listing.rows.extend(row for row in rows if row.matches(words))
-    listing.rows.sort(key=lambda row: (row.lock.since, row.alias, row.lock.name))
+    listing = _list(registry.stores.values())
+    listing.rows = [row for row in listing.rows if row.matches(words)]
     return listing
 
 
-def named(registry: Registry, name: str) -> Listing:
-    """The held locks of this name, given with or without the store's prefix."""
-    everything = held(registry)
-    rows = [row for row in everything.rows if row.lock.name in (name, registry.store(row.alias).config.prefix + name)]
-    return Listing(rows, everything.errors)
+def find(registry: Registry, name: str, store: str | None = None, fence: int | None = None) -> LockRow:
+    """The one held lock that is meant by ``name``, given with or without the prefix of its store.
+
+    ``store`` (an alias) and ``fence`` narrow it down; a whole name wins over one without its prefix. Blocking. Raises
+    ``LockNotHeld``, ``OtherFence``, ``AmbiguousName`` or ``NoFence``; ``StoreUnreachable`` if any store that was
+    asked did not answer, for it may have the lock that is meant; ``ConfigurationError`` for an unknown alias.
+    """
+    listing = _list(registry.stores.values() if store is None else [registry.store(store)])
+    if listing.errors:
+        raise StoreUnreachable(listing.errors)
+    named = [row for row in listing.rows if row.lock.name in (name, registry.store(row.alias).config.prefix + name)]
+    if not named:
+        where = "" if store is None else f" in the store {store!r}"
+        raise LockNotHeld(f"The lock {printable(name)!r} is not held{where}.", name=name)
+    row = _only([row for row in named if fence in (None, row.lock.fence)], named, name, fence)
+    if row.lock.fence is None:
+        raise NoFence(f"The store {row.alias!r} gives no fences, so no holder can be told from the next.", name=name)
+    return row
+
+
+def _only(meant: list[LockRow], named: list[LockRow], name: str, fence: int | None) -> LockRow:
+    """The one that is ``meant`` among those with this name."""
+    if not meant:
+        fences = " or ".join(str(row.lock.fence) for row in named)
+        other = f"The lock {printable(name)!r} is not held with the fence {fence}, but with {fences}"
+        raise OtherFence(f"{other}: nothing was released.", name=name)
+    meant = [row for row in meant if row.lock.name == name] or meant
+    if len(meant) > 1:
+        found = ", ".join(f"{printable(row.lock.name)} in {row.alias}" for row in meant)
+        raise AmbiguousName(f"Several locks are meant: {found}. Give the whole name and the store.", name=name)
+    return meant[0]
+
+
+def force_release(registry: Registry, row: LockRow, by: str) -> None:
+    """Take this lock from exactly the holder that ``row`` shows, and log a warning that says who (``by``) did it.
+
+    The holder is not stopped: it learns of the loss at its next round trip. Blocking. Raises ``OtherFence`` if the
+    lock is no longer held by that holder; ``StoreUnreachable`` if the store did not say whether it was released.
+    """
+    shown = printable(row.lock.name)
+    try:
+        released = revoke(registry, row.alias, row.lock.name, row.lock.fence)
+    except DistLockError as error:
+        raise StoreUnreachable({row.alias: error}, "; the lock may be held still") from error
+    if not released:
+        raise OtherFence(f"The holder of {shown!r} changed meanwhile: nothing was released.", name=row.lock.name)
+    logger.warning("Lock %s released by force by %s: %s", shown, printable(by), row.describe())
 
 
 def revoke(registry: Registry, alias: str, name: str, fence: int | None) -> bool:
@@ -84,51 +150,30 @@ def revoke(registry: Registry, alias: str, name: str, fence: int | None) -> bool
     return fence is not None and drive(registry.store(alias).port(THREADS).revoke(name, fence))
 
 
-def _inspect(store: Store) -> list[LockInfo]:
+def _list(stores: Iterable[Store]) -> LockListing:
+    listing = LockListing()
+    for store in stores:
+        try:
+            locks = _inspect(store)
+        except DistLockError as error:
+            listing.errors[store.alias] = error
+        else:
+            listing.rows += [LockRow(store.alias, lock, _printable(HolderInfo.loads(lock.holder))) for lock in locks]
+    listing.rows.sort(key=lambda row: (row.lock.since, row.alias, row.lock.name))
+    return listing
+
+
+def _inspect(store: Store) -> Sequence[LockInfo]:
     if not store.backend.capabilities.listing:
         raise ConfigurationError(f"The store {store.alias!r} cannot show who holds its locks.")
     return drive(store.port(THREADS).inspect())
 
 
-# For a terminal -----------------------------------------------------------------------------------------------------
-
-_HEADINGS = ("LOCK", "STATE", "REQUEST ID", "HELD BY", "HOST:PID", "SINCE", "LEFT", "FENCE", "WAITERS")
-
-
-def as_json(rows: Sequence[LockRow]) -> str:
-    return json.dumps([row.as_dict() for row in rows], indent=2)
-
-
-def as_table(rows: Sequence[LockRow]) -> Iterator[str]:
-    """Aligned lines with headings; the store's alias in front where there are several."""
-    several = len({row.alias for row in rows}) > 1
-    table = [(*(("STORE",) if several else ()), *_HEADINGS)]
-    table += [(*((row.alias,) if several else ()), *_cells(row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-
-
-def _cells(row: LockRow) -> tuple[str, ...]:
-    lock, holder = row.lock, row.holder
-    since = datetime.fromtimestamp(lock.since).astimezone().strftime("%Y-%m-%d %H:%M:%S") if lock.since else ""
-    cells = (
-        printable(lock.name), lock.state, holder.request_id, holder.path or holder.what,
-        f"{holder.host}:{holder.pid}" if holder.host else "", since, f"{lock.remaining:.1f}s",
-        "" if lock.fence is None else str(lock.fence), str(lock.waiters),
-    )  # fmt: skip
-    return tuple(cell or "-" for cell in cells)
-
-
-def printable(text: str) -> str:
-    """Without what could steer a terminal or reverse the reading direction of a page."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
-    )
-
-
 def _printable(holder: HolderInfo) -> HolderInfo:
-    fields = {name: printable(getattr(holder, name)) for name in ("request_id", "path", "what", "host")}
-    return replace(holder, **fields)  # type: ignore[arg-type]
+    return replace(
+        holder,
+        request_id=printable(holder.request_id),
+        path=printable(holder.path),
+        what=printable(holder.what),
+        host=printable(holder.host),
+    )

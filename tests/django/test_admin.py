@@ -272,10 +272,10 @@ def test_the_holder_changes_between_the_look_and_the_release(
     releaser: Client, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = elsewhere("order:7")
-    found = held(registry())
+    (row,) = held(registry()).rows
     lease.release()
     second = elsewhere("order:7")
-    monkeypatch.setattr("distlock_web.django.admin.held", lambda *args: found)
+    monkeypatch.setattr("distlock_web.django.admin.find", lambda *args: row)
     response = releaser.post(RELEASE, target(lease))
     assert response.status_code == 302
     second.extend()

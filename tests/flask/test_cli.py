@@ -15,7 +15,7 @@ from distlock_web import BackendUnavailable, Lease, LeaseLost, NotHeld, lock
 from distlock_web.core import registry
 from distlock_web.core.request_id import bind, clear
 from distlock_web.flask import DistLock
-from distlock_web.web import held_locks
+from distlock_web.web import commands, held_locks
 
 
 @pytest.fixture
@@ -83,33 +83,50 @@ def test_what_a_client_sent_cannot_steer_the_terminal(app: Flask) -> None:
 # release -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody sits in front of it and can be asked."""
+    monkeypatch.setattr(commands, "interactive", lambda: True)
+
+
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("name", ["disLock:order:42", "order:42"])
 def test_release_asks_and_revokes_the_holders_lock(app: Flask, held: Lease, name: str) -> None:
     result = run(app, "release", name, input="y\n")
     assert result.exit_code == 0
     assert "POST /pay/42" in result.stdout  # so that one sees from whom
-    assert result.stdout.endswith("Released disLock:order:42.\n")
+    assert result.stdout.endswith(f"Released disLock:order:42 (fence {held.fence}).\n")
     with app.app_context():
         assert lock("order:42").try_acquire()
     with pytest.raises(LeaseLost):
         held.release()
 
 
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("answer", ["n\n", "\n", ""])
 def test_without_a_yes_nothing_happens(app: Flask, held: Lease, answer: str) -> None:
-    assert run(app, "release", "order:42", input=answer).exit_code == 1
+    result = run(app, "release", "order:42", input=answer)
+    assert result.exit_code == 1
+    assert "Not confirmed: nothing was released." in result.stderr
     held.extend()  # still ours, or it raises
 
 
+def test_without_a_terminal_nobody_is_asked(app: Flask, held: Lease) -> None:
+    assert run(app, "release", "order:42").exit_code == 0
+    with pytest.raises(LeaseLost):
+        held.release()
+
+
+@pytest.mark.usefixtures("terminal")
 def test_yes_does_not_ask(app: Flask, held: Lease) -> None:
     result = run(app, "release", "order:42", "--yes", "--fence", str(held.fence), "--store", "default")
-    assert (result.exit_code, result.stdout) == (0, "Released disLock:order:42.\n")
+    assert (result.exit_code, result.stdout) == (0, f"Released disLock:order:42 (fence {held.fence}).\n")
 
 
 def test_a_lock_that_is_not_held(app: Flask) -> None:
     result = run(app, "release", "order:43", "--yes")
     assert result.exit_code == 1
-    assert "Error: The lock 'order:43' is not held. `flask distlock list` shows what is." in result.stderr
+    assert "Error: The lock 'order:43' is not held. `distlock list` shows what is." in result.stderr
 
 
 def test_another_fence_is_another_holder(app: Flask, held: Lease) -> None:
@@ -119,6 +136,7 @@ def test_another_fence_is_another_holder(app: Flask, held: Lease) -> None:
     held.extend()
 
 
+@pytest.mark.usefixtures("terminal")
 def test_a_holder_that_changes_while_we_ask_keeps_its_lock(
     app: Flask, held: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +147,7 @@ def test_a_holder_that_changes_while_we_ask_keeps_its_lock(
         successors.append(lock("order:42", expire=60).try_acquire())
         return True
 
-    monkeypatch.setattr("distlock_web.flask.cli.click.confirm", ask)
+    monkeypatch.setattr(commands, "confirmed", ask)
     result = run(app, "release", "order:42")
     assert result.exit_code == 1
     assert "changed meanwhile: nothing was released" in result.stderr
@@ -150,7 +168,7 @@ def test_the_name_in_several_stores_needs_the_store(store_settings: Mapping[str,
         assert run(app, "list").stdout.splitlines()[0].startswith("STORE    LOCK")
         result = run(app, "release", "x", "--yes")
         assert result.exit_code == 2
-        assert "Several locks are meant: a:x in default, b:x in other. Say which with --store ALIAS." in result.stderr
+        assert "Several locks are meant: a:x in default, b:x in other. Give the whole name and the store. (--store ALIAS)" in result.stderr
         assert run(app, "release", "x", "--yes", "--store", "other").exit_code == 0
         with pytest.raises(LeaseLost):
             lease.release()
@@ -174,7 +192,7 @@ def test_the_whole_name_means_one_lock(app: Flask, held: Lease) -> None:
     [
         (["release"], "Missing argument 'NAME'"),
         (["release", "x", "--fence", "last"], "is not a valid integer"),
-        (["release", "x", "--store", "defualt"], "no store 'defualt'; there is default."),
+        (["release", "x", "--store", "defualt"], "no store 'defualt', which does not exist. Did you mean 'default'?"),
         (["list", "--serach", "x"], "No such option"),
     ],
 )
@@ -230,7 +248,7 @@ def test_a_store_that_fails_at_the_last_moment(app: Flask, held: Lease, monkeypa
     monkeypatch.setattr(held_locks, "revoke", away)
     result = run(app, "release", "order:42", "--yes")
     assert result.exit_code == 3
-    assert "the lock may be held still. gone" in result.stderr
+    assert "the lock may be held still: gone" in result.stderr
 
 
 @pytest.mark.parametrize("command", [["list"], ["release"]])

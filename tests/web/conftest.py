@@ -33,9 +33,9 @@ def elsewhere() -> Iterator[Callable[..., Lease]]:
     """Hold a lock outside of the test's own call chain, which would re-enter it."""
     taken: list[tuple[contextvars.Context, Lease]] = []
 
-    def hold(key: str, expire: float = 10) -> Lease:
+    def hold(key: str, expire: float = 10, **options: Any) -> Lease:
         context = contextvars.Context()
-        taken.append((context, context.run(lock(key, expire=expire).acquire)))
+        taken.append((context, context.run(lock(key, expire=expire, **options).acquire)))
         return taken[-1][1]
 
     yield hold

@@ -7,24 +7,24 @@ import json
 import pytest
 
 from distlock_web import BackendUnavailable, LockBusy
-from distlock_web.web.error_responses import OFFERED, refusal
+from distlock_web.web.error_responses import OFFERED, error_response
 
 BUSY = LockBusy("Somebody holds 'salary:alice'.", name="salary:alice", retry_after=2.3)
 
 
 def test_busy_is_409_with_whole_seconds_to_wait() -> None:
-    answer = refusal(BUSY, "r-1")
+    answer = error_response(BUSY, "r-1")
     assert (answer.status, answer.retry_after) == (409, 3)
     assert answer.headers == {"Cache-Control": "no-store", "Retry-After": "3"}
 
 
 @pytest.mark.parametrize(("remaining", "said"), [(0.0, 1), (0.001, 1), (1.0, 1), (1.01, 2)])
 def test_retry_after_is_never_zero(remaining: float, said: int) -> None:
-    assert refusal(LockBusy(retry_after=remaining), "r").retry_after == said
+    assert error_response(LockBusy(retry_after=remaining), "r").retry_after == said
 
 
 def test_unreachable_is_503_without_a_promise() -> None:
-    answer = refusal(BackendUnavailable("redis at 10.0.0.5 refused"), "r-1")
+    answer = error_response(BackendUnavailable("redis at 10.0.0.5 refused"), "r-1")
     assert answer.status == 503
     assert "Retry-After" not in answer.headers
 
@@ -32,7 +32,7 @@ def test_unreachable_is_503_without_a_promise() -> None:
 @pytest.mark.parametrize("media_type", [*OFFERED, None, "image/png"])
 @pytest.mark.parametrize("error", [BUSY, BackendUnavailable("redis at 10.0.0.5 refused")])
 def test_no_answer_names_the_lock_or_the_server(media_type: str | None, error: LockBusy | BackendUnavailable) -> None:
-    content_type, text = refusal(error, "r-1").body(media_type)
+    content_type, text = error_response(error, "r-1").body(media_type)
     assert "alice" not in text
     assert "10.0.0.5" not in text
     assert "r-1" in text
@@ -40,7 +40,7 @@ def test_no_answer_names_the_lock_or_the_server(media_type: str | None, error: L
 
 
 def test_json_is_a_problem_document() -> None:
-    _, text = refusal(BUSY, "r-1").body("application/json")
+    _, text = error_response(BUSY, "r-1").body("application/json")
     problem = json.loads(text)
     assert problem.pop("detail")
     assert problem == {
@@ -50,6 +50,6 @@ def test_json_is_a_problem_document() -> None:
 
 
 def test_html_shows_a_clients_words_as_text() -> None:
-    _, text = refusal(BUSY, "<script>alert(1)</script>").body("text/html")
+    _, text = error_response(BUSY, "<script>alert(1)</script>").body("text/html")
     assert "<script>" not in text
     assert "&lt;script&gt;" in text

@@ -151,7 +151,7 @@ def test_a_page_of_the_projects_own(
     elsewhere("order")
     (site / "distlock_web").mkdir()
     (site / "distlock_web" / "refused.html").write_text(
-        "{{ request.path }}: {{ refusal.detail }} {{ refusal.retry_after }} {% if known %}known{% endif %}"
+        "{{ request.path }}: {{ error.detail }} {{ error.retry_after }} {% if known %}known{% endif %}"
     )
     for name in ("", "page/"):
         answer = get(name, Accept="text/html")
@@ -243,6 +243,32 @@ def test_a_page_of_the_apps_own(app: Flask, fget: Callable[..., Any], site: Any)
         lock("order").acquire().detach()
     assert "<h1>Already in progress</h1>" in fget().text
     (site / "distlock_web").mkdir()
-    (site / "distlock_web" / "refused.html").write_text("{{ request.path }}: {{ refusal.detail }}")
+    (site / "distlock_web" / "refused.html").write_text("{{ request.path }}: {{ error.detail }}")
     assert fget().text.startswith(("/sync/: The same thing", "/async/: The same thing"))
     assert fget(Accept="application/json").mimetype == "application/problem+json"
+
+
+# The log --------------------------------------------------------------------------------------------------------------
+
+
+def flask_get() -> None:
+    app = Flask("shop")
+    DistLock(app)
+    app.add_url_rule("/sync/", view_func=distributed_lockable(key="order")(lambda: "done"))
+    app.test_client().get("/sync/")
+
+
+@pytest.mark.parametrize("ask", [lambda: Client().get("/sync/"), flask_get], ids=["django", "flask"])
+def test_a_refused_request_is_logged(
+    injector: FaultInjector, elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture, ask: Callable[[], Any]
+) -> None:
+    elsewhere("order")
+    with caplog.at_level("INFO", "distlock_web"):
+        ask()
+        injector.cut()
+        ask()
+        injector.mend()
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "distlock_web"]
+    busy, unavailable = [line for line in logged if line[1].startswith("GET /sync/: ")]
+    assert busy[0] == "INFO"
+    assert unavailable[0] == "ERROR"

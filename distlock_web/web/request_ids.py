@@ -1,0 +1,65 @@
+"""The request id at the edge: the header that it travels in, and the bounds of one request."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ..core.errors import ConfigurationError
+from ..core.request_id import Origin, accept, bind, clear, current_origin
+from ..locks.scope import Chain, swap_scopes
+
+# Narrower than RFC 9110's token. No underscore: servers drop such a header, or hand "Req_Id" on as "Req-Id", so that it
+# would be accepted here and never arrive. Single hyphens between letters and digits, as in every registered name.
+_HEADER = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*", re.ASCII)
+
+
+def header_name(setting: object) -> str:
+    """The value of ``DISTLOCK_REQUEST_ID_HEADER``, checked. Raises ``ConfigurationError``."""
+    if isinstance(setting, str) and _HEADER.fullmatch(setting):
+        return setting
+    raise ConfigurationError(
+        f"DISTLOCK_REQUEST_ID_HEADER is {setting!r}; it has to be the name of a header: letters, digits and "
+        f"hyphens between them."
+    )
+
+
+def environ_key(header: str) -> str:
+    """The key of a header in a WSGI environment."""
+    return "HTTP_" + header.upper().replace("-", "_")
+
+
+class Outside(NamedTuple):
+    """What was bound to the running context before a request was entered."""
+
+    origin: Origin | None
+    scopes: Chain
+
+
+class RequestScope:
+    """One request: while it is entered its id is bound, and only its own locks count as those of the running code.
+
+    A request begins inside of no lock: a lease that an earlier request left behind in this thread is not its own.
+    """
+
+    __slots__ = ("_origin", "_scopes", "request_id")
+
+    def __init__(self, header: str | None, path: str) -> None:
+        #: From the header if that is a fit one, else a fresh one.
+        self.request_id = accept(header)
+        self._origin = (self.request_id, path)
+        self._scopes: Chain = ()
+
+    def enter(self) -> Outside:
+        """Begin or go on with the request. :meth:`leave` wants what this returns."""
+        outside = Outside(current_origin(), swap_scopes(self._scopes))
+        bind(*self._origin)
+        return outside
+
+    def leave(self, outside: Outside) -> None:
+        """Put back what was bound before: threads are used again, and one application may call another."""
+        self._scopes = swap_scopes(outside.scopes)
+        if outside.origin is None:
+            clear()
+        else:
+            bind(outside.origin.request_id, outside.origin.path)
