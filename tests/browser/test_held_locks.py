@@ -125,3 +125,20 @@ def test_no_inline_script_or_style(page: Page, hold: Any, held_locks: str) -> No
     page.goto(held_locks)
     ours = page.locator("#content")
     assert ours.locator("script, style, [style], [onclick]").count() == 0
+
+
+@pytest.mark.parametrize(("width", "table"), [(1280, True), (1024, True), (400, False)])
+def test_a_table_beside_the_open_sidebar_and_cards_on_a_phone(
+    page: Page, hold: Any, held_locks: str, width: int, table: bool
+) -> None:
+    for number in range(30):
+        hold(
+            f"order:{number}:" + "long-name-" * (number % 7), req="7f9c2ba4e88f4ad9b1d2" * 3, path="POST /a/" + "b" * 90
+        )
+    page.set_viewport_size({"width": width, "height": 720})
+    page.goto(held_locks)
+    assert page.locator("#nav-sidebar").is_visible() == table
+    assert page.locator("#held-locks thead").is_visible() == table
+    buttons = [button.bounding_box() for button in page.get_by_role("link", name="Release").all()]
+    assert len(buttons) == 30
+    assert all(box is not None and box["x"] + box["width"] <= width for box in buttons)
