@@ -25,7 +25,7 @@ import redis
 
 from distlock_web import configure
 from distlock_web.core import registry, request_id
-from distlock_web.locks import scope
+from distlock_web.locks import chain
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside
 from tests.support.database_servers import MariaDBServer, PostgresServer, mariadb_programs, postgres_programs
@@ -71,7 +71,7 @@ def _clean_process() -> Iterator[None]:
     before = registry._configured
     url = os.environ.pop("DISTLOCK_URL", None)
     request_id.clear()
-    scope._chain.set(())
+    chain.swap_scopes()
     yield
     request_id.clear()
     if url is not None:

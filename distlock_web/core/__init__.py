@@ -1,1 +1,1 @@
-"""The lock itself: stdlib only, no framework, no driver."""
+"""Values and wiring: all that a backend may see. Standard library only; no framework, no driver, no lock."""

@@ -22,17 +22,26 @@ BACKENDS = {
 MAX_SECONDS = 315_360_000.0
 
 
-def seconds(given: object, what: str, *, zero: bool = False, none: bool = False, minimum: float = 0.0) -> float | None:
+def seconds(given: object, setting: str, *, zero: bool = False, minimum: float = 0.0) -> float:
     """A time that cannot mislead, or ``ConfigurationError`` with the name of the setting and what would be right."""
-    if given is None and none:
+    return _seconds(given, setting, f"a number of seconds, {'0 or more' if zero else 'greater than 0'}", zero, minimum)
+
+
+def seconds_or_none(given: object, setting: str, *, zero: bool = False) -> float | None:
+    """The same where None has a meaning of its own."""
+    if given is None:
         return None
-    right = f"a number of seconds, {'0 or more' if zero else 'greater than 0'}{', or None' if none else ''}"
+    right = f"a number of seconds, {'0 or more' if zero else 'greater than 0'}, or None"
+    return _seconds(given, setting, right, zero, 0.0)
+
+
+def _seconds(given: object, setting: str, right: str, zero: bool, minimum: float) -> float:
     if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise ConfigurationError(f"{what} is {given!r}; it has to be {right}.")
+        raise ConfigurationError(f"{setting} is {given!r}; it has to be {right}.")
     if not 0 <= given <= MAX_SECONDS or (given == 0 and not zero):  # NaN is neither
-        raise ConfigurationError(f"{what} is {given!r}; it has to be {right}, and at most {MAX_SECONDS:.0f}.")
+        raise ConfigurationError(f"{setting} is {given!r}; it has to be {right}, and at most {MAX_SECONDS:.0f}.")
     if 0 < given < minimum:
-        raise ConfigurationError(f"{what} is {given!r}; the store cannot express less than {minimum:g} seconds.")
+        raise ConfigurationError(f"{setting} is {given!r}; the store cannot express less than {minimum:g} seconds.")
     return float(given)
 
 
@@ -111,84 +120,86 @@ def with_policies(mapping: Any, project: Mapping[str, Any]) -> Any:
 
 
 def _parse_one(alias: object, given: object) -> StoreConfig:
-    what = f"DISTLOCK[{alias!r}]"
+    where = f"DISTLOCK[{alias!r}]"
     if not isinstance(alias, str) or not isinstance(given, Mapping):
-        raise ConfigurationError(f"{what} has to be a mapping of settings.")
+        raise ConfigurationError(f"{where} has to be a mapping of settings.")
     for name in given:
         if name not in _SETTINGS:
-            raise ConfigurationError(unknown(f"{what} has the setting", name, _SETTINGS))
-    backend = _text(given, "BACKEND", "redis", what)
+            raise ConfigurationError(unknown(f"{where} has the setting", name, _SETTINGS))
+    backend = _text(given, "BACKEND", "redis", where)
     if backend not in BACKENDS and not re.fullmatch(r"\w+(\.\w+)+", backend):
-        raise ConfigurationError(unknown(f'{what}["BACKEND"] names', backend, tuple(BACKENDS)) + " A dotted path does.")
-    location, cache = _text(given, "LOCATION", "", what), _text(given, "CACHE", "", what)
+        raise ConfigurationError(
+            unknown(f'{where}["BACKEND"] names', backend, tuple(BACKENDS)) + " A dotted path does."
+        )
+    location, cache = _text(given, "LOCATION", "", where), _text(given, "CACHE", "", where)
     if location and cache:
-        raise ConfigurationError(f"{what} has both LOCATION and CACHE: the locks live in one place, name one.")
+        raise ConfigurationError(f"{where} has both LOCATION and CACHE: the locks live in one place, name one.")
     options = given.get("OPTIONS", {})
     if not isinstance(options, Mapping):
-        raise ConfigurationError(f'{what}["OPTIONS"] has to be a mapping.')
+        raise ConfigurationError(f'{where}["OPTIONS"] has to be a mapping.')
     return StoreConfig(
         alias=alias,
         backend=backend,
         location=location,
         cache=cache,
-        prefix=prefix(given.get("PREFIX", "disLock:"), f'{what}["PREFIX"]'),
-        expire=seconds(given.get("EXPIRE", 10), f'{what}["EXPIRE"]') or 0.0,
-        wait=seconds(given.get("WAIT", 0), f'{what}["WAIT"]', zero=True, none=True),
-        renew=flag(given.get("RENEW", False), f'{what}["RENEW"]'),
+        prefix=prefix(given.get("PREFIX", "disLock:"), f'{where}["PREFIX"]'),
+        expire=seconds(given.get("EXPIRE", 10), f'{where}["EXPIRE"]'),
+        wait=seconds_or_none(given.get("WAIT", 0), f'{where}["WAIT"]', zero=True),
+        renew=flag(given.get("RENEW", False), f'{where}["RENEW"]'),
         **{
-            name.lower(): _setting(given.get(name, "raise"), f'{what}["{name}"]', *words)
+            name.lower(): _setting(given.get(name, "raise"), f'{where}["{name}"]', *words)
             for name, words in _POLICIES.items()
         },
         options=MappingProxyType(dict(options)),
     )
 
 
-def _text(given: Mapping[str, Any], name: str, default: str, what: str) -> str:
+def _text(given: Mapping[str, Any], name: str, default: str, where: str) -> str:
     found = given.get(name, default)
     if not isinstance(found, str):
-        raise ConfigurationError(f"{what}[{name!r}] has to be a string, not {found!r}.")
+        raise ConfigurationError(f"{where}[{name!r}] has to be a string, not {found!r}.")
     return found
 
 
-def prefix(given: object, what: str) -> str:
+def prefix(given: object, setting: str) -> str:
     """The fixed beginning of names. It is no template, and braces in a name belong to the store."""
     if not isinstance(given, str) or literal(given) != given:
         raise ConfigurationError(
-            f"{what} is {given!r}; it has to be text without braces, '%', '~' and control characters. "
+            f"{setting} is {given!r}; it has to be text without braces, '%', '~' and control characters. "
             f"What differs from call to call belongs into the key."
         )
     return given
 
 
-def flag(given: object, what: str) -> bool:
+def flag(given: object, setting: str) -> bool:
     if not isinstance(given, bool):
-        raise ConfigurationError(f"{what} is {given!r}; it has to be True or False.")
+        raise ConfigurationError(f"{setting} is {given!r}; it has to be True or False.")
     return given
 
 
-def policy(given: Any, what: str, *words: str) -> Any:
+def policy(given: Any, setting: str, *words: str) -> Any:
     """One of the words, or a callable."""
     if callable(given) or given in words:
         return given
-    raise ConfigurationError(f"{what} is {given!r}; it has to be {', '.join(map(repr, words))} or a callable.")
+    raise ConfigurationError(f"{setting} is {given!r}; it has to be {', '.join(map(repr, words))} or a callable.")
 
 
-def _setting(given: Any, what: str, *words: str) -> Any:
+def _setting(given: Any, setting: str, *words: str) -> Any:
     """A policy as a setting may say it, where a callable can be named by its dotted path."""
     if not isinstance(given, str) or "." not in given:
-        return policy(given, what, *words)
+        return policy(given, setting, *words)
     module, _, name = given.rpartition(".")
     try:
         found = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"{what} is {given!r}, which cannot be imported: {error}.") from error
+        raise ConfigurationError(f"{setting} is {given!r}, which cannot be imported: {error}.") from error
     if not callable(found):
-        raise ConfigurationError(f"{what} is {given!r}, which is no callable.")
+        raise ConfigurationError(f"{setting} is {given!r}, which is no callable.")
     return found
 
 
-def unknown(what: str, name: object, known: tuple[str, ...]) -> str:
+def unknown(where: str, name: object, known: tuple[str, ...]) -> str:
     """The message for a name that does not exist, with the one that was probably meant."""
     close = get_close_matches(str(name).upper() if known and known[0].isupper() else str(name), known, 1)
     hint = f" Did you mean {close[0]!r}?" if close else f" It may be: {', '.join(known)}."
-    return f"{what} {name!r}, which does not exist.{hint}"
+    return f"{where} {name!r}, which does not exist.{hint}"

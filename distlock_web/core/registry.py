@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from .backend import Backend, Port
 from .config import StoreConfig, parse, unknown
 from .errors import ConfigurationError
-from .runtime import TASKS, Runtime
+from .runtime import TASKS, Runtime, after_fork
 
 #: What only a framework can know, by the setting that names it: ``{"CACHE": connection_pool}``, called with its value.
 Resources: TypeAlias = Mapping[str, Callable[[str], object]]
@@ -49,7 +49,7 @@ class Store:
         if self._backend is not None:
             self._backend.close()
 
-    def forked(self) -> None:
+    def after_fork(self) -> None:
         self._lock = threading.Lock()
         if self._backend is not None:
             self._backend.after_fork()
@@ -110,27 +110,39 @@ def _with_resource(config: StoreConfig, resources: Resources) -> StoreConfig:
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 _configured: Registry | None = None
+_failed: ConfigurationError | None = None
 _configuring = threading.Lock()
-#: A framework with several applications in a process says here which one's locks are meant.
+#: Each says whose stores the running code means, or None: those of an application that is known by the context alone.
+#: ``hooks.install`` fills it. At most one answers, for code runs in one application.
 resolvers: list[Callable[[], Registry | None]] = []
 
 
 def configure(mapping: Mapping[str, Any], *, resources: Resources | None = None) -> Registry:
     """Set the process's stores from a ``DISTLOCK`` mapping, in place of those before. Raises ``ConfigurationError``."""
-    global _configured
     registry = Registry(mapping, resources)
-    if _configured is not None:
-        _configured.close()
-    _configured = registry
+    _replace(registry)
     return registry
 
 
+def configure_failed(error: ConfigurationError) -> None:
+    """The process's settings are wrong: until good ones come, every lock raises this error, saying what is wrong.
+
+    Without it the stores before them, or those of ``DISTLOCK_URL``, would go on in silence.
+    """
+    global _failed
+    _failed = error
+
+
 def unconfigure() -> None:
-    """Forget the stores that were configured: ``DISTLOCK_URL`` counts again."""
-    global _configured
+    """Forget the stores that were configured, or could not be: ``DISTLOCK_URL`` counts again."""
+    _replace(None)
+
+
+def _replace(registry: Registry | None) -> None:
+    global _configured, _failed
     if _configured is not None:
         _configured.close()
-    _configured = None
+    _configured, _failed = registry, None
 
 
 def configured() -> Registry | None:
@@ -144,6 +156,8 @@ def registry() -> Registry:
         found = resolve()
         if found is not None:
             return found
+    if _failed is not None:
+        raise ConfigurationError(str(_failed))
     return _configured or _from_environment()
 
 
@@ -164,8 +178,7 @@ def _forked() -> None:
     global _configuring
     _configuring = threading.Lock()  # a thread that stayed in the parent may have held it
     for store in list(_stores):
-        store.forked()
+        store.after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+after_fork(_forked)

@@ -46,6 +46,13 @@ def clear() -> None:
     _origin.set(None)
 
 
+def swap_origin(origin: Origin | None) -> Origin | None:
+    """Bind this origin (None: no origin) in place of the one that was bound, which is returned."""
+    before = _origin.get()
+    _origin.set(origin)
+    return before
+
+
 def current_origin() -> Origin | None:
     """The origin bound to the running context, or None outside a request."""
     return _origin.get()

@@ -1,7 +1,7 @@
 """What truly differs between threads and asyncio, in pairs; and ``drive``, which runs the one source for threads.
 
-The algorithm (engine.py) is written once, as coroutines. Asyncio awaits them. Threads run them to the end with
-``drive``: their ports are ``async def`` that block and never suspend, so one ``send`` finishes the coroutine.
+The algorithm (``locks/engine.py``) is written once, as coroutines. Asyncio awaits them. Threads run them to the end
+with ``drive``: their ports are ``async def`` that block and never suspend, so one ``send`` finishes the coroutine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -36,6 +36,12 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a blocking port suspended: it may await nothing but other blocking ports")
 
 
+def after_fork(callback: Callable[[], None]) -> None:
+    """Call this in every forked child, before any other code runs there; never, where there is no fork."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=callback)
+
+
 class Process:
     """This process's name among the waiters of all, and a count of forks: what a child inherits is not its own."""
 
@@ -48,8 +54,7 @@ class Process:
         cls.generation += 1
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=Process.forked)
+after_fork(Process.forked)
 
 
 def new_token() -> str:
@@ -58,7 +63,7 @@ def new_token() -> str:
 
 
 class Parker(Protocol):
-    """A bed for one sleeper. A wake-up that comes before the sleep is not lost."""
+    """Where one thread or task sleeps. A wake-up that comes before the sleep is not lost."""
 
     async def park(self, seconds: float | None) -> bool:
         """Sleep until woken (True) or until the time is over (False)."""

@@ -8,18 +8,12 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.config import PROJECT_POLICIES
 from ..locks import hooks
-from ..locks.decorator import coroutine_tests
-from .locked_views import is_async_view
+from .integration import DjangoIntegration
 from .middleware import header_and_key
 from .stores import configure_from_settings
-from .streaming import adapt_stream
-from .transactions import DjangoTransactions, open_transaction
 
 # Now, not in ready(): other apps' models are imported before any app is ready, and with them functions that are locked.
-hooks.transaction_managers.append(DjangoTransactions())
-hooks.open_transactions.append(open_transaction)
-hooks.stream_adapters.append(adapt_stream)
-coroutine_tests.append(is_async_view)
+hooks.install(DjangoIntegration())
 
 
 class DistLockConfig(AppConfig):

@@ -10,10 +10,8 @@ from django.core.cache.backends.base import InvalidCacheBackendError
 
 from ..core.config import PROJECT_POLICIES, with_policies
 from ..core.errors import ConfigurationError
-from ..core.registry import Registry, configure, resolvers, unconfigure
+from ..core.registry import configure, configure_failed, unconfigure
 
-#: Why ``settings.DISTLOCK`` could not be used; None: it could, or there is none.
-problem: ConfigurationError | None = None
 _configured = False
 
 
@@ -23,36 +21,20 @@ def configure_from_settings() -> None:
     A wrong one raises nothing here, where it would end every command before the system checks could say what is
     wrong. It raises ``ConfigurationError`` as soon as a lock is used.
     """
-    global problem, _configured
-    problem = None
+    global _configured
     try:
         mapping = with_policies(
             getattr(settings, "DISTLOCK", None),
             {name: getattr(settings, name) for name in PROJECT_POLICIES if hasattr(settings, name)},
         )
-    except ConfigurationError as error:
-        problem = error
-        return
-    if mapping is None:
-        if _configured:  # by a test that has ended
+        if mapping is not None:
+            configure(mapping, resources={"CACHE": connection_pool})
+        elif _configured:  # by a test that has ended
             unconfigure()
-            _configured = False
-        return
-    try:
-        configure(mapping, resources={"CACHE": connection_pool})
-        _configured = True
+        _configured = mapping is not None
     except ConfigurationError as error:
-        problem = error
-
-
-def _refuse() -> Registry | None:
-    """Without this a wrong ``DISTLOCK`` would leave the stores before it, or those of ``DISTLOCK_URL``, in force."""
-    if problem is not None:
-        raise ConfigurationError(str(problem))
-    return None
-
-
-resolvers.append(_refuse)
+        configure_failed(error)
+        _configured = True
 
 
 def connection_pool(alias: str) -> Any:

@@ -10,31 +10,26 @@ from asgiref.sync import async_to_sync
 from django.http import StreamingHttpResponse
 
 from ..core.runtime import in_event_loop
-from ..locks.decorator import LockedFunction
+from ..locks.lease import Lease
 from ..web.streaming import LockedAsyncBody, LockedBody, StreamLock, spawn
 
 
-def adapt_stream(
-    result: Any, guard: LockedFunction, carry: Callable[[object], StreamLock]
-) -> StreamingHttpResponse | None:
-    """The carrier (see ``core.lifetime``) of ``StreamingHttpResponse`` and ``FileResponse``."""
-    if not isinstance(result, StreamingHttpResponse):
-        return None
-    carried = carry(result)
-    response: Any = result
+def send_under_lock(response: Any, lease: Lease) -> StreamingHttpResponse:
+    """The same response, which is a ``StreamingHttpResponse`` or a ``FileResponse``, sent under the lock."""
+    lock = StreamLock(lease, response)
     # Django calls these when the response is closed: after the last byte, and when the client has gone.
     closers: list[Callable[[], None]] = response._resource_closers
     if getattr(response, "file_to_stream", None) is not None:  # a plain file is left to the server's way (sendfile)
-        closers.append(carried.close)
-        return result
+        closers.append(lock.close)
+        return response  # type: ignore[no-any-return]
     own, closers[:] = tuple(closers), []
     if response.is_async:
-        body = LockedAsyncBody(carried, response._iterator, *own)
+        body = LockedAsyncBody(lock, response._iterator, *own)
         response.streaming_content = body
         closers.append(partial(_close, body))
     else:
-        response.streaming_content = LockedBody(carried, response._iterator, *own)  # it has a close, so Django adds it
-    return result
+        response.streaming_content = LockedBody(lock, response._iterator, *own)  # it has a close, so Django adds it
+    return response  # type: ignore[no-any-return]
 
 
 def _close(body: LockedAsyncBody[Any]) -> None:

@@ -23,13 +23,10 @@ R = TypeVar("R")
 
 
 class DjangoTransactions:
-    """The owner of ``until="commit"`` for Django's databases; ``database=`` is an alias, or several.
+    """The transactions of ``until="commit"`` on Django's databases; ``database=`` is an alias, or several.
 
     Left out it is ``"default"``. Several are committed one after the other, as under ``ATOMIC_REQUESTS``.
     """
-
-    def owns(self, database: object) -> bool:
-        return bool(aliases(database))
 
     def mark(self, function: Callable[..., Any], database: object) -> None:
         for alias in aliases(database):
@@ -40,14 +37,14 @@ class DjangoTransactions:
         own: set[str] = getattr(function, "_non_atomic_requests", set())
         function._non_atomic_requests = {*own, *aliases(database)}  # type: ignore[attr-defined]
 
-    def here(self) -> bool:
-        return True
+    def in_context(self) -> bool | None:
+        return None
 
-    def refuse_open(self, what: str, database: object) -> None:
+    def refuse_open(self, function: str, database: object) -> None:
         for alias in aliases(database):
-            _refuse_open(what, transaction.get_connection(alias))
+            _refuse_open(function, transaction.get_connection(alias))
 
-    def run(self, call: Callable[[], R], lease: Lease, database: object) -> R:
+    def run(self, function: str, call: Callable[[], R], lease: Lease, database: object) -> R:
         names = aliases(database)
         with ExitStack() as transactions:
             for alias in names:
@@ -71,17 +68,17 @@ def aliases(database: object) -> tuple[str, ...]:
     return tuple(several) if all(isinstance(alias, str) for alias in several) else ()
 
 
-def _refuse_open(what: str, connection: BaseDatabaseWrapper) -> None:
+def _refuse_open(function: str, connection: BaseDatabaseWrapper) -> None:
     if in_real_transaction(connection):
         raise ConfigurationError(
-            f'{what}: until="commit" opens the transaction itself, but one is open already on '
+            f'{function}: until="commit" opens the transaction itself, but one is open already on '
             f"{connection.alias!r}: its commit would come after the lock is given back. Put the decorator outermost: "
             f"above @api_view, on a class-based view's dispatch (method_decorator(..., name='dispatch')), outside of "
             f"atomic()."
         )
     if not connection.in_atomic_block and not connection.get_autocommit():
         raise ConfigurationError(
-            f'{what}: until="commit" needs autocommit on {connection.alias!r}; it is off, so that nothing '
+            f'{function}: until="commit" needs autocommit on {connection.alias!r}; it is off, so that nothing '
             f"would be committed at the end."
         )
 

@@ -4,14 +4,13 @@ from importlib.util import find_spec
 
 from ..locks import hooks
 from .extension import DistLock
-from .streaming import adapt_stream
+from .integration import FlaskIntegration
 
-hooks.stream_adapters.append(adapt_stream)
+# Now, not in init_app: functions may be decorated before there is an app.
+hooks.install(FlaskIntegration())
 if find_spec("sqlalchemy") is not None:
-    from . import transactions
+    from .transactions import FlaskSQLAlchemyIntegration
 
-    hooks.transaction_managers.insert(0, transactions.AppSessionTransactions())
-    hooks.open_transactions.append(transactions.open_transaction)
-    transactions.remember_writes()
+    hooks.install(FlaskSQLAlchemyIntegration())
 
 __all__ = ["DistLock"]

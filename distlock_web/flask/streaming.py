@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from flask import current_app, has_request_context, request
 from werkzeug.wrappers import Response
 
-from ..locks.decorator import LockedFunction
+from ..locks.lease import Lease
 from ..web.streaming import LockedBody, StreamLock
 
 
-def adapt_stream(result: Any, guard: LockedFunction, carry: Callable[[object], StreamLock]) -> Response | None:
-    """The carrier (see ``core.lifetime``) of streamed responses, and of the generators that Flask makes them of."""
+def send_under_lock(result: Any, function: object, lease: Lease) -> Response | None:
+    """The streamed response, or the one that Flask makes of a view's generator, sent under the lock; else None."""
     if not isinstance(result, Response):
         content = result[0] if isinstance(result, tuple) and result else result
-        if not isinstance(content, (Iterator, Response)) or not _is_view(guard):
+        if not isinstance(content, (Iterator, Response)) or not _is_view(function):
             return None
         result = current_app.make_response(result)
     if not result.is_streamed:
         return None
-    carried = carry(result)
+    lock = StreamLock(lease, result)
     response: Response = result
     chunks: Any = response.response
     closers = [chunks.close] if hasattr(chunks, "close") else []
-    response.response = LockedBody(carried, iter(chunks), *closers)  # which is closed with the response
+    response.response = LockedBody(lock, iter(chunks), *closers)  # which is closed with the response
     return response
 
 
-def _is_view(guard: LockedFunction) -> bool:
-    """Whether the guarded function is the view of this request: elsewhere a generator is just a generator."""
+def _is_view(function: object) -> bool:
+    """Whether the locked function is the view of this request: elsewhere a generator is just a generator."""
     if not has_request_context() or request.endpoint is None:
         return False
     view: Any = current_app.view_functions[request.endpoint]
     view_class = getattr(view, "view_class", None)
     methods = ("dispatch_request", request.method.lower())
     candidates = [view] if view_class is None else [getattr(view_class, name, None) for name in methods]
-    return any(getattr(candidate, "__distlock__", None) is guard for candidate in candidates)
+    return any(getattr(candidate, "__distlock__", None) is function for candidate in candidates)

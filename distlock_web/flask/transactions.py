@@ -11,6 +11,7 @@ from sqlalchemy import TextClause, event
 from sqlalchemy.orm import ORMExecuteState, Session, scoped_session
 
 from ..core.errors import ConfigurationError
+from ..locks.hooks import Integration, TransactionManager
 from ..locks.lease import Lease
 from ..sqlalchemy.transactions import SessionTransactions
 
@@ -20,26 +21,35 @@ _WRITTEN = "distlock_web_written"
 _WRITES = re.compile(r"\s*(INSERT|UPDATE|DELETE|MERGE|REPLACE)\b", re.IGNORECASE)
 
 
+class FlaskSQLAlchemyIntegration(Integration):
+    """Installed where SQLAlchemy is."""
+
+    def transactions(self, database: object) -> TransactionManager | None:
+        return AppSessionTransactions() if database is None else None
+
+    def open_transaction(self) -> str | None:
+        return open_transaction()
+
+
 class AppSessionTransactions(SessionTransactions):
-    """The owner of ``until="commit"`` without ``database=``: the session of the app's ``SQLAlchemy()`` extension."""
+    """``until="commit"`` without ``database=``: the session of the app's ``SQLAlchemy()`` extension."""
 
-    def owns(self, database: object) -> bool:
-        return database is None
-
-    def here(self) -> bool:
+    def in_context(self) -> bool | None:
         return _app_session() is not None
 
-    def refuse_open(self, what: str, database: Any) -> None:
-        super().refuse_open(what, _session_for(what, database))
+    def refuse_open(self, function: str, database: Any) -> None:
+        super().refuse_open(function, _session_for(function, database))
 
-    def run(self, call: Callable[[], R], lease: Lease, database: Any) -> R:
-        return super().run(call, lease, _session_for(lease.spec.what, database))
+    def run(self, function: str, call: Callable[[], R], lease: Lease, database: Any) -> R:
+        return super().run(function, call, lease, _session_for(function, database))
 
 
-def _session_for(what: str, database: Any) -> scoped_session[Session]:
+def _session_for(function: str, database: Any) -> scoped_session[Session]:
     session = database or _app_session()
     if session is None:
-        raise ConfigurationError(f'{what}: until="commit" finds no Flask-SQLAlchemy in the app: give database=session.')
+        raise ConfigurationError(
+            f'{function}: until="commit" finds no Flask-SQLAlchemy in the app: give database=session.'
+        )
     return session
 
 
@@ -60,21 +70,33 @@ def open_transaction() -> str | None:
 
 
 def remember_writes() -> None:
-    """A session forgets after a flush that it has written; the warning needs to know until the commit."""
+    """A session forgets after a flush that it has written; the warning needs to know until the commit.
 
-    def flushed(session: Session, context: Any) -> None:
-        session.info[_WRITTEN] = True
+    For all sessions of the process. Once is enough; a second time changes nothing.
+    """
+    for name, listener in _LISTENERS.items():
+        if not event.contains(Session, name, listener):
+            event.listen(Session, name, listener)
 
-    def executed(state: ORMExecuteState) -> None:
-        statement = state.statement
-        raw = isinstance(statement, TextClause) and _WRITES.match(statement.text)
-        if state.is_insert or state.is_update or state.is_delete or raw:
-            state.session.info[_WRITTEN] = True
 
-    def over(session: Session) -> None:
-        session.info.pop(_WRITTEN, None)
+def _flushed(session: Session, context: Any) -> None:
+    session.info[_WRITTEN] = True
 
-    event.listen(Session, "after_flush", flushed)
-    event.listen(Session, "do_orm_execute", executed)
-    event.listen(Session, "after_commit", over)
-    event.listen(Session, "after_rollback", over)
+
+def _executed(state: ORMExecuteState) -> None:
+    statement = state.statement
+    raw = isinstance(statement, TextClause) and _WRITES.match(statement.text)
+    if state.is_insert or state.is_update or state.is_delete or raw:
+        state.session.info[_WRITTEN] = True
+
+
+def _over(session: Session) -> None:
+    session.info.pop(_WRITTEN, None)
+
+
+_LISTENERS: dict[str, Callable[..., None]] = {
+    "after_flush": _flushed,
+    "do_orm_execute": _executed,
+    "after_commit": _over,
+    "after_rollback": _over,
+}

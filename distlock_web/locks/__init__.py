@@ -1,0 +1,18 @@
+"""The lock itself. Reading order, from what a caller writes down to what it stands on::
+
+    lock              lock(...), Lock, attach: the entry points
+    options           which options there are; options and the store's settings -> a Spec
+    lease             Lease, what the caller holds: a view of a scope
+    engine            the algorithm: acquire, re-enter, wait, release, extend. Begin here to learn how it works
+    watchdog          one thread renews and tells of losses; watched_hold: what it looks after
+    chain             which scopes the running code is inside of
+    scope             one block under its locks; hold: one name held; reentry: the turns inside a hold
+
+    transfer          detach and attach, the Ticket between them
+    fencing           fences on their way to where they are checked
+    decorator         distributed_lockable; key_templates: its key=
+    hooks             what a framework or a database library offers: Integration
+    open_transactions the warning about a transaction that ends after its lock
+
+Each imports only what stands below it; nothing here knows a framework or a store.
+"""

@@ -7,18 +7,18 @@ import inspect
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Unpack, overload
 
 from ..core.config import policy
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
-from ..core.keys import Key, KeyTemplates, bound_method
 from ..core.runtime import TASKS, Runtime, drive
-from ..web.streaming import StreamLock
-from . import engine
-from .hooks import TransactionManager, Until, stream_adapters, transaction_manager
+from . import chain, engine, hooks
+from .hooks import TransactionManager, Until
+from .key_templates import Key, KeyTemplates, bound_method
 from .lease import Lease
-from .lock import UNSET, Options, Unset, blocking
-from .scope import OnLost
+from .lock import blocking_runtime
+from .options import NAMES, LockOptions, Options, check_names
+from .scope import Scope
 
 logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
@@ -30,40 +30,28 @@ OnBusy: TypeAlias = "Literal['raise', 'skip'] | Callable[..., Any]"
 OnBackendError: TypeAlias = "Literal['raise', 'open'] | Callable[..., Any]"
 
 
+class FunctionOptions(LockOptions, total=False):
+    """What ``distributed_lockable(...)`` takes beside the options of a lock."""
+
+    key: Key | None
+    on_busy: OnBusy | None
+    on_backend_error: OnBackendError | None
+    until: Until | None
+    database: object
+
+
+_NAMES = ("key", *NAMES, "on_busy", "on_backend_error", "until", "database")
+
+
 @overload
 def distributed_lockable(function: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
 def distributed_lockable(
-    template: str | None = None,
-    /,
-    *,
-    key: Key | None = None,
-    prefix: str | None = None,
-    expire: float | None = None,
-    wait: float | Unset | None = UNSET,
-    renew: bool | None = None,
-    renew_for: float | None = None,
-    store: str = "default",
-    on_lost: OnLost | None = None,
-    hold_at_least: float | None = None,
-    on_busy: OnBusy | None = None,
-    on_backend_error: OnBackendError | None = None,
-    until: Until | None = None,
-    database: object = None,
+    template: str | None = None, /, **options: Unpack[FunctionOptions]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
-def distributed_lockable(
-    given: Callable[..., Any] | str | None = None,
-    /,
-    *,
-    key: Key | None = None,
-    on_busy: OnBusy | None = None,
-    on_backend_error: OnBackendError | None = None,
-    until: Until | None = None,
-    database: object = None,
-    **options: Any,
-) -> Any:
+def distributed_lockable(given: Callable[..., Any] | str | None = None, /, **options: Unpack[FunctionOptions]) -> Any:
     """Run a function under a lock: ``@distributed_lockable(key="order:{order_id}", expire=10)``.
 
     Works on functions and coroutines: views, methods, tasks, commands. The lock is taken before the call and given
@@ -84,87 +72,82 @@ def distributed_lockable(
 
     Raises ``ConfigurationError`` when it is applied, if the key or an option cannot be right.
     """
+    check_names("distributed_lockable", options, _NAMES)
     if isinstance(given, str):
-        if key is not None:
+        if options.get("key") is not None:
             raise ConfigurationError("distributed_lockable got two keys: one in front, one as key=.")
-        key, given = given, None
-    guard_options = Options(**options)
-    if on_busy is not None:
+        options["key"], given = given, None
+    lock_options = Options(options)
+    if (on_busy := options.get("on_busy")) is not None:
         policy(on_busy, "on_busy", "raise", "skip")
-    if on_backend_error is not None:
+    if (on_backend_error := options.get("on_backend_error")) is not None:
         policy(on_backend_error, "on_backend_error", "raise", "open")
-
     methods: dict[Any, LockedFunction] = {}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         method = bound_method(function)
         # Django's method_decorator decorates the method of the object anew for every call.
         known = None if method is None else methods.get((type(method.__self__), method.__func__))
-        guard = known or LockedFunction(function, key, guard_options, on_busy, on_backend_error, until, database)
+        locked = known or LockedFunction(function, lock_options, options)
         if method is not None:
-            methods[type(method.__self__), method.__func__] = guard
-        return _wrap(function, guard)
+            methods[type(method.__self__), method.__func__] = locked
+        return locked.wrap(function)
 
     return decorate if given is None else decorate(given)
-
-
-#: Whether calling a function gives a coroutine. A framework adds what only it can know of its functions.
-coroutine_tests: list[Callable[[Any], bool]] = [inspect.iscoroutinefunction]
 
 
 class LockedFunction:
     """What a decorated function carries as ``__distlock__``: keys, options and policies. Nothing of a hold."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        key: Key | None,
-        options: Options,
-        on_busy: OnBusy | None,
-        on_backend_error: OnBackendError | None,
-        until: Until | None,
-        database: object,
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], lock_options: Options, options: FunctionOptions) -> None:
         _check(function)
-        self.asynchronous = any(test(function) for test in coroutine_tests)
-        self.keys = KeyTemplates(key, function, asynchronous=self.asynchronous)
-        self.options = options
-        self.on_busy = on_busy
-        self.on_backend_error = on_backend_error
-        self.what = self.keys.function
+        self.asynchronous = hooks.is_coroutine(function)
+        self.keys = KeyTemplates(options.get("key"), function, asynchronous=self.asynchronous)
+        self.name = self.keys.function
         self.code = getattr(inspect.unwrap(function), "__code__", None)
-        self.until = until
-        self.database = database
-        self.owner = self._owner()
+        self.options = lock_options
+        self.on_busy = options.get("on_busy")
+        self.on_backend_error = options.get("on_backend_error")
+        self.until = options.get("until")
+        self.database = options.get("database")
+        self.transactions = self._transactions()
 
-    def _owner(self) -> TransactionManager | None:
+    def _transactions(self) -> TransactionManager | None:
         if self.until not in (None, "return", "commit"):
-            raise ConfigurationError(f'{self.what}: until is {self.until!r}; it has to be "return", "commit" or None.')
+            raise ConfigurationError(f'{self.name}: until is {self.until!r}; it has to be "return", "commit" or None.')
         if self.until != "commit":
             if self.database is not None:
-                raise ConfigurationError(f'{self.what}: database= names the transaction of until="commit".')
+                raise ConfigurationError(f'{self.name}: database= names the transaction of until="commit".')
             return None
         if self.asynchronous:
             raise ConfigurationError(
-                f'{self.what}: until="commit" is for synchronous functions: a database transaction belongs to one '
+                f'{self.name}: until="commit" is for synchronous functions: a database transaction belongs to one '
                 f"thread, and this is a coroutine. Put the work into a function and call it with sync_to_async."
             )
-        return transaction_manager(self.database, self.what)
+        return hooks.transaction_manager(self.database, self.name)
 
-    async def open(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lease:
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function under its lock."""
+        wrapper = (_wrap_coroutine if self.asynchronous else _wrap_function)(function, self)
+        wrapper.__distlock__ = self  # type: ignore[attr-defined]
+        if self.transactions is not None:
+            self.transactions.mark(wrapper, self.database)
+        return wrapper
+
+    async def acquire(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
         """Take the lock for one call."""
-        spec = self.options.spec(await self.keys.names(args, kwargs), runtime, self.what, self.code)
-        lease = Lease(spec, runtime)
+        spec = self.options.spec(await self.keys.names(args, kwargs), runtime, self.name, self.code)
+        scope = Scope(spec, runtime)
         try:
-            await engine.acquire(lease)
+            await engine.acquire(scope)
         except BackendUnavailable as error:
             if self._policy("on_backend_error", spec.store.config.on_backend_error) != "open":
                 raise
-            logger.error("%s runs without its lock: %s", self.what, error)
-            lease = Lease(spec, runtime)
-            lease.acquired = False
-            lease.enter()
-        return lease
+            logger.error("%s runs without its lock: %s", self.name, error)
+            scope = Scope(spec, runtime)
+            scope.let_through()
+            chain.enter(scope)
+        return scope
 
     async def refused(self, error: LockBusy | BackendUnavailable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call cannot run: what the policy makes of it."""
@@ -177,22 +160,80 @@ class LockedFunction:
             made = chosen(error, *args, **kwargs)
             return await made if inspect.isawaitable(made) else made
         if chosen == "skip":
-            logger.info("%s skipped. Did not get a lock for key %s.", self.what, error.name)
+            logger.info("%s skipped. Did not get a lock for key %s.", self.name, error.name)
             return None
         raise error
 
-    def carried(self, result: Any, lease: Lease) -> Any:
+    def call(self, function: Callable[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the plain function under its lock; with ``until="commit"``, in a transaction that ends before it."""
+        if self.transactions is None:
+            result = function(*args, **kwargs)
+        else:
+            call = partial(function, *args, **kwargs)
+            result = self.transactions.run(self.name, call, Lease(scope), self.database)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise ConfigurationError(
+                f"{self.name} is a plain function that returned a coroutine, whose body would run without the lock: "
+                f"decorate the async function itself."
+            )
+        return result
+
+    def streamed(self, result: Any, scope: Scope) -> object | None:
         """The result as a streaming response that goes on under the lock; None if it is not one, or is not to."""
-        if self.until is None:
-            for carrier in stream_adapters:
-                response = carrier(result, self, partial(StreamLock, lease))
-                if response is not None:
-                    return response
-        return None
+        return hooks.stream(result, self, Lease(scope)) if self.until is None else None
 
     def _policy(self, name: str, default: Any) -> Any:
         own = getattr(self, name)
         return default if own is None else own
+
+
+# Two wrappers, not one coroutine that is driven: a StopIteration of the function's would become a RuntimeError.
+
+
+def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        runtime = blocking_runtime()
+        if locked.transactions is not None:
+            locked.transactions.refuse_open(locked.name, locked.database)
+        try:
+            scope = drive(locked.acquire(runtime, args, kwargs))
+        except (LockBusy, BackendUnavailable) as error:
+            return drive(locked.refused(error, args, kwargs))
+        try:
+            result = locked.call(function, scope, args, kwargs)
+            response = locked.streamed(result, scope)
+        except BaseException as error:
+            drive(engine.end(scope, error))
+            raise
+        if response is not None:
+            return response
+        drive(engine.end(scope, None))
+        return result
+
+    return wrapper
+
+
+def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            scope = await locked.acquire(TASKS, args, kwargs)
+        except (LockBusy, BackendUnavailable) as error:
+            return await locked.refused(error, args, kwargs)
+        try:
+            result = await function(*args, **kwargs)
+            response = locked.streamed(result, scope)
+        except BaseException as error:
+            await engine.end(scope, error)
+            raise
+        if response is not None:
+            return response
+        await engine.end(scope, None)
+        return result
+
+    return wrapper
 
 
 def _check(function: Any) -> None:
@@ -211,65 +252,4 @@ def _check(function: Any) -> None:
         raise ConfigurationError(
             f"distributed_lockable cannot lock the generator {function.__qualname__}: its body runs after the call has "
             f"returned. Write `with lock(...)` inside it, or decorate the view that returns it."
-        )
-
-
-def _wrap(function: Callable[..., Any], guard: LockedFunction) -> Callable[..., Any]:
-    if guard.asynchronous:
-
-        @functools.wraps(function)
-        async def locked(*args: Any, **kwargs: Any) -> Any:
-            try:
-                lease = await guard.open(TASKS, args, kwargs)
-            except (LockBusy, BackendUnavailable) as error:
-                return await guard.refused(error, args, kwargs)
-            try:
-                result = await function(*args, **kwargs)
-                response = guard.carried(result, lease) if stream_adapters else None
-            except BaseException as error:
-                await engine.end(lease, error)
-                raise
-            if response is not None:
-                return response
-            await engine.end(lease, None)
-            return result
-
-    else:
-
-        @functools.wraps(function)
-        def locked(*args: Any, **kwargs: Any) -> Any:
-            runtime = blocking()
-            if guard.owner is not None:
-                guard.owner.refuse_open(guard.what, guard.database)
-            try:
-                lease = drive(guard.open(runtime, args, kwargs))
-            except (LockBusy, BackendUnavailable) as error:
-                return drive(guard.refused(error, args, kwargs))
-            try:
-                if guard.owner is None:
-                    result = function(*args, **kwargs)
-                else:
-                    result = guard.owner.run(partial(function, *args, **kwargs), lease, guard.database)
-                _refuse_coroutine(result, guard)
-                response = guard.carried(result, lease) if stream_adapters else None
-            except BaseException as error:
-                drive(engine.end(lease, error))
-                raise
-            if response is not None:
-                return response
-            drive(engine.end(lease, None))
-            return result
-
-    locked.__distlock__ = guard  # type: ignore[attr-defined]
-    if guard.owner is not None:
-        guard.owner.mark(locked, guard.database)
-    return locked
-
-
-def _refuse_coroutine(result: Any, guard: LockedFunction) -> None:
-    if inspect.iscoroutine(result):
-        result.close()
-        raise ConfigurationError(
-            f"{guard.what} is a plain function that returned a coroutine, whose body would run without the lock: "
-            f"decorate the async function itself."
         )

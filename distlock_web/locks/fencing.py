@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..core.errors import ConfigurationError, StaleFence
-from .lease import Lease
+from .lease import Lease, scope_of
 
 #: The header in which a service tells another under which fence it asks.
 HEADER = "Lock-Fence"
 
-_LARGEST = 2**63 - 1  # a database's BIGINT
+MAX_FENCE = 2**63 - 1  # a database's BIGINT
 
 
 def fence_of(lease: Lease | int) -> int:
@@ -23,10 +23,11 @@ def fence_of(lease: Lease | int) -> int:
     if not isinstance(lease, Lease):
         raise ConfigurationError(f"A fence comes from a lease or is a number, not {lease!r}.")
     lease.raise_if_lost()
-    fence = lease.fence
+    spec = scope_of(lease).spec
+    fence = lease.fence if spec.store.backend.capabilities.fencing else None
     if fence is None:
-        why = f"its store, {lease.spec.store.alias!r}, has no fences" if lease.acquired else "it was not taken"
-        raise ConfigurationError(f"The lock {', '.join(lease.spec.names)} gives no fence: {why}.")
+        why = f"its store, {spec.store.alias!r}, has no fences" if lease.acquired else "it was not acquired"
+        raise ConfigurationError(f"The lock {', '.join(spec.names)} gives no fence: {why}.")
     return fence
 
 
@@ -42,7 +43,7 @@ def read_fence(headers: Mapping[str, str]) -> int:
     order among services that trust each other, it is no permission.
     """
     text = headers.get(HEADER, "")
-    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _LARGEST:
+    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= MAX_FENCE:
         return int(text)
     raise StaleFence(f"The request has no {HEADER}, or it is no number: nobody knows under which lock it was sent.")
 

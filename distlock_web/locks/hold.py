@@ -1,19 +1,16 @@
-"""One name held under one token: its states, its deadline, and the seat for a nested hold."""
+"""One name held under one token: its states and its deadline."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from ..core.backend import Claim, Granted, drift
 from ..core.errors import LeaseLost
-from ..core.runtime import Parker, Process, Runtime, now
-
-if TYPE_CHECKING:
-    from ..core.registry import Store
+from ..core.registry import Store
+from ..core.runtime import Process, now
 
 #: held: ours. unsure: the store is not answering, the deadline has not come. releasing: the release is on its way.
 State: TypeAlias = Literal["held", "unsure", "lost", "releasing", "released"]
@@ -31,10 +28,13 @@ _EXPLAIN = {
 
 
 class Hold:
-    """A lock as its holder knows it. Changes of state are atomic; nothing leads back from ``lost``."""
+    """A lock as its holder knows it. Changes of state are atomic; nothing leads back from ``lost``.
+
+    A look (``state``, ``reason``, ``remaining``) changes nothing; :meth:`check` makes a loss that is due happen.
+    """
 
     __slots__ = (
-        "_generation", "_lock", "_on_end", "_state", "claim", "deadline", "depth", "fence", "reason", "since", "store",
+        "_generation", "_lock", "_on_end", "_reason", "_state", "claim", "deadline", "depth", "fence", "since", "store",
     )  # fmt: skip
 
     def __init__(self, store: Store, claim: Claim, granted: Granted) -> None:
@@ -42,10 +42,11 @@ class Hold:
         self.claim = claim
         self.fence = granted.fence
         self.since = granted.since
+        #: By our clock, before the store's: another can begin only after it.
         self.deadline = granted.since + claim.expire - drift(claim.expire)
-        self.depth = 1
-        self.reason: str | None = None
+        self.depth = 1  #: how many blocks are inside of it
         self._state: State = "held"
+        self._reason: str | None = None
         self._generation = Process.generation
         self._lock = threading.Lock()
         self._on_end: list[Callable[[], None]] = []
@@ -56,21 +57,39 @@ class Hold:
 
     @property
     def state(self) -> State:
-        if self._state == "held" or self._state == "unsure":
-            if self._generation != Process.generation:
-                self._lock = threading.Lock()  # at the fork a thread that is not here may have held the parent's
-                self.lose("forked")
-            elif now() >= self.deadline:
-                self.lose("expired" if self._state == "held" else "unreachable")
-        return self._state
+        return self._state if self._due_loss() is None else "lost"
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is lost: expired, taken, revoked, unreachable or forked. None: it is not."""
+        return self._reason or self._due_loss()
 
     @property
     def remaining(self) -> float:
         """Seconds that are surely left; 0 when the hold is over."""
         return max(0.0, self.deadline - now()) if self.state in ("held", "unsure") else 0.0
 
+    def _due_loss(self) -> str | None:
+        """Why it is lost though nobody has been told yet."""
+        if self._state != "held" and self._state != "unsure":
+            return None
+        if self._generation != Process.generation:
+            return "forked"
+        if now() >= self.deadline:
+            return "expired" if self._state == "held" else "unreachable"
+        return None
+
+    def check(self) -> bool:
+        """Look at the deadline and for a fork, and make the loss happen if it is due. Whether it is held still."""
+        due = self._due_loss()
+        if due is not None:
+            if due == "forked":
+                self._lock = threading.Lock()  # at the fork a thread that is not here may have held the parent's
+            self.lose(due)
+        return self._state == "held" or self._state == "unsure"
+
     def raise_if_lost(self) -> None:
-        if self.state not in ("held", "unsure"):
+        if not self.check():
             raise self.lost_error()
 
     def lost_error(self) -> LeaseLost:
@@ -79,29 +98,35 @@ class Hold:
         return LeaseLost(f"The lock {self.name!r} is no longer held: {why}.", name=self.name, reason=reason)
 
     def renewed(self, since: float, expire: float) -> None:
-        """The store has extended the lease: asked at ``since``, to at least ``expire`` seconds."""
+        """The store has extended the lease: asked at ``since``, to at least ``expire`` seconds.
+
+        An answer that comes after the deadline is too late: somebody may have seen the loss by then.
+        """
+        if not self.check():
+            return
         with self._lock:
-            if self._state in ("held", "unsure"):
+            if self._due_loss() is None and self._state in ("held", "unsure"):
                 self._state = "held"
                 self.deadline = max(self.deadline, since + expire - drift(expire))
 
     def mark_unsure(self) -> None:
         """The store did not answer. Not a loss: the deadline decides."""
-        with self._lock:
-            if self._state == "held":
-                self._state = "unsure"
+        if self.check():
+            with self._lock:
+                if self._state == "held":
+                    self._state = "unsure"
 
     def lose(self, reason: str) -> None:
         with self._lock:
             if self._state in ("released", "lost"):
                 return
-            self._state, self.reason = "lost", reason
+            self._state, self._reason = "lost", reason
             callbacks, self._on_end = self._on_end, []
         _call(callbacks)
 
     def begin_release(self) -> bool:
         """From here on no renewal counts. False: there is nothing to release, the hold is lost or over."""
-        _ = self.state  # a look at the deadline
+        self.check()
         with self._lock:
             if self._state not in ("held", "unsure"):
                 return False
@@ -116,8 +141,20 @@ class Hold:
         if callbacks:
             _call(callbacks)
 
+    def enter(self) -> None:
+        """One more block is inside of it."""
+        self.depth += 1
+
+    def leave(self) -> None:
+        self.depth -= 1
+
+    def want(self, expire: float) -> None:
+        """From now on it is renewed to ``expire`` seconds: a block inside of it asked for a longer lease."""
+        self.claim = self.claim._replace(expire=expire)
+
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back, from any thread, once the hold is lost or released."""
+        self.check()
         with self._lock:
             if self._state not in ("released", "lost"):
                 self._on_end.append(callback)
@@ -125,6 +162,7 @@ class Hold:
         callback()
 
     def forget_callback(self, callback: Callable[[], None]) -> None:
+        self.check()
         with self._lock:
             if callback in self._on_end:
                 self._on_end.remove(callback)
@@ -137,61 +175,3 @@ def _call(callbacks: list[Callable[[], None]]) -> None:
         except Exception:
             # An on_lost callback of the user's: its failure must not stop the renewal of other leases.
             logger.exception("on_lost failed")
-
-
-class ReentryGate:
-    """The one place inside a hold for a nested hold: siblings that run at once take turns, first come first served.
-
-    Siblings are tasks or threads that inherited the same hold. If all of them re-entered, they would exclude nobody.
-    """
-
-    __slots__ = ("_closed", "_lock", "_taken", "_waiting")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._taken = False
-        self._closed = False
-        self._waiting: deque[Parker] = deque()
-
-    async def take(self, runtime: Runtime, wait: float | None) -> Literal["ours", "busy", "closed"]:
-        with self._lock:
-            if self._closed:
-                return "closed"
-            if not self._taken:
-                self._taken = True
-                return "ours"
-            if wait is not None and wait <= 0:
-                return "busy"
-            parker = runtime.parker()
-            self._waiting.append(parker)
-        try:
-            woken = await parker.park(wait)
-        except BaseException:
-            if not self._give_up(parker):
-                self.leave()
-            raise
-        if not woken and self._give_up(parker):
-            return "busy"
-        return "closed" if self._closed else "ours"
-
-    def _give_up(self, parker: Parker) -> bool:
-        """Stop waiting. False: the seat was handed over at this very moment."""
-        with self._lock:
-            if parker in self._waiting:
-                self._waiting.remove(parker)
-                return True
-            return self._closed
-
-    def leave(self) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().unpark()
-            else:
-                self._taken = False
-
-    def close(self) -> None:
-        """The outer hold has ended: whoever waits here must take the lock like a stranger."""
-        with self._lock:
-            self._closed = True
-            while self._waiting:
-                self._waiting.popleft().unpark()

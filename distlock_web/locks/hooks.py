@@ -1,71 +1,130 @@
-"""What a lock may outlive: the seams that a framework fills in. Core knows no transaction and no response.
+"""What a framework or a database library offers to locks: one :class:`Integration`, installed once.
 
-``until`` left out: the lock ends with the function, or with the body of a streaming response that it returns.
-``until="return"``: with the function, whatever it returns. ``until="commit"``: after the commit of the transaction that
-the decorator opens around the function.
+``install(MyIntegration())`` where the framework's users import it anyway, before their functions are decorated.
+Several integrations are installed side by side, and the order means nothing: each speaks only of its own
+applications, functions, transactions and responses, and says None of everybody else's.
+
+Where these come in: ``until`` left out, a lock ends with the function, or with the body of a streaming response that
+it returns (``stream``); ``until="return"``, with the function, whatever it returns; ``until="commit"``, after the
+commit of the transaction that the decorator opens around the function (``transactions``).
 """
 
 from __future__ import annotations
 
-import sys
-import warnings
+import inspect
 from collections.abc import Callable
-from types import CodeType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
-from ..core.errors import ConfigurationError, OpenTransactionWarning
-
-if TYPE_CHECKING:
-    from ..web.streaming import StreamLock
-    from .decorator import LockedFunction
-    from .lease import Lease
-    from .scope import Spec
+from ..core import registry
+from ..core.errors import ConfigurationError
+from ..core.registry import Registry
+from . import open_transactions
+from .lease import Lease
 
 R = TypeVar("R")
-_PACKAGE = __name__.partition(".")[0] + "."
 Until: TypeAlias = Literal["return", "commit"]
 
 
 class TransactionManager(Protocol):
     """Opens and commits the transactions of one kind of database."""
 
-    def owns(self, database: object) -> bool:
-        """Whether ``database=`` (None where it is left out) means one of its own."""
-
     def mark(self, function: Callable[..., Any], database: object) -> None:
-        """The decorated function takes its transaction over: keep the framework from opening one around it."""
+        """The decorated function owns its transaction: keep the framework from opening one around it."""
 
-    def here(self) -> bool:
-        """Whether the running code can mean it. Asked for each call where several own the same ``database=``."""
+    def in_context(self) -> bool | None:
+        """Whether the running code is inside of the framework's own context (an app's, for instance).
 
-    def refuse_open(self, what: str, database: object) -> None:
-        """``ConfigurationError`` if a transaction is open already: its commit would come after the lock is gone.
-
-        Asked before the lock is taken, and the key is known.
+        Asked for each call where several could be meant, because ``database=`` was left out: True is meant before
+        None, which says that there is no such context, and None before False.
         """
 
-    def run(self, call: Callable[[], R], lease: Lease, database: object) -> R:
-        """Make the call in a transaction: at its end the lease is extended, then committed; an error rolls back."""
+    def refuse_open(self, function: str, database: object) -> None:
+        """``ConfigurationError`` if a transaction is open already: its commit would come after the lock is gone.
+
+        Asked before the lock is taken. ``function`` is the locked function's name, for the message.
+        """
+
+    def run(self, function: str, call: Callable[[], R], lease: Lease, database: object) -> R:
+        """Make the call in a transaction, extend the lease at its end, and commit; an error rolls back."""
 
 
-class StreamAdapter(Protocol):
-    """Finds the streaming responses of one framework."""
+class Integration:
+    """What a framework or a database library can offer; each method has a default that offers nothing."""
 
-    def __call__(self, result: Any, guard: LockedFunction, carry: Callable[[object], StreamLock]) -> Any:
-        """None if ``result`` is not one; else the response, whose body goes on under ``carry(response)``."""
+    def running_registry(self) -> Registry | None:
+        """The stores of the application that the running code belongs to, known by the context.
+
+        They win over those of ``distlock_web.configure`` and of ``DISTLOCK_URL``. None: the code is outside of any
+        application, or it has no stores of its own. Asked for every lock: be quick. A ``ConfigurationError`` is raised
+        to whoever takes the lock.
+        """
+        return None
+
+    def is_coroutine(self, function: Callable[..., Any]) -> bool:
+        """Whether a call of the function gives a coroutine, though it is no ``async def``."""
+        return False
+
+    def transactions(self, database: object) -> TransactionManager | None:
+        """Who opens the transaction of ``until="commit"`` that ``database=`` means (None: it was left out)."""
+        return None
+
+    def open_transaction(self) -> str | None:
+        """In words, the transaction that the running code is inside of, and that somebody else commits.
+
+        A plain lock that is given back inside of one is warned of. Asked twice for every lock: be quick.
+        """
+        return None
+
+    def stream(self, result: Any, function: object, lease: Lease) -> object | None:
+        """The streaming response that a locked function returned, going on under its lock until its body is sent.
+
+        None: the result is not one of the framework's. ``function`` is what the decorated function carries as
+        ``__distlock__``. ``web/streaming.py`` has what wraps a body.
+        """
+        return None
 
 
-transaction_managers: list[TransactionManager] = []
-stream_adapters: list[StreamAdapter] = []
-#: Each says in which transaction of its kind the running code is, or None: there a plain lock ends before the commit.
-open_transactions: list[Callable[[], str | None]] = []
+_installed: list[Integration] = []
+_streaming: list[Integration] = []
+
+
+def install(integration: Integration) -> None:
+    """Use this integration from now on. Once is enough; a second time changes nothing."""
+    if integration in _installed:
+        return
+    _installed.append(integration)
+    # Where nothing is offered nobody is asked: these questions come with every lock.
+    if _offers(integration, "running_registry"):
+        registry.resolvers.append(integration.running_registry)
+    if _offers(integration, "open_transaction"):
+        open_transactions.lookups.append(integration.open_transaction)
+    if _offers(integration, "stream"):
+        _streaming.append(integration)
+
+
+def _offers(integration: Integration, method: str) -> bool:
+    return getattr(type(integration), method) is not getattr(Integration, method)
+
+
+def is_coroutine(function: Callable[..., Any]) -> bool:
+    """Whether a call of the function gives a coroutine."""
+    return inspect.iscoroutinefunction(function) or any(each.is_coroutine(function) for each in _installed)
+
+
+def stream(result: Any, function: object, lease: Lease) -> object | None:
+    """The result as a streaming response that goes on under the lease; None if it is not one."""
+    for integration in _streaming:
+        response = integration.stream(result, function, lease)
+        if response is not None:
+            return response
+    return None
 
 
 def transaction_manager(database: object, function: str) -> TransactionManager:
     """Who opens the transaction of ``until="commit"``. Raises ``ConfigurationError`` if nobody can."""
-    owners = [owner for owner in transaction_managers if owner.owns(database)]
-    if owners:
-        return owners[0] if len(owners) == 1 else _FirstHere(owners)
+    managers = [found for each in _installed if (found := each.transactions(database)) is not None]
+    if managers:
+        return managers[0] if len(managers) == 1 else _Meant(managers)
     raise ConfigurationError(
         f'{function}: until="commit" needs to know the transaction. Django: put "distlock_web.django" into '
         f"INSTALLED_APPS (database= names an alias). SQLAlchemy: import distlock_web.sqlalchemy and give "
@@ -73,58 +132,24 @@ def transaction_manager(database: object, function: str) -> TransactionManager:
     )
 
 
-class _FirstHere:
+class _Meant:
     """Django and Flask-SQLAlchemy in one process: which of them a left out ``database=`` means is known per call."""
 
-    def __init__(self, owners: list[TransactionManager]) -> None:
-        self._owners = owners
-
-    def owns(self, database: object) -> bool:
-        return True
+    def __init__(self, managers: list[TransactionManager]) -> None:
+        self._managers = managers
 
     def mark(self, function: Callable[..., Any], database: object) -> None:
-        for owner in self._owners:
-            owner.mark(function, database)
+        for manager in self._managers:
+            manager.mark(function, database)
 
-    def here(self) -> bool:
-        return True
+    def in_context(self) -> bool | None:
+        return self._one().in_context()
 
-    def refuse_open(self, what: str, database: object) -> None:
-        self._meant().refuse_open(what, database)
+    def refuse_open(self, function: str, database: object) -> None:
+        self._one().refuse_open(function, database)
 
-    def run(self, call: Callable[[], R], lease: Lease, database: object) -> R:
-        return self._meant().run(call, lease, database)
+    def run(self, function: str, call: Callable[[], R], lease: Lease, database: object) -> R:
+        return self._one().run(function, call, lease, database)
 
-    def _meant(self) -> TransactionManager:
-        return next((owner for owner in self._owners if owner.here()), self._owners[-1])
-
-
-def warn_if_in_transaction(spec: Spec) -> bool:
-    """Warn if the running code is inside a transaction, whose commit then comes after the release of a plain lock."""
-    for look in open_transactions:
-        transaction = look()
-        if transaction is not None:
-            # No lock's name in the text: Python remembers every different warning for ever.
-            _warn(
-                f"{spec.what or 'A lock'} is held inside {transaction}, which commits after the lock is given back: "
-                f"the next holder does not see the changes yet. Let the decorator own this transaction, with "
-                f'until="commit" (and database=), or take the lock outside of it.',
-                spec.code,
-            )
-            return True
-    return False
-
-
-_shown: dict[str, dict[Any, Any]] = {}  #: by file, what has been warned of: Python's own memory of it
-
-
-def _warn(text: str, code: CodeType | None) -> None:
-    """Point to the function that is locked, else to the line outside of this package that the call comes from."""
-    if code is not None:
-        file, line = code.co_filename, code.co_firstlineno
-    else:
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
-            frame = frame.f_back
-        file, line = frame.f_code.co_filename, frame.f_lineno
-    warnings.warn_explicit(text, OpenTransactionWarning, file, line, registry=_shown.setdefault(file, {}))
+    def _one(self) -> TransactionManager:
+        return min(self._managers, key=lambda manager: (True, None, False).index(manager.in_context()))

@@ -1,18 +1,22 @@
-"""What you hold: a lease, and what you can do with it while its block runs."""
+"""What a caller holds: a lease, and what can be done with it while its block runs."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
-from ..core.config import seconds
+from ..core.config import seconds, seconds_or_none
 from ..core.errors import ConfigurationError
 from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop, now
-from . import engine, transfer
-from .scope import Scope, active_scopes
+from . import chain, engine, transfer
+from .hold import State
+from .scope import Scope
 
 T = TypeVar("T")
+
+#: What happens when a lease is lost: raise at the end of the block, log, cancel the task, or call with the lease.
+OnLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Lease], object]"
 
 
 class Lost:
@@ -21,16 +25,16 @@ class Lost:
     It is set at the latest when the lease's deadline comes, before anybody else can have the lock.
     """
 
-    __slots__ = ("_block",)
+    __slots__ = ("_scope",)
 
-    def __init__(self, block: Scope) -> None:
-        self._block = block
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
 
     def is_set(self) -> bool:
-        return self._block.state == "lost"
+        return self._scope.state == "lost"
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Scope until the lease is lost (True), or until it is released or ``timeout`` seconds are over (False)."""
+        """Wait until the lease is lost (True), or until it is released or ``timeout`` seconds are over (False)."""
         return drive(self._wait(THREADS, timeout))
 
     def __await__(self) -> Generator[Any, None, bool]:
@@ -38,19 +42,15 @@ class Lost:
         return self._wait(TASKS, None).__await__()
 
     async def _wait(self, runtime: Runtime, timeout: float | None) -> bool:
-        parker = runtime.parker()
+        scope, parker = self._scope, runtime.parker()
         until = None if timeout is None else now() + timeout
-        holds = self._block.holds
+        holds = scope.holds
         for hold in holds:
             hold.on_change(parker.unpark)
         try:
-            while self._block.alive and self._block.state in ("held", "unsure"):
-                if not holds:  # let through without a lock: nothing can be lost, and nobody tells of the end
-                    if until is not None and now() >= until:
-                        break
-                    await parker.park(1.0 if until is None else min(1.0, until - now()))
-                    continue
-                left = self._block.remaining
+            while scope.alive and scope.state in ("held", "unsure"):
+                # Let through without a lock: nothing can be lost, and nobody tells of the end.
+                left = scope.remaining if holds else 1.0
                 if until is not None and (left := min(left, until - now())) <= 0:
                     break
                 await parker.park(left + 0.001)  # a millisecond past the deadline, not one before it
@@ -60,10 +60,22 @@ class Lost:
                 hold.forget_callback(parker.unpark)
 
 
-class Lease(Scope):
-    """A lock that is held, made by ``lock(...)``: over when its block ends, lost if the store gave it up before."""
+class Lease:
+    """A lock that is held, made by ``lock(...)``: over when its block ends, lost if the store gave it up before.
 
-    __slots__ = ()
+    A handle: two of the same block are equal, and what it tells is read at that moment. Looking changes nothing.
+    """
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __eq__(self, other: object) -> bool:
+        return other._scope is self._scope if isinstance(other, Lease) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._scope)
 
     def __repr__(self) -> str:
         return f"<Lease {self.name!r}: {self.state}, {self.remaining:.3f} s left>"
@@ -74,7 +86,7 @@ class Lease(Scope):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._blocking(engine.end(self, error))
+        self._blocking(engine.end(self._scope, error))
 
     async def __aenter__(self) -> Lease:
         return self
@@ -82,51 +94,76 @@ class Lease(Scope):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await engine.end(self, error)
+        await engine.end(self._scope, error)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the locks in the store, prefix included."""
-        return tuple(hold.name for hold in self.holds)
+    # What it is ---------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
+        """The name of the lock in the store, prefix included; several are separated by commas."""
         return ", ".join(self.names)
 
     @property
-    def fences(self) -> dict[str, int]:
-        """For each name the number of this acquisition. It only grows, so a store of data can refuse a late writer."""
-        return {hold.name: hold.fence for hold in self.holds if hold.fence is not None}
+    def names(self) -> tuple[str, ...]:
+        """The names of the locks in the store, prefix included; none if ``acquired`` is False."""
+        return tuple(hold.name for hold in self._scope.holds)
+
+    @property
+    def acquired(self) -> bool:
+        """False: the store did not answer, and ``on_backend_error="open"`` let the call through without its lock."""
+        return self._scope.locked
 
     @property
     def fence(self) -> int | None:
-        """The fence of a lease over one name; None where the store has none, or nothing is guarded."""
-        holds = self.holds
+        """The fence of a lease over one name; None where the store has none, or the lock was not acquired.
+
+        Raises ``ConfigurationError`` for a lease over several names: read ``fences``.
+        """
+        holds = self._scope.holds
         if len(holds) > 1:
             raise ConfigurationError("This lease holds several locks: read lease.fences, a number for each name.")
         return holds[0].fence if holds else None
 
     @property
+    def fences(self) -> dict[str, int]:
+        """For each name the number of this acquisition. It only grows, so a store of data can refuse a late writer."""
+        return {hold.name: hold.fence for hold in self._scope.holds if hold.fence is not None}
+
+    @property
     def depth(self) -> int:
         """How many live blocks of this call chain hold the lock; 1: the outermost alone."""
-        return max((hold.depth for hold in self.holds), default=0)
+        return max((hold.depth for hold in self._scope.holds), default=0)
+
+    # How it stands ------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """``held``, ``unsure`` (the store is not answering), ``lost``, ``releasing`` or ``released``."""
+        return self._scope.state
 
     @property
     def reason(self) -> str | None:
         """Why the lease is lost: expired, taken, revoked, unreachable, ended or forked. None: it is not."""
-        if self.state != "lost":
+        if self._scope.state != "lost":
             return None
-        return next((hold.reason for hold in self.holds if hold.reason), "ended")
+        return next((reason for hold in self._scope.holds if (reason := hold.reason)), "ended")
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease ends unless it is renewed, on the safe side of the store's clock."""
+        return self._scope.remaining
 
     @property
     def lost(self) -> Lost:
         """The event of the loss: ``lease.lost.wait(5)``, ``await lease.lost``, ``lease.lost.is_set()``."""
-        return Lost(self)
+        return Lost(self._scope)
 
     def raise_if_lost(self) -> None:
         """Raise ``LeaseLost`` unless the lock is surely still ours. No round trip: it looks at the deadline."""
-        for hold in self.holds:
+        for hold in self._scope.holds:
             hold.raise_if_lost()
+
+    # What can be done with it -------------------------------------------------------------------------------------
 
     def release(self) -> None:
         """Give the lock back before the block ends.
@@ -134,38 +171,47 @@ class Lease(Scope):
         Raises ``LeaseLost`` if it was lost, ``NotHeld`` if it was given back before, ``BackendUnavailable`` if the
         store does not answer (the lease then ends by itself).
         """
-        self._blocking(engine.release(self))
+        self._blocking(engine.release(self._scope))
 
     async def arelease(self) -> None:
         """The asyncio twin of :meth:`release`."""
-        await engine.release(self)
+        await engine.release(self._scope)
 
     def extend(self, expire: float | None = None) -> None:
-        """Give the lease at least ``expire`` seconds from now (left out: its own). ``LeaseLost`` if it is gone."""
-        self._blocking(engine.extend(self, seconds(expire, "expire", none=True)))
+        """Give the lease at least ``expire`` seconds from now (left out: its own).
+
+        Raises ``LeaseLost`` if it is lost, ``NotHeld`` if it is over, ``BackendUnavailable``.
+        """
+        self._blocking(engine.extend(self._scope, seconds_or_none(expire, "expire")))
 
     async def aextend(self, expire: float | None = None) -> None:
         """The asyncio twin of :meth:`extend`."""
-        await engine.extend(self, seconds(expire, "expire", none=True))
+        await engine.extend(self._scope, seconds_or_none(expire, "expire"))
 
     def detach(self, transit: float = 60.0) -> str:
         """Let go of the lock without freeing it; ``attach`` takes it on from the string, within ``transit`` seconds.
 
         The string is proof of ownership, good for one use: hand it to a Celery task, do not log it.
         """
-        return self._blocking(transfer.detach(self, seconds(transit, "transit") or 0.0))
+        return self._blocking(transfer.detach(self._scope, seconds(transit, "transit")))
 
     async def adetach(self, transit: float = 60.0) -> str:
         """The asyncio twin of :meth:`detach`."""
-        return await transfer.detach(self, seconds(transit, "transit") or 0.0)
+        return await transfer.detach(self._scope, seconds(transit, "transit"))
 
     def _blocking(self, work: Coroutine[Any, Any, T]) -> T:
-        if self.runtime is TASKS or in_event_loop():
+        if self._scope.runtime is TASKS or in_event_loop():
             work.close()
             raise ConfigurationError("In asyncio code use the lease's a-methods: await lease.arelease(), and so on.")
         return drive(work)
 
 
+def scope_of(lease: Lease) -> Scope:
+    """What the lease is a handle of; for the parts of this package that stand above it."""
+    return lease._scope
+
+
 def current_lease() -> Lease | None:
     """The innermost lease that the running code is inside of, for its ``fence`` or ``raise_if_lost()``; or None."""
-    return next((block for block in reversed(active_scopes()) if isinstance(block, Lease)), None)
+    scope = chain.innermost_scope()
+    return None if scope is None else Lease(scope)

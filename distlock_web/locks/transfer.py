@@ -1,7 +1,7 @@
-"""Hand-over: a lock changes hands without being free in between; to a Celery task, to another process.
+"""A lock changes hands without being free in between: to a Celery task, to another process.
 
-``detach`` makes the store exchange the owner's token for a proof of the string that it returns; ``attach``, given that
-string, exchanges the proof for a token of its own. Both may be sent retry_once.
+``detach`` makes the store exchange the owner's token for a proof of the ticket that it returns; ``attach``, given that
+ticket, exchanges the proof for a token of its own. Both may be sent twice.
 """
 
 from __future__ import annotations
@@ -9,91 +9,116 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from dataclasses import dataclass
 from functools import partial
 
-from ..core.backend import Claim
+from ..core.backend import Claim, Granted, Port
 from ..core.errors import ConfigurationError, NotHeld
-from ..core.holder import HolderInfo
 from ..core.runtime import new_token
-from . import watchdog
-from .engine import names_of, release_all, retry_once, undo
-from .hold import Hold
-from .scope import Scope
+from . import engine
+from .engine import retry_once, undo
+from .scope import Scope, names_of
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What the next holder needs: where the locks are, their fences, how they were held, and a secret as proof."""
+
+    text: str  #: as it travels
+    store: str
+    fences: dict[str, int | None]  #: by name
+    expire: float
+    renew: bool
+
+    @classmethod
+    def of(cls, scope: Scope) -> Ticket:
+        """A new ticket over the locks that the scope has acquired."""
+        spec, fences = scope.spec, {hold.name: hold.fence for hold in scope.acquired}
+        fields = [spec.store.alias, list(fences.items()), spec.expire, spec.renew, new_token()]
+        text = base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
+        return cls(text, spec.store.alias, fences, spec.expire, spec.renew)
+
+    @classmethod
+    def loads(cls, text: str) -> Ticket:
+        """Raises ``NotHeld`` for a text that is no ticket."""
+        try:
+            store, held, expire, renew, _ = json.loads(base64.urlsafe_b64decode(text.encode("ascii", "replace")))
+            fences = {str(name): None if fence is None else int(fence) for name, fence in held}
+            if not fences:
+                raise ValueError("no names")
+            return cls(text, str(store), fences, float(expire), bool(renew))
+        except (ValueError, TypeError, AttributeError):
+            raise NotHeld("This is not a string that lease.detach() gave, or it was altered.") from None
+
+    @property
+    def proof(self) -> str:
+        """What the store keeps of it. A digest of all of the text, so that an altered ticket proves nothing."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 async def detach(scope: Scope, transit: float) -> str:
-    """Exchange the owner of every name for a string that ``attach`` understands."""
+    """Exchange the owner of every name for a ticket that ``attach`` understands, within ``transit`` seconds."""
+    over = NotHeld(f"The lease of {names_of(scope)} is over.", name=names_of(scope))
     if not scope.alive:
-        raise NotHeld(f"The lease of {names_of(scope)} is over.", name=names_of(scope))
-    if scope.nested or any(hold.depth > 1 for hold in scope.own):
+        raise over
+    if scope.reentered or any(hold.depth > 1 for hold in scope.acquired):
         raise ConfigurationError(
             f"The lock {names_of(scope)} is held by several blocks of this call chain: detach it from the outermost."
         )
-    for hold in scope.own:
+    for hold in scope.acquired:
         hold.raise_if_lost()
-    spec, secret = scope.spec, new_token()
-    ticket = [spec.store.alias, [[hold.name, hold.fence] for hold in scope.own], spec.expire, spec.renew, secret]
-    text = base64.urlsafe_b64encode(json.dumps(ticket).encode()).decode()
-    if not scope.own:
+    if not scope.acquired:
         raise NotHeld("There is no lock to hand over: this call was let through without one.")
-    if not scope.close_once():
-        raise NotHeld(f"The lease of {names_of(scope)} is over.", name=names_of(scope))
+    ticket = Ticket.of(scope)
+    if not engine.close(scope):
+        raise over
     try:
-        await scope.runtime.shield(_let_go(scope, proof(text), transit))
+        await scope.runtime.shield(_hand_over(scope, ticket.proof, transit))
     except BaseException:
-        # Nobody has the string: nothing may stay behind that only the string can take on.
-        await scope.runtime.shield(_take_back(scope, proof(text)))
+        # Nobody has the ticket: nothing may stay behind that only the ticket can take on.
+        await scope.runtime.shield(_take_back(scope, ticket.proof))
         raise
-    return text
+    return ticket.text
 
 
-async def _let_go(scope: Scope, transit_token: str, transit: float) -> None:
-    if scope.stop_renewing is not None:
-        scope.stop_renewing()
+async def _hand_over(scope: Scope, proof: str, transit: float) -> None:
+    scope.stop_watching()
     port = scope.spec.store.port(scope.runtime)
-    for hold in scope.own:
+    for hold in scope.acquired:
         if not hold.begin_release():
             raise hold.lost_error()
-        loss = await retry_once(partial(port.detach, hold.claim, transit_token, transit))
+        loss = await retry_once(partial(port.detach, hold.claim, proof, transit))
         if loss is not None:
             hold.lose(loss)
             raise hold.lost_error()
         hold.released()
 
 
-async def _take_back(scope: Scope, transit_token: str) -> None:
+async def _take_back(scope: Scope, proof: str) -> None:
     port = scope.spec.store.port(scope.runtime)
-    for hold in scope.own:
-        for token in (transit_token, hold.claim.token):
+    for hold in scope.acquired:
+        for token in (proof, hold.claim.token):
             await undo(port, hold.claim._replace(token=token))
 
 
-async def attach(scope: Scope, text: str) -> None:
-    """Take on the names of the scope from a transit string: all of them, or ``NotHeld``."""
-    spec = scope.spec
-    port = spec.store.port(scope.runtime)
-    try:
-        for name in spec.names:
-            claim = Claim(name, new_token(), spec.expire, HolderInfo.current(spec.what, spec.expire))
-            try:
-                granted = await retry_once(partial(port.attach, claim, proof(text)))
-            except BaseException:
-                await scope.runtime.shield(undo(port, claim))
-                raise
-            if granted is None:
-                raise NotHeld(
-                    f"The lock {name!r} cannot be taken on: the string was used before, came too late or was altered.",
-                    name=name,
-                )
-            scope.own.append(Hold(spec.store, claim, granted))
-        watchdog.register(scope)
-    except BaseException:
-        scope.close_once()
-        await scope.runtime.shield(release_all(scope, port))
-        raise
-    scope.enter()
+async def attach(scope: Scope, ticket: Ticket) -> None:
+    """Take on the names of the scope, which are the ticket's: all of them, or ``NotHeld``."""
+
+    async def take(port: Port, name: str) -> None:
+        async def ask(claim: Claim) -> Granted | None:
+            granted = await retry_once(partial(port.attach, claim, ticket.proof))
+            if granted is not None and granted.fence != ticket.fences[name]:
+                # Another acquisition than the one that was handed over, as after a failover that has forgotten it.
+                raise _refused(name)
+            return granted
+
+        if await engine.take_claim(scope, port, name, ask) is None:
+            raise _refused(name)
+
+    await engine.begin(scope, take)
 
 
-def proof(text: str) -> str:
-    """What the store keeps of a transit string. A digest of all of it, so that an altered string proves nothing."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def _refused(name: str) -> NotHeld:
+    return NotHeld(
+        f"The lock {name!r} cannot be taken on: the string was used before, came too late or was altered.", name=name
+    )

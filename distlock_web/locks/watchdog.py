@@ -7,24 +7,19 @@ deadline makes it lost. The thread starts with the first lease and ends with the
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
 import threading
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, cast
 
 from ..core.errors import DistLockError
-from ..core.runtime import drive, now
+from ..core.registry import Store
+from ..core.runtime import after_fork, drive, now
 from .hold import Hold
 from .scope import Scope
-
-if TYPE_CHECKING:
-    from ..core.registry import Store
+from .watched_hold import WatchedHold, holder_alive
 
 logger = logging.getLogger("distlock_web")
 
@@ -33,41 +28,11 @@ IDLE_TIMEOUT = 1.0
 #: Seconds that it sleeps at a time: a release does not wake it, and the last of a lease of an hour has to be noticed.
 MAX_SLEEP = 5.0
 #: Leases in one request: the server runs a script alone, so one must not be long.
-BATCH = 500
-
-
-class WatchedHold:
-    """A hold that the watchdog looks after: renewed until ``until``, or only watched for its deadline."""
-
-    __slots__ = ("alive", "due", "gone", "hold", "renew", "until")
-
-    def __init__(
-        self,
-        hold: Hold,
-        renew: bool,
-        until: float | None = None,
-        alive: Callable[[], bool] = lambda: True,
-        gone: Callable[[], None] | None = None,
-    ) -> None:
-        self.hold = hold
-        self.renew = renew
-        self.until = until
-        self.alive = alive
-        self.gone = gone  #: called once when the holder is found dead; left out, the lease is left to end by itself
-        self.due = hold.deadline
-        self.schedule()
-
-    @property
-    def period(self) -> float:
-        return self.hold.claim.expire / 3
-
-    def schedule(self) -> None:
-        # Counted from its end: a lease that is watched only when most of it is over is due at once.
-        self.due = self.hold.deadline - 2 * self.period if self.renew else self.hold.deadline
+MAX_BATCH_LEASES = 500
 
 
 class Watchdog:
-    """The thread and what it tends. All state behind one condition; the network is used outside of it."""
+    """The thread and what it looks after. All state behind one condition; the network is used outside of it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -96,34 +61,16 @@ class Watchdog:
         if self._changed.acquire(blocking=False):
             try:
                 for item in watched:
-                    item.due = 0.0
+                    item.look_at(0.0)
                 self._changed.notify()
             finally:
                 self._changed.release()
 
     def _run(self) -> None:
-        idle_since = now()
         while True:
-            with self._changed:
-                moment = now()
-                if self._watched:
-                    idle_since = moment
-                elif moment - idle_since >= IDLE_TIMEOUT:
-                    self._thread = None
-                    self._stores.clear()
-                    return
-                self._next = min((item.due for item in self._watched), default=idle_since + IDLE_TIMEOUT)
-                if self._next > moment:
-                    self._changed.wait(min(self._next - moment, MAX_SLEEP))
-                # Whoever is due within half a period comes along: a thousand leases make a few requests.
-                moment = now()
-                due = [
-                    item
-                    for item in self._watched
-                    if item.due <= moment or (item.renew and item.due <= moment + item.period / 2)
-                ]
-                if not any(item.due <= moment for item in due):
-                    continue
+            due = self._wait_until_due()
+            if due is None:
+                return
             try:
                 self._look_after(due)
             except Exception:
@@ -131,19 +78,42 @@ class Watchdog:
                 logger.exception("The watchdog failed; it goes on")
                 self._postpone(due)
 
+    def _wait_until_due(self) -> list[WatchedHold] | None:
+        """What is to be looked at next, when it is; None: there has been nothing for a while, the thread may end."""
+        idle_since = now()
+        with self._changed:
+            while True:
+                moment = now()
+                if self._watched:
+                    idle_since = moment
+                elif moment - idle_since >= IDLE_TIMEOUT:
+                    self._thread = None
+                    self._stores.clear()
+                    return None
+                self._next = min((item.due for item in self._watched), default=idle_since + IDLE_TIMEOUT)
+                if self._next > moment:
+                    self._changed.wait(min(self._next - moment, MAX_SLEEP))
+                moment = now()
+                if any(item.due <= moment for item in self._watched):
+                    # Whoever is due within half a period comes along: a thousand leases make a few requests.
+                    return [
+                        item
+                        for item in self._watched
+                        if item.due <= moment or (item.renew and item.due <= moment + item.period / 2)
+                    ]
+
     def _look_after(self, due: list[WatchedHold]) -> None:
         by_store: defaultdict[Store, list[WatchedHold]] = defaultdict(list)
         for item in due:
-            if item.hold.state not in ("held", "unsure"):  # looking at the state is what tells of a loss
+            if not item.hold.check():  # which tells of a loss
                 self.remove([item])
             elif item.renew and self._wanted(item):
                 by_store[item.hold.store].append(item)
             else:
-                item.renew = False  # from now on it is only watched, to its deadline
-                item.schedule()
+                item.only_watch()
         for store, items in by_store.items():
-            for first in range(0, len(items), BATCH):
-                self._renew(store, items[first : first + BATCH])
+            for first in range(0, len(items), MAX_BATCH_LEASES):
+                self._renew(store, items[first : first + MAX_BATCH_LEASES])
 
     def _wanted(self, item: WatchedHold) -> bool:
         if not item.alive():
@@ -166,7 +136,7 @@ class Watchdog:
             if loss is None:
                 item.hold.renewed(since, claim.expire)
                 item.schedule()
-            elif item.hold.state in ("held", "unsure"):
+            elif item.hold.check():
                 # Not ours: unless it is being released at this moment, it is lost.
                 item.hold.lose(loss)
                 self.remove([item])
@@ -187,7 +157,7 @@ class Watchdog:
         moment = now()
         for item in items:
             item.hold.mark_unsure()
-            item.due = min(moment + max(0.05, item.period / 4), max(item.hold.deadline, moment + 0.001))
+            item.look_at(min(moment + max(0.05, item.period / 4), max(item.hold.deadline, moment + 0.001)))
 
 
 _watchdog = Watchdog()
@@ -198,8 +168,7 @@ def _forked() -> None:
     _watchdog = Watchdog()  # the thread, and perhaps a lock it held, stayed in the parent
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+after_fork(_forked)
 
 
 def register(scope: Scope) -> None:
@@ -208,32 +177,32 @@ def register(scope: Scope) -> None:
     if spec.on_lost == "cancel":
         scope.cancel_when_lost()
     elif callable(spec.on_lost):
-        scope.notify_when_lost(partial(_call_aside, cast("Callable[[Scope], object]", spec.on_lost)))
+        scope.notify_when_lost(partial(_call_aside, spec.on_lost))
     elif not spec.renew:
         return
     until = now() + spec.renew_for if spec.renew_for is not None else None
-    watch(scope, [WatchedHold(hold, spec.renew, until, _holder_alive(scope)) for hold in scope.holds])
+    _watch(scope, [WatchedHold(hold, spec.renew, until, holder_alive(scope)) for hold in scope.holds])
 
 
-def watch(scope: Scope, watched: Sequence[WatchedHold]) -> None:
-    if not watched:  # a call that was let through without its lock
-        return
-    watchdog = _watchdog
-    scope.stop_renewing = lambda: watchdog.remove(watched)
-    watchdog.add(watched)
-
-
-def carry(scope: Scope, longest: float, *, alive: Callable[[], bool], gone: Callable[[], None]) -> Callable[[], None]:
-    """Renew the scope's holds from now on, for at most ``longest`` seconds, while ``alive``; then call ``gone``.
+def renew_while(
+    scope: Scope, max_seconds: float, *, alive: Callable[[], bool], gone: Callable[[], None]
+) -> Callable[[], None]:
+    """Renew the scope's holds from now on, for at most ``max_seconds``, while ``alive``; then call ``gone``.
 
     What it returns makes the watchdog look at once whether they are alive.
     """
-    if scope.stop_renewing is not None:
-        scope.stop_renewing()
-    until = now() + longest
+    until = now() + max_seconds
     watched = [WatchedHold(hold, True, until, alive, gone) for hold in scope.holds]
-    watch(scope, watched)
+    _watch(scope, watched)
     return partial(_watchdog.look, watched)
+
+
+def _watch(scope: Scope, watched: Sequence[WatchedHold]) -> None:
+    if not watched:  # a call that was let through without its lock
+        return
+    watchdog = _watchdog
+    scope.watch(lambda: watchdog.remove(watched))
+    watchdog.add(watched)
 
 
 @contextmanager
@@ -263,20 +232,3 @@ def _call(callback: Callable[[Scope], object], scope: Scope) -> None:
         callback(scope)
     except Exception:
         logger.exception("on_lost failed")
-
-
-def _holder_alive(scope: Scope) -> Callable[[], bool]:
-    """Whether anybody is left who could release: a dead holder's lease must not be renewed for ever.
-
-    That is the task or thread that runs now; and the lease itself must not have been dropped.
-    """
-    lease = weakref.ref(scope)
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        thread = threading.current_thread()
-        return lambda: thread.is_alive() and lease() is not None
-    if task is None or getattr(task.get_coro(), "__name__", "") in ("aacquire", "atry_acquire"):
-        # Taken through wait_for or create_task: this task ends with the acquisition, the lease does not.
-        return lambda: lease() is not None
-    return lambda: not task.done() and lease() is not None

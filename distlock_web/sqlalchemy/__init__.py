@@ -1,9 +1,9 @@
 """SQLAlchemy: ``until="commit"`` over a session, and rows that a late holder cannot overwrite."""
 
-from ..locks.hooks import transaction_managers
+from ..locks import hooks
 from .fencing import Fenced, fenced_flush, fenced_get, fenced_update
-from .transactions import SessionTransactions
+from .transactions import SQLAlchemyIntegration
 
-transaction_managers.append(SessionTransactions())
+hooks.install(SQLAlchemyIntegration())
 
 __all__ = ["Fenced", "fenced_flush", "fenced_get", "fenced_update"]

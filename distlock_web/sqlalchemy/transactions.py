@@ -9,6 +9,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, scoped_session
 
 from ..core.errors import ConfigurationError
+from ..locks.hooks import Integration, TransactionManager
 from ..locks.lease import Lease
 from .fencing import refusing_stale
 
@@ -16,27 +17,24 @@ R = TypeVar("R")
 
 
 class SessionTransactions:
-    """The owner of ``until="commit"`` for ``database=session``: a ``Session``, or a ``scoped_session`` of them."""
-
-    def owns(self, database: object) -> bool:
-        return isinstance(database, Session | scoped_session)
+    """The transactions of ``until="commit"`` for ``database=session``: a ``Session``, or a ``scoped_session``."""
 
     def mark(self, function: Callable[..., Any], database: object) -> None:
         """Nothing opens a transaction around the function but the session itself."""
 
-    def here(self) -> bool:
-        return True
+    def in_context(self) -> bool | None:
+        return None
 
-    def refuse_open(self, what: str, database: Any) -> None:
+    def refuse_open(self, function: str, database: Any) -> None:
         if _session(database).in_transaction():
             raise ConfigurationError(
-                f'{what}: until="commit" begins the transaction itself, but the session is in one already '
+                f'{function}: until="commit" begins the transaction itself, but the session is in one already '
                 f"(a query before the lock is enough, in before_request for instance): its reads may be older than the "
                 f"lock. End it before the call: session.commit() or session.rollback()."
             )
 
-    def run(self, call: Callable[[], R], lease: Lease, database: Any) -> R:
-        self.refuse_open(lease.spec.what, database)  # again: to find the key, a row may have been read
+    def run(self, function: str, call: Callable[[], R], lease: Lease, database: Any) -> R:
+        self.refuse_open(function, database)  # again: to find the key, a row may have been read
         session = _session(database)
 
         def extend(committing: Session) -> None:
@@ -61,3 +59,10 @@ class SessionTransactions:
 def _session(database: Any) -> Session:
     session: Session = database() if isinstance(database, scoped_session) else database
     return session
+
+
+class SQLAlchemyIntegration(Integration):
+    """``database=session``."""
+
+    def transactions(self, database: object) -> TransactionManager | None:
+        return SessionTransactions() if isinstance(database, Session | scoped_session) else None

@@ -1,4 +1,4 @@
-"""A lease that goes on after its function has returned, until the body of a streaming response has been sent.
+"""A lock that goes on after its function has returned, until the body of a streaming response has been sent.
 
 It is renewed meanwhile. It ends with the last byte, with an error in the body, when the response is closed (a client
 that went away), or when the response is dropped without any of that; once, whichever comes first.
@@ -12,14 +12,13 @@ import types
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import ExitStack
-from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
-from ..core import request_id
 from ..core.errors import DistLockError
+from ..core.request_id import current_origin, swap_origin
 from ..core.runtime import TASKS, THREADS, drive, in_event_loop
-from ..locks import engine, scope, watchdog
-from ..locks.lease import Lease
+from ..locks import chain, engine, watchdog
+from ..locks.lease import Lease, scope_of
 
 logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
@@ -30,38 +29,40 @@ MAX_STREAM_SECONDS = 3600.0
 
 
 class StreamLock:
-    """A lease and the response that carries it. Each step of the body runs inside the lock."""
+    """The lock of a response that is sent under it. Each step of the body runs inside of the lock."""
 
     def __init__(self, lease: Lease, response: object) -> None:
-        self.place = SavedContext()
-        self._lease = lease
-        self._carriers: list[weakref.ref[object]] = []
-        self.carry(response)
-        lease.leave()  # code after the function, and this thread's next request, is not inside of it
-        longest = MAX_STREAM_SECONDS if lease.spec.renew_for is None else lease.spec.renew_for
-        self._look = watchdog.carry(lease, longest, alive=self._alive, gone=self.close)
+        self.context = SavedContext()
+        self._scope = scope_of(lease)
+        self._owners: list[weakref.ref[object]] = []
+        self.lives_with(response)
+        chain.leave(self._scope)  # code after the function, and this thread's next request, is not inside of it
+        renew_for = self._scope.spec.renew_for
+        max_seconds = MAX_STREAM_SECONDS if renew_for is None else renew_for
+        self._look = watchdog.renew_while(self._scope, max_seconds, alive=self._alive, gone=self.close)
 
-    def carry(self, carrier: object) -> None:
-        """The lease lives as long as somebody has one of its carriers: the response, or the body put into another."""
-        self._carriers.append(weakref.ref(carrier, lambda _: self._look()))
+    def lives_with(self, owner: object) -> None:
+        """The lock lives as long as somebody has one of its owners: the response, or the body put into another."""
+        self._owners.append(weakref.ref(owner, lambda _: self._look()))
 
     def _alive(self) -> bool:
-        return any(carrier() is not None for carrier in self._carriers)
+        return any(owner() is not None for owner in self._owners)
 
     def check(self) -> None:
         """Before each step: ``LeaseLost`` if the lock is gone, unless ``on_lost`` says to go on all the same."""
-        if self._lease.alive and self._lease.spec.on_lost in ("raise", "cancel"):
-            self._lease.raise_if_lost()
+        if self._scope.alive and self._scope.spec.on_lost in ("raise", "cancel"):
+            for hold in self._scope.holds:
+                hold.raise_if_lost()
 
     def end(self, error: BaseException | None = None) -> None:
         """Give the lock back, from any thread. Raises ``LeaseLost`` as ``on_lost`` says."""
-        self._lease.runtime = THREADS  # an async view's own loop may be closed by now
-        drive(engine.end(self._lease, error))
+        self._scope.use_runtime(THREADS)  # an async view's own loop may be closed by now
+        drive(engine.end(self._scope, error))
 
     async def aend(self, error: BaseException | None = None) -> None:
         """Give the lock back, from an event loop."""
-        self._lease.runtime = TASKS
-        await engine.end(self._lease, error)
+        self._scope.use_runtime(TASKS)
+        await engine.end(self._scope, error)
 
     def close(self) -> None:
         """The response is closed: give the lock back if that has not happened. Nobody is left to be told of a loss."""
@@ -91,62 +92,62 @@ class LockedBody(Iterator[T]):
     ``closers`` are what has to be called when the response is closed, while the lock is still held.
     """
 
-    def __init__(self, carried: StreamLock, steps: Iterator[T], *closers: Callable[[], object]) -> None:
-        self._carried = carried
+    def __init__(self, lock: StreamLock, steps: Iterator[T], *closers: Callable[[], object]) -> None:
+        self._lock = lock
         self._steps = steps
         self._closers = closers
-        carried.carry(self)
+        lock.lives_with(self)
 
     def __next__(self) -> T:
         try:
-            self._carried.check()
-            return self._carried.place.run(next, self._steps)
+            self._lock.check()
+            return self._lock.context.run(next, self._steps)
         except StopIteration:
-            self._carried.end()
+            self._lock.end()
             raise
         except BaseException as error:
             try:
                 self._close_body()  # not every server closes a response that has failed
             finally:
-                self._carried.end(error)
+                self._lock.end(error)
             raise
 
     def close(self) -> None:
         try:
             self._close_body()
         finally:
-            self._carried.close()
+            self._lock.close()
 
     def _close_body(self) -> None:
         closers, self._closers = self._closers, ()
         with ExitStack() as stack:
             for closer in reversed(closers):
-                stack.callback(self._carried.place.run, closer)
+                stack.callback(self._lock.context.run, closer)
 
 
 class LockedAsyncBody(AsyncIterator[T]):
     """The asynchronous twin of :class:`LockedBody`. It is closed where it runs: in its event loop."""
 
-    def __init__(self, carried: StreamLock, steps: AsyncIterator[T], *closers: Callable[[], object]) -> None:
-        self._carried = carried
+    def __init__(self, lock: StreamLock, steps: AsyncIterator[T], *closers: Callable[[], object]) -> None:
+        self._lock = lock
         self._steps = steps
         self._closers = closers
         self.begun = False
-        carried.carry(self)
+        lock.lives_with(self)
 
     async def __anext__(self) -> T:
         self.begun = True
         try:
-            self._carried.check()
-            return await self._carried.place.arun(_next(self._steps))
+            self._lock.check()
+            return await self._lock.context.arun(_next(self._steps))
         except StopAsyncIteration:
-            await self._carried.aend()
+            await self._lock.aend()
             raise
         except BaseException as error:
             try:
                 await self._close_body()  # Django closes no response whose body has failed
             finally:
-                await self._carried.aend(error)
+                await self._lock.aend(error)
             raise
 
     def drop(self) -> None:
@@ -158,24 +159,24 @@ class LockedAsyncBody(AsyncIterator[T]):
         try:
             with ExitStack() as stack:
                 for closer in reversed(closers):
-                    stack.callback(self._carried.place.run, closer)
+                    stack.callback(self._lock.context.run, closer)
         finally:
-            self._carried.close()
+            self._lock.close()
 
     async def aclose(self) -> None:
         try:
             await self._close_body()
         finally:
-            await self._carried.aclose()
+            await self._lock.aclose()
 
     async def _close_body(self) -> None:
         closers, self._closers = self._closers, ()
         aclose = getattr(self._steps, "aclose", None)
         with ExitStack() as stack:
             for closer in reversed(closers):
-                stack.callback(self._carried.place.run, closer)
+                stack.callback(self._lock.context.run, closer)
             if aclose is not None:
-                await self._carried.place.arun(_call(aclose))
+                await self._lock.context.arun(_call(aclose))
 
 
 async def _next(steps: AsyncIterator[T]) -> T:
@@ -187,26 +188,23 @@ async def _call(function: Callable[[], Awaitable[T]]) -> T:
 
 
 class SavedContext:
-    """Where a body stands, as far as locks know: inside of which ones, for which request. Each step begins there.
+    """What a body knows of locks: which ones it is inside of, for which request. Each of its steps begins there.
 
-    Only these variables, not a copy of the whole context: the steps of a body run where the server runs them, and a
-    token of another variable (a pushed context of Flask's, a span) is good in no context but its own.
+    Only this, not a copy of the whole context: the steps of a body run where the server runs them, and a token of
+    another variable (a pushed context of Flask's, a span) is good in no context but its own.
     """
 
-    _variables: tuple[ContextVar[Any], ...] = (scope._chain, request_id._origin)
-
     def __init__(self) -> None:
-        self._values = self._current()
+        self._chain = chain.current_chain()
+        self._origin = current_origin()
 
     def run(self, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run one step, which may itself enter and leave further locks."""
-        outside = self._current()
-        self._set(self._values)
+        outer_chain, outer_origin = chain.swap_scopes(self._chain), swap_origin(self._origin)
         try:
             return step(*args, **kwargs)
         finally:
-            self._values = self._current()
-            self._set(outside)
+            self._chain, self._origin = chain.swap_scopes(outer_chain), swap_origin(outer_origin)
 
     @types.coroutine
     def arun(self, step: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
@@ -222,13 +220,6 @@ class SavedContext:
                 resume, answer = step.send, (yield awaited)
             except BaseException as error:  # a cancellation: the step's, not ours
                 resume, answer = step.throw, error
-
-    def _current(self) -> list[Any]:
-        return [variable.get() for variable in self._variables]
-
-    def _set(self, values: list[Any]) -> None:
-        for variable, value in zip(self._variables, values, strict=True):
-            variable.set(value)
 
 
 _closing: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 
 from distlock_web import distributed_lockable, lock
 from distlock_web.core.errors import OpenTransactionWarning
-from distlock_web.locks import hooks
+from distlock_web.locks import open_transactions
 
 pytestmark = pytest.mark.usefixtures("memory", "real_transactions")
 
@@ -64,7 +64,7 @@ def test_given_back_by_its_block_inside_a_transaction() -> None:
 
 async def test_in_async_code_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    monkeypatch.setattr(hooks, "open_transactions", [lambda: "a transaction"])
+    monkeypatch.setattr(open_transactions, "lookups", [lambda: "a transaction"])
     with told() as found:
         async with lock("order"):
             here = line() - 1
@@ -84,7 +84,7 @@ def test_a_view_is_pointed_to_where_it_is_defined(
         get(view)
         get(view)
     [warning] = found  # once, though there were two requests
-    assert (warning.filename, warning.lineno) == (__file__, view.__wrapped__.__code__.co_firstlineno)
+    assert (warning.filename, warning.lineno) == (__file__, inspect.unwrap(view).__code__.co_firstlineno)
     assert "test_a_view_is_pointed_to_where_it_is_defined.<locals>.view is held inside" in str(warning.message)
 
 

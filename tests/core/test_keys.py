@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlock_web import ConfigurationError, distributed_lockable, lock
-from distlock_web.core.keys import MAX_NAME_BYTES, KeyTemplates, literal, shorten, value, whole
+from distlock_web.core.keys import MAX_NAME_BYTES, literal, shorten, value, whole
 from distlock_web.core.runtime import drive
+from distlock_web.locks.key_templates import KeyTemplates
 
 texts = st.text(st.characters(), max_size=12)  # surrogates, controls and all
 

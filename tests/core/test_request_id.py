@@ -102,7 +102,7 @@ def test_the_filter_puts_it_on_every_record() -> None:
 def test_a_holder_comes_back_as_it_was_written() -> None:
     request_id.bind('r"1', "GET /é\n" + "x" * 10_000)
     holder = HolderInfo.loads(HolderInfo.current("view", 10.0))
-    assert (holder.request_id, holder.what, holder.expire) == ('r"1', "view", 10.0)
+    assert (holder.request_id, holder.function, holder.expire) == ('r"1', "view", 10.0)
     assert holder.path.startswith("GET /é\n")
     assert len(holder.path) == 200
     assert holder.pid > 0

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from typing import Any
 
 import pytest
 from django.test import AsyncClient, Client
 from django.utils.decorators import method_decorator
 
 from distlock_web import ConfigurationError, current_lease, distributed_lockable
-from distlock_web.core.keys import KeyTemplates
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
+from distlock_web.locks.key_templates import KeyTemplates
 
 SYNC = ["function", "methods", "dispatched", "rest-function", "rest-view", "rest/sets", "nested"]
 ASYNC = ["coroutine", "async-methods", "async-dispatched", "wrapped", "nested-async"]
@@ -42,7 +43,7 @@ async def test_under_asgi_the_view_runs_under_its_lock_and_gives_it_back(view: s
 
 @pytest.mark.parametrize("view", [*SYNC, *ASYNC, "rest/sets/7/pay"])
 @pytest.mark.usefixtures("store")
-def test_a_view_whose_lock_is_held_elsewhere_answers_409(view: str, elsewhere) -> None:
+def test_a_view_whose_lock_is_held_elsewhere_answers_409(view: str, elsewhere: Any) -> None:
     address = f"/shop/{view}/" if view.endswith("pay") else f"/shop/{view}/7/"
     lease = elsewhere("order:7")
     refused = Client().get(address)
@@ -53,7 +54,7 @@ def test_a_view_whose_lock_is_held_elsewhere_answers_409(view: str, elsewhere) -
 
 
 @pytest.mark.usefixtures("store")
-def test_another_order_is_another_lock(elsewhere) -> None:
+def test_another_order_is_another_lock(elsewhere: Any) -> None:
     elsewhere("order:8")
     assert Client().get("/shop/function/7/").status_code == 200
 
@@ -66,7 +67,7 @@ def test_post_handlers() -> None:
 
 @pytest.mark.parametrize("view", ["function", "methods", "dispatched", "rest-view"])
 @pytest.mark.usefixtures("store")
-def test_two_requests_with_the_same_request_id_exclude_each_other(view: str, gate, in_thread) -> None:
+def test_two_requests_with_the_same_request_id_exclude_each_other(view: str, gate: Any, in_thread: Any) -> None:
     first = in_thread(Client().get, f"/shop/{view}/7/", headers={"Req-Id": "same"})
     assert gate.entered.wait(20)
     second = Client().get(f"/shop/{view}/7/", headers={"Req-Id": "same"})
@@ -78,7 +79,7 @@ def test_two_requests_with_the_same_request_id_exclude_each_other(view: str, gat
 
 @pytest.mark.parametrize("view", ["coroutine", "async-methods", "async-dispatched", "wrapped"])
 @pytest.mark.usefixtures("store")
-async def test_two_async_requests_with_the_same_request_id_exclude_each_other(view: str, gate) -> None:
+async def test_two_async_requests_with_the_same_request_id_exclude_each_other(view: str, gate: Any) -> None:
     first = asyncio.create_task(AsyncClient().get(f"/shop/{view}/7/", headers={"Req-Id": "same"}))
     assert await asyncio.to_thread(gate.entered.wait, 20)
     second = await AsyncClient().get(f"/shop/{view}/7/", headers={"Req-Id": "same"})
@@ -100,7 +101,7 @@ def test_a_view_exception_reaches_the_client_unchanged_and_frees_the_lock() -> N
 
 
 @pytest.mark.usefixtures("store")
-async def test_a_cancelled_request_frees_the_lock(gate) -> None:
+async def test_a_cancelled_request_frees_the_lock(gate: Any) -> None:
     request = asyncio.create_task(AsyncClient().get("/shop/coroutine/7/"))
     assert await asyncio.to_thread(gate.entered.wait, 20)
     assert await asyncio.to_thread(held) == ["disLock:order:7"]
@@ -126,9 +127,9 @@ def test_classes_decorated_without_a_key_do_not_share_one_lock() -> None:
 def test_among_other_decorators_the_method_keeps_its_arguments() -> None:
     taken: list[str] = []
 
-    def passing(view):
+    def passing(view: Any) -> Any:
         @functools.wraps(view)
-        def inner(*args, **kwargs):
+        def inner(*args: Any, **kwargs: Any) -> Any:
             return view(*args, **kwargs)
 
         return inner
@@ -145,7 +146,7 @@ def test_among_other_decorators_the_method_keeps_its_arguments() -> None:
         def last(self, request: str, order_id: int) -> None:
             taken.extend(current_lease().names)
 
-    def call(method):
+    def call(method: Any) -> None:
         method("r", 7)  # by position: the names have to come from the method itself
 
     call(Shop().first)
@@ -153,9 +154,9 @@ def test_among_other_decorators_the_method_keeps_its_arguments() -> None:
     assert taken == ["disLock:order:r:7"] * 2
 
 
-def never_cache_like(view):
+def never_cache_like(view: Any) -> Any:
     @functools.wraps(view)
-    def inner(request, *args, **kwargs):
+    def inner(request: Any, *args: Any, **kwargs: Any) -> Any:
         return view(request, *args, **kwargs)
 
     return inner
@@ -166,7 +167,7 @@ def test_a_method_is_looked_at_once_and_not_for_every_call(monkeypatch: pytest.M
     made: list[str] = []
 
     class Counted(KeyTemplates):
-        def __init__(self, *args, **kwargs) -> None:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
             made.append(args[0])
             super().__init__(*args, **kwargs)
 
@@ -187,5 +188,5 @@ def test_a_coroutine_that_would_run_without_the_lock_is_refused() -> None:
     async def work() -> None: ...
 
     with pytest.raises(ConfigurationError, match="decorate the async function itself"):
-        distributed_lockable(key="a")(lambda: work())()
+        distributed_lockable(key="a")(lambda: work())()  # type: ignore[unused-coroutine]
     assert held() == []

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from distlock_web import LeaseLost, attach, lock
-from distlock_web.locks import scope
+from distlock_web.locks.lease import scope_of
 from tests.support.callers import unrelated
 from tests.support.redis_lock import KEY, NAME, contend, left_behind
 from tests.support.waiting import eventually
@@ -43,8 +43,8 @@ def use_everything() -> None:
     """A connection in the pool, a listener that listens, a watchdog that renews."""
     contend()
     lease = unrelated(KEY, prefix="other:", expire=1.5, renew=True)
-    deadline = lease.holds[0].deadline
-    eventually(lambda: lease.holds[0].deadline > deadline, "it is renewed")
+    deadline = scope_of(lease).holds[0].deadline
+    eventually(lambda: scope_of(lease).holds[0].deadline > deadline, "it is renewed")
     lease.release()
 
 
@@ -94,8 +94,8 @@ def test_a_child_forked_inside_a_block_holds_nothing_and_its_end_releases_nothin
 
         in_child(child)
         assert redis_client.hget(NAME, "fence") == str(lease.fence)
-        before = lease.holds[0].deadline
-        eventually(lambda: lease.holds[0].deadline > before, "the parent goes on renewing")
+        before = scope_of(lease).holds[0].deadline
+        eventually(lambda: scope_of(lease).holds[0].deadline > before, "the parent goes on renewing")
     assert left_behind(redis_client) == {}
 
 
@@ -108,8 +108,7 @@ def test_a_child_does_not_renew_its_parents_leases(redis_store: str, redis_clien
         os.read(stop_reading, 1)  # idle, until the parent ends it
         os._exit(0)
     try:
-        assert lease.stop_renewing is not None
-        lease.stop_renewing()  # as if the parent had died: nobody may go on
+        scope_of(lease).stop_watching()  # as if the parent had died: nobody may go on
         eventually(lambda: not redis_client.exists(NAME), "the lease ends although the child lives", patience=10)
     finally:
         os.close(stop_writing)
@@ -135,7 +134,7 @@ def test_a_fork_while_another_thread_is_inside_our_own_locks(redis_store: str) -
     inside, over = threading.Event(), threading.Event()
 
     def busy() -> None:
-        with scope._ending, lease.holds[0]._lock, lease.spec.store._lock:
+        with scope_of(lease).holds[0]._lock, scope_of(lease).spec.store._lock:
             inside.set()
             over.wait()
 

@@ -7,10 +7,11 @@ import threading
 import pytest
 
 from distlock_web import LeaseLost
-from distlock_web.core.backend import Claim, Granted
+from distlock_web.core.backend import Claim, Granted, drift
 from distlock_web.core.registry import Registry
 from distlock_web.core.runtime import THREADS, drive, now
-from distlock_web.locks.hold import Hold, ReentryGate, drift
+from distlock_web.locks.hold import Hold
+from distlock_web.locks.reentry import ReentryGate
 
 
 @pytest.fixture
@@ -100,33 +101,33 @@ def test_callbacks_are_called_once_and_a_failing_one_harms_no_other(
 
 def test_a_gate_admits_one() -> None:
     gate = ReentryGate()
-    assert drive(gate.take(THREADS, 0)) == "ours"
-    assert drive(gate.take(THREADS, 0)) == "busy"
-    assert drive(gate.take(THREADS, 0.01)) == "busy"
+    assert drive(gate.enter(THREADS, 0)) == "ours"
+    assert drive(gate.enter(THREADS, 0)) == "busy"
+    assert drive(gate.enter(THREADS, 0.01)) == "busy"
     gate.leave()
-    assert drive(gate.take(THREADS, 0)) == "ours"
+    assert drive(gate.enter(THREADS, 0)) == "ours"
 
 
 def test_a_closed_gate_refuses_everybody() -> None:
     gate = ReentryGate()
-    assert drive(gate.take(THREADS, 0)) == "ours"
+    assert drive(gate.enter(THREADS, 0)) == "ours"
     heard: list[str] = []
-    waiting = threading.Thread(target=lambda: heard.append(drive(gate.take(THREADS, None))))
+    waiting = threading.Thread(target=lambda: heard.append(drive(gate.enter(THREADS, None))))
     waiting.start()
     while not gate._waiting:
         pass
     gate.close()
     waiting.join(10)
     assert heard == ["closed"]
-    assert drive(gate.take(THREADS, None)) == "closed"
+    assert drive(gate.enter(THREADS, None)) == "closed"
 
 
 def test_a_gate_admits_those_who_wait_in_their_order() -> None:
     gate, order = ReentryGate(), list[int]()
-    assert drive(gate.take(THREADS, 0)) == "ours"
+    assert drive(gate.enter(THREADS, 0)) == "ours"
 
     def sit(number: int) -> None:
-        assert drive(gate.take(THREADS, None)) == "ours"
+        assert drive(gate.enter(THREADS, None)) == "ours"
         order.append(number)
         gate.leave()
 

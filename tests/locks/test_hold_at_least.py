@@ -6,6 +6,7 @@ from distlock_web import lock
 from distlock_web.core.backend import Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
+from distlock_web.locks.lease import scope_of
 from tests.support.callers import Beside, unrelated
 from tests.support.waiting import LONG, SOON, eventually
 
@@ -13,7 +14,7 @@ from tests.support.waiting import LONG, SOON, eventually
 def test_a_cooldown_cannot_be_prolonged_by_the_one_who_gave_the_lock_back(store: str) -> None:
     """A renewal, or a second copy of the first request, that came late made ``hold_at_least`` a whole lease."""
     with lock("a", expire=LONG, hold_at_least=LONG / 2) as lease:
-        claim = lease.holds[0].claim
+        claim = scope_of(lease).holds[0].claim
     port = registry().store("default").port(THREADS)
     drive(port.extend([claim]))
     assert not isinstance(drive(port.acquire(claim, 0)), Granted)

@@ -14,7 +14,7 @@ from flask import Flask
 
 from distlock_web import Lease, current_lease, lock
 from distlock_web.flask import DistLock
-from distlock_web.locks import scope
+from distlock_web.locks import chain
 from tests.support.waiting import LONG, SOON, eventually
 
 DID, NOT_NOW = "did it", "not now"
@@ -126,8 +126,8 @@ def test_a_request_inside_of_a_lock_leaves_its_caller_inside(get: Callable[[str]
     """A test, or an app that calls another, holds a lock around the request: afterwards it still does."""
     with lock("around") as lease:
         assert get("/once/") == DID
-        assert current_lease() is lease
-    assert scope.active_scopes() == ()
+        assert current_lease() == lease
+    assert chain.current_chain() == chain.OUTSIDE
 
 
 async def test_an_async_request_inside_of_a_lock_leaves_its_caller_inside(settings: Any) -> None:
@@ -136,5 +136,5 @@ async def test_an_async_request_inside_of_a_lock_leaves_its_caller_inside(settin
     settings.ROOT_URLCONF = __name__
     async with lock("around") as lease:
         assert (await AsyncClient().get("/aonce/")).content.decode() == DID
-        assert current_lease() is lease
-    assert scope.active_scopes() == ()
+        assert current_lease() == lease
+    assert chain.current_chain() == chain.OUTSIDE

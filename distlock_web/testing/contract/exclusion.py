@@ -10,6 +10,7 @@ from distlock_web import ConfigurationError, LockBusy, lock
 from distlock_web.core import request_id
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.keys import MAX_NAME_BYTES
+from distlock_web.locks.lease import scope_of
 
 from ..fault_injector import FaultInjector
 from ..harness import Harness
@@ -146,7 +147,7 @@ class ExclusionCases(Cases):
         tokens = set()
         for _ in range(20):
             async with harness.inside(the_lock()) as lease:
-                tokens.add(lease.own[0].claim.token)
+                tokens.add(scope_of(lease).acquired[0].claim.token)
         assert len(tokens) == 20
         # The first half names the process that waits, the rest is what nobody can guess: 96 bits.
         assert len({token[16:] for token in tokens}) == 20

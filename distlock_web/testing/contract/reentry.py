@@ -21,10 +21,10 @@ class ReentryCases(Cases):
             async with harness.inside(the_lock()) as inner:
                 assert (outer.depth, inner.depth) == (2, 2)
                 assert inner.fence == outer.fence
-                assert current_lease() is inner
+                assert current_lease() == inner
             assert injector.calls == []
             assert outer.depth == 1
-            assert current_lease() is outer
+            assert current_lease() == outer
             outer.raise_if_lost()
             assert await harness.line(NAME) is not None
         assert await harness.line(NAME) is None

@@ -9,6 +9,7 @@ from distlock_web import ConfigurationError, lock
 from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
+from distlock_web.locks.lease import scope_of
 from tests.support.waiting import LONG
 
 
@@ -26,7 +27,7 @@ def test_a_foreign_fence_key_ends_no_other_lease(redis_client: redis.Redis) -> N
     """One key of another kind failed the whole batch of renewals, and with it every lease of the process."""
     redis_client.set("{disLock:foreign}:fence", "x")
     with lock("a", expire=LONG) as lease:
-        mine, foreign = lease.holds[0].claim, Claim("disLock:foreign", new_token(), LONG)
+        mine, foreign = scope_of(lease).holds[0].claim, Claim("disLock:foreign", new_token(), LONG)
         port = registry().store("default").renewal_port()
         losses = drive(port.extend([foreign, mine]))
     assert losses[0] is not None

@@ -10,6 +10,7 @@ import redis
 
 from distlock_web import BackendUnavailable, Lease, LockBusy, configure
 from distlock_web.core.runtime import now
+from distlock_web.locks.lease import scope_of
 from distlock_web.testing.harness import AsyncHarness, Harness
 from tests.support.modes import in_both_modes
 from tests.support.proxy import Proxy
@@ -206,10 +207,13 @@ async def test_a_cancellation_in_the_turn_in_which_a_release_ends_is_not_swallow
     async def visitor() -> None:
         nonlocal noticed
         async with the_lock() as lease:
-            (hold,) = lease.holds
-            hold.on_change(task.cancel)  # called when the answer to the release has come
+            (hold,) = scope_of(lease).holds
+            hold.on_change(cancel)  # called when the answer to the release has come
         noticed = False
         await asyncio.sleep(0)
+
+    def cancel() -> None:
+        task.cancel()
 
     task = asyncio.ensure_future(visitor())
     with pytest.raises(asyncio.CancelledError):

@@ -15,6 +15,7 @@ from typing import Any
 from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, configure, lock
 from distlock_web.backends.redis.port import RedisPort
 from distlock_web.core.backend import Busy, Claim, Granted
+from distlock_web.locks.lease import scope_of
 from distlock_web.testing.harness import HARNESSES, Harness
 from distlock_web.testing.history import Recorder
 
@@ -53,7 +54,7 @@ async def _work(harness: Harness, say: Recorder, options: dict[str, Any]) -> Non
             say("gave_up")
         except LeaseLost:
             assert lease is not None
-            say("lost", at=min(hold.deadline for hold in lease.holds))
+            say("lost", at=min(hold.deadline for hold in scope_of(lease).holds))
             if options["hold"]:
                 break
 

@@ -1,0 +1,30 @@
+"""What Django offers to locks: its transactions, its streaming responses, its async views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.http import StreamingHttpResponse
+
+from ..locks.hooks import Integration, TransactionManager
+from ..locks.lease import Lease
+from .locked_views import is_async_view
+from .streaming import send_under_lock
+from .transactions import DjangoTransactions, aliases, open_transaction
+
+
+class DjangoIntegration(Integration):
+    """Installed by ``apps.py``. Django's settings are the process's, so it has no registry of a running app."""
+
+    def is_coroutine(self, function: Callable[..., Any]) -> bool:
+        return is_async_view(function)
+
+    def transactions(self, database: object) -> TransactionManager | None:
+        return DjangoTransactions() if aliases(database) else None
+
+    def open_transaction(self) -> str | None:
+        return open_transaction()
+
+    def stream(self, result: Any, function: object, lease: Lease) -> StreamingHttpResponse | None:
+        return send_under_lock(result, lease) if isinstance(result, StreamingHttpResponse) else None

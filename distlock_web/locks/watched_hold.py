@@ -1,0 +1,69 @@
+"""What the watchdog looks after: a hold, how long it is renewed, and who has to live for that."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable
+
+from .hold import Hold
+from .scope import Scope
+
+
+class WatchedHold:
+    """A hold that the watchdog looks after: renewed until ``until``, or only watched for its deadline."""
+
+    __slots__ = ("alive", "due", "gone", "hold", "renew", "until")
+
+    def __init__(
+        self,
+        hold: Hold,
+        renew: bool,
+        until: float | None = None,
+        alive: Callable[[], bool] = lambda: True,
+        gone: Callable[[], None] | None = None,
+    ) -> None:
+        self.hold = hold
+        self.renew = renew
+        self.until = until  #: by our clock; None: as long as it is held
+        self.alive = alive
+        self.gone = gone  #: called once when the holder is found dead; left out, the lease is left to end by itself
+        self.due = hold.deadline
+        self.schedule()
+
+    @property
+    def period(self) -> float:
+        """Seconds between two renewals."""
+        return self.hold.claim.expire / 3
+
+    def schedule(self) -> None:
+        # Counted from its end: a lease that is watched only when most of it is over is due at once.
+        self.due = self.hold.deadline - 2 * self.period if self.renew else self.hold.deadline
+
+    def look_at(self, moment: float) -> None:
+        """It is due at this moment."""
+        self.due = moment
+
+    def only_watch(self) -> None:
+        """From now on it is not renewed, only watched, to its deadline."""
+        self.renew = False
+        self.schedule()
+
+
+def holder_alive(scope: Scope) -> Callable[[], bool]:
+    """Whether anybody is left who could release: a dead holder's lease must not be renewed for ever.
+
+    That is the task or thread that runs now; and somebody must have the scope still.
+    """
+    reference = weakref.ref(scope)
+    if scope.outlives_task:
+        return lambda: reference() is not None
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        thread = threading.current_thread()
+        return lambda: thread.is_alive() and reference() is not None
+    if task is None:
+        return lambda: reference() is not None
+    return lambda: not task.done() and reference() is not None
