@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import shlex
@@ -11,14 +10,15 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import get_overloads
 
 import pytest
 import redis
 
-from distlock_web import ConfigurationError, LeaseLost, attach, configure, distributed_lockable, lock
+from distlock_web import ConfigurationError, LeaseLost, attach, configure, lock
 from distlock_web.core import config
 from distlock_web.core.registry import registry
+from distlock_web.locks.decorator import FunctionOptions
+from distlock_web.locks.options import LockOptions
 from distlock_web.testing.servers import RedisServer
 from distlock_web.web.held_locks import held, revoke
 
@@ -152,6 +152,8 @@ assert b"".join(export(None)) == b"0 2\\n1 2\\n2 2\\n"
 """,
     ("responses.md", "Where a policy is said"): """
 from distlock_web.core.registry import registry
+from distlock_web.locks.decorator import FunctionOptions
+from distlock_web.locks.options import LockOptions
 from distlock_web.django.responses import problem
 assert registry().store("default").config.on_busy is problem
 assert registry().store("reports").config.on_busy == "raise"
@@ -177,6 +179,17 @@ assert (answer.status_code, answer["Retry-After"]) == (409, "3")
 from rest_framework.settings import api_settings
 answer = api_settings.EXCEPTION_HANDLER(LockBusy(retry_after=2.5), context)
 assert (answer.status_code, list(answer.data)) == (409, ["detail"])
+""",
+    ("integrations.md", "An example"): """
+sell("bicycle")
+assert connection.execute("SELECT count(*), min(fence) > 0 FROM sale").fetchone() == (1, 1)
+assert not connection.in_transaction
+connection.execute("BEGIN")
+try:
+    sell("bicycle")
+    raise AssertionError
+except ConfigurationError:
+    connection.close()
 """,
     ("backends.md", "A small one"): """
 from distlock_web import attach, configure, lock
@@ -235,20 +248,10 @@ def test_every_check_has_its_code() -> None:
 
 
 def test_the_tables_name_what_there_is() -> None:
-    options = set(inspect.signature(lock).parameters)
-    decorator = {
-        name
-        for name, parameter in inspect.signature(typed(distributed_lockable)).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
-    assert names_in_table("README.md", "Options") == options | decorator
+    options = {"key", *LockOptions.__annotations__, *FunctionOptions.__annotations__}
+    assert names_in_table("README.md", "Options") == options
     assert names_in_table("README.md", "Settings") == set(config._SETTINGS)
     assert names_in_table("README.md", "Backends") == set(config.BACKENDS)
-
-
-def typed(function: Callable[..., object]) -> Callable[..., object]:
-    """The overload that names the options; the implementation passes most of them on."""
-    return max(get_overloads(function), key=lambda overload: len(inspect.signature(overload).parameters))
 
 
 def test_the_table_of_backends_tells_their_capabilities(redis_url: str) -> None:
@@ -315,6 +318,8 @@ def test_every_link_leads_somewhere() -> None:
                     heading.lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)", file.read_text(), re.M)
                 }
                 assert anchor in anchors, f"{document.name}: {target}#{anchor}"
+        for picture in re.findall(r"""\bsrc(?:set)?="([^":]+)\"""", document.read_text()):
+            assert (document.parent / picture).exists(), f"{document.name}: {picture}"
 
 
 def test_the_index_has_every_page() -> None:
