@@ -16,7 +16,6 @@ from ..core.registry import registry
 from ..core.request_id import DEFAULT_HEADER
 from ..locks.decorator import LockedFunction
 from ..web.request_ids import header_name
-from . import stores
 from .locked_views import SKIP_REMEDY, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
 from .transactions import aliases
@@ -38,10 +37,12 @@ def _stores() -> Iterator[checks.CheckMessage]:
                 id="distlock_web.W001",
             )
         return
-    if stores.problem is not None:
-        yield _invalid(stores.problem)
+    try:
+        configured = registry()
+    except ConfigurationError as error:
+        yield _invalid(error)
         return
-    for store in registry().stores.values():
+    for store in configured.stores.values():
         try:
             store.backend  # noqa: B018 - makes it: its driver, its options, its cache; nothing is sent yet
         except ConfigurationError as error:

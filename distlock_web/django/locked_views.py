@@ -9,8 +9,8 @@ from asgiref.sync import iscoroutinefunction
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.views import View
 
-from ..core.keys import bound_method
 from ..locks.decorator import LockedFunction
+from ..locks.key_templates import bound_method
 
 Callback = Callable[..., Any]
 

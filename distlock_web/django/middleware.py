@@ -40,21 +40,21 @@ class RequestIDMiddleware:
         if self.asynchronous:
             return self.__acall__(request)
         scope, header = _scope(request)
-        outside = scope.enter()
+        outer = scope.enter()
         try:
             response: HttpResponseBase = self.get_response(request)
         finally:
-            scope.leave(outside)
+            scope.leave(outer)
         response[header] = request.request_id  # type: ignore[attr-defined]
         return response
 
     async def __acall__(self, request: HttpRequest) -> HttpResponseBase:
         scope, header = _scope(request)
-        outside = scope.enter()
+        outer = scope.enter()
         try:
             response: HttpResponseBase = await self.get_response(request)
         finally:
-            scope.leave(outside)
+            scope.leave(outer)
         response[header] = request.request_id  # type: ignore[attr-defined]
         return response
 

@@ -33,7 +33,7 @@ class LockPresenter:
         self.fence = None if lock.fence is None else str(lock.fence)  #: not a number that a template groups by digits
         self.waiters = lock.waiters
         self.state = STATES.get(lock.state, lock.state)
-        self.path, self.function, self.request_id = holder.path, holder.what, holder.request_id
+        self.path, self.function, self.request_id = holder.path, holder.function, holder.request_id
         self.host, self.pid = holder.host, str(holder.pid)
         self.since = _moment(lock.since) if lock.since else None
         self.key = f"{row.alias}/{lock.name}/{lock.fence}"

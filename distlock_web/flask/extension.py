@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from flask import Flask
 
 from ..core.config import PROJECT_POLICIES, unknown, with_policies
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
-from ..core.registry import Registry, resolvers
+from ..core.registry import Registry
 from ..core.request_id import DEFAULT_HEADER
 from ..web.request_ids import header_name
 from .cli import group
 from .middleware import RequestIDMiddleware
 from .responses import handle_error
-from .state import KEY, AppState, running_registry
+from .state import KEY, AppState
 from .views import CheckedViews
 
 _SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER", *PROJECT_POLICIES)
-
-# One resolver for all apps of the process: it looks at the app that is running, so it has the first word.
-resolvers.insert(0, running_registry)
 
 
 class DistLock:
@@ -50,6 +49,10 @@ class DistLock:
             if error not in app.error_handler_spec[None][None]:
                 app.register_error_handler(error, handle_error)
         app.cli.add_command(group)
+        if find_spec("sqlalchemy") is not None:
+            from .transactions import remember_writes
+
+            remember_writes()
 
 
 def _registry(app: Flask) -> Registry | None:

@@ -43,13 +43,13 @@ class AppRequestScope(RequestScope):
 
     def run(self, step: Callable[[], T]) -> T:
         """Run one step of the request inside of it. An app may serve a response of another app: both are put back."""
-        outside, other_app = self.enter(), serving.get()
+        outer, other_app = self.enter(), serving.get()
         serving.set(self._state)
         try:
             return step()
         finally:
             serving.set(other_app)
-            self.leave(outside)
+            self.leave(outer)
 
     def start(self, start_response: StartResponse, status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
         """Send the id back, unless the app has said its own."""

@@ -33,7 +33,7 @@ class LockRow:
     def matches(self, words: Iterable[str]) -> bool:
         """Whether all of these (casefolded) words are in the lock's name or in what is known of its holder."""
         holder = self.holder
-        text = "\n".join((self.lock.name, holder.request_id, holder.path, holder.what, holder.host)).casefold()
+        text = "\n".join((self.lock.name, holder.request_id, holder.path, holder.function, holder.host)).casefold()
         return all(word in text for word in words)
 
     def describe(self) -> str:
@@ -41,7 +41,7 @@ class LockRow:
         holder = self.holder
         return (
             f"store {self.alias}, fence {self.lock.fence}, request {holder.request_id or '-'}, "
-            f"held by {holder.path or holder.what or '-'} on {holder.host or '-'} pid {holder.pid}"
+            f"held by {holder.path or holder.function or '-'} on {holder.host or '-'} pid {holder.pid}"
         )
 
 
@@ -174,6 +174,6 @@ def _printable(holder: HolderInfo) -> HolderInfo:
         holder,
         request_id=printable(holder.request_id),
         path=printable(holder.path),
-        what=printable(holder.what),
+        function=printable(holder.function),
         host=printable(holder.host),
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..core.errors import ConfigurationError
 from ..core.request_id import Origin, accept, bind, clear, current_origin
-from ..locks.scope import Chain, swap_scopes
+from ..locks.chain import OUTSIDE, Chain, swap_scopes
 
 # Narrower than RFC 9110's token. No underscore: servers drop such a header, or hand "Req_Id" on as "Req-Id", so that it
 # would be accepted here and never arrive. Single hyphens between letters and digits, as in every registered name.
@@ -29,7 +29,7 @@ def environ_key(header: str) -> str:
     return "HTTP_" + header.upper().replace("-", "_")
 
 
-class Outside(NamedTuple):
+class Outer(NamedTuple):
     """What was bound to the running context before a request was entered."""
 
     origin: Origin | None
@@ -48,18 +48,18 @@ class RequestScope:
         #: From the header if that is a fit one, else a fresh one.
         self.request_id = accept(header)
         self._origin = (self.request_id, path)
-        self._scopes: Chain = ()
+        self._scopes: Chain = OUTSIDE
 
-    def enter(self) -> Outside:
+    def enter(self) -> Outer:
         """Begin or go on with the request. :meth:`leave` wants what this returns."""
-        outside = Outside(current_origin(), swap_scopes(self._scopes))
+        outer = Outer(current_origin(), swap_scopes(self._scopes))
         bind(*self._origin)
-        return outside
+        return outer
 
-    def leave(self, outside: Outside) -> None:
+    def leave(self, outer: Outer) -> None:
         """Put back what was bound before: threads are used again, and one application may call another."""
-        self._scopes = swap_scopes(outside.scopes)
-        if outside.origin is None:
+        self._scopes = swap_scopes(outer.scopes)
+        if outer.origin is None:
             clear()
         else:
-            bind(outside.origin.request_id, outside.origin.path)
+            bind(outer.origin.request_id, outer.origin.path)

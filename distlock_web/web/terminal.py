@@ -34,7 +34,7 @@ def _fields(row: LockRow) -> dict[str, Any]:
     lock, holder = row.lock, row.holder
     return {
         "store": row.alias, "name": lock.name, "state": lock.state, "request_id": holder.request_id,
-        "path": holder.path, "function": holder.what, "host": holder.host, "pid": holder.pid,
+        "path": holder.path, "function": holder.function, "host": holder.host, "pid": holder.pid,
         "since": lock.since, "remaining": round(lock.remaining, 3), "fence": lock.fence, "waiters": lock.waiters,
     }  # fmt: skip
 
@@ -43,7 +43,7 @@ def _cells(row: LockRow) -> tuple[str, ...]:
     lock, holder = row.lock, row.holder
     since = datetime.fromtimestamp(lock.since).astimezone().strftime("%Y-%m-%d %H:%M:%S") if lock.since else ""
     cells = (
-        printable(lock.name), lock.state, holder.request_id, holder.path or holder.what,
+        printable(lock.name), lock.state, holder.request_id, holder.path or holder.function,
         f"{holder.host}:{holder.pid}" if holder.host else "", since, f"{lock.remaining:.1f}s",
         "" if lock.fence is None else str(lock.fence), str(lock.waiters),
     )  # fmt: skip
