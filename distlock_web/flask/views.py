@@ -22,8 +22,8 @@ class CheckedViews(dict[str, RouteCallable]):
             self[endpoint] = view
 
     def __setitem__(self, endpoint: str, view: RouteCallable) -> None:
-        for name, guard in _locked_functions(endpoint, view):
-            if self._on_busy(guard) == "skip":
+        for name, locked in _locked_functions(endpoint, view):
+            if self._on_busy(locked) == "skip":
                 raise ConfigurationError(
                     f'The view {name} has on_busy="skip": skipped, it would return None, which Flask answers with a '
                     f'500. Say on_busy="raise" (a 409 with Retry-After), or give a function that makes the response: '
@@ -31,10 +31,10 @@ class CheckedViews(dict[str, RouteCallable]):
                 )
         super().__setitem__(endpoint, view)
 
-    def _on_busy(self, guard: LockedFunction) -> Any:
-        if guard.on_busy is not None or self._registry is None:
-            return guard.on_busy
-        return self._registry.store(guard.options.store).config.on_busy
+    def _on_busy(self, locked: LockedFunction) -> Any:
+        if locked.on_busy is not None or self._registry is None:
+            return locked.on_busy
+        return self._registry.store(locked.options.store).config.on_busy
 
 
 def _locked_functions(endpoint: str, view: Callable[..., Any]) -> Iterator[tuple[str, LockedFunction]]:
@@ -43,7 +43,7 @@ def _locked_functions(endpoint: str, view: Callable[..., Any]) -> Iterator[tuple
     view_class = getattr(view, "view_class", None)
     for name in ("dispatch_request", *sorted(map(str.lower, getattr(view_class, "methods", None) or ()))):
         functions[f"{endpoint!r} ({name})"] = getattr(view_class, name, None)
-    for what, function in functions.items():
-        guard = getattr(function, "__distlock__", None)
-        if isinstance(guard, LockedFunction):
-            yield what, guard
+    for name, function in functions.items():
+        locked = getattr(function, "__distlock__", None)
+        if isinstance(locked, LockedFunction):
+            yield name, locked
