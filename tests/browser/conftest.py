@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 from distlock_web import Lease, LeaseLost, lock
 from distlock_web.core import request_id
@@ -76,7 +76,12 @@ def page(browser: Browser, admin_address: str) -> Iterator[Page]:
     """Logged in. A dialog, an error in a script or a blocked resource fails the test."""
     page = browser.new_page()
     errors: list[str] = []
-    page.on("dialog", lambda dialog: (errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+
+    def dismiss(dialog: Dialog) -> None:
+        errors.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    page.on("dialog", dismiss)
     page.on("pageerror", lambda error: errors.append(f"script: {error}"))
     page.goto(admin_address)
     page.fill("#id_username", "admin")

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connection, connections
-from django.http import HttpResponse
 from django.test import Client
 from django.urls import path
 
@@ -99,10 +98,10 @@ def serve(settings: Any) -> Callable[[View], None]:
 
 
 @pytest.fixture
-def get(serve: Callable[[View], None]) -> Callable[..., HttpResponse]:
+def get(serve: Callable[[View], None]) -> Callable[..., Any]:
     """Ask a view through the whole of Django: ``get(view)``. An exception of the view is the client's."""
 
-    def get(view: View, *, raises: bool = True) -> HttpResponse:
+    def get(view: View, *, raises: bool = True) -> Any:
         serve(view)
         return Client(raise_request_exception=raises).get("/view")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -196,7 +197,8 @@ def test_the_views_own_opt_outs_are_kept(
 @pytest.mark.parametrize("until", [None, "return"])
 def test_a_plain_lock_under_atomic_requests(until: Any, checked: Callable[..., list[CheckMessage]]) -> None:
     @distributed_lockable(key="order", until=until)
-    def view(request: HttpRequest) -> HttpResponse: ...
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
 
     [found] = checked(view)
     assert found.id == "distlock_web.W004"
@@ -211,20 +213,22 @@ def test_another_database_that_stays_atomic(
     monkeypatch.setitem(connections["other"].settings_dict, "ATOMIC_REQUESTS", True)
 
     @distributed_lockable(key="order", until="commit")
-    def view(request: HttpRequest) -> HttpResponse: ...
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
 
     [found] = checked(view)
     assert found.id == "distlock_web.W004"
     assert "database=['default', 'other']" in str(found.hint)
     assert (
-        checked(distributed_lockable(key="order", until="commit", database=["default", "other"])(view.__wrapped__))
+        checked(distributed_lockable(key="order", until="commit", database=["default", "other"])(inspect.unwrap(view)))
         == []
     )
 
 
 def test_where_nothing_is_atomic_nothing_is_said(checked: Callable[..., list[CheckMessage]]) -> None:
     @distributed_lockable(key="order")
-    def view(request: HttpRequest) -> HttpResponse: ...
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
 
     assert checked(view) == []
 
@@ -232,6 +236,7 @@ def test_where_nothing_is_atomic_nothing_is_said(checked: Callable[..., list[Che
 @pytest.mark.usefixtures("atomic")
 def test_an_async_view_is_djangos_to_refuse(checked: Callable[..., list[CheckMessage]]) -> None:
     @distributed_lockable(key="order")
-    async def view(request: HttpRequest) -> HttpResponse: ...
+    async def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
 
     assert checked(view) == []

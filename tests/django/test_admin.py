@@ -183,7 +183,7 @@ def test_search(viewer: Client, elsewhere: Any, search: str, shown: list[str]) -
 def test_pages_keep_the_search(viewer: Client) -> None:
     with lock([f"order:{number:03}" for number in range(120)]), lock("stock:1"):
         first = viewer.get(LIST, {"q": "order"}).content.decode()
-        last = viewer.get(LIST, {"q": "order", "p": 3}).content.decode()
+        last = viewer.get(LIST, {"q": "order", "p": "3"}).content.decode()
         beyond = viewer.get(LIST, {"q": "order", "p": "99999"}).content.decode()
         nonsense = viewer.get(LIST, {"q": "order", "p": "x'"}).content.decode()
     names = re.compile(r'class="lock-name">disLock:order:(\d+)<')
@@ -218,7 +218,7 @@ def test_several_stores_one_of_them_down(settings: Any, elsewhere: Any) -> None:
     assert '<td data-label="Store">other</td>' in text
     assert "store “down” cannot be reached" in text
     assert "Traceback" not in text
-    refused = client.post(RELEASE, {"store": "down", "name": "a", "fence": 1}, follow=True)
+    refused = client.post(RELEASE, {"store": "down", "name": "a", "fence": "1"}, follow=True)
     assert "store “down” cannot be reached" in messages(refused)[0]
 
 
@@ -228,7 +228,7 @@ def test_a_wrong_setting_is_said_on_the_page(settings: Any) -> None:
     page = client.get(LIST)
     assert page.status_code == 200
     assert "EXPIRE" in page.content.decode()
-    assert client.get(RELEASE, {"store": "default", "name": "a", "fence": 1}, follow=True).status_code == 200
+    assert client.get(RELEASE, {"store": "default", "name": "a", "fence": "1"}, follow=True).status_code == 200
 
 
 # Release by force -------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def test_release_by_force(releaser: Client, elsewhere: Any, caplog: pytest.LogCa
         lease.extend()
     assert lost.value.reason == "revoked"
     entry = LogEntry.objects.get()
-    assert (entry.user.username, entry.object_id, entry.action_flag) == ("somebody", "disLock:order:7", DELETION)
+    assert (entry.user.get_username(), entry.object_id, entry.action_flag) == ("somebody", "disLock:order:7", DELETION)
     assert str(lease.fence) in entry.change_message
     assert "disLock:order:7 released by force by somebody" in caplog.text
     assert "disLock:order:7" in releaser.get("/admin/").content.decode()  # recent actions

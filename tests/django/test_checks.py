@@ -32,7 +32,7 @@ class Sub(RequestIDMiddleware):
 
 
 def found() -> dict[str, checks.CheckMessage]:
-    return {message.id: message for message in checks.run_checks() if message.id.startswith("distlock_web.")}
+    return {str(message.id): message for message in checks.run_checks() if str(message.id).startswith("distlock_web.")}
 
 
 def test_the_tests_own_project_has_no_complaint() -> None:
@@ -56,7 +56,7 @@ def test_e001_a_wrong_setting(settings: Any, wrong: Any) -> None:
     settings.DISTLOCK = wrong
     message = found()["distlock_web.E001"]
     assert "DISTLOCK" in message.msg
-    assert '"LOCATION": "redis://127.0.0.1:6379/0"' in message.hint
+    assert '"LOCATION": "redis://127.0.0.1:6379/0"' in str(message.hint)
 
 
 @pytest.mark.parametrize("header", ["", "Req Id", "Req_Id", "Req-Id\r\n", "Req:Id", "Prüf-Id", None, 5])
@@ -75,7 +75,7 @@ def test_w001_nothing_is_set(settings: Any, monkeypatch: pytest.MonkeyPatch) -> 
 def test_w002_the_middleware_is_missing(settings: Any) -> None:
     ours = "distlock_web.django.middleware.RequestIDMiddleware"
     settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if name != ours]
-    assert ours in found()["distlock_web.W002"].hint
+    assert ours in str(found()["distlock_web.W002"].hint)
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, ours]  # last is fine
     assert found() == {}
     settings.MIDDLEWARE = [f"{Sub.__module__}.Sub" if name == ours else name for name in settings.MIDDLEWARE]
@@ -157,7 +157,7 @@ def test_e003_skip_on_a_view(urls: Any, pattern: Any, name: str, route: str) -> 
     message = found()["distlock_web.E003"]
     assert f"{__name__}.{name} " in message.msg
     assert route in message.msg
-    assert "Leave on_busy out" in message.hint
+    assert "Leave on_busy out" in str(message.hint)
     assert len([each for each in checks.run_checks() if each.id == "distlock_web.E003"]) == 1
 
 

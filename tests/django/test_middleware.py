@@ -133,7 +133,7 @@ def test_the_holder_of_a_lock_says_which_request_it_is(mode: str, gate: Any, in_
     assert gate.entered.wait(20)
     (row,) = held(registry()).rows
     assert (row.holder.request_id, row.holder.path) == ("abc", "GET /shop/function/7/")
-    assert row.holder.what == "tests.support.django_project.views.function"
+    assert row.holder.function == "tests.support.django_project.views.function"
 
 
 def test_every_log_record_has_the_request_id(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import hypothesis.strategies as st
 import pytest
@@ -115,7 +115,8 @@ class RedisClock(Clock):
         for key in client.scan_iter():
             if (left := client.pttl(key)) > 0:
                 client.pexpire(key, left - ms) if left > ms else client.delete(key)
-        for token, deadline in client.zrange(f"{{{NAME}}}:waits", 0, -1, withscores=True):
+        waits: Any = client.zrange(f"{{{NAME}}}:waits", 0, -1, withscores=True)
+        for token, deadline in waits:
             client.zadd(f"{{{NAME}}}:waits", {token: deadline - ms})
 
 

@@ -382,6 +382,8 @@ def test_a_lease_gives_its_fence(stock: Stock) -> None:
     with pytest.raises(LeaseLost):
         found.fenced_save(lease)
     with lock("stock") as newer:
+        assert lease.fence is not None
+        assert newer.fence is not None
         assert Stock.objects.fenced_get(newer, pk=stock.pk).fence == newer.fence > lease.fence
 
 

@@ -34,7 +34,7 @@ def take_one(request: HttpRequest) -> HttpResponse:
 
 
 @pytest.fixture
-def post(settings: Any) -> Callable[..., HttpResponse]:
+def post(settings: Any) -> Callable[..., Any]:
     urls = ModuleType("urls")
     urls.urlpatterns = [path("take-one", take_one)]  # type: ignore[attr-defined]
     settings.ROOT_URLCONF = urls

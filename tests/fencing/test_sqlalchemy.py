@@ -265,6 +265,8 @@ def test_under_until_commit_a_late_flush_is_a_stale_fence(
     @distributed_lockable(key="stock", until="commit", database=session)
     def sell(newer: bool) -> None:
         lease = current_lease()
+        assert lease is not None
+        assert lease.fence is not None
         found = fenced_get(session, Stock, 1, lease)
         if newer:
             session.commit()
@@ -286,7 +288,9 @@ def test_many_at_once_lose_nothing(sessions: sessionmaker[Session], look: Callab
 
     @distributed_lockable(key="stock", until="commit", database=session, wait=20)
     def sell() -> None:
-        fenced_get(session, Stock, 1, current_lease()).count -= 1
+        lease = current_lease()
+        assert lease is not None
+        fenced_get(session, Stock, 1, lease).count -= 1
 
     def client(_: int) -> None:
         sell()

@@ -168,7 +168,10 @@ def test_the_name_in_several_stores_needs_the_store(store_settings: Mapping[str,
         assert run(app, "list").stdout.splitlines()[0].startswith("STORE    LOCK")
         result = run(app, "release", "x", "--yes")
         assert result.exit_code == 2
-        assert "Several locks are meant: a:x in default, b:x in other. Give the whole name and the store. (--store ALIAS)" in result.stderr
+        assert (
+            "Several locks are meant: a:x in default, b:x in other. Give the whole name and the store. (--store ALIAS)"
+            in result.stderr
+        )
         assert run(app, "release", "x", "--yes", "--store", "other").exit_code == 0
         with pytest.raises(LeaseLost):
             lease.release()

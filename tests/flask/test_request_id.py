@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import pytest
 from flask import Blueprint, Flask, abort, current_app, request, stream_with_context
@@ -21,6 +22,18 @@ def app() -> Flask:
     DistLock(app)
     app.add_url_rule("/id", view_func=current_request_id, endpoint="id")
     return app
+
+
+Started: TypeAlias = list[list[tuple[str, str]]]  #: the headers of each response
+
+
+def starting(started: Started) -> Any:
+    """A server's ``start_response``."""
+
+    def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> None:
+        started.append(headers)
+
+    return start_response
 
 
 def test_an_id_that_was_sent_is_bound_and_sent_back(app: Flask) -> None:
@@ -49,12 +62,12 @@ def test_a_hostile_id_is_replaced(app: Flask, sent: str) -> None:
 def test_what_no_client_library_sends_is_replaced_too(app: Flask, sent: str) -> None:
     assert accept(sent) != sent
     # Past the client, straight into the app, as a careless server would do.
-    started: list[list[tuple[str, str]]] = []
+    started: Started = []
     environ = {
         "REQUEST_METHOD": "GET", "PATH_INFO": "/id", "SERVER_NAME": "x", "SERVER_PORT": "80",
         "wsgi.url_scheme": "http", "HTTP_REQ_ID": sent,
     }  # fmt: skip
-    list(app(environ, lambda status, headers, exc_info=None: started.append(headers)))
+    list(app(environ, starting(started)))
     assert len(dict(started[0])["Req-Id"]) == 32
 
 
@@ -203,8 +216,8 @@ def test_a_file_still_reaches_the_server_as_a_file(app: Flask) -> None:
         "REQUEST_METHOD": "GET", "PATH_INFO": "/file", "SERVER_NAME": "x", "SERVER_PORT": "80",
         "wsgi.url_scheme": "http", "wsgi.file_wrapper": FileWrapper, "HTTP_REQ_ID": "seven",
     }  # fmt: skip
-    started: list[list[tuple[str, str]]] = []
-    body = app(environ, lambda status, headers, exc_info=None: started.append(headers))
+    started: Started = []
+    body = app(environ, starting(started))
     assert isinstance(body, FileWrapper)  # gunicorn sends it with sendfile()
     assert dict(started[0])["Req-Id"] == "seven"
     body.close()

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import httpx
@@ -46,7 +47,7 @@ def test_two_requests_with_the_same_id_exclude_each_other(
     async def apay(order_id: int) -> str:
         return pay(order_id)
 
-    locked = distributed_lockable(key="order:{order_id}", expire=30)
+    locked: Any = distributed_lockable(key="order:{order_id}", expire=30)
     app.add_url_rule("/pay/<int:order_id>", "pay", locked(apay if asynchronous else pay), methods=["POST"])
     url, same = f"{serve(app)}/pay/7", {"Req-Id": "seven", "Accept": "application/json"}
     with ThreadPoolExecutor(1) as pool:
@@ -90,7 +91,7 @@ def test_ids_that_are_no_http_do_no_harm(app: Flask, serve: Callable[[Flask], st
     for sent in (b"\xff\xfe", b"a\x00b", b"a\rb", b"x" * 60_000):
         with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
             connection.sendall(b"GET /id HTTP/1.0\r\nReq-Id: " + sent + b"\r\n\r\n")
-            answer = b"".join(iter(lambda connection=connection: connection.recv(65536), b""))
+            answer = b"".join(iter(partial(connection.recv, 65536), b""))
         assert b"Traceback" not in answer
         assert b"\nReq-Id: " + sent not in answer
     assert httpx.get(f"http://127.0.0.1:{port}/id", headers={"Req-Id": "seven"}).text == "seven"

@@ -202,7 +202,7 @@ def test_the_exception_of_a_view_comes_through_and_frees_the_lock(app: Flask, as
     async def abroken() -> str:
         raise error
 
-    locked = distributed_lockable(key="order", expire=30)
+    locked: Any = distributed_lockable(key="order", expire=30)
     app.add_url_rule("/broken", "broken", locked(abroken if asynchronous else broken))
     app.testing = True
     for _ in range(2):  # a lock that stayed behind would make the second one a 409

@@ -59,7 +59,7 @@ def test_the_key_may_come_first() -> None:
 
     assert pay(7) == "disLock:order:7"
     with pytest.raises(ConfigurationError, match="two keys"):
-        distributed_lockable("a", key="b")  # type: ignore[call-overload]
+        distributed_lockable("a", key="b")
 
 
 def test_methods_have_the_key_of_their_arguments() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.core.signals import request_finished
 from django.db import close_old_connections
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, StreamingHttpResponse
 from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
 
@@ -88,7 +88,7 @@ def streaming(body: Any, **options: Any) -> StreamingHttpResponse:
     view = distributed_lockable(key="export", **{"expire": 60, **options})(lambda request: StreamingHttpResponse(body))
     response = view(RequestFactory().get("/"))
     assert current_lease() is None
-    return response  # type: ignore[no-any-return]
+    return response
 
 
 async def astreaming(body: Any, **options: Any) -> StreamingHttpResponse:
@@ -271,7 +271,7 @@ def names() -> list[str]:
 
 @pytest.mark.slow
 def test_a_lease_that_is_nearly_over_at_the_return_is_renewed_at_once(injector: FaultInjector) -> None:
-    def late(request: HttpRequest) -> HttpResponse:
+    def late(request: HttpRequest) -> StreamingHttpResponse:
         threading.Event().wait(0.9)
         return StreamingHttpResponse(iter([b"x"]))
 
@@ -430,20 +430,20 @@ def test_nobody_is_told_when_a_closed_response_had_lost_it(
 # Between the view and the server --------------------------------------------------------------------------------------
 
 
-def conditional(request: HttpRequest) -> HttpResponse:
+def conditional(request: HttpRequest) -> StreamingHttpResponse:
     response = StreamingHttpResponse(iter([b"x"]))
     response["Last-Modified"] = "Mon, 01 Jan 2024 00:00:00 GMT"
     return response
 
 
-def told(request: HttpRequest) -> HttpResponse:
+def told(request: HttpRequest) -> StreamingHttpResponse:
     def chunks() -> Iterator[str]:
         yield current_request_id()
 
     return StreamingHttpResponse(chunks())
 
 
-async def atold(request: HttpRequest) -> HttpResponse:
+async def atold(request: HttpRequest) -> StreamingHttpResponse:
     async def chunks() -> AsyncIterator[str]:
         yield current_request_id()
 
@@ -484,7 +484,7 @@ def test_the_body_is_the_requests_own(injector: FaultInjector, client: Client) -
 
 @pytest.mark.usefixtures("site")
 async def test_the_body_is_the_requests_own_async(injector: FaultInjector, async_client: AsyncClient) -> None:
-    answer = await async_client.get("/atold/", headers={"Req-Id": "seven"})
+    answer: Any = await async_client.get("/atold/", headers={"Req-Id": "seven"})
     assert [chunk async for chunk in answer] == [b"seven"]
     assert is_free()
 

@@ -17,7 +17,7 @@ Kind = Literal["sqlite", "postgres", "mariadb"]
 
 # Django asks for mysqlclient, which has no wheels; PyMySQL passes for one of a version that Django likes.
 pymysql.install_as_MySQLdb()
-pymysql.version_info = (2, 2, 7, "final", 0)  # type: ignore[assignment]
+pymysql.version_info = (2, 2, 7, "final", 0)
 
 
 @dataclass(frozen=True)

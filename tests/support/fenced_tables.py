@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeAlias
 
 from django.db import models
 
@@ -10,17 +11,20 @@ from distlock_web.django.fencing import FencedModel, FencedQuerySet
 
 
 class Warehouse(models.Model):
-    name = models.CharField(max_length=20)
+    name: models.CharField[str, str] = models.CharField(max_length=20)
 
     class Meta:
         app_label = "fencing"
 
 
+ToWarehouse: TypeAlias = "models.ForeignKey[Warehouse | None, Warehouse | None]"
+
+
 class Stock(FencedModel):
-    name = models.CharField(max_length=20, default="")
-    count = models.IntegerField(default=0)
-    changed = models.DateTimeField(auto_now=True)
-    warehouse = models.ForeignKey(Warehouse, models.CASCADE, null=True)
+    name: models.CharField[str, str] = models.CharField(max_length=20, default="")
+    count: models.IntegerField[int, int] = models.IntegerField(default=0)
+    changed: models.DateTimeField[datetime, datetime] = models.DateTimeField(auto_now=True)
+    warehouse: ToWarehouse = models.ForeignKey(Warehouse, models.CASCADE, null=True)
 
     class Meta:
         app_label = "fencing"
@@ -29,7 +33,7 @@ class Stock(FencedModel):
 class Book(Stock):
     """Multi-table inheritance: its fence is in the table of Stock."""
 
-    pages = models.IntegerField(default=0)
+    pages: models.IntegerField[int, int] = models.IntegerField(default=0)
 
     class Meta:
         app_label = "fencing"
@@ -43,10 +47,10 @@ class Manager(models.Manager[Any]):
 class Shelf(FencedModel):
     """With a manager of its own."""
 
-    name = models.CharField(max_length=20, default="")
-    warehouse = models.ForeignKey(Warehouse, models.CASCADE, null=True)
+    name: models.CharField[str, str] = models.CharField(max_length=20, default="")
+    warehouse: ToWarehouse = models.ForeignKey(Warehouse, models.CASCADE, null=True)
 
-    objects = Manager.from_queryset(FencedQuerySet)()
+    objects: Any = Manager.from_queryset(FencedQuerySet)()
 
     class Meta:
         app_label = "fencing"

@@ -129,7 +129,7 @@ def _part(module: str) -> str:
 def _names_of_modules(path: Path) -> dict[str, str]:
     """By the name that it has in this file: each module of ours that the file has imported."""
     package = path.relative_to(PACKAGE.parent).parent.parts
-    names = {}
+    names: dict[str, str] = {}
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 from pathlib import Path
 
 import psycopg
@@ -10,7 +12,6 @@ import pymysql
 import pytest
 
 from distlock_web.testing.servers import ServerMissing
-from tests.support import database_servers as databases
 from tests.support.database_servers import MariaDBServer, PostgresServer, mariadb_programs, postgres_programs
 from tests.support.requirements import require
 
@@ -49,9 +50,9 @@ def test_a_mariadb_answers_keeps_its_data_and_is_gone_afterwards() -> None:
 
 
 def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(databases.shutil, "which", lambda name, path=None: None)
-    monkeypatch.setattr(databases.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(databases.Path, "glob", lambda self, pattern: iter(()))
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
     with pytest.raises(ServerMissing, match="postgres"):
         postgres_programs()
     with pytest.raises(ServerMissing, match="mariadb"):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from typing import TypeAlias
 
 from distlock_web.testing.history import Event, History, Kind, Recorder
 
+Said: TypeAlias = tuple[str, Kind, float, int | None]
 
-def history(*told: tuple[str, Kind, float, int | None]) -> History:
-    return History(Event(actor, kind, at, value) for actor, kind, at, value in told)
+
+def history(*said: Said) -> History:
+    return History(Event(actor, kind, at, value) for actor, kind, at, value in said)
 
 
 #: Two sections as they should be: b joins while a holds, and begins after a has ended.
-WELL = (
+WELL: tuple[Said, ...] = (
     ("a", "wanted", 0.0, None), ("a", "acquired", 1.0, 10), ("b", "wanted", 1.1, None), ("b", "joined", 1.2, 100),
     ("a", "read", 1.3, 0), ("a", "wrote", 1.4, 1), ("a", "released", 2.0, None), ("b", "acquired", 2.1, 11),
     ("b", "read", 2.2, 1), ("b", "wrote", 2.3, 2), ("b", "released", 3.0, None),
@@ -56,7 +59,7 @@ def test_an_overlap_behind_a_short_section_is_found() -> None:
 
 
 def test_a_lease_that_was_lost_ends_at_its_deadline() -> None:
-    lost = ("a", "acquired", 1.0, 10), ("b", "acquired", 2.0, 11), ("b", "released", 3.0, None)
+    lost: tuple[Said, ...] = ("a", "acquired", 1.0, 10), ("b", "acquired", 2.0, 11), ("b", "released", 3.0, None)
     assert history(*lost, ("a", "lost", 1.9, None)).violations() == []
     assert len(history(*lost, ("a", "lost", 2.1, None)).violations()) == 1
 
@@ -71,7 +74,7 @@ def test_a_fence_that_does_not_grow_is_found() -> None:
 
 
 def test_a_lost_update_is_found() -> None:
-    sections = (
+    sections: tuple[Said, ...] = (
         ("a", "acquired", 1.0, 10), ("a", "read", 1.1, 0), ("a", "wrote", 1.2, 1), ("a", "released", 2.0, None),
         ("b", "acquired", 3.0, 11), ("b", "read", 3.1, 0), ("b", "wrote", 3.2, 1), ("b", "released", 4.0, None),
     )  # fmt: skip

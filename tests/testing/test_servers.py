@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 from collections.abc import Callable
 
 import pytest
 import redis
 
-from distlock_web.testing import servers
 from distlock_web.testing.servers import RedisServer, ServerMissing, redis_program, required
 
 MakeRedis = Callable[..., RedisServer]
@@ -55,8 +56,8 @@ def test_a_server_that_cannot_start_says_why(make_redis: MakeRedis) -> None:
 
 
 def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers.shutil, "which", lambda name, path=None: None)
-    monkeypatch.setattr(servers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ServerMissing, match="redis-server"):
         redis_program()
 

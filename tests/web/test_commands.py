@@ -47,7 +47,7 @@ def flask(*args: str) -> Outcome:
 @pytest.fixture(params=[manage, flask])
 def run(request: pytest.FixtureRequest, settings: Any) -> Callable[..., Outcome]:
     settings.DISTLOCK = {"default": {"BACKEND": "memory"}, "other": {"BACKEND": "memory"}}
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 def test_done(run: Callable[..., Outcome], elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture) -> None:

@@ -152,7 +152,7 @@ async def test_a_user_with_the_rights_that_the_message_names(harness: Harness, m
         client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "resetkeys", "resetchannels", "-@all")
         url = f"redis://shop:secret@127.0.0.1:{server.port}"
         await refused(harness, url, ConfigurationError, "~disLock:*", "&distlock:*", "+eval")
-        rules = (
+        rules = [
             "~disLock:*",
             "~{disLock:*",
             "&distlock:*",
@@ -161,8 +161,13 @@ async def test_a_user_with_the_rights_that_the_message_names(harness: Harness, m
             "+publish",
             "+time",
             "+exists",
-        )
-        rules += ("+@hash", "+@sortedset", "+pexpire", "+pttl", "+del", "+ping")
+            "+@hash",
+            "+@sortedset",
+            "+pexpire",
+            "+pttl",
+            "+del",
+            "+ping",
+        ]
         client.execute_command("ACL", "SETUSER", "shop", *rules)
         harness.store = configure({"default": {"LOCATION": url}}).store("default")
         held = await harness.acquire(the_lock())

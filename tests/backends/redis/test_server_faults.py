@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import redis
@@ -69,6 +70,10 @@ def test_connections_killed_while_waiting(lab: Lab, redis_client: redis.Redis, k
     assert left_behind(redis_client) == {}
 
 
+def released(lab: Lab, times: int) -> bool:
+    return lab.history.count("released") >= times
+
+
 @pytest.mark.slow
 def test_connections_killed_again_and_again(lab: Lab, redis_client: redis.Redis) -> None:
     expire = 2.0
@@ -82,7 +87,7 @@ def test_connections_killed_again_and_again(lab: Lab, redis_client: redis.Redis)
         redis_client.client_kill_filter(_type=("pubsub", "normal")[number % 2], skipme=True)
         redis_client.script_flush()
         enough = lab.history.count("released") + 4
-        eventually(lambda enough=enough: lab.history.count("released") >= enough, "they go on")
+        eventually(partial(released, lab, enough), "they go on")
     assert [worker.join() for worker in workers] == [0] * 4
     assert lab.history.violations(counter=lab.counter) == []
     assert lab.counter == 240

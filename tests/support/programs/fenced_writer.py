@@ -41,8 +41,9 @@ def rounds(key: str, pk: int) -> None:
             print(release(lease, write(row, fence)), flush=True)
 
 
-def write(row: Stock, fence: int) -> str:
+def write(row: Stock, fence: int | None) -> str:
     """With the number alone: the lease knows by now that it is lost, and is not asked."""
+    assert fence is not None
     row.count += 1000
     try:
         with transaction.atomic():

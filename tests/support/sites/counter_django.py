@@ -41,16 +41,16 @@ from distlock_web.django.fencing import FencedModel  # noqa: E402 - a module wit
 COMMIT_TAKES = 0.02  # seconds
 
 
-def _slowly(self: BaseDatabaseWrapper, commit: Any = BaseDatabaseWrapper._commit) -> None:
+def _slowly(self: BaseDatabaseWrapper, commit: Any = BaseDatabaseWrapper._commit) -> None:  # type: ignore[attr-defined]
     time.sleep(COMMIT_TAKES)
     commit(self)
 
 
-BaseDatabaseWrapper._commit = _slowly
+BaseDatabaseWrapper._commit = _slowly  # type: ignore[attr-defined]
 
 
 class Counter(FencedModel):
-    value = models.IntegerField(default=0)
+    value: models.IntegerField[int, int] = models.IntegerField(default=0)
 
     class Meta:
         app_label = "shop"

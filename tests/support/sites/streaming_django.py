@@ -76,30 +76,30 @@ def _count(request: HttpRequest) -> int:
     return int(request.GET["chunks"])
 
 
-def sync_sync(request: HttpRequest) -> HttpResponse:
+def sync_sync(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(chunks(_count(request)))
 
 
-def sync_async(request: HttpRequest) -> HttpResponse:
+def sync_async(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(achunks(_count(request)))
 
 
-async def async_async(request: HttpRequest) -> HttpResponse:
+async def async_async(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(achunks(_count(request)))
 
 
-async def async_sync(request: HttpRequest) -> HttpResponse:
+async def async_sync(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(chunks(_count(request)))
 
 
-def file(request: HttpRequest) -> HttpResponse:
+def file(request: HttpRequest) -> FileResponse:
     content = tempfile.TemporaryFile()  # noqa: SIM115 - the response closes it
     content.truncate(_count(request) * len(CHUNK))
     content.seek(0)
     return FileResponse(content, content_type="application/octet-stream")
 
 
-def at_return(request: HttpRequest) -> HttpResponse:
+def at_return(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(CHUNK for _ in range(_count(request)))
 
 
@@ -111,7 +111,7 @@ async def work(request: HttpRequest) -> HttpResponse:
 
 
 @distributed_lockable(key=KEY, expire=60, wait=30)
-async def stream(request: HttpRequest) -> HttpResponse:
+async def stream(request: HttpRequest) -> StreamingHttpResponse:
     async def body() -> AsyncIterator[bytes]:
         for _ in range(10):
             await asyncio.sleep(random.random() / 200)
