@@ -14,6 +14,7 @@ import redis
 
 from distlock_web import DistLockError, Lease, lock
 from distlock_web.backends.redis.transport import listener as listener_module
+from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from distlock_web.locks import watchdog
 from tests.support.callers import threads, unrelated
@@ -63,8 +64,9 @@ def test_a_store_that_is_closed_under_a_waiter(redis_store: str) -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    eventually(lambda: held.spec.store.backend._listener._waiters, "it waits")  # type: ignore[attr-defined]
-    held.spec.store.close()
+    store = registry().store("default")
+    eventually(lambda: store.backend._listener._waiters, "it waits")  # type: ignore[attr-defined]
+    store.close()
     held.release()
     waiting.join(20)
     assert not waiting.is_alive()
