@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ from typing import Any
 import pytest
 import redis
 
-from distlock_web import configure
+from distlock_web import Lease, LeaseLost, configure, lock
 from distlock_web.core import registry, request_id
 from distlock_web.locks import chain
+from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside
 from tests.support.database_servers import MariaDBServer, PostgresServer, mariadb_programs, postgres_programs
@@ -127,10 +128,49 @@ def memory_store() -> None:
 
 
 @pytest.fixture(params=["memory", "redis"])
-def store(request: pytest.FixtureRequest) -> str:
-    """The default store is an empty one of each kind."""
-    request.getfixturevalue(f"{request.param}_store")
-    return str(request.param)
+def store_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """One alias of ``DISTLOCK``: an empty store of each kind."""
+    if request.param == "memory":
+        return {"BACKEND": "memory"}
+    return {"BACKEND": "redis", "LOCATION": request.getfixturevalue("redis_url")}
+
+
+@pytest.fixture
+def store(store_settings: dict[str, Any]) -> str:
+    """The default store is an empty one of each kind; gives its backend's name."""
+    configure({"default": store_settings})
+    return str(store_settings["BACKEND"])
+
+
+@pytest.fixture
+def injector(store_settings: dict[str, Any], settings: Any) -> FaultInjector:
+    """On the way to the default store of the Django project, empty: one of each kind."""
+    settings.DISTLOCK = {"default": store_settings}
+    return FaultInjector(registry.registry().store("default"))
+
+
+@pytest.fixture
+def memory(settings: Any) -> None:
+    """The default store of the Django project is in memory, empty."""
+    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Callable[..., Lease]]:
+    """Hold a lock outside of the test's own call chain, which would re-enter it: ``elsewhere("order:7")``."""
+    held: list[tuple[contextvars.Context, Lease]] = []
+
+    def hold(key: str, **options: Any) -> Lease:
+        context = contextvars.Context()
+        lease = context.run(lock(key, **{"expire": 10, **options}).acquire)
+        held.append((context, lease))
+        return lease
+
+    yield hold
+    for context, lease in held:
+        if lease.state == "held":
+            with suppress(LeaseLost):  # released by force: the lease does not know it yet
+                context.run(lease.release)
 
 
 @pytest.fixture

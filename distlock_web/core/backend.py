@@ -1,7 +1,7 @@
 """The seam: what a store must offer so that the engine can run on it.
 
 A *backend* is what a setting's ``BACKEND`` names: one object per alias and process. It gives out *ports*, the same
-verbs in two colours. All verbs are coroutines: a blocking port's never suspend (``runtime.drive`` runs them), an
+verbs for threads and for asyncio. All verbs are coroutines: a blocking port's never suspend (``runtime.drive`` runs them), an
 asyncio port's do. Every verb may be sent twice and answers the same (law 3); none retries by itself. A store that
 does not answer raises ``BackendUnavailable`` within a bounded time.
 """
@@ -51,7 +51,7 @@ class Granted(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """Somebody else's. Asking again before ``pause`` seconds cannot help, unless the store wakes us."""
+    """Somebody else's. Asking again before ``recheck_after`` seconds cannot help, unless the store wakes us."""
 
     recheck_after: float  #: always positive
     remaining: float  #: what is left of the holder's lease
@@ -73,7 +73,7 @@ class LockInfo:
 
 
 class Port(Protocol):
-    """The verbs, in one colour."""
+    """The verbs, for threads or for asyncio."""
 
     runtime: Runtime
 

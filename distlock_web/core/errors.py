@@ -56,7 +56,7 @@ class BackendUnavailable(DistLockError):
 
 
 class OpenTransactionWarning(RuntimeWarning):
-    """A lock is given back before the transaction around it commits: others do not see yet what it guarded."""
+    """A lock is given back before the transaction around it commits: others do not see yet what was done under it."""
 
 
 class StaleFence(DistLockError):

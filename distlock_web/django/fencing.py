@@ -1,7 +1,7 @@
 """Rows that a late holder cannot overwrite: each carries the fence of the last holder that worked on it.
 
 A lock can be lost while its holder is paused. The fence, a number that grows with every acquisition, lets the database
-refuse what comes too late: ``fenced_get`` stamps the row before it reads it, and a guarded write asks for exactly that
+refuse what comes too late: ``fenced_get`` stamps the row before it reads it, and a fenced write asks for exactly that
 stamp, in one UPDATE. So a holder that paused after its read cannot overwrite its successor, and one that is late cannot
 read. (Kleppmann 2016, *How to do distributed locking*.)
 """
@@ -79,7 +79,7 @@ class FencedQuerySet(models.QuerySet[M]):
 
 
 class FencedModel(models.Model):
-    """Mixin: adds the column ``fence`` and guarded reads and writes. ``class Stock(FencedModel): ...``"""
+    """Mixin: adds the column ``fence`` and fenced reads and writes. ``class Stock(FencedModel): ...``"""
 
     fence: models.BigIntegerField[int, int] = models.BigIntegerField(default=0, editable=False)
 

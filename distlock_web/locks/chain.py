@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from contextvars import ContextVar
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from ..core.errors import ConfigurationError
 from ..core.registry import Store
@@ -23,17 +23,14 @@ from .scope import Scope
 Link: TypeAlias = "tuple[weakref.ref[Scope], Link | None]"
 
 
-class Chain(NamedTuple):
-    """The scopes around the running code."""
+#: By store and name the innermost scope that holds it: found at once, and copied at C's speed.
+Holders: TypeAlias = "dict[tuple[Store, str], Link]"
 
-    innermost: Link | None
-    length: int
-    #: By store and name the innermost scope that holds it: found at once, and copied at C's speed.
-    holders: dict[tuple[Store, str], Link]
-
+#: The scopes around the running code: the innermost, how many there are at most, and who holds what.
+Chain: TypeAlias = "tuple[Link | None, int, Holders]"
 
 #: Inside of no scope.
-OUTSIDE = Chain(None, 0, {})
+OUTSIDE: Chain = (None, 0, {})
 
 #: When the chain grows past a power of two, from this length on, it is freed of scopes that are over.
 _COMPACT_FROM = 64
@@ -47,13 +44,14 @@ after_fork(_blocks.clear)  # they go on in the parent; most of their threads are
 
 def enter(scope: Scope) -> None:
     """From now on the running code is inside of this scope."""
-    before, reference = _chain.get(), weakref.ref(scope)
-    holders = before.holders.copy()
+    reference = weakref.ref(scope)
+    innermost, length, holders = _chain.get()
+    holders, length = holders.copy(), length + 1
     for hold in scope.holds:
-        key = (hold.store, hold.name)
+        key = (hold.store, hold.claim.name)
         holders[key] = (reference, _current(holders.get(key)))
-    chain = Chain((reference, _current(before.innermost)), before.length + 1, holders)
-    if chain.length >= _COMPACT_FROM and chain.length & (chain.length - 1) == 0:
+    chain: Chain = ((reference, _current(innermost)), length, holders)
+    if length >= _COMPACT_FROM and length & (length - 1) == 0:
         chain = _compacted(chain)
     if scope.opener is not None:
         _blocks.add(scope)
@@ -66,7 +64,11 @@ def leave(scope: Scope) -> None:
     if chain is OUTSIDE:
         return
     if scope not in _blocks:  # given back by hand inside of its block, it stays until the block ends
-        length -= innermost is not None and innermost[0]() is scope
+        if innermost is not None and innermost[0]() is scope:
+            if innermost[1] is None:  # the outermost: nothing is left
+                _chain.set(OUTSIDE)
+                return
+            length -= 1
         innermost = _without(innermost, scope)
     keys = [key for hold in scope.holds if (key := (hold.store, hold.name)) in holders]
     if keys:
@@ -77,7 +79,7 @@ def leave(scope: Scope) -> None:
                 del holders[key]
             else:
                 holders[key] = link
-    _chain.set(Chain(innermost, length, holders) if innermost or holders else OUTSIDE)
+    _chain.set((innermost, length, holders) if innermost or holders else OUTSIDE)
 
 
 def exit_block(opener: object) -> Scope | None:
@@ -85,7 +87,7 @@ def exit_block(opener: object) -> Scope | None:
 
     Several threads and tasks may use one lock object: it is the innermost block of this call chain, if there is one.
     """
-    link = _chain.get().innermost
+    link = _chain.get()[0]
     while link is not None:
         scope = link[0]()
         if scope is not None and scope.opener is opener and scope in _blocks:
@@ -118,13 +120,13 @@ def _block_of_another_context(opener: object) -> Scope | None:
 
 def innermost_scope() -> Scope | None:
     """The innermost live scope that the running code is inside of."""
-    return _alive(_chain.get().innermost)
+    return _alive(_chain.get()[0])
 
 
 def find_enclosing(store: Store, name: str) -> tuple[Scope, Hold] | None:
     """The innermost live scope of the call chain that holds this name, and its hold."""
-    scope = _alive(_chain.get().holders.get((store, name)))
-    if scope is None:
+    link = _chain.get()[2].get((store, name))
+    if link is None or (scope := _alive(link)) is None:
         return None
     return scope, next(hold for hold in scope.holds if hold.store is store and hold.name == name)
 
@@ -174,9 +176,10 @@ def _without(link: Link | None, scope: Scope) -> Link | None:
 
 
 def _compacted(chain: Chain) -> Chain:
-    references = _references(chain.innermost)
-    holders = {key: current for key, link in chain.holders.items() if (current := _current(link)) is not None}
-    return Chain(_linked(references), len(references), holders)
+    innermost, _, holders = chain
+    references = _references(innermost)
+    holders = {key: current for key, link in holders.items() if (current := _current(link)) is not None}
+    return _linked(references), len(references), holders
 
 
 def _references(link: Link | None, left: Scope | None = None) -> list[weakref.ref[Scope]]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from ..core.backend import Busy, Claim, Granted, Port
 from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LockBusy, NotHeld
@@ -36,7 +36,11 @@ from .hold import Hold
 from .scope import Scope, names_of
 
 logger = logging.getLogger("distlock_web")
+P = ParamSpec("P")
 T = TypeVar("T")
+
+#: How a name is asked for.
+Ask: TypeAlias = "Callable[[Port, Claim], Awaitable[Granted | Busy]]"
 
 #: Seconds between two questions to a store that does not answer while we wait for a lock.
 UNREACHABLE_RECHECK_SECONDS = 0.25
@@ -49,11 +53,14 @@ async def acquire(scope: Scope) -> None:
     """Take or re-enter every name of the scope, all or none. ``LockBusy``, ``LeaseLost`` or ``BackendUnavailable``."""
     clock = _WaitClock(scope.spec.wait)
 
-    async def take(port: Port, name: str) -> None:
-        if not await _reenter(scope, port, name, clock):
-            await _take(scope, port, name, clock)
+    async def ask(port: Port, claim: Claim) -> Granted | Busy:
+        answer = await retry_once(port.acquire, claim, clock.wait)
+        if isinstance(answer, Busy) and clock.wait != 0:
+            with watchdog.keep_alive(scope.holds):
+                return await _queue(port, claim, answer, clock, scope.holds)
+        return answer
 
-    await begin(scope, take, clock)
+    await begin(scope, ask, clock)
 
 
 class _WaitClock:
@@ -76,12 +83,17 @@ class _WaitClock:
         return self.left()
 
 
-async def begin(scope: Scope, take: Callable[[Port, str], Awaitable[None]], clock: _WaitClock | None = None) -> None:
-    """Take every name of the scope by this step, all or none, and go inside of it."""
+async def begin(scope: Scope, ask: Ask, clock: _WaitClock | None = None) -> None:
+    """Take every name of the scope by asking so, all or none, and go inside of it.
+
+    ``clock`` is for re-entering those that the call chain holds; what was handed over is none of them.
+    """
     port = scope.spec.store.port(scope.runtime)
     try:
         for name in scope.spec.names:
-            await take(port, name)
+            enclosing = clock is not None and chain.find_enclosing(scope.spec.store, name) is not None
+            if clock is None or not enclosing or not await _reenter(scope, port, name, clock):
+                await _take(scope, port, name, ask)
         if clock is not None and clock.waited and len(scope.acquired) > 1:
             await _extend(port, scope.acquired, None)
         for hold in scope.holds:
@@ -95,34 +107,19 @@ async def begin(scope: Scope, take: Callable[[Port, str], Awaitable[None]], cloc
     chain.enter(scope)
 
 
-async def _take(scope: Scope, port: Port, name: str, clock: _WaitClock) -> None:
-    """Take one name from the store, waiting in its queue if the caller has time."""
-
-    async def ask(claim: Claim) -> Granted | Busy:
-        answer = await retry_once(lambda: port.acquire(claim, clock.wait))
-        if isinstance(answer, Busy) and clock.wait != 0:
-            with watchdog.keep_alive(scope.holds):
-                return await _queue(port, claim, answer, clock, scope.holds)
-        return answer
-
-    answer = await take_claim(scope, port, name, ask)
-    if isinstance(answer, Busy):
-        raise _busy(name, answer.remaining)
-
-
-async def take_claim(scope: Scope, port: Port, name: str, ask: Callable[[Claim], Awaitable[T]]) -> T:
-    """Ask with a fresh claim; what is granted becomes a hold of the scope. Returns the answer, if there is one."""
+async def _take(scope: Scope, port: Port, name: str, ask: Ask) -> None:
+    """Take one name from the store, with a fresh claim."""
     spec = scope.spec
     claim = Claim(name, new_token(), spec.expire, HolderInfo.current(spec.function, spec.expire))
     try:
-        answer = await ask(claim)
+        answer = await ask(port, claim)
     except BaseException:
         # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
         await scope.runtime.shield(undo(port, claim))
         raise
-    if isinstance(answer, Granted):
-        scope.add(Hold(spec.store, claim, answer))
-    return answer
+    if isinstance(answer, Busy):
+        raise _busy(name, answer.remaining)
+    scope.add(Hold(spec.store, claim, answer))
 
 
 async def _queue(port: Port, claim: Claim, answer: Busy, clock: _WaitClock, holds: Sequence[Hold]) -> Granted:
@@ -180,7 +177,7 @@ def _busy(name: str, remaining: float) -> LockBusy:
 
 async def end(scope: Scope, error: BaseException | None) -> None:
     """The scope is over: give back what it took, once, whatever happens, and never hide the block's own exception."""
-    # A nested scope in a task of its own may outlive the one whose lock it re-entered: from then on it was unguarded.
+    # A nested scope in a task of its own may outlive the one whose lock it re-entered: from then on it had no lock.
     orphaned = scope.orphaned()
     if not close(scope):
         return
@@ -264,7 +261,7 @@ async def _release(port: Port, claim: Claim, cooldown: float) -> str | None:
 async def undo(port: Port, claim: Claim) -> None:
     """Nothing of this claim stays behind, neither in the queue nor held."""
     try:
-        await retry_once(lambda: port.cancel(claim))
+        await retry_once(port.cancel, claim)
     except DistLockError as error:
         logger.info("Lock %s: a claim could not be cancelled, it ends within its lease: %s", claim.name, error)
 
@@ -285,7 +282,7 @@ async def extend(scope: Scope, expire: float | None) -> None:
 async def _extend(port: Port, holds: list[Hold], expire: float | None) -> None:
     claims = [hold.claim if expire is None else hold.claim._replace(expire=expire) for hold in holds]
     since = now()
-    losses = await retry_once(lambda: port.extend(claims))
+    losses = await retry_once(port.extend, claims)
     for hold, claim, loss in zip(holds, claims, losses, strict=True):
         if loss is None:
             hold.renewed(since, claim.expire)
@@ -294,9 +291,9 @@ async def _extend(port: Port, holds: list[Hold], expire: float | None) -> None:
         hold.raise_if_lost()
 
 
-async def retry_once(ask: Callable[[], Awaitable[T]]) -> T:
+async def retry_once(verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
     """Ask again, once, if the answer did not come: every verb may be sent twice (law 3)."""
     try:
-        return await ask()
+        return await verb(*args, **kwargs)
     except BackendUnavailable:
-        return await ask()
+        return await verb(*args, **kwargs)

@@ -110,7 +110,9 @@ def lock(key: str | Iterable[str], **options: Unpack[LockOptions]) -> Lock:
     Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when taken, ``LeaseLost`` at the end.
     """
     check_names("lock", options)
-    keys = tuple(key) if isinstance(key, Iterable) and not isinstance(key, (str, bytes)) else (key,)
+    if isinstance(key, str):
+        return Lock((whole(key),), Options(options))
+    keys = tuple(key) if isinstance(key, Iterable) and not isinstance(key, bytes) else (key,)
     if not keys:
         raise ConfigurationError("A lock needs at least one key.")
     return Lock(tuple(map(whole, keys)), Options(options))

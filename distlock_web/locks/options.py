@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any, TypedDict
 
-from ..core.backend import Capabilities
 from ..core.config import StoreConfig, flag, policy, seconds, seconds_or_none, unknown
 from ..core.config import prefix as checked_prefix
 from ..core.errors import ConfigurationError
@@ -92,12 +91,15 @@ class Options:
         expire = self.expire if self.expire is not None else config.expire
         if expire < capabilities.min_expire:
             seconds(expire, "expire", minimum=capabilities.min_expire)
+        wait = config.wait if isinstance(self.wait, Unset) else self.wait
+        if wait != 0 and not capabilities.queue:
+            raise self._no_queue(store)
         prefix = config.prefix if self.prefix is None else self.prefix
         return Spec(
             store=store,
             names=_names(prefix, keys),
             expire=expire,
-            wait=self._wait(store, capabilities),
+            wait=wait,
             renew=config.renew if self.renew is None else self.renew,
             renew_for=self.renew_for,
             on_lost=self._when_lost(config, runtime),
@@ -106,16 +108,14 @@ class Options:
             code=code,
         )
 
-    def _wait(self, store: Store, capabilities: Capabilities) -> float | None:
-        given = not isinstance(self.wait, Unset)
-        wait = self.wait if given else store.config.wait
-        if wait != 0 and not capabilities.queue:
-            setting = "wait" if given else f'DISTLOCK[{store.alias!r}]["WAIT"]'
-            raise ConfigurationError(
-                f"{setting} is {wait!r}, but the store {store.alias!r} has no queue to wait in: say wait=0, and try "
-                f"again later."
-            )
-        return wait  # type: ignore[return-value]
+    def _no_queue(self, store: Store) -> ConfigurationError:
+        setting, wait = "wait", self.wait
+        if isinstance(wait, Unset):
+            setting, wait = f'DISTLOCK[{store.alias!r}]["WAIT"]', store.config.wait
+        return ConfigurationError(
+            f"{setting} is {wait!r}, but the store {store.alias!r} has no queue to wait in: say wait=0, and try again "
+            f"later."
+        )
 
     def _when_lost(self, config: StoreConfig, runtime: Runtime) -> WhenLost:
         on_lost: Any = self.on_lost or config.on_lost

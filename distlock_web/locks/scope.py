@@ -85,11 +85,17 @@ class Scope:
         return [*self.acquired, *[hold for hold, _ in self.reentered]] if self.reentered else self.acquired
 
     def lost_hold(self) -> Hold | None:
-        return next((hold for hold in self.holds if hold.state == "lost"), None)
+        for hold in self.holds:
+            if hold.state == "lost":
+                return hold
+        return None
 
     def orphaned(self) -> Hold | None:
         """A hold of a block around this one that has ended since."""
-        return next((hold for hold, _ in self.reentered if hold.state in ("releasing", "released")), None)
+        for hold, _ in self.reentered:
+            if hold.state in ("releasing", "released"):
+                return hold
+        return None
 
     @property
     def alive(self) -> bool:

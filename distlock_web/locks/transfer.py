@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import partial
 
 from ..core.backend import Claim, Granted, Port
 from ..core.errors import ConfigurationError, NotHeld
@@ -87,7 +86,7 @@ async def _hand_over(scope: Scope, proof: str, transit: float) -> None:
     for hold in scope.acquired:
         if not hold.begin_release():
             raise hold.lost_error()
-        loss = await retry_once(partial(port.detach, hold.claim, proof, transit))
+        loss = await retry_once(port.detach, hold.claim, proof, transit)
         if loss is not None:
             hold.lose(loss)
             raise hold.lost_error()
@@ -104,21 +103,15 @@ async def _take_back(scope: Scope, proof: str) -> None:
 async def attach(scope: Scope, ticket: Ticket) -> None:
     """Take on the names of the scope, which are the ticket's: all of them, or ``NotHeld``."""
 
-    async def take(port: Port, name: str) -> None:
-        async def ask(claim: Claim) -> Granted | None:
-            granted = await retry_once(partial(port.attach, claim, ticket.proof))
-            if granted is not None and granted.fence != ticket.fences[name]:
-                # Another acquisition than the one that was handed over, as after a failover that has forgotten it.
-                raise _refused(name)
-            return granted
+    async def ask(port: Port, claim: Claim) -> Granted:
+        granted = await retry_once(port.attach, claim, ticket.proof)
+        # Another fence is another acquisition than the one that was handed over: a failover has forgotten that one.
+        if granted is None or granted.fence != ticket.fences[claim.name]:
+            raise NotHeld(
+                f"The lock {claim.name!r} cannot be taken on: the string was used before, came too late or was "
+                f"altered.",
+                name=claim.name,
+            )
+        return granted
 
-        if await engine.take_claim(scope, port, name, ask) is None:
-            raise _refused(name)
-
-    await engine.begin(scope, take)
-
-
-def _refused(name: str) -> NotHeld:
-    return NotHeld(
-        f"The lock {name!r} cannot be taken on: the string was used before, came too late or was altered.", name=name
-    )
+    await engine.begin(scope, ask)

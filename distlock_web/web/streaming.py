@@ -1,7 +1,7 @@
 """A lock that goes on after its function has returned, until the body of a streaming response has been sent.
 
 It is renewed meanwhile. It ends with the last byte, with an error in the body, when the response is closed (a client
-that went away), or when the response is dropped without any of that; once, whichever comes first.
+that has disconnected), or when the response is dropped without any of that; once, whichever comes first.
 """
 
 from __future__ import annotations

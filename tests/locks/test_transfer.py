@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import json
 
 import pytest
@@ -11,6 +12,10 @@ import pytest
 from distlock_web import LeaseLost, NotHeld, attach, configure, current_lease, distributed_lockable, lock
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
+from distlock_web.locks import transfer
+from distlock_web.locks.lease import scope_of
+from distlock_web.locks.scope import Scope
+from distlock_web.locks.transfer import Ticket
 from tests.support.callers import Beside, unrelated
 from tests.support.waiting import SOON, eventually
 
@@ -77,3 +82,22 @@ def test_a_ticket_over_no_lock_is_refused() -> None:
     ticket = base64.urlsafe_b64encode(json.dumps(["default", [], 5.0, False, "secret"]).encode()).decode()
     with pytest.raises(NotHeld):
         attach(ticket)
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_ticket_whose_fence_is_not_the_stores_is_refused() -> None:
+    """A store that forgot the acquisition and gives another: the receiver would write under a fence of nobody's."""
+    lease = lock("a").acquire()
+    ticket = Ticket.of(scope_of(lease))
+    other = dataclasses.replace(ticket, fences={"disLock:a": 7})
+    store, hold = registry().store("default"), scope_of(lease).holds[0]
+    assert drive(store.port(THREADS).detach(hold.claim, ticket.proof, 60)) is None
+    with pytest.raises(NotHeld):
+        drive(transfer.attach(Scope(scope_of(lease).spec, THREADS), other))
+    assert held() == {}, "what was taken on by mistake is given back"
+
+
+@pytest.mark.parametrize("text", ["", "no ticket", "W10=", "\N{SNOWMAN}"])
+def test_a_text_that_is_no_ticket_is_refused(text: str) -> None:
+    with pytest.raises(NotHeld, match="altered"):
+        attach(text)

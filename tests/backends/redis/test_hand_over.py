@@ -19,9 +19,9 @@ from tests.support.waiting import LONG, SOON
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("refusal", ["NOREPLICAS", "READONLY"])
+@pytest.mark.parametrize("refused", ["NOREPLICAS", "READONLY"])
 def test_a_release_that_the_server_refuses_lets_nobody_in(
-    make_redis: Callable[..., RedisServer], beside: Beside, refusal: str
+    make_redis: Callable[..., RedisServer], beside: Beside, refused: str
 ) -> None:
     """It was published before the first write: a waiter entered a lock that the server still gave to another."""
     server = make_redis()
@@ -30,11 +30,11 @@ def test_a_release_that_the_server_refuses_lets_nobody_in(
         first = unrelated("a", expire=2)
         waiting = beside(lock("a", expire=LONG, wait=LONG).acquire)
         queued(client, "a")
-        if refusal == "NOREPLICAS":
+        if refused == "NOREPLICAS":
             client.config_set("min-replicas-to-write", 1)
         else:
             client.replicaof("127.0.0.1", "1")
-        with pytest.raises(BackendUnavailable, match=refusal):
+        with pytest.raises(BackendUnavailable, match=refused):
             first.release()
         client.config_set("min-replicas-to-write", 0)
         client.replicaof("NO", "ONE")

@@ -1,0 +1,122 @@
+"""Which scopes the running code is inside of: found at once, left in any order, kept for nobody who has gone."""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import statistics
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from distlock_web import ConfigurationError, Lease, current_lease, lock
+from distlock_web.locks import chain
+
+pytestmark = pytest.mark.usefixtures("memory_store")
+
+
+def test_the_two_thousandth_lock_of_a_chain_costs_about_what_the_first_did() -> None:
+    """Every acquisition walked the whole chain: one more on top of a thousand took twenty times as long."""
+    seconds: list[float] = []
+    leases: list[Lease] = []
+    for number in range(2000):
+        before = time.perf_counter()
+        leases.append(lock(f"key:{number}").acquire())
+        seconds.append(time.perf_counter() - before)
+    assert lock("key:0").acquire().depth == 2
+    for lease in reversed(leases):
+        lease.release()
+    first, last = statistics.median(seconds[:200]), statistics.median(seconds[-200:])
+    assert last < 4 * first, f"{first * 1e6:.0f} µs, then {last * 1e6:.0f} µs"
+    assert current_lease() is None
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["first in, first out", "last in, first out"])
+def test_scopes_are_left_in_any_order(order: int) -> None:
+    leases = [lock(f"key:{number}").acquire() for number in range(100)]
+    for lease in leases[::order]:
+        lease.release()
+        others = [other for other in leases if other.state == "held"]
+        assert current_lease() == (others[-1] if others else None)
+        assert lock(lease.name, prefix="").acquire().depth == 1, "it is held no more, so this is no re-entry"
+    assert current_lease() is None
+
+
+def test_what_a_nested_block_re_entered_is_the_outer_blocks_again() -> None:
+    with lock("a") as outer, lock("b") as other:
+        with lock("a") as inner:
+            assert current_lease() == inner
+        assert current_lease() == other
+        with lock("a") as again:
+            assert (again.depth, again.fence) == (2, outer.fence)
+        with lock("b") as again:
+            assert (again.depth, again.fence) == (2, other.fence)
+
+
+def test_leases_that_nobody_has_any_more_do_not_gather_in_the_chain() -> None:
+    with lock("around") as around:
+        for number in range(1000):
+            lock(f"key:{number}").acquire()
+        gc.collect()
+        _, length, holders = chain.current_chain()
+        assert max(length, len(holders)) < 200
+        assert current_lease() == around
+
+
+def test_a_lock_object_is_entered_again_inside_of_itself() -> None:
+    shared = lock("a")
+    with shared as outer:
+        with shared as inner:
+            assert (outer.depth, inner.depth) == (2, 2)
+        assert (outer.depth, inner.state) == (1, "released")
+        outer.raise_if_lost()
+    assert outer.state == "released"
+
+
+def test_a_block_that_was_given_back_by_hand_does_not_end_the_one_around_it() -> None:
+    """Both on one lock object: the inner block's end was taken for the outer one's."""
+    shared = lock("a")
+    with shared as outer:
+        with shared as inner:
+            inner.release()
+        outer.raise_if_lost()
+        assert current_lease() == outer
+    assert outer.state == "released"
+
+
+def held_by_a_generator(shared: object, seen: list[Lease]) -> Iterator[None]:
+    with shared as lease:  # type: ignore[attr-defined]
+        seen.append(lease)
+        yield
+
+
+def test_a_block_may_end_in_another_context_than_it_began_in() -> None:
+    seen: list[Lease] = []
+    steps = held_by_a_generator(lock("a"), seen)
+    contextvars.Context().run(next, steps)
+    assert list(steps) == []
+    assert seen[0].state == "released"
+
+
+def test_of_several_blocks_none_is_guessed() -> None:
+    shared, context = lock("a"), contextvars.Context()
+    leases = [context.run(shared.__enter__) for _ in range(2)]
+    with pytest.raises(ConfigurationError, match="Several blocks"):
+        shared.__exit__(None, None, None)
+    for _ in leases:
+        context.run(shared.__exit__, None, None, None)
+    assert [lease.state for lease in leases] == ["released", "released"]
+    with pytest.raises(ConfigurationError, match="has not begun"):
+        shared.__exit__(None, None, None)
+
+
+def test_two_leases_of_one_block_are_equal() -> None:
+    with lock("a") as lease:
+        found = current_lease()
+        assert found == lease
+        assert found is not None
+        assert {found, lease} == {lease}
+        assert lease != "a"
+        with lock("b") as other:
+            assert other != lease

@@ -1,0 +1,84 @@
+"""Integrations: installed once, in any order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from distlock_web import ConfigurationError, Lease, distributed_lockable
+from distlock_web.core import registry
+from distlock_web.locks import hooks, open_transactions
+
+pytestmark = pytest.mark.usefixtures("memory_store")
+
+
+class Transactions:
+    """Of a database library that is in its context, out of it, or has none."""
+
+    def __init__(self, context: bool | None) -> None:
+        self.context = context
+
+    def mark(self, function: Callable[..., Any], database: object) -> None: ...
+
+    def in_context(self) -> bool | None:
+        return self.context
+
+    def refuse_open(self, function: str, database: object) -> None: ...
+
+    def run(self, function: str, call: Callable[[], Any], lease: Lease, database: object) -> Any:
+        return self.context, call()
+
+
+class Offering(hooks.Integration):
+    def __init__(self, context: bool | None) -> None:
+        self._context = context
+
+    def transactions(self, database: object) -> Transactions | None:
+        return Transactions(self._context) if database is None else None
+
+
+@pytest.fixture(autouse=True)
+def _nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in [(hooks, "_installed"), (hooks, "_streaming"), (open_transactions, "lookups")]:
+        monkeypatch.setattr(module, name, [])
+    monkeypatch.setattr(registry, "resolvers", [])
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([True, None, False])))
+def test_whose_transaction_is_meant_does_not_depend_on_who_came_first(order: tuple[bool | None, ...]) -> None:
+    for context in order:
+        hooks.install(Offering(context))
+
+    @distributed_lockable(key="a", until="commit")
+    def change() -> str:
+        return "changed"
+
+    assert change() == (True, "changed")
+
+
+def test_what_nobody_knows_is_refused_with_the_remedy() -> None:
+    hooks.install(Offering(True))
+    with pytest.raises(ConfigurationError, match=r"distlock_web\.django.*INSTALLED_APPS"):
+        distributed_lockable(key="a", until="commit", database="a session")(lambda: None)
+
+
+def test_installing_twice_changes_nothing() -> None:
+    class Everything(Offering):
+        def running_registry(self) -> None: ...
+
+        def open_transaction(self) -> None: ...
+
+        def stream(self, result: Any, function: object, lease: Lease) -> None: ...
+
+    integration = Everything(None)
+    for _ in range(2):
+        hooks.install(integration)
+    assert [len(registry.resolvers), len(open_transactions.lookups), len(hooks._streaming)] == [1, 1, 1]
+
+
+def test_nobody_is_asked_for_what_he_does_not_offer() -> None:
+    hooks.install(Offering(None))
+    assert [registry.resolvers, open_transactions.lookups, hooks._streaming] == [[], [], []]

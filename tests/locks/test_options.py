@@ -1,0 +1,85 @@
+"""Options: one list of them, and what a store cannot do is refused before anything is sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from distlock_web import ConfigurationError, configure, current_lease, distributed_lockable, fence_headers, lock
+from distlock_web.core.registry import Store
+from distlock_web.locks.lease import scope_of
+from distlock_web.testing.fault_injector import FaultInjector
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("expier", "expire"), ("waits", "wait"), ("hold_atleast", "hold_at_least"), ("stor", "store")]
+)
+def test_an_option_that_does_not_exist_is_named_with_the_one_that_was_meant(name: str, meant: str) -> None:
+    options: dict[str, Any] = {name: 3}
+    calls = {"lock": lambda: lock("a", **options), "distributed_lockable": lambda: distributed_lockable(**options)}
+    for function, call in calls.items():
+        with pytest.raises(ConfigurationError) as caught:
+            call()
+        assert str(caught.value) == (
+            f"{function} has the option {name!r}, which does not exist. Did you mean {meant!r}?"
+        )
+
+
+def test_the_decorators_own_options_are_none_of_a_locks() -> None:
+    with pytest.raises(ConfigurationError, match="lock has the option 'on_busy'"):
+        lock("a", on_busy="skip")  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match="Did you mean 'on_busy'"):
+        distributed_lockable(onbusy="skip")  # type: ignore[call-overload]
+
+
+def without(store: Store, **lacking: bool) -> None:
+    store.backend.capabilities = replace(store.backend.capabilities, **lacking)  # type: ignore[arg-type]
+
+
+def test_waiting_is_refused_where_the_store_has_no_queue() -> None:
+    store = configure({"default": {"BACKEND": "memory"}}).store("default")
+    without(store, queue=False)
+    injector = FaultInjector(store)
+    for wait in (1, None):
+        with pytest.raises(ConfigurationError, match=r"^wait is .*has no queue.*wait=0"):
+            lock("a", wait=wait).acquire()
+    assert injector.calls == []
+    with lock("a", wait=0), lock("b"):
+        pass
+
+
+def test_the_setting_is_named_where_it_is_the_setting_that_waits() -> None:
+    store = configure({"default": {"BACKEND": "memory", "WAIT": 5}}).store("default")
+    without(store, queue=False)
+    with pytest.raises(ConfigurationError, match=r"^DISTLOCK\['default'\]\[\"WAIT\"\] is 5"):
+        lock("a").acquire()
+    lock("a", wait=0).acquire()
+
+
+def test_a_fence_is_refused_where_the_store_has_none() -> None:
+    without(configure({"default": {"BACKEND": "memory"}}).store("default"), fencing=False)
+    with lock("a") as lease, pytest.raises(ConfigurationError, match="has no fences"):
+        fence_headers(lease)
+
+
+def test_a_store_refuses_settings_that_it_knows_nothing_of() -> None:
+    for settings in ({"LOCATION": "redis://127.0.0.1"}, {"OPTIONS": {"size": 5}}):
+        store = configure({"default": {"BACKEND": "memory", **settings}}).store("default")
+        with pytest.raises(ConfigurationError, match=next(iter(settings))):
+            _ = store.backend
+
+
+def test_looking_at_a_lease_changes_nothing_and_calls_nobody() -> None:
+    """The property ``state`` ran the user's callbacks, in whichever thread happened to look."""
+    configure({"default": {"BACKEND": "memory"}})
+    told: list[str] = []
+    with lock("a", expire=60, on_lost=lambda lease: told.append(lease.name)):
+        lease = current_lease()
+        assert lease is not None
+        hold = scope_of(lease).holds[0]
+        deadline, hold.deadline = hold.deadline, 0.0
+        assert (lease.state, lease.reason, lease.lost.is_set(), told) == ("lost", "expired", True, [])
+        hold.deadline = deadline
+        assert (lease.state, lease.reason) == ("held", None)
