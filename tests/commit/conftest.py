@@ -20,18 +20,10 @@ from tests.support.databases import Database, django_alias
 View = Callable[..., Any]
 
 
-@pytest.fixture(params=["memory", "redis"])
-def store(request: pytest.FixtureRequest, settings: Any) -> None:
-    """The default store, empty."""
-    chosen = {"BACKEND": request.param}
-    if request.param == "redis":
-        chosen["LOCATION"] = request.getfixturevalue("redis_url")
-    settings.DISTLOCK = {"default": chosen}
-
-
 @pytest.fixture
-def memory(settings: Any) -> None:
-    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
+def store(store_settings: dict[str, Any], settings: Any) -> None:
+    """The default store, empty: one of each kind."""
+    settings.DISTLOCK = {"default": store_settings}
 
 
 @pytest.fixture

@@ -2,60 +2,31 @@
 
 from __future__ import annotations
 
-import contextvars
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from distlock_web import Lease, LeaseLost, lock
 from tests.support.django_project import views
-
-
-@pytest.fixture(params=["memory", "redis"])
-def store(request: pytest.FixtureRequest, settings: Any) -> str:
-    """The default store, empty."""
-    chosen = {"BACKEND": request.param}
-    if request.param == "redis":
-        chosen["LOCATION"] = request.getfixturevalue("redis_url")
-    settings.DISTLOCK = {"default": chosen}
-    return str(request.param)
+from tests.support.gate import Gate
 
 
 @pytest.fixture
-def memory(settings: Any) -> None:
-    """The default store is in memory, empty."""
-    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
+def store(store_settings: dict[str, Any], settings: Any) -> str:
+    """The default store, empty: one of each kind."""
+    settings.DISTLOCK = {"default": store_settings}
+    return str(store_settings["BACKEND"])
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[views.Gate]:
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """Closed: a view that comes to it stays inside its lock until ``gate.opened.set()``."""
-    gate = views.Gate()
+    gate = Gate()
     gate.opened.clear()
     monkeypatch.setattr(views, "gate", gate)
     yield gate
     gate.opened.set()
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[Callable[..., Lease]]:
-    """Hold a lock outside of the test's own call chain, which would re-enter it: ``elsewhere("order:7")``."""
-    held: list[tuple[contextvars.Context, Lease]] = []
-
-    def hold(key: str, **options: Any) -> Lease:
-        context = contextvars.Context()
-        lease = context.run(lock(key, **{"expire": 10, **options}).acquire)
-        held.append((context, lease))
-        return lease
-
-    yield hold
-    for context, lease in held:
-        if lease.state == "held":
-            with suppress(LeaseLost):  # released by force: nobody has told the lease yet
-                context.run(lease.release)
 
 
 @pytest.fixture

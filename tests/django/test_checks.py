@@ -181,4 +181,4 @@ def test_e004_a_store_that_does_not_exist(urls: Any) -> None:
 def test_the_walk_gives_every_locked_view_of_the_project() -> None:
     names = {route for route, _, _ in locked_views()}
     assert {"shop/function/<int:order_id>/", "shop/methods/<int:order_id>/", "shop/dispatched/<int:order_id>/"} <= names
-    assert not any("unguarded" in name or name.startswith("admin") for name in names)
+    assert not any("without_lock" in name or name.startswith("admin") for name in names)

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("memory")
 
 
 @modes
-@pytest.mark.parametrize("view", ["unguarded", "unguarded-async"])
+@pytest.mark.parametrize("view", ["without-lock", "without-lock-async"])
 def test_the_id_of_the_client_goes_through_and_comes_back(mode: str, view: str) -> None:
     response = get(f"/shop/{view}/", mode, headers={"Req-Id": "00-4bf92f3577b34da6-01"})
     assert response["Req-Id"] == response.json()["request_id"] == "00-4bf92f3577b34da6-01"
@@ -55,7 +55,7 @@ def test_the_id_of_the_client_goes_through_and_comes_back(mode: str, view: str) 
 
 @modes
 def test_without_one_a_fresh_one_is_made_each_time(mode: str) -> None:
-    first, second = (get("/shop/unguarded/", mode) for _ in range(2))
+    first, second = (get("/shop/without-lock/", mode) for _ in range(2))
     assert first["Req-Id"] == first.json()["request_id"]
     assert first["Req-Id"] != second["Req-Id"]
     assert len(first["Req-Id"]) == 32
@@ -64,7 +64,7 @@ def test_without_one_a_fresh_one_is_made_each_time(mode: str) -> None:
 @modes
 @pytest.mark.parametrize("given", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_id_is_ignored_and_a_fresh_one_made(mode: str, given: str) -> None:
-    response = get("/shop/unguarded/", mode, headers={"Req-Id": given})
+    response = get("/shop/without-lock/", mode, headers={"Req-Id": given})
     assert response.status_code == 200
     assert response["Req-Id"] == response.json()["request_id"]
     assert len(response["Req-Id"]) == 32
@@ -75,12 +75,12 @@ def test_a_hostile_id_is_ignored_and_a_fresh_one_made(mode: str, given: str) -> 
 @modes
 def test_another_header(mode: str, settings: Any) -> None:
     settings.DISTLOCK_REQUEST_ID_HEADER = "X-Request-ID"
-    response = get("/shop/unguarded/", mode, headers={"X-Request-ID": "abc", "Req-Id": "not this"})
+    response = get("/shop/without-lock/", mode, headers={"X-Request-ID": "abc", "Req-Id": "not this"})
     assert response["X-Request-ID"] == "abc"
     assert "Req-Id" not in response
 
 
-@pytest.mark.parametrize("view", ["unguarded", "failing"])
+@pytest.mark.parametrize("view", ["without-lock", "failing"])
 def test_the_context_is_cleared_after_the_request(view: str) -> None:
     Client(raise_request_exception=False).get(f"/shop/{view}/")
     assert request_id.current_origin() is None
@@ -111,7 +111,7 @@ async def test_the_context_is_cleared_when_what_is_inside_raises_or_is_cancelled
 async def test_an_async_request_never_leaves_its_thread(settings: Any) -> None:
     settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
     threads: set[int] = set()
-    answer = await AsyncClient().get("/shop/unguarded-async/")
+    answer = await AsyncClient().get("/shop/without-lock-async/")
     assert answer.json()["thread"] == threading.get_ident()
 
     # The view runs in this thread even if a hook before it went to another and came back: look at every hook.

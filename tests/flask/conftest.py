@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,16 +9,9 @@ import pytest
 from flask import Flask
 
 from distlock_web.flask import DistLock
+from tests.support.gate import Gate
 
 MakeApp = Callable[..., Flask]
-
-
-@pytest.fixture(params=["memory", "redis"])
-def store_settings(request: pytest.FixtureRequest) -> Mapping[str, Any]:
-    """One alias of DISTLOCK."""
-    if request.param == "memory":
-        return {"BACKEND": "memory"}
-    return {"BACKEND": "redis", "LOCATION": request.getfixturevalue("redis_url")}
 
 
 @pytest.fixture
@@ -46,20 +38,10 @@ def app(make_app: MakeApp) -> Flask:
     return make_app()
 
 
-class Gate:
-    """Keeps a view inside its lock until the test has looked: order without sleeping."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Event()
-        self.opened = threading.Event()
-
-    def hold(self) -> None:
-        self.entered.set()
-        assert self.opened.wait(20), "the test never opened the gate"
-
-
 @pytest.fixture
 def gate() -> Iterator[Gate]:
+    """Closed: a view that comes to it stays inside its lock until ``gate.opened.set()``."""
     gate = Gate()
+    gate.opened.clear()
     yield gate
     gate.opened.set()

@@ -38,7 +38,7 @@ def test_a_second_request_is_told_to_come_back(app: Flask, gate: Gate) -> None:
     @app.post("/pay/<int:order_id>")
     @distributed_lockable(key="order:{order_id}", expire=30)
     def pay(order_id: int) -> str:
-        gate.hold()
+        gate.pass_through()
         return "paid"
 
     with ThreadPoolExecutor(1) as pool:
@@ -61,7 +61,7 @@ def test_a_second_request_waits_its_turn(app: Flask, gate: Gate) -> None:
     @distributed_lockable(key="order", expire=30, wait=20)
     def pay() -> str:
         if not gate.entered.is_set():
-            gate.hold()
+            gate.pass_through()
         return _name()
 
     with ThreadPoolExecutor(2) as pool:
@@ -93,7 +93,7 @@ def test_async_views_exclude_each_other_and_sync_ones(app: Flask, gate: Gate) ->
     @app.post("/async")
     @distributed_lockable(key="order", expire=30)
     async def slow() -> str:
-        await asyncio.to_thread(gate.hold)
+        await asyncio.to_thread(gate.pass_through)
         return "done"
 
     @app.post("/sync")
@@ -116,7 +116,7 @@ def test_an_async_view_waits_for_its_turn_in_a_loop_of_its_own(app: Flask, gate:
     @distributed_lockable(key="order", expire=30, wait=20, renew=True)
     async def pay() -> str:
         if not gate.entered.is_set():
-            await asyncio.to_thread(gate.hold)
+            await asyncio.to_thread(gate.pass_through)
         return _name()
 
     with ThreadPoolExecutor(4) as pool:
@@ -136,7 +136,7 @@ def test_a_method_of_a_class_based_view(app: Flask, gate: Gate) -> None:
 
         @distributed_lockable(key="order:{order_id}", expire=30)
         def post(self, order_id: int) -> str:
-            gate.hold()
+            gate.pass_through()
             return _name()
 
         @distributed_lockable(key="order:{order_id}", expire=30)

@@ -29,16 +29,6 @@ from tests.support.web_servers import is_free, the_lock
 Open = Callable[..., StreamingHttpResponse]
 
 
-@pytest.fixture(params=["memory", "redis"])
-def injector(request: pytest.FixtureRequest, settings: Any) -> FaultInjector:
-    """The default store, empty; what is sent to it is written down."""
-    chosen = {"BACKEND": request.param}
-    if request.param == "redis":
-        chosen["LOCATION"] = request.getfixturevalue("redis_url")
-    settings.DISTLOCK = {"default": chosen}
-    return FaultInjector(registry().store("default"))
-
-
 @pytest.fixture(autouse=True)
 def _no_database() -> Iterator[None]:
     """The end of a response looks after the connections to databases, which is no business of these tests."""

@@ -26,9 +26,9 @@ Elsewhere = Callable[..., Lease]
 
 
 @pytest.fixture
-def stores(settings: Any, chosen: dict[str, Any]) -> Registry:
+def stores(settings: Any, store_settings: dict[str, Any]) -> Registry:
     """A store ``default`` and, in memory, a store ``other``, both empty."""
-    settings.DISTLOCK = {"default": chosen, "other": {"BACKEND": "memory", "PREFIX": "b:"}}
+    settings.DISTLOCK = {"default": store_settings, "other": {"BACKEND": "memory", "PREFIX": "b:"}}
     return registry()
 
 

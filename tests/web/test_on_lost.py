@@ -135,9 +135,9 @@ async def test_cancel_stops_a_view_that_hangs(name: str, async_client: AsyncClie
         await asyncio.wait_for(async_client.get(f"/{name}/"), 30)
 
 
-def test_in_flask(chosen: dict[str, Any]) -> None:
+def test_in_flask(store_settings: dict[str, Any]) -> None:
     app = Flask("shop")
-    app.config["DISTLOCK"] = {"default": chosen}
+    app.config["DISTLOCK"] = {"default": store_settings}
     DistLock(app)
     for policy in ("raise", "warn", tell):
         view = distributed_lockable(key="order", expire=10, on_lost=policy)(lambda: revoke_the_lock() or "done")

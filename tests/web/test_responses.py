@@ -194,9 +194,9 @@ def test_where_there_is_no_request_the_error_is_raised(factory: Any, error: Exce
 
 
 @pytest.fixture
-def app(chosen: dict[str, Any], site: Any) -> Iterator[Flask]:
+def app(store_settings: dict[str, Any], site: Any) -> Iterator[Flask]:
     app = Flask("shop", template_folder=str(site))
-    app.config["DISTLOCK"] = {"default": chosen}
+    app.config["DISTLOCK"] = {"default": store_settings}
     DistLock(app)
 
     async def aview() -> str:

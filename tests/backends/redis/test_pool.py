@@ -51,35 +51,35 @@ def test_many_threads_share_two_connections(redis_url: str, redis_client: redis.
 
 
 def test_a_pool_that_stays_exhausted_is_said_with_the_setting_to_change(redis_url: str) -> None:
-    wire = backend(redis_url, max_connections=1, pool_timeout=0.05)._pool
-    link = wire._borrow(None)
+    connections = backend(redis_url, max_connections=1, pool_timeout=0.05)._pool
+    connection = connections._borrow(None)
     with pytest.raises(
         BackendUnavailable, match=r"all 1 connections are in use \(OPTIONS: max_connections; pool_timeo"
     ):
         unrelated(KEY)
-    wire._give_back(link)
+    connections._give_back(connection)
     unrelated(KEY).release()
 
 
 def test_a_connection_that_another_thread_takes_first_is_waited_for(redis_url: str) -> None:
     """Idle when it was looked at, and gone when it was taken: the next one that becomes free."""
-    wire = backend(redis_url, max_connections=1, pool_timeout=30)._pool
-    link = wire._borrow(None)
+    connections = backend(redis_url, max_connections=1, pool_timeout=30)._pool
+    connection = connections._borrow(None)
 
     class Snatched(deque[Any]):
         def __bool__(self) -> bool:
             return True
 
-    wire._idle = Snatched()
+    connections._idle = Snatched()
     got: list[object] = []
-    waiting = threading.Thread(target=lambda: got.append(contextvars.Context().run(wire._borrow, None)))
+    waiting = threading.Thread(target=lambda: got.append(contextvars.Context().run(connections._borrow, None)))
     waiting.start()
-    eventually(lambda: wire._waiting == 1, "it waits")
-    wire._give_back(link)
+    eventually(lambda: connections._waiting == 1, "it waits")
+    connections._give_back(connection)
     waiting.join()
-    assert got == [link]
-    wire._idle = deque()
-    wire._give_back(link)
+    assert got == [connection]
+    connections._idle = deque()
+    connections._give_back(connection)
 
 
 def test_connections_that_the_server_closed_are_replaced_at_once(redis_url: str, redis_client: redis.Redis) -> None:
@@ -94,13 +94,13 @@ def test_connections_that_the_server_closed_are_replaced_at_once(redis_url: str,
 
 
 def test_a_health_check_replaces_a_dead_connection_before_it_is_used(redis_url: str, redis_client: redis.Redis) -> None:
-    wire = backend(redis_url, health_check_interval=0.01)._pool
+    connections = backend(redis_url, health_check_interval=0.01)._pool
     unrelated(KEY).release()
-    dead = wire._idle[-1]
+    dead = connections._idle[-1]
     redis_client.client_kill_filter(_type="normal", skipme=True)
     eventually(lambda: now() > dead.used + 0.02, "the connection has been idle for longer than the interval")
     lease = unrelated(KEY)
-    assert dead not in wire._idle
+    assert dead not in connections._idle
     lease.release()
 
 

@@ -16,24 +16,7 @@ from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 
 from distlock_web import BackendUnavailable, current_lease, current_request_id, distributed_lockable, lock
-
-
-class Gate:
-    """Keeps a view inside its lock until the test has looked: order without sleeping."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Event()
-        self.opened = threading.Event()
-        self.opened.set()
-
-    def pass_through(self) -> None:
-        self.entered.set()
-        assert self.opened.wait(20), "the test never opened the gate"
-
-    async def apass_through(self) -> None:
-        self.entered.set()
-        assert await asyncio.to_thread(self.opened.wait, 20), "the test never opened the gate"
-
+from tests.support.gate import Gate
 
 gate = Gate()
 
@@ -44,11 +27,11 @@ def answer(**more: object) -> JsonResponse:
     return JsonResponse({"locks": names, "request_id": current_request_id(), **more})
 
 
-def unguarded(request: HttpRequest) -> HttpResponse:
+def without_lock(request: HttpRequest) -> HttpResponse:
     return answer(thread=threading.get_ident())
 
 
-async def unguarded_async(request: HttpRequest) -> HttpResponse:
+async def without_lock_async(request: HttpRequest) -> HttpResponse:
     return answer(thread=threading.get_ident())
 
 
@@ -200,8 +183,8 @@ router = SimpleRouter()
 router.register("sets", RestSet, basename="set")
 
 urlpatterns = [
-    path("unguarded/", unguarded),
-    path("unguarded-async/", unguarded_async),
+    path("without-lock/", without_lock),
+    path("without-lock-async/", without_lock_async),
     path("function/<int:order_id>/", function),
     path("coroutine/<int:order_id>/", coroutine),
     path("nested/<int:order_id>/", nested),
