@@ -17,7 +17,7 @@ from .hooks import TransactionManager, Until
 from .key_templates import Key, KeyTemplates, bound_method
 from .lease import Lease
 from .lock import blocking_runtime
-from .options import NAMES, LockOptions, Options, check_names
+from .options import NAMES, LockOptions, Options, check_names, listing
 from .scope import Scope
 
 logger = logging.getLogger("distlock_web")
@@ -51,6 +51,7 @@ def distributed_lockable(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
+@listing(FunctionOptions)
 def distributed_lockable(given: Callable[..., Any] | str | None = None, /, **options: Unpack[FunctionOptions]) -> Any:
     """Run a function under a lock: ``@distributed_lockable(key="order:{order_id}", expire=10)``.
 

@@ -88,11 +88,12 @@ async def begin(scope: Scope, ask: Ask, clock: _WaitClock | None = None) -> None
 
     ``clock`` is for re-entering those that the call chain holds; what was handed over is none of them.
     """
-    port = scope.spec.store.port(scope.runtime)
+    spec = scope.spec
+    port = spec.store.port(scope.runtime)
     try:
-        for name in scope.spec.names:
-            enclosing = clock is not None and chain.find_enclosing(scope.spec.store, name) is not None
-            if clock is None or not enclosing or not await _reenter(scope, port, name, clock):
+        for name in spec.names:
+            enclosed = clock is not None and chain.find_enclosing(spec.store, name) is not None
+            if clock is None or not enclosed or not await _reenter(scope, port, name, clock):
                 await _take(scope, port, name, ask)
         if clock is not None and clock.waited and len(scope.acquired) > 1:
             await _extend(port, scope.acquired, None)

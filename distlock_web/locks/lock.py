@@ -15,7 +15,7 @@ from ..core.registry import registry
 from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop
 from . import chain, engine, transfer
 from .lease import Lease
-from .options import LockOptions, Options, check_names
+from .options import LockOptions, Options, check_names, listing
 from .scope import Scope, Spec
 
 
@@ -95,6 +95,7 @@ def _is_whole_task() -> bool:
     return task is not None and getattr(task.get_coro(), "cr_frame", None) is sys._getframe(1)
 
 
+@listing(LockOptions)
 def lock(key: str | Iterable[str], **options: Unpack[LockOptions]) -> Lock:
     """A lock on ``key``, or on several keys, all or none: ``with lock("stock:42", expire=10, wait=2) as lease:``.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from types import CodeType
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from ..core.config import StoreConfig, flag, policy, seconds, seconds_or_none, unknown
 from ..core.config import prefix as checked_prefix
@@ -47,10 +48,29 @@ class Unset:
     """Not given: the store's setting holds."""
 
     def __repr__(self) -> str:
-        return "the store's setting"
+        return "not given"
 
 
 UNSET = Unset()
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def listing(options: type) -> Callable[[F], F]:
+    """Let ``help()`` and ``inspect`` show a function's ``**options`` one by one."""
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        given = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        listed = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=UNSET, annotation=annotation.__forward_arg__
+            )
+            for name, annotation in options.__annotations__.items()
+        ]
+        function.__signature__ = signature.replace(parameters=[*given, *listed])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
 def check_names(function: str, given: Iterable[str], known: tuple[str, ...] = NAMES) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +20,23 @@ from distlock_web.testing.fault_injector import FaultInjector
 )
 def test_an_option_that_does_not_exist_is_named_with_the_one_that_was_meant(name: str, meant: str) -> None:
     options: dict[str, Any] = {name: 3}
-    calls = {"lock": lambda: lock("a", **options), "distributed_lockable": lambda: distributed_lockable(**options)}
+    calls: dict[str, Callable[[], object]] = {
+        "lock": lambda: lock("a", **options),
+        "distributed_lockable": lambda: distributed_lockable(**options),
+    }
     for function, call in calls.items():
         with pytest.raises(ConfigurationError) as caught:
             call()
         assert str(caught.value) == (
             f"{function} has the option {name!r}, which does not exist. Did you mean {meant!r}?"
         )
+
+
+def test_help_shows_every_option() -> None:
+    of_a_lock = list(inspect.signature(lock).parameters)[1:]
+    assert of_a_lock == ["prefix", "expire", "wait", "renew", "renew_for", "store", "on_lost", "hold_at_least"]
+    of_a_function = list(inspect.signature(distributed_lockable).parameters)[1:]
+    assert set(of_a_function) - set(of_a_lock) == {"key", "on_busy", "on_backend_error", "until", "database"}
 
 
 def test_the_decorators_own_options_are_none_of_a_locks() -> None:
@@ -35,7 +47,7 @@ def test_the_decorators_own_options_are_none_of_a_locks() -> None:
 
 
 def without(store: Store, **lacking: bool) -> None:
-    store.backend.capabilities = replace(store.backend.capabilities, **lacking)  # type: ignore[arg-type]
+    store.backend.capabilities = replace(store.backend.capabilities, **lacking)
 
 
 def test_waiting_is_refused_where_the_store_has_no_queue() -> None:
