@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
+import distlock_web
 from distlock_web import ConfigurationError, LeaseLost, attach, configure, lock
 from distlock_web.core import config
 from distlock_web.core.registry import registry
@@ -23,6 +24,7 @@ from distlock_web.testing.servers import RedisServer
 from distlock_web.web.held_locks import held, revoke
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = Path(distlock_web.__file__).parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 Script = tuple[str, str]  #: document and heading
@@ -308,10 +310,16 @@ def test_the_user_that_the_docs_make_can_do_everything(make_redis: Callable[...,
     registry().close()
 
 
+def there(file: Path) -> Path:
+    """Where a file of the repository is: the package itself may be an installed wheel."""
+    relative = file.resolve().relative_to(ROOT)
+    return PACKAGE.parent / relative if relative.parts[:1] == (PACKAGE.name,) else file
+
+
 def test_every_link_leads_somewhere() -> None:
     for document in DOCUMENTS:
         for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", document.read_text()):
-            file = document.parent / target if target else document
+            file = there(document.parent / target) if target else document
             assert file.exists(), f"{document.name}: {target}"
             if anchor:
                 anchors = {
@@ -330,7 +338,7 @@ def test_the_index_has_every_page() -> None:
 
 def test_every_law_that_is_cited_is_written_down() -> None:
     laws = set(re.findall(r"^(\d+)\. \*\*", section("architecture.md", "The laws"), re.M))
-    sources = [*ROOT.glob("distlock_web/**/*.py"), *ROOT.glob("tests/**/*.py")]
+    sources = [*PACKAGE.rglob("*.py"), *ROOT.glob("tests/**/*.py")]
     cited = {
         law
         for path in sources
