@@ -63,7 +63,10 @@ def listing(options: type) -> Callable[[F], F]:
         given = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         listed = [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=UNSET, annotation=annotation.__forward_arg__
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=UNSET,
+                annotation=getattr(annotation, "__forward_arg__", annotation),
             )
             for name, annotation in options.__annotations__.items()
         ]

@@ -49,6 +49,26 @@ def test_being_unsure_is_no_loss_until_the_deadline(hold: Hold) -> None:
     assert (hold.state, hold.reason) == ("lost", "unreachable")
 
 
+def test_a_look_changes_nothing_and_calls_nobody(hold: Hold) -> None:
+    """The property ``state`` ran the user's callbacks, in whichever thread happened to look."""
+    told: list[str] = []
+    hold.on_change(lambda: told.append("lost"))
+    deadline, hold.deadline = hold.deadline, now() - 1
+    assert (hold.state, hold.reason, hold.remaining, told) == ("lost", "expired", 0.0, [])
+    hold.deadline = deadline
+    assert (hold.state, hold.reason, told) == ("held", None, [])
+    hold.deadline = now() - 1
+    assert not hold.check()
+    assert (hold.state, told) == ("lost", ["lost"])
+
+
+def test_a_renewal_whose_answer_comes_after_the_deadline_is_too_late() -> None:
+    """Somebody may have seen the loss by then, and nothing leads back from it."""
+    over = hold_at_least(1.0, since=now() - 2)
+    over.renewed(now() - 0.5, 60)
+    assert (over.state, over.reason) == ("lost", "expired")
+
+
 def test_nothing_leads_back_from_lost(hold: Hold) -> None:
     hold.lose("revoked")
     hold.renewed(now(), 600)

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from distlock_web import ConfigurationError, configure, current_lease, distributed_lockable, fence_headers, lock
+from distlock_web import ConfigurationError, configure, distributed_lockable, fence_headers, lock
 from distlock_web.core.registry import Store
-from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 
 
@@ -81,17 +80,3 @@ def test_a_store_refuses_settings_that_it_knows_nothing_of() -> None:
         store = configure({"default": {"BACKEND": "memory", **settings}}).store("default")
         with pytest.raises(ConfigurationError, match=next(iter(settings))):
             _ = store.backend
-
-
-def test_looking_at_a_lease_changes_nothing_and_calls_nobody() -> None:
-    """The property ``state`` ran the user's callbacks, in whichever thread happened to look."""
-    configure({"default": {"BACKEND": "memory"}})
-    told: list[str] = []
-    with lock("a", expire=60, on_lost=lambda lease: told.append(lease.name)):
-        lease = current_lease()
-        assert lease is not None
-        hold = scope_of(lease).holds[0]
-        deadline, hold.deadline = hold.deadline, 0.0
-        assert (lease.state, lease.reason, lease.lost.is_set(), told) == ("lost", "expired", True, [])
-        hold.deadline = deadline
-        assert (lease.state, lease.reason) == ("held", None)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from distlock_web import Lease, LeaseLost, configure, lock
+from distlock_web import Lease, LeaseLost, aattach, configure, lock
 from distlock_web.core.runtime import now
 from distlock_web.locks import watchdog
 from distlock_web.testing.fault_injector import FaultInjector
@@ -100,6 +100,18 @@ async def test_a_lease_taken_through_wait_for_is_renewed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("entry", ["aacquire", "atry_acquire", "aattach"])
+async def test_a_lease_whose_task_only_acquired_it_is_renewed(entry: str) -> None:
+    if entry == "aattach":
+        ticket = await (await lock("a", expire=TTL, renew=True).aacquire()).adetach()
+        lease = await asyncio.create_task(aattach(ticket))
+    else:
+        lease = await asyncio.create_task(getattr(lock("a", expire=TTL, renew=True), entry)())
+    await asyncio.sleep(3 * TTL)
+    lease.raise_if_lost()
+    await lease.arelease()
+
+
 def test_a_store_that_is_unreachable_for_less_than_the_lease_costs_nothing(
     injector: FaultInjector, caplog: pytest.LogCaptureFixture
 ) -> None:

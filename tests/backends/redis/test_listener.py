@@ -17,6 +17,7 @@ from distlock_web.backends.redis.transport import listener as listener_module
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from distlock_web.locks import watchdog
+from distlock_web.locks.lease import scope_of
 from tests.support.callers import threads, unrelated
 from tests.support.redis_lock import KEY, contend, left_behind
 from tests.support.waiting import eventually
@@ -90,7 +91,7 @@ def test_the_watchdog_ends_with_the_last_lease(redis_store: str, monkeypatch: py
 
 def test_leases_and_their_locks_are_garbage_when_they_are_over(redis_store: str) -> None:
     first = unrelated(KEY, renew=True)
-    over = weakref.ref(first)
+    over = weakref.ref(scope_of(first))
     first.release()
     del first
     gc.collect()
