@@ -50,6 +50,17 @@ def test_a_resolver_goes_first() -> None:
         module.resolvers.pop()
 
 
+def test_settings_that_are_wrong_are_refused_until_good_ones_come() -> None:
+    """The stores before them, or those of DISTLOCK_URL, would go on in silence."""
+    configure({"default": {"BACKEND": "memory"}})
+    module.configure_failed(ConfigurationError("EXPIRE is -1."))
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"^EXPIRE is -1\.$"):
+            lock("a").acquire()
+    configure({"default": {"BACKEND": "memory"}})
+    lock("a").acquire().release()
+
+
 def test_many_threads_at_once_make_one_backend() -> None:
     store = Registry({"default": {"BACKEND": "memory"}}).store("default")
     barrier, found = threading.Barrier(8), []
