@@ -1,9 +1,9 @@
 """The seam: what a store must offer so that the engine can run on it.
 
 A *backend* is what a setting's ``BACKEND`` names: one object per alias and process. It gives out *ports*, the same
-verbs for threads and for asyncio. All verbs are coroutines: a blocking port's never suspend (``runtime.drive`` runs them), an
-asyncio port's do. Every verb may be sent twice and answers the same (law 3); none retries by itself. A store that
-does not answer raises ``BackendUnavailable`` within a bounded time.
+verbs for threads and for asyncio. All verbs are coroutines: a blocking port's never suspend (``runtime.drive`` runs
+them), an asyncio port's do. Every verb may be sent twice and answers the same (law 3); none retries by itself. A store
+that does not answer raises ``BackendUnavailable`` within a bounded time.
 """
 
 from __future__ import annotations

@@ -22,27 +22,24 @@ BACKENDS = {
 MAX_SECONDS = 315_360_000.0
 
 
-def seconds(given: object, setting: str, *, zero: bool = False, minimum: float = 0.0) -> float:
+def seconds(given: object, setting: str, *, zero: bool = False, minimum: float = 0.0, or_none: str = "") -> float:
     """A time that cannot mislead, or ``ConfigurationError`` with the name of the setting and what would be right."""
-    return _seconds(given, setting, f"a number of seconds, {'0 or more' if zero else 'greater than 0'}", zero, minimum)
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        right = "a number of seconds, {least}{or_none}"
+    elif not 0 <= given <= MAX_SECONDS or (given == 0 and not zero):  # NaN is neither
+        right = "a number of seconds, {least}{or_none}, and at most {most:.0f}"
+    elif 0 < given < minimum:
+        raise ConfigurationError(f"{setting} is {given!r}; the store cannot express less than {minimum:g} seconds.")
+    else:
+        return float(given)
+    least = "0 or more" if zero else "greater than 0"
+    right = right.format(least=least, or_none=or_none, most=MAX_SECONDS)
+    raise ConfigurationError(f"{setting} is {given!r}; it has to be {right}.")
 
 
 def seconds_or_none(given: object, setting: str, *, zero: bool = False) -> float | None:
     """The same where None has a meaning of its own."""
-    if given is None:
-        return None
-    right = f"a number of seconds, {'0 or more' if zero else 'greater than 0'}, or None"
-    return _seconds(given, setting, right, zero, 0.0)
-
-
-def _seconds(given: object, setting: str, right: str, zero: bool, minimum: float) -> float:
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise ConfigurationError(f"{setting} is {given!r}; it has to be {right}.")
-    if not 0 <= given <= MAX_SECONDS or (given == 0 and not zero):  # NaN is neither
-        raise ConfigurationError(f"{setting} is {given!r}; it has to be {right}, and at most {MAX_SECONDS:.0f}.")
-    if 0 < given < minimum:
-        raise ConfigurationError(f"{setting} is {given!r}; the store cannot express less than {minimum:g} seconds.")
-    return float(given)
+    return None if given is None else seconds(given, setting, zero=zero, or_none=", or None")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,9 @@ def enter(scope: Scope) -> None:
     holders, length = holders.copy(), length + 1
     for hold in scope.holds:
         key = (hold.store, hold.claim.name)
-        holders[key] = (reference, _current(holders.get(key)))
-    chain: Chain = ((reference, _current(innermost)), length, holders)
+        outer = holders.get(key)
+        holders[key] = (reference, outer and _current(outer))
+    chain: Chain = ((reference, innermost and _current(innermost)), length, holders)
     if length >= _COMPACT_FROM and length & (length - 1) == 0:
         chain = _compacted(chain)
     if scope.opener is not None:

@@ -82,11 +82,12 @@ class Hold:
     def check(self) -> bool:
         """Look at the deadline and for a fork, and make the loss happen if it is due. Whether it is held still."""
         due = self._due_loss()
-        if due is not None:
-            if due == "forked":
-                self._lock = threading.Lock()  # at the fork a thread that is not here may have held the parent's
-            self.lose(due)
-        return self._state == "held" or self._state == "unsure"
+        if due is None:
+            return self._state == "held" or self._state == "unsure"
+        if due == "forked":
+            self._lock = threading.Lock()  # at the fork a thread that is not here may have held the parent's
+        self.lose(due)
+        return False
 
     def raise_if_lost(self) -> None:
         if not self.check():

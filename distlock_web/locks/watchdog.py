@@ -57,11 +57,14 @@ class Watchdog:
             self._watched.difference_update(watched)
 
     def look(self, watched: Sequence[WatchedHold]) -> None:
-        """Look at these at once. It may be called while garbage is collected: it waits for nobody."""
+        """Look at these at once; after ``MAX_SLEEP`` where somebody is inside of the condition at this very moment.
+
+        It may be called while garbage is collected: it waits for nobody.
+        """
+        for item in watched:
+            item.look_at(0.0)
         if self._changed.acquire(blocking=False):
             try:
-                for item in watched:
-                    item.look_at(0.0)
                 self._changed.notify()
             finally:
                 self._changed.release()
