@@ -22,6 +22,7 @@ import redis
 
 from distlock_web.testing.servers import Server
 from tests.support.databases import Database, Kind
+from tests.support.redis_lock import fence_of
 
 ROOT = Path(__file__).parents[2]
 WORKERS, INCREMENTS = 4, 25
@@ -90,10 +91,10 @@ def test_a_view_that_was_stopped_past_its_lease_writes_nothing_and_its_client_se
     with redis.Redis.from_url(redis_url) as signals, ThreadPoolExecutor(2) as clients:
         first = clients.submit(httpx.get, f"{shop.url}/pausing", timeout=60)
         _, pid = signals.blpop(["inside"], timeout=30)
-        fence = signals.hget("disLock:paused", "fence")
+        fence = fence_of(signals, "disLock:paused")
         with stopped(int(pid)):
             second = clients.submit(httpx.get, f"{shop.url}/pausing", timeout=60)
-            while signals.hget("disLock:paused", "fence") in (fence, None):
+            while fence_of(signals, "disLock:paused") in (fence, None):
                 assert not second.done()  # the second one's turn comes when the lease is over
         # The row is the first one's still, for its transaction is open: the second one waits for it in the database.
         signals.rpush("go", "")

@@ -14,7 +14,7 @@ import redis
 from distlock_web import LeaseLost, attach, lock
 from distlock_web.locks.lease import scope_of
 from tests.support.callers import unrelated
-from tests.support.redis_lock import KEY, NAME, contend, left_behind
+from tests.support.redis_lock import KEY, NAME, contend, fence_of, left_behind
 from tests.support.waiting import eventually
 
 # Python 3.12 warns of a fork beside other threads: that is what this is about.
@@ -93,7 +93,7 @@ def test_a_child_forked_inside_a_block_holds_nothing_and_its_end_releases_nothin
             lease.__exit__(None, None, None)
 
         in_child(child)
-        assert redis_client.hget(NAME, "fence") == str(lease.fence)
+        assert fence_of(redis_client) == str(lease.fence)
         before = scope_of(lease).holds[0].deadline
         eventually(lambda: scope_of(lease).holds[0].deadline > before, "the parent goes on renewing")
     assert left_behind(redis_client) == {}

@@ -11,7 +11,7 @@ import redis
 from distlock_web.core.runtime import now
 from tests.support.lab import Lab
 from tests.support.modes import modes
-from tests.support.redis_lock import NAME, left_behind
+from tests.support.redis_lock import fence_of, left_behind, waiters
 from tests.support.waiting import SLACK, eventually
 
 
@@ -91,7 +91,7 @@ def test_a_stopped_waiter_is_passed_over_and_gets_its_turn_when_it_wakes(lab: La
     # The lock was handed to the sleeper, whose window passed: then the next one's own clock has to tell.
     assert begun.at - released.at < expire + SLACK
     sleeper.resume()
-    eventually(lambda: redis_client.zcard(f"{{{NAME}}}:queue") == 1, "the sleeper queues again")
+    eventually(lambda: waiters(redis_client) == 1, "the sleeper queues again")
     waiter.go()
     sleeper.saw("released")
     assert [sleeper.join(), waiter.join()] == [0, 0]
@@ -122,7 +122,7 @@ def test_a_holder_that_stood_still_past_its_lease_has_lost_it(
     assert begun.value is not None
     assert begun.value > first.value
     # Its release has not freed the other's lock.
-    assert redis_client.hget(NAME, "fence") == str(begun.value)
+    assert fence_of(redis_client) == str(begun.value)
     successor.go()
     assert successor.join() == 0
     assert lab.history.violations(counter=lab.counter) == []

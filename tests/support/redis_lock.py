@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
@@ -30,18 +31,47 @@ async def warm_up(harness: Harness) -> None:
         pass
 
 
+def held(client: redis.Redis, name: str = NAME) -> dict[str, str] | None:
+    """What the lock's key says; None: there is none."""
+    value = client.get(name)
+    if value is None:
+        return None
+    text = value.decode() if isinstance(value, bytes) else str(value)
+    fields = ("owner", "state", "fence", "since", "before", "holder")
+    return dict(zip(fields, text.split(" ", 5), strict=True))
+
+
+def fence_of(client: redis.Redis, name: str = NAME) -> str | None:
+    lock = held(client, name)
+    return lock and lock["fence"]
+
+
+def hold_for_another(client: redis.Redis, milliseconds: int, name: str = NAME) -> None:
+    """Somebody has the lock, who never says a word."""
+    client.set(name, f"{'f' * 40} wanted 1 1 - x", px=milliseconds)
+
+
+def waiters(client: redis.Redis, name: str = NAME) -> int:
+    """How many wait for the lock, in all processes."""
+    return sum(client.zcard(line) for line in client.scan_iter(f"{glob_escape(f'{{{name}}}:queue:')}*", count=10_000))
+
+
+def glob_escape(text: str) -> str:
+    return re.sub(r"([*?\[\]\\])", r"\\\1", text)
+
+
 async def until_queued(harness: Harness, client: redis.Redis, count: int = 1) -> None:
     """Wait until so many wait for the lock; asked past the proxy."""
 
     async def seen() -> bool:
-        return client.zcard(f"{{{NAME}}}:queue") == count
+        return waiters(client) == count
 
     await harness.until(seen)
 
 
 def queued(client: redis.Redis, key: str, number: int = 1) -> None:
     """Return when so many wait for the lock."""
-    eventually(lambda: client.zcard(f"{{disLock:{key}}}:queue") == number, f"{number} wait for {key}")
+    eventually(lambda: waiters(client, f"disLock:{key}") == number, f"{number} wait for {key}")
 
 
 def contend() -> float:
@@ -66,6 +96,9 @@ def contend() -> float:
 
 def left_behind(client: redis.Redis, name: str = NAME) -> dict[str, int]:
     """What a lock has in Redis besides its fence: nothing, once everybody has gone."""
-    found = {name: client.exists(name)}
-    found |= {key: client.zcard(key) for key in (f"{{{name}}}:queue", f"{{{name}}}:waits")}
+    lock = held(client, name)
+    found = {
+        name: int(lock is not None and lock["state"] not in ("released", "revoked")),
+        "waiters": waiters(client, name),
+    }
     return {key: count for key, count in found.items() if count}

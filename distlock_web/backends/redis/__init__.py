@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
-from ...core.backend import Capabilities
+from ...core.backend import Capabilities, Claim
 from ...core.config import StoreConfig
-from ...core.runtime import TASKS, THREADS
-from .port import RedisPort
+from ...core.runtime import TASKS, THREADS, Runtime, drive
+from .port import MEMORY, RedisPort, ScriptRunner
 from .transport.address import address
+from .transport.clock import ServerClock
+from .transport.health import Health
 from .transport.listener import Listener
-from .transport.pool import ConnectionPool, LoopConnection
+from .transport.pool import ConnectionPool
+from .transport.stream import LoopConnection
 
 
 class RedisBackend:
     """One server: connections for threads (a pool), for each event loop (one), for renewals, and one to listen on."""
 
     capabilities = Capabilities(fencing=True, queue=True, listing=True, min_expire=0.01)
-
     settings = frozenset({"LOCATION", "CACHE", "OPTIONS"})
 
     def __init__(self, config: StoreConfig) -> None:
         self._address = address(config)
         self._index = f"{config.prefix}~held"  # no lock's name has a '~' there: keys.py escapes it
+        self._validity = float(self._address.kwargs["socket_timeout"])
         self._start()
 
     def _start(self) -> None:
-        self._lock = threading.Lock()
-        self._listener = Listener(self._address)
-        self._pool = ConnectionPool(self._address)
-        self._renewal_pool = ConnectionPool(self._address)
+        self._lock = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
+        self._clock = ServerClock()
+        self._health = Health(self._address)
+        self._listener = Listener(self._address, self._give_up)
+        self._pool = ConnectionPool(self._address, self._health, self._moved)
+        self._renewal_pool = ConnectionPool(self._address, self._health, self._moved, patient=True)
         self._loops: dict[asyncio.AbstractEventLoop, tuple[LoopConnection, RedisPort]] = {}
-        self._sync_port = RedisPort(self._pool, self._listener, THREADS, self._index)
-        self._renewal_port = RedisPort(self._renewal_pool, self._listener, THREADS, self._index)
+        self._sync_port = self._port(self._pool, THREADS)
+        self._renewal_port = self._port(self._renewal_pool, THREADS)
+
+    def _port(self, runner: ScriptRunner, runtime: Runtime) -> RedisPort:
+        return RedisPort(runner, runtime, self._listener, self._clock, self._index, self._validity, self._postpone)
 
     def sync_port(self) -> RedisPort:
         return self._sync_port
@@ -48,20 +57,40 @@ class RedisBackend:
             with self._lock:
                 for closed in [other for other in self._loops if other.is_closed()]:
                     del self._loops[closed]
-                way = LoopConnection(self._address)
-                found = self._loops[loop] = way, RedisPort(way, self._listener, TASKS, self._index)
+                connection = LoopConnection(self._address, self._health, self._moved)
+                found = self._loops[loop] = connection, self._port(connection, TASKS)
         return found[1]
 
     def close(self) -> None:
+        self._health.close()
         self._listener.close()
-        self._pool.close()
-        self._renewal_pool.close()
-        with self._lock:
-            loops, self._loops = self._loops, {}
-        for loop, (way, _) in loops.items():
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(way.close)
+        self._let_go()
 
     def after_fork(self) -> None:
         # The sockets are the parent's, too: redis-py closes a child's copy without saying good-bye to the server.
         self._start()
+
+    def _moved(self) -> None:
+        """The address leads to another server now, and the open connections do not: let go of all of them."""
+        self._let_go()
+        self._listener.reconnect()
+
+    def _let_go(self) -> None:
+        self._pool.drop_idle()
+        self._renewal_pool.drop_idle()
+        with self._lock:
+            loops = list(self._loops.items())
+        for loop, (connection, _) in loops:
+            connection.close_soon(loop)
+
+    def _postpone(self, claim: Claim) -> None:
+        """Cancel the claim when the server answers, and no copy of the acquisition can be on its way any more."""
+        within = claim.expire + MEMORY / 1000
+        self._health.postpone(partial(self._cancel, claim), after=self._validity, within=within)
+
+    def _give_up(self, name: str, token: str) -> None:
+        """Cancel what was granted to a waiter that has gone without a word."""
+        self._health.postpone(partial(self._cancel, Claim(name, token, 0.0)), after=0.0, within=60.0)
+
+    def _cancel(self, claim: Claim) -> None:
+        drive(self._sync_port.cancel_now(claim))

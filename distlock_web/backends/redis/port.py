@@ -1,11 +1,12 @@
-"""The port: each verb of the contract is one script, and the waiting is the listener's. One source for both colours."""
+"""The port: each verb of the contract is one script, and the waiting is the listener's. One source for both modes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, cast
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
 
-from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, drift
+from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ...core.errors import BackendUnavailable
 from ...core.runtime import Runtime, now
 from .scripts import (
@@ -21,139 +22,198 @@ from .scripts import (
     PackedKeys,
     Script,
     extend_keys,
-    keys_of,
     lock_keys,
+    pack_keys,
+    queue_of,
 )
+from .transport.clock import ServerClock
 from .transport.listener import Listener, Waiter
-from .transport.pool import Reply
-from .transport.subscription import Grant
+
+logger = logging.getLogger("distlock_web")
 
 _LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
 
 #: Seconds after the store's own time that a sleeper asks again: a millisecond too early would be a question too many.
 LATE = 0.002
+#: Milliseconds that a release is remembered where a copy of the acquisition may still be on its way.
+MEMORY = 5000
+#: Releases that are known to have been sent before, so that their second copy is no loss.
+REMEMBERED = 500
+#: Names in one request for the listing: the server runs a script alone, so one must not be long.
+BATCH = 500
 
 
 class ScriptRunner(Protocol):
-    """How scripts reach the server: ``wire.ConnectionPool`` or ``wire.LoopConnection``."""
+    """How scripts reach the server: ``ConnectionPool`` or ``LoopConnection``."""
 
     async def run(
         self, script: Script, keys: PackedKeys, args: tuple[str | int, ...] = (), timeout: float | None = None
-    ) -> Reply: ...
+    ) -> Any: ...
 
 
 class RedisPort:
-    def __init__(self, way: ScriptRunner, listener: Listener, runtime: Runtime, index: str) -> None:
+    def __init__(
+        self,
+        runner: ScriptRunner,
+        runtime: Runtime,
+        listener: Listener,
+        clock: ServerClock,
+        index: str,
+        validity: float,
+        postpone: Callable[[Claim], None],
+    ) -> None:
         self.runtime = runtime
-        self._way = way
+        self._runner = runner
         self._listener = listener
+        self._clock = clock
         self._index = index
+        self._validity = validity  #: seconds after which nobody waits for an answer any more
+        self._postpone = postpone  #: cancel this claim once the server answers again
+        self._ambiguous: set[str] = set()  # tokens of which a copy of the acquisition may still be on its way
+        self._released: dict[str, str] = {}  # tokens that were released lately, and whether that was answered
 
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         if wait == 0:
-            return await self._acquire(claim, queue=False)
+            return await self._acquire(claim, None)
         listener = self._listener
-        listener.expect(claim.token)
-        if listener.ready:
-            return await self._acquire(claim, queue=True)
-        answer = await self._acquire(claim, queue=False)
-        if isinstance(answer, Granted):
-            return answer
-        # The subscription comes before the place in the queue: nobody may be woken who does not hear.
-        try:
-            await listener.listen(self.runtime)
-        except BackendUnavailable:
-            # The store has just answered: only the listening fails (killed, no more clients). Who cannot be woken is
-            # passed over and keeps its place: it sleeps as long as the lease, or until the listener is back.
-            pass
-        listener.expect(claim.token)
-        return await self._acquire(claim, queue=True)
+        waiter = listener.expect(claim, self.runtime)
+        if not listener.ready:
+            answer = await self._acquire(claim, None)
+            if isinstance(answer, Granted):
+                listener.remove(claim.token)
+                return answer
+            # The subscription comes before the place in the queue: nobody may be woken who does not hear.
+            try:
+                await listener.listen(self.runtime)
+            except BackendUnavailable:
+                # The store has just answered: only the listening fails (killed, no more clients). Who cannot be woken
+                # is passed over, and asks again by itself after the lease, or when the listener is back.
+                pass
+            waiter = listener.expect(claim, self.runtime)
+        return await self._acquire(claim, waiter)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
-        waiter = self._listener.join(claim.token, self.runtime)
-        pause = busy.recheck_after + LATE
-        begun = now()
-        woken = await self._listener.sleep(waiter, pause if seconds is None else min(pause, seconds))
-        granted, waiter.granted = waiter.granted, None
-        if granted is not None and (since := _since(waiter, granted)) is not None:
-            if now() < since + claim.expire - drift(claim.expire):
+        waiter = self._listener.expect(claim, self.runtime)
+        recheck_after = busy.recheck_after + LATE
+        if waiter.sent_at is not None:
+            begun = now()
+            woken = await self._listener.sleep(waiter, min(recheck_after, seconds or recheck_after))
+            granted = waiter.granted_since()
+            if granted is not None:
                 self._listener.remove(claim.token)
-                return Granted(granted.fence, since)
-            woken = True  # we were stopped for longer than the lease: the store knows whose it is now
-        if not woken and (waited := now() - begun) < pause:
-            # The caller's time is over, the store's is not: there is nothing new to hear, but less is left.
-            return busy._replace(remaining=max(0.001, busy.remaining - waited))
-        return await self._acquire(claim, queue=True, place=busy.position)
+                return Granted(*granted)
+            waited = now() - begun
+            if not woken and waited < recheck_after and seconds is not None and waited >= seconds:
+                # The caller's time is over, the store's is not: one last look, and no place in the queue.
+                return await self._acquire(claim, None)
+            waiter = self._listener.expect(claim, self.runtime)  # anew, where the store was closed meanwhile
+        return await self._acquire(claim, waiter, busy.position)
 
     async def cancel(self, claim: Claim) -> None:
         self._listener.remove(claim.token)
-        await self._way.run(CANCEL, self._keys(claim.name), (claim.token,))
+        # A copy of the acquisition may come after this: it does nothing once its time is over, or is undone then.
+        if claim.token in self._ambiguous:
+            self._ambiguous.discard(claim.token)
+            self._postpone(claim)
+        try:
+            await self.cancel_now(claim)
+        except BackendUnavailable:
+            self._postpone(claim)
+
+    async def cancel_now(self, claim: Claim) -> None:
+        args = (claim.token, _ms(claim.expire), claim.holder)
+        await self._runner.run(CANCEL, self._keys(claim.name), args)
 
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
         args = tuple([value for claim in claims for value in (claim.token, _ms(claim.expire))])
         keys = extend_keys([claim.name for claim in claims], self._index)
-        answers = await self._way.run(EXTEND, keys, args, timeout)
+        answers = await self._runner.run(EXTEND, keys, args, timeout)
         return [_LOSSES[answer] for answer in answers]
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
-        return _LOSSES[await self._way.run(RELEASE, self._keys(claim.name), (claim.token, _ms(cooldown)))]
+        token = claim.token
+        memory = MEMORY if token in self._ambiguous else 0
+        earlier = self._released.get(token)
+        self._released[token] = earlier or "sent"
+        loss = _LOSSES[await self._runner.run(RELEASE, self._keys(claim.name), (token, _ms(cooldown), memory))]
+        self._released[token] = "done"
+        self._ambiguous.discard(token)
+        if len(self._released) > 2 * REMEMBERED:
+            for old in list(self._released)[:REMEMBERED]:
+                self._released.pop(old, None)
+        if loss is None or loss == "revoked" or earlier is None:
+            return loss
+        if earlier == "sent":
+            logger.warning(
+                "Lock %s: the answer to its release did not come, and it is not held any more. Most likely the release "
+                "was done; if the store lost its data meanwhile, the block was not alone to its end.",
+                claim.name,
+            )
+        return None
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
-        return _LOSSES[await self._way.run(DETACH, self._keys(claim.name), (claim.token, transit, _ms(seconds)))]
+        return _LOSSES[await self._runner.run(DETACH, self._keys(claim.name), (claim.token, transit, _ms(seconds)))]
 
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
         since = now()
         args = (transit, claim.token, _ms(claim.expire), claim.holder)
-        fence = await self._way.run(ATTACH, self._keys(claim.name), args)
+        fence = await self._runner.run(ATTACH, self._keys(claim.name), args)
         return Granted(fence, since) if fence else None
 
     async def inspect(self) -> list[LockInfo]:
-        names = await self._way.run(NAMES, keys_of(self._index))
+        names = await self._twice(NAMES, pack_keys(self._index))
         held: list[LockInfo] = []
-        for first in range(0, len(names), 500):
-            some = [name.decode() for name in names[first : first + 500]]
-            lines = await self._way.run(
-                INSPECT, keys_of(*(key for name in some for key in (name, f"{{{name}}}:queue")))
-            )
-            held += [_held(name, line) for name, line in zip(some, lines, strict=True) if line[4] >= 0]
+        for first in range(0, len(names), BATCH):
+            some = [name.decode() for name in names[first : first + BATCH]]
+            keys = pack_keys(*(key for name in some for key in (name, queue_of(name))))
+            lines = await self._twice(INSPECT, keys)
+            held += [_info(name, line) for name, line in zip(some, lines, strict=True) if line[4] >= 0]
         return held
 
     async def revoke(self, name: str, fence: int) -> bool:
-        return bool(await self._way.run(REVOKE, self._keys(name), (fence,)))
+        return bool(await self._twice(REVOKE, self._keys(name), (fence,)))
 
-    async def _acquire(self, claim: Claim, *, queue: bool, place: int = 0) -> Granted | Busy:
-        since = now()
-        args = (claim.token, _ms(claim.expire), int(queue), claim.holder, place or "")
-        answer = await self._way.run(ACQUIRE, self._keys(claim.name), args)
-        if answer[0]:
-            self._listener.remove(claim.token)
-            return Granted(answer[1], since)
-        _, pause, remaining, place, server_time_us = answer
-        if queue:
-            waiter = self._listener.join(claim.token, self.runtime)
-            waiter.sent_at, waiter.server_time_us = since, server_time_us
-        return Busy(pause / 1000, remaining / 1000, place)
+    async def _acquire(self, claim: Claim, waiter: Waiter | None, place: int = 0) -> Granted | Busy:
+        """Ask for the lock; with a waiter, join its queue where it is not to be had."""
+        for _ in range(3):
+            since = now()
+            until = self._clock.after(self._validity)
+            args = (claim.token, _ms(claim.expire), int(waiter is not None), claim.holder, place or "", until)
+            try:
+                answer = await self._runner.run(ACQUIRE, self._keys(claim.name), args)
+            except BackendUnavailable:
+                self._ambiguous.add(claim.token)
+                raise
+            if type(answer) is int:
+                answer = (answer, answer)
+            self._clock.heard(answer[-1])
+            if answer[0] > 0:
+                self._listener.remove(claim.token, settled=place != 0)
+                return Granted(answer[0], since)
+            if answer[0] == 0:
+                _, recheck_after, remaining, place, server_time_us = answer
+                if waiter is not None:
+                    waiter.sent_at, waiter.server_time_us = since, server_time_us
+                return Busy(recheck_after / 1000, remaining / 1000, place)
+            # The server's clock is further than we thought: it was set, or ours stood still.
+        raise BackendUnavailable("The clock of the server of locks jumps: no request reached it in the time it named.")
+
+    async def _twice(self, script: Script, keys: PackedKeys, args: tuple[str | int, ...] = ()) -> Any:
+        """For what the engine does not ask again by itself: a connection that was closed meanwhile is no answer."""
+        try:
+            return await self._runner.run(script, keys, args)
+        except BackendUnavailable:
+            return await self._runner.run(script, keys, args)
 
     def _keys(self, name: str) -> PackedKeys:
         return lock_keys(name, self._index)
-
-
-def _since(waiter: Waiter, granted: Grant) -> float | None:
-    """Our clock when the lock was handed over, on the safe side, so that the lease need not be confirmed.
-
-    The store tells its own clock at our last question and at the hand-over. Clocks are not compared, only what passed
-    on its one between the two; ours may have run 1 % slower meanwhile. None: the news is older than the last answer,
-    which said that the lock is somebody else's.
-    """
-    passed = (granted.at - waiter.server_time_us) / 1_000_000
-    return min(now(), waiter.sent_at + passed * 0.99) if passed >= 0 else None
 
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _held(name: str, line: list[object]) -> LockInfo:
+def _info(name: str, line: list[object]) -> LockInfo:
     fence, state, holder, since, remaining, waiters = cast("tuple[bytes, bytes, bytes, bytes, int, int]", tuple(line))
     return LockInfo(
         name,

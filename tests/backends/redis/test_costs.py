@@ -10,7 +10,7 @@ import redis
 from distlock_web import LockBusy, lock
 from distlock_web.testing.harness import Harness
 from tests.support.modes import in_both_modes
-from tests.support.redis_lock import KEY, NAME, the_lock, until_queued, warm_up
+from tests.support.redis_lock import KEY, NAME, hold_for_another, the_lock, until_queued, warm_up
 
 
 class Meter:
@@ -100,14 +100,14 @@ async def test_a_contended_acquisition_costs_at_most_three(
 
 
 @in_both_modes
-async def test_a_wait_that_is_over_costs_two(harness: Harness, redis_store: str, redis_client: redis.Redis) -> None:
-    """Join the queue, and leave it."""
+async def test_a_wait_that_is_over_costs_three(harness: Harness, redis_store: str, redis_client: redis.Redis) -> None:
+    """Join the queue, look once more, and leave nothing behind."""
     await all_scripts_known(harness, redis_client)
     held = await harness.acquire(the_lock())
     meter = Meter(redis_client)
     with pytest.raises(LockBusy):
         await harness.unrelated(lambda: harness.acquire(the_lock(wait=0.1))).result()
-    assert meter.read() == 2
+    assert meter.read() == 3
     await harness.release(held)
 
 
@@ -117,8 +117,7 @@ async def test_waiting_costs_one_request_per_lease_of_the_holder(
     harness: Harness, redis_store: str, redis_client: redis.Redis
 ) -> None:
     await all_scripts_known(harness, redis_client)
-    redis_client.hset(NAME, mapping={"owner": "f" * 40, "fence": 1, "state": "held"})
-    redis_client.pexpire(NAME, 1500)
+    hold_for_another(redis_client, 1500)
     meter = Meter(redis_client)
     waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
     await until_queued(harness, redis_client)

@@ -23,9 +23,9 @@ def test_a_foreign_key_under_a_listed_name_hides_only_itself(redis_store: str) -
 
 
 @pytest.mark.usefixtures("redis_store")
-def test_a_foreign_fence_key_ends_no_other_lease(redis_client: redis.Redis) -> None:
+def test_a_foreign_key_ends_no_other_lease(redis_client: redis.Redis) -> None:
     """One key of another kind failed the whole batch of renewals, and with it every lease of the process."""
-    redis_client.set("{disLock:foreign}:fence", "x")
+    redis_client.hset("disLock:foreign", "x", "y")
     with lock("a", expire=LONG) as lease:
         mine, foreign = scope_of(lease).holds[0].claim, Claim("disLock:foreign", new_token(), LONG)
         port = registry().store("default").renewal_port()

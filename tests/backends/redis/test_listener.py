@@ -103,7 +103,7 @@ def test_1000_acquisitions_and_1000_kills_of_the_listening_connection(
     redis_store: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before the wait, during it, at the hand-over: none waits longer than one lease."""
-    monkeypatch.setattr(listener_module, "PAUSE", 0.001)  # or most of the time there would be nothing to kill
+    monkeypatch.setattr(listener_module, "RECONNECT_AFTER", 0.001)  # or most of the time there would be nothing to kill
     expire, goal = 2.0, 1000
     waits: list[float] = []
     counter, kills = [0], [0]

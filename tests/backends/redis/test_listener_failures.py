@@ -109,8 +109,7 @@ def test_a_silent_connection_is_noticed_though_every_wait_is_short(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A firewall dropped it, and nobody waited long enough to ask the server whether it was still there."""
-    for module in (listener, subscription):
-        monkeypatch.setattr(module, "PING_AFTER", 0.5)
+    monkeypatch.setattr(subscription, "PING_AFTER", 0.5)
     with Proxy(redis_server.port) as proxy:
         ear = registry().store("default").backend._listener  # type: ignore[attr-defined]
         kwargs = {**ear._address.kwargs, "port": proxy.port, "socket_timeout": SOON}
@@ -146,8 +145,6 @@ def test_a_thread_that_comes_while_the_last_task_leaves_is_woken(
         leaving.set()
         gone.wait(SOON)
 
-    for module in (listener, subscription):
-        monkeypatch.setattr(module, "PING_AFTER", 0.2)
     monkeypatch.setattr(listener.Listener, "_read_for_tasks", leave_slowly)
     first, second = unrelated("a"), unrelated("b")
     task = beside(wait_in_a_task, "a")

@@ -14,7 +14,15 @@ from distlock_web.locks.lease import scope_of
 from distlock_web.testing.harness import AsyncHarness, Harness
 from tests.support.modes import in_both_modes
 from tests.support.proxy import Proxy
-from tests.support.redis_lock import NAME, left_behind, the_lock, until_queued, warm_up
+from tests.support.redis_lock import (
+    fence_of,
+    hold_for_another,
+    left_behind,
+    the_lock,
+    until_queued,
+    waiters,
+    warm_up,
+)
 from tests.support.waiting import SLACK
 
 #: How scripts are called: by name, or by source where the server does not know them.
@@ -37,7 +45,7 @@ async def test_a_grant_whose_answer_was_lost_is_heard_the_second_time(
     proxied.lose_answer(EVAL, through)
     async with harness.inside(the_lock()) as lease:
         assert proxied.lost == 1
-        assert redis_client.hget(NAME, "fence") == str(lease.fence)
+        assert fence_of(redis_client) == str(lease.fence)
     assert left_behind(redis_client) == {}
 
 
@@ -51,7 +59,7 @@ async def test_a_grant_that_is_never_heard_is_undone(
     with pytest.raises(BackendUnavailable):
         await harness.acquire(the_lock())
     assert proxied.lost == 2
-    assert redis_client.exists(f"{{{NAME}}}:fence"), "the server had granted it"
+    assert redis_client.zscore("disLock:~held", "{fences}"), "the server had granted it"
     assert left_behind(redis_client) == {}
 
 
@@ -82,7 +90,7 @@ async def test_a_place_in_the_queue_whose_answer_was_lost_is_one_place(
     assert proxied.lost == 1
     await harness.release(held)
     lease = await waiting.result()
-    assert redis_client.hget(NAME, "fence") == str(lease.fence)
+    assert fence_of(redis_client) == str(lease.fence)
     await harness.release(lease)
     assert left_behind(redis_client) == {}
 
@@ -104,7 +112,7 @@ async def test_a_hand_over_that_is_never_heard_costs_one_lease(
     lease = await waiting.result()
     assert proxied.lost == 1
     assert now() - released < expire + SLACK
-    assert redis_client.hget(NAME, "fence") == str(lease.fence)
+    assert fence_of(redis_client) == str(lease.fence)
     assert lease.remaining > 20
     await harness.release(lease)
     assert left_behind(redis_client) == {}
@@ -120,7 +128,7 @@ async def test_a_waiter_that_gives_up_on_a_broken_connection_leaves_the_queue(
     redis_client.client_kill_filter(_type="normal", skipme=True)
     with pytest.raises(LockBusy):
         await waiting.result()
-    assert redis_client.zcard(f"{{{NAME}}}:queue") == 0
+    assert waiters(redis_client) == 0
     await harness.release(held)
     assert left_behind(redis_client) == {}
 
@@ -189,8 +197,7 @@ async def test_a_server_that_never_answers_is_refused_in_a_bounded_time(harness:
 async def test_a_server_that_falls_silent_while_we_wait_is_given_up_after_a_lease(
     harness: Harness, proxied: Proxy, redis_client: redis.Redis
 ) -> None:
-    redis_client.hset(NAME, mapping={"owner": "f" * 40, "fence": 1, "state": "held"})
-    redis_client.pexpire(NAME, 2000)
+    hold_for_another(redis_client, 2000)
     waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=None, expire=1)))
     await until_queued(harness, redis_client)
     silent = now()

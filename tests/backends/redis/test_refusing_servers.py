@@ -159,13 +159,14 @@ async def test_a_user_with_the_rights_that_the_message_names(harness: Harness, m
             "+@scripting",
             "+subscribe",
             "+publish",
+            "+pubsub",
             "+time",
-            "+exists",
-            "+@hash",
+            "+@string",
             "+@sortedset",
             "+pexpire",
             "+pttl",
             "+del",
+            "+unlink",
             "+ping",
         ]
         client.execute_command("ACL", "SETUSER", "shop", *rules)

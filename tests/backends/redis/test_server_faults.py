@@ -15,7 +15,7 @@ from distlock_web.testing.servers import RedisServer
 from tests.support.callers import unrelated
 from tests.support.lab import Lab
 from tests.support.modes import modes
-from tests.support.redis_lock import KEY, NAME, left_behind
+from tests.support.redis_lock import KEY, fence_of, left_behind
 from tests.support.waiting import SLACK, eventually
 
 
@@ -36,7 +36,7 @@ def test_flushall_costs_a_waiter_one_lease(lab: Lab, redis_client: redis.Redis, 
     assert begun.value > first.value
     holder.go()
     holder.saw("lost")
-    assert redis_client.hget(NAME, "fence") == str(begun.value), "the release of the flushed lease freed the other's"
+    assert fence_of(redis_client) == str(begun.value), "the release of the flushed lease freed the other's"
     waiter.go()
     assert [holder.join(), waiter.join()] == [0, 0]
 

@@ -1,76 +1,179 @@
 -- What happens when a lock becomes free, and who waits for it.
 
-local function leave_queue(token)
-  call('ZREM', QUEUE, token)
-  call('ZREM', WAITS, token)
-  call('HDEL', CLAIMS, token)
+local GRACE = 15000   -- ms that a line outlives the next question of its waiters
+local MEMORY = 5000   -- ms that a lock which is free again is remembered
+local NUDGED = 4      -- processes that are told of a lease that was shortened
+
+-- N as a table; nil: there is no such key. A key of somebody else's is an error, and is not listed.
+local function read()
+  local value = redis.pcall('GET', N)
+  if not value then
+    return nil
+  end
+  local lock = {}
+  if type(value) == 'string' then
+    lock.token, lock.state, lock.fence, lock.since, lock.before, lock.holder =
+      string.match(value, '^(%S+) (%l+) (%d+) (%d+) (%S+) (.*)$')
+  end
+  if not lock.token then
+    call('ZREM', INDEX, N)
+    error('-WRONGTYPE a key that is not a lock')
+  end
+  lock.fence = tonumber(lock.fence)
+  return lock
 end
 
-local function drop_late(now)
-  for _, token in ipairs(call('ZRANGEBYSCORE', WAITS, '-inf', math.floor(now / 1000), 'LIMIT', 0, 1000)) do
-    leave_queue(token)
+local function holds(lock)
+  return lock.state == 'held' or lock.state == 'wanted'
+end
+
+local function text(lock)
+  return format('%s %s %d %s %s %s', lock.token, lock.state, lock.fence, lock.since, lock.before, lock.holder)
+end
+
+-- The lock with another token, state or holder, for `ms`. Its fence is kept.
+local function write(lock, ms)
+  call('PEXPIRE', N, format('%d', ms)) -- a write that a full server allows: the next one is allowed after it
+  call('SET', N, text(lock), 'KEEPTTL')
+end
+
+-- From now on somebody may wait for this lock: its release has to look.
+local function want(lock)
+  if lock and lock.state == 'held' then
+    lock.state = 'wanted'
+    call('SET', N, text(lock), 'KEEPTTL')
   end
 end
 
--- Tell a waiter's process. How many processes heard; refused for lack of rights on the channel, nobody knows: one.
-local function tell(token, news)
-  local heard = redis.pcall('PUBLISH', 'distlock:wake:' .. string.sub(token, 1, 16), token .. news)
-  return type(heard) == 'number' and heard or 1
+-- For those who look: when the lease ends.
+local function list()
+  call('ZADD', INDEX, format('%d', clock() + call('PTTL', N) * 1000), N)
 end
 
--- A lease that others know of was shortened: the head of the queue sleeps for what it was, so let it ask.
-local function tell_head()
-  local head = call('ZRANGE', QUEUE, 0, 0)[1]
-  if head then
-    tell(head, '')
+-- Free from now on, and remembered for `ms`; 0: there is nothing to remember.
+local function forget(lock, state, ms)
+  call('ZREM', INDEX, N)
+  if ms > 0 then
+    lock.state = state
+    write(lock, ms)
+  else
+    call('DEL', N)
   end
 end
 
--- The lock is free: give it to the first waiter whose process listens, with a whole lease and a new fence, and tell it
--- both with the time. True if that was done; `taker`, who asks now, is not told, and takes it by itself when it is first.
-local function hand_over(now, taker, released)
-  -- A write that changes nothing. A server that accepts none (a demoted master, too few replicas) says so here, and
-  -- not between the good news and what makes it true.
-  call('HDEL', CLAIMS, '')
-  drop_late(now)
-  local last = call('HGET', FENCE, 'last')
-  local fence = fence_after(last, now)
-  local place = 0
-  while true do
-    local token = call('ZRANGE', QUEUE, place, place)[1]
-    if token == nil or token == taker then
-      return false
-    end
-    local expire, holder = string.match(call('HGET', CLAIMS, token) or '', '^(%d+) (.*)$')
-    if not expire then
-      tell(token, '') -- what it asks for is lost (an eviction): let it ask again
-      return false
-    end
-    -- Nobody listening: it died, or is reconnecting. It keeps its place; only its deadline or itself removes it.
-    if tell(token, ' ' .. fence .. ' ' .. text(now)) > 0 then
-      leave_queue(token)
-      own(now, last, fence, token, tonumber(expire), holder, released)
-      return true
-    end
-    place = place + 1
+-- The owner until now, as the next one's `before`.
+local function remembered(lock)
+  return (lock.state == 'revoked' and '!' or '') .. lock.token
+end
+
+-- The lock becomes this token's for `ms`. Answers its fence: the time, or more than every fence before.
+local function own(now, token, ms, before, holder)
+  local fence = math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
+  call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N)
+  if fence > now + 1000000 then -- the clock was set back: the floor is known until the clock has come there again
+    call('PEXPIRE', INDEX, format('%d', (fence - now) / 1000 + 86400000))
+  end
+  call('SET', N, format('%s wanted %d %d %s %s', token, fence, now, before, holder), 'PX', ms)
+  return fence
+end
+
+local function live_at_least(key, ms)
+  if call('PTTL', key) < tonumber(ms) then
+    call('PEXPIRE', key, format('%d', ms))
   end
 end
 
--- The owner has gone: hand the lock on, or wipe it.
-local function let_go(token)
-  if call('EXISTS', QUEUE) == 0 or not hand_over(clock(), nil, token) then
-    forget(token)
-  end
-end
-
--- Why this token does not own the lock: 0 it does, 1 expired, 2 taken by another, 3 revoked by force.
-local function loss(token)
-  local owner = call('HGET', N, 'owner')
-  if owner == token then
-    return 0
-  end
-  if call('HGET', FENCE, 'revoked') == token then
+-- Why this token does not hold the lock: 0 it does, 1 expired, 2 taken by another, 3 revoked by force.
+local function loss(lock, token)
+  if not lock then
+    return 1
+  elseif lock.token == token then
+    return holds(lock) and 0 or lock.state == 'revoked' and 3 or 1
+  elseif lock.before == '!' .. token then
     return 3
   end
-  return owner and 2 or 1
+  return (lock.state == 'released' or lock.state == 'revoked') and 1 or 2
+end
+
+-- A process stands where its first waiter does. Answers whether it has one.
+local function set_place(process)
+  local line = QUEUE .. ':' .. process
+  local first = call('ZRANGE', line, '0', '0', 'WITHSCORES')
+  if first[1] then
+    call('ZADD', QUEUE, first[2], process)
+    live_at_least(QUEUE, call('PTTL', line))
+  else
+    call('ZREM', QUEUE, process)
+  end
+end
+
+local function leave(process, entry)
+  if call('ZREM', QUEUE .. ':' .. process, entry) == 1 then
+    set_place(process)
+  end
+end
+
+local function listens(process)
+  return call('PUBSUB', 'NUMSUB', 'distlock:wake:' .. process)[2] > 0
+end
+
+-- A message to one waiter. One that is lost costs a lease at most, so a failure is not ours to raise.
+local function tell(process, token, message)
+  redis.pcall('PUBLISH', 'distlock:wake:' .. process, token .. ' ' .. message .. N)
+end
+
+-- The lease in force ends in `ms`, sooner than those who wait know: the first processes that hear of it ask again.
+local function nudge(known, ms)
+  if known <= ms + 50 then
+    return
+  end
+  local told = 0
+  for _, process in ipairs(call('ZRANGE', QUEUE, '0', '31')) do
+    local first = call('ZRANGE', QUEUE .. ':' .. process, '0', '0')[1]
+    if first and told < NUDGED and listens(process) then
+      tell(process, string.match(first, '^%S+'), '')
+      told = told + 1
+    end
+  end
+end
+
+-- The lock is free: the first waiter whose process listens has it from now on, for a whole lease and with a new fence;
+-- then it is told. Nobody hears of a grant that was not made: who listens is asked before, and only of this server.
+-- `known` is for how long (ms) those who wait believe it taken. False: nobody listens, or `entry`, who asks, is first.
+--
+-- A process that was handed the lock stands aside with its other waiters until it says something (a release, a question):
+-- if it is stopped or cut off, its lease ends, and the next one is not given to it as well.
+local function hand_over(now, before, known, entry)
+  while true do
+    local process = call('ZRANGE', QUEUE, '0', '0')[1]
+    if not process then
+      return false
+    end
+    local line = QUEUE .. ':' .. process
+    local first = call('ZRANGE', line, '0', '0')[1]
+    if first and first == entry then
+      return false
+    end
+    call('ZREM', QUEUE, process) -- a write that a full server allows: what follows is allowed after it
+    if first and listens(process) then
+      call('ZREM', line, first)
+      local token, expire, holder = string.match(first, '^(%S+) (%d+) (.*)$')
+      local fence = own(now, token, expire, before, holder)
+      nudge(known, tonumber(expire))
+      tell(process, token, format('%d %d ', fence, now))
+      return true
+    end
+    -- Deaf: it died, or is reconnecting; then its waiters ask again, each with its place.
+    call('UNLINK', line)
+  end
+end
+
+-- The owner has gone (`state`: released or revoked): hand the lock on, or leave it free and remember for `ms`.
+local function let_go(lock, state, ms)
+  local known = call('PTTL', N)
+  set_place(string.sub(lock.token, 1, 16)) -- it has said something: its other waiters are in the queue again
+  lock.state = state
+  if not hand_over(clock(), remembered(lock), known) then
+    forget(lock, state, ms)
+  end
 end

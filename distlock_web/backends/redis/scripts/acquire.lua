@@ -1,67 +1,75 @@
--- Take the lock if it is free and nobody waits; else join the queue, once, if asked to. The only script that takes.
+-- Take the lock if it is free and nobody waits; else join the queue, once, if asked to. The only script that does either.
 -- Also says whether a lock was handed over meanwhile: then it is the caller's already.
 --
--- ARGV     1 token  2 expire (ms)  3 '1' join the queue, '0' do not  4 holder, for people
+-- ARGV     1 token  2 expire (ms)  3 '1' join the queue, '0' leave it  4 holder, for people
 --          5 place: where this token stood before, or ''
--- Answers  {1, fence}                          ours
---          {0, pause, remaining, place, now}   somebody else's: asking again before `pause` ms cannot help
+--          6 until when this request is meant, by this server's clock (µs); '' without a limit
+-- Answers  now                                       ours, and `now` is the fence, too
+--          {fence, now}                              ours
+--          {0, recheck, remaining, place, now}       somebody else's: asking again before `recheck` ms cannot help
+--          {-1, now}                                 too late: nobody waits for this answer any more; nothing was done
 
-local token, expire, join, holder, place = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local token, expire, join, holder, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local now = clock()
+if ARGV[6] ~= '' and now > tonumber(ARGV[6]) then
+  return {-1, now}
+end
 
-local owner = call('HGET', N, 'owner')
-local last, released
-if not owner then
-  last, released = unpack(call('HMGET', FENCE, 'last', 'released'))
-  if released == token then
-    return {0, TURN, TURN, 0, now} -- a copy of this that was lost on the way, after its owner gave the lock back
-  end
-  local found = call('EXISTS', QUEUE, N)
-  if found > 0 and call('EXISTS', N) == 1 then
-    return redis.error_reply('WRONGTYPE a hash without an owner')
-  end
-  if found == 0 then
-    local fence = fence_after(last, now)
-    own(now, last, fence, token, expire, holder)
-    return {1, tonumber(fence)}
-  end
+-- One call says most of it. LT lists a name that is not listed, which is one that is neither held nor waited for; raises
+-- the floor of all fences, unless the clock was set back; and adds the mark to an index that is new.
+local stamp, ends = format('%d', now), format('%d', now + expire * 1000)
+local changed = call('ZADD', INDEX, 'LT', 'CH', '-' .. stamp, FENCES, ends, N, '-inf', MARK)
+if changed == 3 or now % 64 == 0 then
+  call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago, and nobody gave them back
+  call('PEXPIRE', INDEX, format('%d', math.max(call('PTTL', INDEX), expire + 86400000)))
+end
+if changed > 1 and
+  call('SET', N, token .. ' held ' .. stamp .. ' ' .. stamp .. ' - ' .. holder, 'NX', 'PX', expire) then
+  return now
 end
 
 -- include: _queue
 
-if owner == token then
+local lock = read()
+local free = not lock or lock.state == 'released' or lock.state == 'revoked'
+if lock and lock.token == token then
+  if not holds(lock) then
+    return {-1, now} -- a copy of this that was lost on the way, after its owner gave the lock back
+  end
   live_at_least(N, expire)
-  list(now, expire)
-  return {1, tonumber(call('HGET', N, 'fence'))}
+  list()
+  return {lock.fence, now}
 end
 
--- A dead holder's release never comes: whoever finds the lock free hands it to the head.
-if not owner and not hand_over(now, token) then
-  local fence = fence_after(last, now)
-  leave_queue(token)
-  own(now, last, fence, token, expire, holder)
-  return {1, tonumber(fence)}
+local process = string.sub(token, 1, 16)
+local line, entry = QUEUE .. ':' .. process, token .. ' ' .. expire .. ' ' .. holder
+
+if free then
+  -- A holder that died gives nothing back: whoever finds the lock free hands it to the head.
+  local before = lock and remembered(lock) or '-'
+  if not hand_over(now, before, 0, entry) then
+    leave(process, entry)
+    return {own(now, token, expire, before, holder), now}
+  end
+elseif changed > 1 then
+  list() -- it is not listed, or was put too early by this
 end
 
-local remaining = call('PTTL', N)
-remaining = remaining == -1 and TURN or math.max(remaining, 1) -- -1: somebody made it persist
+local remaining = math.max(call('PTTL', N), 1)
 if join == '0' then
+  leave(process, entry)
   return {0, remaining, remaining, 0, now}
 end
-drop_late(now)
 place = tonumber(place) or now
-if call('ZADD', QUEUE, 'NX', text(place), token) == 0 then
-  place = tonumber(call('ZSCORE', QUEUE, token)) -- sent again: the place it has, not a later one
+if call('ZADD', line, 'NX', format('%d', place), entry) == 0 then
+  place = tonumber(call('ZSCORE', line, entry)) -- sent again: the place it has, not a later one
 end
--- The head sleeps as long as the lease, each behind it a turn more: an expiry wakes one, not all. At most a lease more,
--- for those ahead may be dead.
-local pause = remaining + math.min(call('ZRANK', QUEUE, token) * TURN, expire)
-local patience = pause + 2 * TURN
-call('ZADD', WAITS, math.floor(now / 1000) + patience, token)
-call('HSET', CLAIMS, token, ARGV[2] .. ' ' .. holder)
-if call('PTTL', QUEUE) < patience then -- the three come and go together; a minute more, not to do this every time
-  for _, key in ipairs({QUEUE, WAITS, CLAIMS}) do
-    call('PEXPIRE', key, patience + 60000)
-  end
-end
-return {0, pause, remaining, place, now}
+set_place(process)
+want(lock)
+-- Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder, to a
+-- message or to those in front costs more than that. Each place adds a millisecond, so that an expiry wakes one, not all.
+local ahead = call('ZRANK', QUEUE, process) + call('ZRANK', line, entry)
+local recheck = math.min(remaining, tonumber(expire)) + math.min(ahead, 1000)
+live_at_least(line, recheck + GRACE)
+live_at_least(QUEUE, recheck + GRACE)
+return {0, recheck, remaining, place, now}

@@ -5,12 +5,19 @@
 
 -- include: _queue
 
-local owner = call('HGET', N, 'owner')
-if owner ~= ARGV[1] and owner ~= ARGV[2] then
+local lock = read()
+if not lock then
+  return 0
+elseif lock.token == ARGV[2] and holds(lock) then
+  live_at_least(N, ARGV[3]) -- never less: it may have been extended since
+  list()
+  return lock.fence
+elseif lock.token ~= ARGV[1] or lock.state ~= 'transit' then
   return 0
 end
-call('HSET', N, 'owner', ARGV[2], 'state', 'held', 'holder', ARGV[4])
-call('PEXPIRE', N, ARGV[3])
-list(clock(), tonumber(ARGV[3]))
-tell_head()
-return tonumber(call('HGET', N, 'fence'))
+local known = call('PTTL', N)
+lock.token, lock.state, lock.holder = ARGV[2], 'wanted', ARGV[4]
+write(lock, ARGV[3])
+list()
+nudge(known, tonumber(ARGV[3]))
+return lock.fence

@@ -1,12 +1,14 @@
--- Undo a claim: leave the queue; what was granted or handed over meanwhile goes on to the next.
+-- Undo an acquisition: leave the queue; what was taken or handed over meanwhile goes on to the next.
 --
--- ARGV     1 token
+-- ARGV     1 token  2 expire (ms)  3 holder: as they were sent with the acquisition; or '' where only the token is known
 -- Answers  0
 
 -- include: _queue
 
-leave_queue(ARGV[1])
-if call('HGET', N, 'owner') == ARGV[1] then
-  let_go(ARGV[1])
+local token = ARGV[1]
+leave(string.sub(token, 1, 16), token .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
+local lock = read()
+if lock and lock.token == token and holds(lock) then
+  let_go(lock, 'released', MEMORY)
 end
 return 0

@@ -5,14 +5,17 @@
 
 -- include: _queue
 
-if call('HGET', N, 'owner') == ARGV[2] then
+local lock = read()
+if lock and lock.token == ARGV[2] then
   return 0
 end
-local lost = loss(ARGV[1])
+local lost = loss(lock, ARGV[1])
 if lost == 0 then
-  call('HSET', N, 'owner', ARGV[2], 'state', 'transit')
-  call('PEXPIRE', N, ARGV[3])
-  list(clock(), tonumber(ARGV[3]))
-  tell_head()
+  local known = call('PTTL', N)
+  lock.token, lock.state = ARGV[2], 'transit'
+  write(lock, ARGV[3])
+  list()
+  set_place(string.sub(ARGV[1], 1, 16))
+  nudge(known, tonumber(ARGV[3]))
 end
 return lost

@@ -1,32 +1,45 @@
 -- Give many leases at least their `expire` again, each where it is still its token's.
 --
--- KEYS     1 index or '', then for each lock N, {N}:fence
+-- KEYS     1 index, then N for each lock
 -- ARGV     for each lock: token, expire (ms)
 -- Answers  for each lock: 0 extended; 1 expired, 2 taken, 3 revoked
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local answers, longest = {}, 0
-for i = 1, #ARGV / 2 do
-  local name, fence = KEYS[2 * i], KEYS[2 * i + 1]
-  local token, expire = ARGV[2 * i - 1], tonumber(ARGV[2 * i])
-  local owner = redis.pcall('HGET', name, 'owner') -- an error (a stranger's key) concerns this lock, not the others
-  if owner == token then
-    if redis.call('PTTL', name) < expire then
-      redis.call('PEXPIRE', name, expire)
-      if KEYS[1] ~= '' then
-        redis.call('ZADD', KEYS[1], now + expire, name)
-        longest = math.max(longest, expire)
-      end
-    end
-    answers[i] = 0
-  elseif redis.pcall('HGET', fence, 'revoked') == token then
-    answers[i] = 3
-  else
-    answers[i] = owner and 2 or 1
+local call, format, index = redis.call, string.format, KEYS[1]
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+local answers, listed, longest = {}, {'ZADD', index}, 0
+
+local function loss(value, token)
+  if type(value) ~= 'string' then
+    return 1 -- nothing, or an error: somebody else's key concerns this lock, not the others
   end
+  local owner, state, before = string.match(value, '^(%S+) (%l+) %d+ %d+ (%S+) ')
+  local free = state == 'released' or state == 'revoked'
+  if owner == token then
+    return (state == 'held' or state == 'wanted') and 0 or state == 'revoked' and 3 or 1
+  end
+  return before == '!' .. token and 3 or free and 1 or 2
 end
-if longest > 0 and redis.call('PTTL', KEYS[1]) < longest then
-  redis.call('PEXPIRE', KEYS[1], longest)
+
+for i = 2, #KEYS do
+  local name, token, expire = KEYS[i], ARGV[2 * i - 3], ARGV[2 * i - 2]
+  local value = redis.pcall('GET', name)
+  local lost = 0
+  if type(value) ~= 'string' or string.sub(value, 1, #token + 6) ~= token .. ' held ' then
+    lost = loss(value, token)
+  end
+  if lost == 0 and call('PTTL', name) < tonumber(expire) then
+    call('PEXPIRE', name, expire)
+    listed[#listed + 1] = format('%d', now + expire * 1000)
+    listed[#listed + 1] = name
+    longest = math.max(longest, tonumber(expire))
+  end
+  answers[i - 1] = lost
+end
+if #listed > 2 then
+  call(unpack(listed))
+  if call('PTTL', index) < longest + 43200000 then -- it outlives its last use by a day, and all that it lists
+    call('PEXPIRE', index, format('%d', longest + 86400000))
+  end
 end
 return answers

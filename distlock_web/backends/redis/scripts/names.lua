@@ -3,6 +3,5 @@
 -- KEYS     1 index
 -- Answers  names
 
-local clock = redis.call('TIME')
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', clock[1] * 1000 + math.floor(clock[2] / 1000))
-return redis.call('ZRANGE', KEYS[1], 0, -1)
+local time = redis.call('TIME')
+return redis.call('ZRANGEBYSCORE', KEYS[1], string.format('%d', time[1] * 1000000 + time[2]), '+inf')

@@ -1,28 +1,35 @@
 -- Give the lock back, and to the next in the queue.
 --
 -- ARGV     1 token  2 cooldown (ms): leave it taken for so long, or '0'
+--          3 memory (ms): remember this while a copy of the acquisition may be on its way, or '0'
 -- Answers  0 given back, now or by an earlier copy of this; 1 expired, 2 taken, 3 revoked before
 
-local token, cooldown = ARGV[1], tonumber(ARGV[2])
+local token, cooldown = ARGV[1], ARGV[2]
 
-local mine = call('HGET', N, 'owner') == token
-if mine and cooldown == 0 and call('EXISTS', QUEUE) == 0 then
-  forget(token)
+local value = redis.pcall('GET', N)
+if cooldown == '0' and ARGV[3] == '0' and type(value) == 'string' and
+  string.sub(value, 1, #token + 6) == token .. ' held ' then
+  call('DEL', N)
+  call('ZREM', INDEX, N)
   return 0
 end
 
 -- include: _queue
 
-if not mine then
-  return call('HGET', FENCE, 'released') == token and 0 or loss(token)
+local lock = read()
+local lost = loss(lock, token)
+if lost ~= 0 then
+  local done = lock and (lock.before == token or (lock.token == token and lock.state ~= 'revoked'))
+  return done and 0 or lost
 end
-if cooldown > 0 then
-  call('HSET', N, 'state', 'cooldown', 'owner', token .. ':cooldown') -- a late renewal must not find its owner
-  call('HSET', FENCE, 'released', token)
-  call('PEXPIRE', N, cooldown)
-  list(clock(), cooldown)
-  tell_head()
+if cooldown == '0' then
+  let_go(lock, 'released', tonumber(ARGV[3]))
 else
-  let_go(token)
+  local known = call('PTTL', N)
+  lock.state = 'cooldown'
+  write(lock, cooldown)
+  list()
+  set_place(string.sub(token, 1, 16))
+  nudge(known, tonumber(cooldown))
 end
 return 0

@@ -5,11 +5,10 @@
 
 -- include: _queue
 
-local owner, fence = unpack(call('HMGET', N, 'owner', 'fence'))
-if not owner or fence ~= ARGV[1] then
+local lock = read()
+if not lock or lock.fence ~= tonumber(ARGV[1]) or lock.state == 'released' or lock.state == 'revoked' then
   return 0
 end
-call('HSET', FENCE, 'revoked', owner)
-let_go(owner)
-call('HDEL', FENCE, 'released')
+-- Remembered for as long as its holder may ask: who is robbed is told so.
+let_go(lock, 'revoked', math.max(call('PTTL', N), MEMORY))
 return 1

@@ -8,13 +8,39 @@ from redis import exceptions as driver
 
 from ....core.errors import BackendUnavailable, ConfigurationError, DistLockError
 
+#: The word that the server put in front, and that redis-py took off when it chose the class.
+_WORD_OF = {
+    driver.NoScriptError: "NOSCRIPT",
+    driver.ReadOnlyError: "READONLY",
+    driver.BusyLoadingError: "LOADING",
+    driver.MasterDownError: "MASTERDOWN",
+    driver.OutOfMemoryError: "OOM",
+    driver.ClusterDownError: "CLUSTERDOWN",
+    driver.ClusterCrossSlotError: "CROSSSLOT",
+    driver.MovedError: "MOVED",
+    driver.NoPermissionError: "NOPERM",
+    driver.AuthenticationWrongNumberOfArgsError: "NOAUTH",
+}
+
 
 class Refused(Exception):
     """The server answered with an error: its text."""
 
+    @classmethod
+    def by(cls, error: driver.RedisError) -> Refused:
+        """What the server said, of redis-py's exception."""
+        word = next((word for kind, word in _WORD_OF.items() if isinstance(error, kind)), "")
+        text = str(error)
+        return cls(text if word in text else f"{word} {text}")
+
     @property
     def no_script(self) -> bool:
         return str(self).startswith("NOSCRIPT")
+
+    @property
+    def elsewhere(self) -> bool:
+        """This server is not, or not yet, the one that takes writes: a failover has moved what we look for."""
+        return _MOVED.search(str(self)) is not None
 
 
 #: What a server cannot do now.
@@ -32,37 +58,41 @@ _NOT_EVER = {
     "WRONGTYPE": "has a key of another kind where the lock should be: somebody else uses this PREFIX",
     "NOAUTH": "wants a password: put it into LOCATION (redis://:password@host) or OPTIONS",
     "WRONGPASS": "does not accept this user name and password",
+    "MOVED": "belongs to a Redis Cluster: this backend is for one server",
+    "CROSSSLOT": "belongs to a Redis Cluster: this backend is for one server",
     "NOPERM": (
         "does not allow this user what a lock needs: the keys under PREFIX (~disLock:* ~{disLock:*), the channels "
-        "&distlock:*, and +eval +evalsha +subscribe +publish with what the scripts call"
+        "&distlock:*, and +eval +evalsha +subscribe +publish +pubsub with what the scripts call"
     ),
 }
 #: What it says without such a word in front.
 _IN_PHRASES = {
-    "unauthenticated": _NOT_EVER["NOAUTH"],  # a call of a script is longer than what it reads from a stranger
+    "unauthenticated": _NOT_EVER["NOAUTH"],  # a call of a script is longer than what it reads before a password came
+    "executing the script can't run": _NOT_EVER["NOPERM"],  # Redis 7.0
     "without any password": "has no password: take the one in LOCATION or OPTIONS out",
     "DB index is out of range": "has no such database: see the number at the end of LOCATION (redis://host:6379/0)",
 }
 # Since 7.0 the word stands in front; before that inside "ERR Error running script ...: -OOM command not allowed".
 _WORD = re.compile(r"(?:^|-)({})\b".format("|".join((*_NOT_NOW, *_NOT_EVER))))
+_MOVED = re.compile(r"(?:^|-)(READONLY|MASTERDOWN|LOADING)\b")
 
 
 def translated(error: BaseException, where: str) -> DistLockError:
     """The error for our caller; the driver's own stays behind it as ``__cause__``."""
+    if isinstance(error, driver.ResponseError):
+        error = Refused.by(error)
     text = str(error)
-    for phrase, what in _IN_PHRASES.items():
+    for phrase, meaning in _IN_PHRASES.items():
         if phrase in text:
-            return ConfigurationError(f"{where} {what} ({text}).")
+            return ConfigurationError(f"{where} {meaning} ({text}).")
     word = _WORD.search(text)
     if word is not None:
         return _by_word(word[1], text, where)
     if isinstance(error, driver.AuthenticationError | driver.AuthenticationWrongNumberOfArgsError):
         return _by_word("WRONGPASS" if "invalid" in text else "NOAUTH", text, where)
-    if isinstance(error, driver.NoPermissionError):
-        return _by_word("NOPERM", text, where)
     if isinstance(error, driver.BusyLoadingError):
         return _by_word("LOADING", text, where)
-    if isinstance(error, Refused | driver.ResponseError):
+    if isinstance(error, Refused):
         return DistLockError(f"{where} answered with an error that we do not know: {text}")
     return BackendUnavailable(f"{where} does not answer: {(text or type(error).__name__).rstrip('.')}.")
 

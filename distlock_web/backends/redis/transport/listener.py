@@ -1,293 +1,342 @@
 """The listener: one connection per process wakes every waiter of it, in threads and event loops alike.
 
-The release script publishes a waiter's token on its process's channel. A thread that waits reads the connection
-itself, for all waiters, and another is appointed when it leaves: so its own news reaches it without a switch of
-threads. Where only tasks of event loops wait, the listener's own thread reads. That thread opens the connection with
-the first wait, again when it breaks, and closes it some seconds after the last one.
+The script that hands a lock over publishes so on the channel of the waiter's process. A thread that waits reads the
+connection itself, for all waiters, so that its own message reaches it without a switch of threads; where only tasks of
+event loops wait, the listener's own thread reads. That thread also opens the connection with the first wait, again when
+it breaks, sees to it that somebody reads, and closes it some seconds after the last wait.
 
-A message that is lost costs a waiter about a lease, for nobody sleeps longer than the holder's and its own.
+Nothing here is believed for long. A message that is lost costs a waiter about a lease, for nobody sleeps longer than
+that; a reader that is interrupted (a signal's exception may come anywhere) gives its connection up, and everybody asks.
+State is plain attributes and dictionaries, changed in single steps: there is no mutex that could stay locked.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from typing import Literal, TypeAlias
+from collections.abc import Callable
+from typing import NamedTuple
 
+from ....core.backend import Claim, drift
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import THREADS, Parker, Runtime, now
 from .address import Address
 from .errors import translated
-from .subscription import PING_AFTER, Grant, Notification, Subscription
+from .subscription import Grant, Notification, Subscription
 
 logger = logging.getLogger("distlock_web")
 
 #: Seconds without any waiter after which connection and thread end: to open them again costs more.
 IDLE_TIMEOUT = 5.0
 #: Seconds between two attempts to connect again.
-PAUSE = 0.2
+RECONNECT_AFTER = 0.2
+#: Seconds that a reader waits for data at a time. So much sooner than it was read a message may have come.
+POLL = 0.05
+#: Seconds after which a reader that does not poll has been lost.
+READER_LOST = 1.0
+#: Seconds between two looks of the listener's own thread at who reads and who still waits.
+LOOK_EVERY = 0.5
+
+
+class News(NamedTuple):
+    """A grant as it was read: on which connection, and when that had nothing to read for the last time."""
+
+    grant: Grant
+    connection: int
+    not_before: float
 
 
 class Waiter:
-    """One waiter of this process: where it sleeps, what it last heard from the store, and its good news."""
+    """One waiter of this process: what it last heard from the server, and what was published for it since."""
 
-    __slots__ = ("asleep", "granted", "parker", "runtime", "sent_at", "server_time_us", "woken")
+    __slots__ = (
+        "asleep",
+        "claim",
+        "connection",
+        "loop",
+        "news",
+        "parker",
+        "runtime",
+        "sent_at",
+        "server_time_us",
+        "woken",
+    )
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, claim: Claim, runtime: Runtime, connection: int) -> None:
+        self.claim = claim
         self.runtime = runtime
-        self.parker: Parker = runtime.parker()
-        self.sent_at = 0.0  #: our clock before the last question was sent
-        self.server_time_us = 0  #: the store's clock, µs, in the answer to it
-        self.granted: Grant | None = None
-        self.woken = False  #: by the store, by a new connection to it, or by its end: ask
-        self.asleep = False
+        self.loop = None if runtime is THREADS else asyncio.get_running_loop()
+        self.parker: Parker | None = None  # made for its first sleep: most locks are free
+        self.connection = connection  #: which one was open when it asked
+        self.sent_at: float | None = None  #: our clock before the last question that was answered was sent
+        self.server_time_us = 0  #: the server's clock in the answer
+        self.news: News | None = None
+        self.woken = False  #: by a message, by a new connection, or by its end: ask
+
+    @property
+    def abandoned(self) -> bool:
+        return self.loop is not None and self.loop.is_closed()
 
     def wake(self) -> None:
         self.woken = True
-        self.parker.unpark()
+        if self.parker is not None:
+            self.parker.unpark()
 
+    def granted_since(self) -> tuple[int, float] | None:
+        """The fence and our clock when the lock was handed over, on the safe side; None: there is no news, or ask.
 
-class _PendingAcquire:
-    """A token whose question is on its way: the news may overtake the answer."""
-
-    __slots__ = ("connection", "news")
-
-    def __init__(self, connection: int) -> None:
-        self.connection = connection  #: which one was open
-        self.news: Notification | None = None
-
-
-#: Who reads the connection: a thread that waits, or the listener's own thread, or nobody.
-_Reader: TypeAlias = "Waiter | Literal['own'] | None"
+        The server tells its own clock at our last question and at the hand-over. Clocks are not compared, only what
+        passed on its one between the two; ours may have run 1 % slower meanwhile. Steps of its clock are why that is
+        not all: it cannot have been before the reader had nothing to read, nor after now, and it has to be news of the
+        server that was asked.
+        """
+        news, self.news = self.news, None
+        if news is None or self.sent_at is None or news.connection != self.connection:
+            return None
+        passed = (news.grant.at - self.server_time_us) / 1_000_000
+        since = min(self.sent_at + passed * 0.99, news.not_before)
+        expire = self.claim.expire
+        if passed < 0 or since < self.sent_at - 0.1 or now() - since > expire / 2 - drift(expire):
+            return None  # a clock was set, or it comes late: the server knows whose it is, and for how long
+        return news.grant.fence, since
 
 
 class Listener:
-    """All of its state changes under one condition; the connection is read outside of it, by one reader at a time."""
-
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, give_up: Callable[[str, str], None]) -> None:
         self._address = address
-        self._changed = threading.Condition()
+        self._give_up = give_up  #: called with a name and a token that was granted what nobody waits for any more
         self._waiters: dict[str, Waiter] = {}
-        self._asking: dict[str, _PendingAcquire] = {}  # most of them get the lock at once and never wait
-        self._starting: list[Parker] = []  # those who wait for the connection
-        self._reader: _Reader = None
+        self._threads_asleep: dict[Waiter, None] = {}
+        self._settled: dict[str, int] = {}  # tokens that learned otherwise, whose message may come: on which connection
+        self._starting: dict[Parker, None] = {}  # those who wait for the connection
+        self._baton = threading.Lock()  # who has it reads
+        self._polled = 0.0
         self._subscription: Subscription | None = None
         self._connections = 0
         self._thread: threading.Thread | None = None
+        self._thread_start = threading.RLock()
+        self._look = threading.Event()
         self._error: DistLockError | None = None
         self._down = False
-        self._last_wait = 0.0
+        self._last_wait = self._last_look = 0.0
 
-    # For the ports -----------------------------------------------------------------------------------------------
+    # For the port ------------------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
         """Subscribed: whoever joins a queue now will hear of its turn."""
         return self._subscription is not None
 
-    def expect(self, token: str) -> None:
-        """A question goes out that may put this token into a queue."""
-        self._asking[token] = _PendingAcquire(self._connections)
-
-    def join(self, token: str, runtime: Runtime) -> Waiter:
-        """This token is in a queue. It is awake already if there was news meanwhile, or a new connection."""
-        waiter = self._waiters.get(token)
+    def expect(self, claim: Claim, runtime: Runtime) -> Waiter:
+        """A question goes out that may put this claim into a queue; the message may be here before the answer."""
+        waiter = self._waiters.get(claim.token)
         if waiter is None:
-            waiter = Waiter(runtime)
-            with self._changed:
-                asking = self._asking.pop(token, None)
-                if asking is not None:
-                    waiter.granted = asking.news.grant if asking.news else None
-                    waiter.woken = asking.news is not None or asking.connection != self._connections
-                self._waiters[token] = waiter
+            waiter = self._waiters[claim.token] = Waiter(claim, runtime, self._connections)
+        else:
+            waiter.connection = self._connections
         return waiter
 
-    def remove(self, token: str) -> None:
-        """This token waits no longer."""
-        self._asking.pop(token, None)
-        if token in self._waiters:
-            with self._changed:
-                self._waiters.pop(token, None)
-                self._last_wait = now()
+    def remove(self, token: str, *, settled: bool = False) -> None:
+        """This token waits no longer. ``settled``: it was told that the lock is its own, and may be told so again."""
+        if settled:
+            self._settled[token] = self._connections
+        if self._waiters.pop(token, None) is not None:
+            self._last_wait = now()
 
     async def listen(self, runtime: Runtime) -> None:
         """Return when the subscription stands. Raises ``BackendUnavailable`` within the connect and answer timeouts."""
         parker = runtime.parker()
-        with self._changed:
-            if self.ready:
-                return
-            self._error = None
-            self._starting.append(parker)
-            self._start()
-        kwargs = self._address.kwargs
+        self._error = None
+        self._starting[parker] = None
         try:
-            await parker.park(kwargs["socket_connect_timeout"] + 2 * kwargs["socket_timeout"])
+            self._ensure_thread()
+            if not self.ready:
+                kwargs = self._address.kwargs
+                await parker.park(kwargs["socket_connect_timeout"] + 2 * kwargs["socket_timeout"])
         finally:
-            with self._changed:
-                if parker in self._starting:  # gone, or too late: the thread must not stay for it
-                    self._starting.remove(parker)
+            self._starting.pop(parker, None)
         if not self.ready:
             raise self._error or BackendUnavailable(f"{self._address.name} did not confirm a subscription in time.")
 
     async def sleep(self, waiter: Waiter, seconds: float) -> bool:
         """Sleep until there is something to ask or to hear (True) or the time is over (False)."""
         until = now() + seconds
-        with self._changed:
-            waiter.asleep = True
-            self._appoint()
+        parker = waiter.parker = waiter.parker or waiter.runtime.parker()
+        is_thread = waiter.runtime is THREADS
         try:
+            if is_thread:
+                self._threads_asleep[waiter] = None
+            self._ensure_thread()
             while not waiter.woken and (left := until - now()) > 0:
-                if self._reader is waiter:
-                    self._read_as(waiter, until)
-                else:
-                    await waiter.parker.park(left)
+                if not (is_thread and self._read_as(waiter, until)):
+                    await parker.park(left)
         finally:
-            with self._changed:
-                woken, waiter.woken, waiter.asleep = waiter.woken, False, False
-                self._dismiss(waiter)
+            self._threads_asleep.pop(waiter, None)
+            woken, waiter.woken = waiter.woken, False
         return woken
 
+    def reconnect(self) -> None:
+        """Let go of the connection. Whoever waits asks, and opens another if it has to go on waiting."""
+        self._broken(self._subscription, None)
+
     def close(self) -> None:
-        """Let go of the connection. Whoever waits asks by itself, and opens another if it has to go on waiting."""
-        with self._changed:
-            self._last_wait = 0.0
-            if self._subscription is not None:
-                self._subscription.shut()  # whoever reads stops
-            self._asking.clear()
-            self._waiters = {token: waiter for token, waiter in self._waiters.items() if waiter.asleep}
-            for waiter in self._waiters.values():
-                waiter.wake()
-            self._changed.notify_all()
-
-    # Who reads: under the condition ------------------------------------------------------------------------------
-
-    def _appoint(self) -> None:
-        """See to it that somebody reads if anybody sleeps: one of the threads that do; for tasks alone, our own."""
-        if self._reader is not None:
-            return
-        sleepers = [waiter for waiter in self._waiters.values() if waiter.asleep]
-        if not sleepers:
-            return
-        if self._subscription is None:
-            self._start()
-            return
-        self._reader = next((waiter for waiter in sleepers if waiter.runtime is THREADS), "own")
-        if isinstance(self._reader, Waiter):
-            self._reader.parker.unpark()
-        else:
-            self._start()
-
-    def _dismiss(self, reader: _Reader) -> None:
-        """This one reads no longer: another is appointed."""
-        if self._reader is reader:
-            self._reader = None
-            self._appoint()
-
-    def _start(self) -> None:
-        """Wake our own thread, or start it."""
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="distlock-listener", daemon=True)
-            thread.start()  # may raise, where the system has no more threads: the next one tries again
-            self._thread = thread
-        self._changed.notify_all()
+        """Let go of connection and thread. Whoever goes on waiting is woken, asks, and registers anew."""
+        self._last_wait = 0.0
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters.values():
+            waiter.wake()
+        self.reconnect()
+        self._look.set()
 
     # Reading -----------------------------------------------------------------------------------------------------
 
-    def _read_as(self, waiter: Waiter, until: float) -> None:
-        """Read for everybody until this waiter is woken or its time is over."""
+    def _read_as(self, waiter: Waiter, until: float) -> bool:
+        """Read for everybody until this waiter is woken or its time is over. False: somebody else does, or none can."""
+        subscription, baton = self._subscription, self._baton
+        if subscription is None or not baton.acquire(blocking=False):
+            return False
         try:
-            while not waiter.woken and (left := until - now()) > 0 and (subscription := self._subscription):
-                self._deliver(subscription.read(left))
-        except Exception as error:
-            self._broken(error)
+            while not waiter.woken and (left := until - now()) > 0 and self._subscription is subscription:
+                self._deliver(subscription, min(left, POLL))
+        except BaseException as error:
+            # Also an interruption: what was read and not delivered is lost, so everybody has to ask.
+            self._broken(subscription, error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            baton.release()
+            self._appoint(waiter)
+        return True
+
+    def _appoint(self, leaving: Waiter) -> None:
+        """Wake one of the threads that sleep, so that it reads; where there is none, the listener's own."""
+        for waiter in list(self._threads_asleep):
+            if waiter is not leaving and not waiter.woken and waiter.parker is not None:
+                waiter.parker.unpark()
+                return
+        self._look.set()
 
     def _read_for_tasks(self) -> None:
+        subscription, baton = self._subscription, self._baton
+        if subscription is None or self._threads_asleep or not baton.acquire(blocking=False):
+            return
         try:
-            while self._waiters and (subscription := self._subscription):
-                self._deliver(subscription.read(PING_AFTER))
+            while self._waiters and not self._threads_asleep and self._subscription is subscription:
+                self._deliver(subscription, POLL)
+                if self._polled - self._last_look > LOOK_EVERY:
+                    return
         except Exception as error:
-            self._broken(error)
-        with self._changed:
-            self._dismiss("own")
+            self._broken(subscription, error)
+        finally:
+            baton.release()
+            for waiter in list(self._threads_asleep)[:1]:
+                if waiter.parker is not None:
+                    waiter.parker.unpark()
 
-    def _deliver(self, news: list[Notification]) -> None:
-        with self._changed:
-            for item in news:
-                waiter, asking = self._waiters.get(item.token), self._asking.get(item.token)
-                if waiter is not None:
-                    waiter.granted = item.grant
-                    waiter.wake()
-                elif asking is not None:
-                    asking.news = item
+    def _deliver(self, subscription: Subscription, seconds: float) -> None:
+        connection = self._connections
+        not_before = self._polled = now()
+        for notification in subscription.read(seconds):
+            waiter = self._waiters.get(notification.token)
+            if waiter is not None and not waiter.abandoned:
+                if notification.grant is not None:
+                    waiter.news = News(notification.grant, connection, not_before)
+                waiter.wake()
+            elif notification.grant is not None and self._settled.pop(notification.token, None) is None:
+                self._unclaimed(notification)
 
-    def _broken(self, error: BaseException) -> None:
-        """The connection has failed under its reader: our thread opens another, and then everybody asks again."""
-        with self._changed:
-            subscription, self._subscription, self._reader = self._subscription, None, None
-            if self._waiters:
-                logger.warning("The listener for locks lost its connection: %s", translated(error, self._address.name))
-                self._start()
-        if subscription is not None:
-            subscription.close()
+    def _unclaimed(self, notification: Notification) -> None:
+        """The lock was handed to a waiter that has gone without a word: it goes on to the next."""
+        self._waiters.pop(notification.token, None)
+        self._give_up(notification.name, notification.token)
+
+    def _broken(self, subscription: Subscription | None, error: BaseException | None) -> None:
+        """The connection is not to be used any more: our thread opens another, and everybody asks again."""
+        if subscription is None or self._subscription is not subscription:
+            return
+        self._subscription = None
+        if isinstance(error, Exception) and self._waiters:
+            logger.warning("The listener for locks lost its connection: %s", translated(error, self._address.name))
+        for waiter in list(self._waiters.values()):
+            waiter.wake()
+        self._look.set()
+        subscription.close()
 
     # Our own thread ----------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if self._idle():
-                    return
-                connected, reading = self._subscription is not None, self._reader == "own"
-                if connected and not reading:
-                    self._changed.wait(IDLE_TIMEOUT)
-                    continue
-            if connected:
-                self._read_for_tasks()
-            elif not self._subscribe():
-                return
+    def _ensure_thread(self) -> None:
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            with self._thread_start:  # two threads would open two connections
+                if self._thread is None or not self._thread.is_alive():
+                    thread = threading.Thread(target=self._run, name="distlock-listener", daemon=True)
+                    thread.start()  # may raise, where the system has no more threads: the next one tries again
+                    self._thread = thread
+        if self._subscription is None or not self._threads_asleep:
+            self._look.set()
 
-    def _idle(self) -> bool:
+    def _run(self) -> None:
+        self._last_look = now()
+        while not self._ended():
+            if self._subscription is None:
+                if self._waiters or self._starting:
+                    self._subscribe()
+                    continue
+            else:
+                self._read_for_tasks()
+                self._last_look = now()
+                self._look_after()
+            if self._threads_asleep or not self._waiters or self._subscription is None:
+                self._look.wait(LOOK_EVERY)
+                self._look.clear()
+
+    def _look_after(self) -> None:
+        """See to it that somebody reads, and that nobody is waited for who has gone with its event loop."""
+        if self._threads_asleep and now() - self._polled > READER_LOST:
+            # Interrupted between taking the baton and reading, or stopped with the whole process.
+            self._baton = threading.Lock()
+            self._broken(self._subscription, None)
+        for token, waiter in list(self._waiters.items()):
+            if waiter.abandoned and self._waiters.pop(token, None) is not None:
+                self._give_up(waiter.claim.name, token)
+        for token, connection in list(self._settled.items()):
+            if connection != self._connections:
+                self._settled.pop(token, None)
+
+    def _ended(self) -> bool:
         """Nobody has waited for a while: end."""
-        if self._waiters or self._asking or self._starting or now() - self._last_wait < IDLE_TIMEOUT:
-            return False
-        subscription, self._subscription = self._subscription, None
-        self._thread = self._reader = None
+        with self._thread_start:
+            if self._waiters or self._starting or now() - self._last_wait < IDLE_TIMEOUT:
+                return False
+            subscription, self._subscription, self._thread = self._subscription, None, None
         if subscription is not None:
             subscription.close()
+        self._settled.clear()
         return True
 
-    def _subscribe(self) -> bool:
-        """Open the connection and wake all who wait for it. False: it failed, and nobody is left to try again for."""
+    def _subscribe(self) -> None:
+        """Open the connection and wake all who wait for it; where that fails, tell them why."""
         try:
             subscription = Subscription(self._address)
         except Exception as error:
-            if self._failed(translated(error, self._address.name)):
-                threading.Event().wait(PAUSE)
-                return True
-            return False
-        with self._changed:
-            self._subscription, self._down = subscription, False
-            self._connections += 1
-            for parker in self._starting:
-                parker.unpark()
-            self._starting.clear()
-            # What was published while nobody listened is lost: everybody asks again.
-            for waiter in self._waiters.values():
-                waiter.wake()
-            self._appoint()
-        return True
-
-    def _failed(self, error: DistLockError) -> bool:
-        """Tell those who start. True: some wait in a queue, and want another attempt."""
-        with self._changed:
-            self._error = error
-            for parker in self._starting:
-                parker.unpark()
-            self._starting.clear()
-            if not self._down:  # those who wait learn by themselves how long it is away, without sleeping before that
-                for waiter in self._waiters.values():
+            self._error = translated(error, self._address.name)
+            if not self._down:  # those who wait learn by themselves how long it lasts, without sleeping before that
+                for waiter in list(self._waiters.values()):
                     waiter.wake()
             self._down = bool(self._waiters)
-            if not self._waiters:
-                self._thread = None
-            return self._down
+            self._wake_starting()
+            self._look.clear()
+            self._look.wait(RECONNECT_AFTER if self._waiters else 0.0)
+            return
+        self._connections += 1
+        self._subscription, self._down, self._polled = subscription, False, now()
+        self._wake_starting()
+        # What was published while nobody listened is lost: everybody asks again.
+        for waiter in list(self._waiters.values()):
+            waiter.wake()
+
+    def _wake_starting(self) -> None:
+        for parker in list(self._starting):
+            self._starting.pop(parker, None)
+            parker.unpark()

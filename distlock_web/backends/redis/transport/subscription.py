@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from ....core.runtime import Process, now
-from ..scripts import bulk
 from .address import Address
-from .errors import Refused
-from .pool import _PENDING, _reader
 
 #: Seconds of silence after which the server is asked whether it is still there, and given as long to answer.
 PING_AFTER = 5.0
 
-_PING = b"*1\r\n" + bulk("PING")
-
 
 class Grant(NamedTuple):
-    """The lock was handed over: its fence, and when, by the store's clock in µs."""
+    """The lock was handed over: its fence, and when, by the server's clock in µs."""
 
     fence: int
     at: int
@@ -30,77 +23,65 @@ class Notification(NamedTuple):
 
     token: str
     grant: Grant | None
+    name: str  #: of the lock
 
 
 class Subscription:
-    """One open connection. Raises ``OSError``, redis-py's errors, or ``Refused`` (no right to the channel)."""
+    """One open connection. Raises ``OSError`` or redis-py's errors, among them those of a user without the rights."""
 
     def __init__(self, address: Address) -> None:
-        self._connection = cast("Any", address.connect())
-        self._socket: Any = self._connection._sock
-        self._reader = _reader()
+        channel = f"distlock:wake:{Process.ident}"
+        connection: Any = address.connect()
+        self._connection = connection
         self._pinged = False
         self._heard = now()
-        self._socket.sendall(b"*2\r\n" + bulk("SUBSCRIBE") + bulk(f"distlock:wake:{Process.ident}"))
         try:
-            self._confirmed()
+            # A user without these rights would wait in vain for ever: it is told before it queues.
+            for words in (("PUBLISH", channel, ""), ("PUBSUB", "NUMSUB", channel)):
+                connection.send_command(*words)
+                connection.read_response()
+            connection.send_command("SUBSCRIBE", channel)
+            while connection.read_response(disable_decoding=True)[0] != b"subscribe":
+                pass  # only the server's word makes it sure that whoever queues now will be heard of
         except BaseException:
             self.close()
             raise
 
-    def _confirmed(self) -> None:
-        """Wait for the server's word within the connection's own time-out: only then may anybody join a queue."""
-        while not any(message[0] == b"subscribe" for message in self._receive()):
-            pass
-
     def read(self, seconds: float) -> list[Notification]:
-        """The news of at most so many seconds; empty if there was none. A server that has gone raises."""
+        """What came within so many seconds; empty if nothing did. A server that has gone raises."""
         self._ask_for_life()
-        self._socket.settimeout(max(0.001, min(seconds, PING_AFTER)))
-        try:
-            messages = list(self._receive())
-        except TimeoutError:
+        if not self._connection.can_read(max(0.0, seconds)):
             return []
-        self._heard, self._pinged = now(), False
-        return [news for message in messages if message[0] == b"message" if (news := _news(message[2])) is not None]
-
-    def _receive(self) -> Iterator[list[Any]]:
-        data = self._socket.recv(65536)
-        if not data:
-            raise ConnectionError("the server closed the listening connection")
-        self._reader.feed(data)
-        while (message := self._reader.gets()) is not _PENDING:
-            if isinstance(message, Refused):
-                raise message
-            yield message
+        found = []
+        while True:
+            message = self._connection.read_response(disable_decoding=True)
+            self._heard, self._pinged = now(), False
+            if message[0] == b"message" and (notification := _notification(message[2])) is not None:
+                found.append(notification)
+            if not self._connection.can_read(0):
+                return found
 
     def _ask_for_life(self) -> None:
         # A connection that a firewall dropped looks like a quiet one: nobody would ever be woken again.
-        silent = now() - self._heard
-        if self._pinged and silent > 2 * PING_AFTER:
+        silence = now() - self._heard
+        if self._pinged and silence > 2 * PING_AFTER:
             raise ConnectionError("the server is silent on the listening connection")
-        if not self._pinged and silent > PING_AFTER:
-            self._socket.sendall(_PING)
+        if not self._pinged and silence > PING_AFTER:
+            self._connection.send_command("PING")
             self._pinged = True
-
-    def shut(self) -> None:
-        """Stop whoever reads, from another thread."""
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # closed already
 
     def close(self) -> None:
         self._connection.disconnect()
 
 
-def _news(payload: bytes) -> Notification | None:
+def _notification(payload: bytes) -> Notification | None:
     """None: not one of our messages; anybody may publish on a channel."""
-    token, *words = payload.decode("ascii", "replace").split(" ")
-    if not words:
-        return Notification(token, None)
+    words = payload.decode("utf-8", "replace").split(" ", 3)
     try:
-        fence, at = words
-        return Notification(token, Grant(int(fence), int(at)))
+        if len(words) == 4:
+            token, fence, at, name = words
+            return Notification(token, Grant(int(fence), int(at)), name)
+        token, name = words
+        return Notification(token, None, name)
     except ValueError:
         return None

@@ -8,15 +8,11 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-
-def bulk(value: str | bytes | int) -> bytes:
-    """One argument as Redis reads it (RESP bulk string)."""
-    data = value if isinstance(value, bytes) else str(value).encode()
-    return b"$%d\r\n%b\r\n" % (len(data), data)
+from ..transport.resp import bulk
 
 
 def _read(name: str) -> bytes:
-    return (files(__package__) / "scripts" / f"{name}.lua").read_bytes()
+    return (files(__package__) / f"{name}.lua").read_bytes()
 
 
 class Script:
@@ -47,29 +43,23 @@ class PackedKeys(NamedTuple):
     packed: bytes  #: their number and themselves
 
 
-def keys_of(*names: str) -> PackedKeys:
+def pack_keys(*names: str) -> PackedKeys:
     return PackedKeys(len(names), bulk(len(names)) + b"".join(map(bulk, names)))
+
+
+def queue_of(name: str) -> str:
+    """The key of a lock's queue. The braces keep all keys of one lock in one cluster slot."""
+    return f"{{{name}}}:queue"
 
 
 @lru_cache(maxsize=4096)
 def lock_keys(name: str, index: str) -> PackedKeys:
-    """The keys of one lock, in the order that ``_lock.lua`` explains. The braces keep them in one cluster slot.
-
-    Packed once: a lock that is taken often is written often.
-    """
-    return keys_of(name, f"{{{name}}}:queue", f"{{{name}}}:waits", f"{{{name}}}:claims", f"{{{name}}}:fence", index)
-
-
-@lru_cache(maxsize=4096)
-def _name_and_fence(name: str) -> bytes:
-    return bulk(name) + bulk(f"{{{name}}}:fence")
+    """The keys of one lock, in the order of ``_lock.lua``. Packed once: what is locked often is sent often."""
+    return pack_keys(name, queue_of(name), index)
 
 
 def extend_keys(names: Iterable[str], index: str) -> PackedKeys:
-    """The index, and two keys of each lock."""
-    packed = [_name_and_fence(name) for name in names]
-    count = 1 + 2 * len(packed)
-    return PackedKeys(count, bulk(count) + bulk(index) + b"".join(packed))
+    return pack_keys(index, *names)
 
 
 ACQUIRE = Script("acquire")

@@ -1,0 +1,131 @@
+"""Whether the server answers: so that one that hangs costs a request milliseconds, and not a time-out each.
+
+The first request that waits in vain makes the server *silent*. While it is, requests are refused at once; a thread asks
+it again and again, so that it is known within milliseconds of its first answer. The same thread then does what could
+not be done meanwhile: what was perhaps taken, and nobody waits for any more, is given back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as DriverTimeout
+
+from ....core.errors import BackendUnavailable, DistLockError
+from ....core.runtime import now
+from .address import Address
+from .errors import translated
+from .resp import command
+
+logger = logging.getLogger("distlock_web")
+
+#: Seconds between two attempts to reach a server that refuses at once; one that hangs is waited for anyway.
+RETRY_AFTER = 0.1
+#: Tasks that are kept for later at most: what is dropped ends with its lease.
+MAX_POSTPONED = 10_000
+
+_PING = command("PING")
+
+
+class Postponed(NamedTuple):
+    due: float
+    until: float  #: after this there is nothing left to do
+    work: Callable[[], None]
+
+
+class Health:
+    """One server, as its connections know it. Every change is one assignment: nothing here waits for a lock."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._silent_since: float | None = None
+        self._cause = ""
+        self._postponed: deque[Postponed] = deque(maxlen=MAX_POSTPONED)
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def silent(self) -> bool:
+        return self._silent_since is not None
+
+    def refuse_if_silent(self) -> None:
+        """``BackendUnavailable`` at once where a request would only wait for its time-out."""
+        since = self._silent_since
+        if since is not None:
+            raise BackendUnavailable(
+                f"{self._address.name} does not answer, for {now() - since:.1f} s now ({self._cause}); "
+                f"it is asked again meanwhile."
+            )
+
+    def failed(self, error: BaseException) -> None:
+        """A request has failed with this error. Only waiting in vain makes a server silent."""
+        if isinstance(error, DriverTimeout | TimeoutError) and self._silent_since is None:
+            self._cause = str(error).rstrip(".") or type(error).__name__
+            self._silent_since = now()
+            self._watch()
+
+    def postpone(self, work: Callable[[], None], *, after: float, within: float) -> None:
+        """Do this when the server answers, not sooner than ``after`` seconds from now, and not later than ``within``.
+
+        While it raises ``BackendUnavailable`` it is tried again.
+        """
+        moment = now()
+        self._postponed.append(Postponed(moment + after, moment + within, work))
+        self._watch()
+
+    def close(self) -> None:
+        self._closed = True
+        self._postponed.clear()
+        self._silent_since = None
+
+    def _watch(self) -> None:
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            self._closed = False
+            self._thread = threading.Thread(target=self._run, name="distlock-health", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closed and (self.silent or self._postponed):
+            if (self.silent or self._due()) and self._answers():
+                self._silent_since = None
+                self._catch_up()
+            else:
+                threading.Event().wait(RETRY_AFTER)
+
+    def _due(self) -> bool:
+        """Whether there is something to do now. What came too late is dropped: it has ended with its lease."""
+        moment = now()
+        for item in list(self._postponed):
+            if item.until < moment:
+                self._postponed.remove(item)
+        return any(item.due <= moment for item in list(self._postponed))
+
+    def _answers(self) -> bool:
+        try:
+            connection: Any = self._address.connect()
+            try:
+                connection.send_packed_command([_PING])
+                connection.read_response()
+            finally:
+                connection.disconnect()
+        except (RedisError, OSError) as error:
+            logger.debug("%s", translated(error, self._address.name))
+            return False
+        return True
+
+    def _catch_up(self) -> None:
+        moment = now()
+        for item in [item for item in list(self._postponed) if item.due <= moment]:
+            try:
+                item.work()
+            except BackendUnavailable:
+                return
+            except DistLockError as error:
+                logger.info("What was postponed could not be done: %s", error)
+            self._postponed.remove(item)
