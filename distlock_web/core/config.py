@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from .errors import ConfigurationError
-from .keys import literal
+from .keys import unfit
 
 BACKENDS = {
     "redis": "distlock_web.backends.redis.RedisBackend",
@@ -160,7 +160,7 @@ def _text(given: Mapping[str, Any], name: str, default: str, where: str) -> str:
 
 def prefix(given: object, setting: str) -> str:
     """The fixed beginning of names. It is no template, and braces in a name belong to the store."""
-    if not isinstance(given, str) or literal(given) != given:
+    if not isinstance(given, str) or any(map(unfit, given)):
         raise ConfigurationError(
             f"{setting} is {given!r}; it has to be text without braces, '%', '~' and control characters. "
             f"What differs from call to call belongs into the key."

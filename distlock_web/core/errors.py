@@ -29,6 +29,10 @@ class ConfigurationError(DistLockError, ValueError):
     """A setting, an option or a call is wrong; the message names it and says what would be right."""
 
 
+class KeyUnavailable(DistLockError, ValueError):
+    """The key of the lock cannot be made for this call: a value that it needs is missing, such as a request's."""
+
+
 class LockBusy(DistLockError):
     """Somebody else holds the lock."""
 

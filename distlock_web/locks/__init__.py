@@ -10,7 +10,7 @@
 
     transfer          detach and attach, the Ticket between them
     fencing           fences on their way to where they are checked
-    decorator         distributed_lockable; key_templates: its key=
+    decorator         distributed_lockable; key_templates: its key=; naming: what a function is called
     hooks             what a framework or a database library offers: Integration
     open_transactions the warning about a transaction that ends after its lock
 

@@ -14,9 +14,10 @@ from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.runtime import TASKS, Runtime, drive
 from . import chain, engine, hooks
 from .hooks import TransactionManager, Until
-from .key_templates import Key, KeyTemplates, bound_method
+from .key_templates import Key, KeyTemplates
 from .lease import Lease
 from .lock import blocking_runtime
+from .naming import bound_method
 from .options import NAMES, LockOptions, Options, check_names, listing
 from .scope import Scope
 

@@ -12,7 +12,7 @@ commit of the transaction that the decorator opens around the function (``transa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from ..core import registry
@@ -64,6 +64,20 @@ class Integration:
         """Whether a call of the function gives a coroutine, though it is no ``async def``."""
         return False
 
+    def name_of(self, function: Callable[..., Any]) -> str | None:
+        """The name of a function that the framework made of something else: of a class, by ``as_view()``.
+
+        Its own name is the framework's, and every other's. One that ends in ``(...)`` is shared, and is no key.
+        """
+        return None
+
+    def variables(self) -> Mapping[str, Callable[[], object]]:
+        """What a key may name beside the arguments of its function: ``request``, where no argument is called so.
+
+        Looked up when a function is decorated, called for each call of it.
+        """
+        return {}
+
     def transactions(self, database: object) -> TransactionManager | None:
         """Who opens the transaction of ``until="commit"`` that ``database=`` means (None: it was left out)."""
         return None
@@ -109,6 +123,16 @@ def _offers(integration: Integration, method: str) -> bool:
 def is_coroutine(function: Callable[..., Any]) -> bool:
     """Whether a call of the function gives a coroutine."""
     return inspect.iscoroutinefunction(function) or any(each.is_coroutine(function) for each in _installed)
+
+
+def name_of(function: Callable[..., Any]) -> str | None:
+    """The name of a function that a framework made of something else; None if it has one of its own."""
+    return next((name for each in _installed if (name := each.name_of(function)) is not None), None)
+
+
+def variables() -> dict[str, Callable[[], object]]:
+    """What a key may name beside the arguments of its function."""
+    return {name: look for each in _installed for name, look in each.variables().items()}
 
 
 def stream(result: Any, function: object, lease: Lease) -> object | None:

@@ -6,18 +6,86 @@ import inspect
 import re
 import string
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from functools import lru_cache, partial
-from types import MethodType
 from typing import Any, TypeAlias
 
-from ..core.errors import ConfigurationError
-from ..core.keys import literal, value
+from ..core.errors import ConfigurationError, KeyUnavailable
+from ..core.keys import SEPARATORS, literal, text_of, unfit, value
+from . import hooks
+from .naming import own_name, qualified_name, signature_of
 
 #: A format string over the function's arguments, a callable with the function's signature, or several of these.
 Key: TypeAlias = "str | Callable[..., Any] | Iterable[str | Callable[..., Any]]"
 
-# Where an object's text says only where in memory it is.
-_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+# Between two choices of one field; not inside of an [index].
+_CHOICE = re.compile(r"\|(?![^\[]*\])")
+
+
+class Field:
+    """One field of a template, ``{request.user.pk}``; with a second choice, ``{request.user.pk|request.META[key]}``."""
+
+    def __init__(self, text: str, spec: str, conversion: str | None, function: str, key: str) -> None:
+        where = f"{function}: the key {key!r}"
+        self.where = f"{function}: the field {{{text}}} of the key {key!r}"
+        self.choices = [self._path(choice) for choice in _CHOICE.split(text)]
+        self.spec = spec
+        self.conversion = conversion
+        if "{" in spec:
+            raise ConfigurationError(f"{where} nests fields.")
+        if conversion not in (None, "s", "r", "a"):
+            raise ConfigurationError(f"{where} has '!{conversion}'; there are !s, !r, !a.")
+        if not all(root for root, _ in self.choices):
+            raise ConfigurationError(f"{where} has a field without a name.")
+
+    @property
+    def roots(self) -> list[str]:
+        return [root for root, _ in self.choices]
+
+    def _path(self, choice: str) -> tuple[str, list[tuple[bool, str | int]]]:
+        from _string import formatter_field_name_split  # type: ignore[import-not-found]  # what string.Formatter uses
+
+        try:
+            root, rest = formatter_field_name_split(choice)
+            return str(root), list(rest)
+        except ValueError as error:
+            raise ConfigurationError(f"{self.where} cannot be read: {error}.") from error
+
+    async def fill(self, arguments: Mapping[str, Any], asynchronous: bool, separators: str) -> str:
+        """Its value, escaped. A second choice has a ``|`` in front, which no value can have: so they never meet."""
+        missing: Exception | None = None
+        for place, (root, rest) in enumerate(self.choices):
+            try:
+                found = await self._lookup(arguments[root], rest, asynchronous)
+            except (KeyError, IndexError) as error:
+                missing = error
+                continue
+            if found is not None:
+                return "|" * place + value(self._written(found), separators)
+        why = "is None" if missing is None else f"is missing: {type(missing).__name__}: {missing}"
+        raise KeyUnavailable(
+            f"{self.where} {why}; everybody without a value would share one lock. The field may name a second "
+            f"choice after a '|'."
+        ) from missing
+
+    async def _lookup(self, found: Any, steps: list[tuple[bool, str | int]], asynchronous: bool) -> Any:
+        try:
+            for is_attribute, step in steps:
+                if found is None:
+                    return None
+                if not is_attribute:
+                    found = found[step]
+                    continue
+                # Django's convention: `request.user` reads the database, `await request.auser()` is its async twin.
+                twin = getattr(found, f"a{step}", None) if asynchronous else None
+                found = await twin() if inspect.iscoroutinefunction(twin) else getattr(found, str(step))
+        except (AttributeError, TypeError) as error:
+            raise ConfigurationError(f"{self.where} cannot be filled: {type(error).__name__}: {error}.") from error
+        return found
+
+    def _written(self, found: Any) -> str:
+        try:
+            return text_of(found, self.spec, self.conversion)
+        except ValueError as error:
+            raise ConfigurationError(f"{self.where} {error}.") from error
 
 
 class Template:
@@ -27,148 +95,107 @@ class Template:
     """
 
     def __init__(self, text: str, signature: inspect.Signature, function: str) -> None:
-        self.text = text
-        self.function = function
+        self.where = f"{function}: the key {text!r}"
         if not text:
             raise ConfigurationError(f"{function}: the key is empty. Leave it out to use the function's name.")
         try:
-            self.parts = list(string.Formatter().parse(text))
+            parsed = list(string.Formatter().parse(text))
         except ValueError as error:
-            raise ConfigurationError(f"{function}: the key {text!r} is not a format string: {error}.") from error
+            raise ConfigurationError(f"{self.where} is not a format string: {error}.") from error
+        #: Fixed text, and the field after it.
+        self.parts = [
+            (fixed, None if field is None else Field(field, spec or "", conversion, function, text))
+            for fixed, field, spec, conversion in parsed
+        ]
+        for root in self.roots:
+            self._check_root(root, signature)
+        self.separators = SEPARATORS + "".join(map(self._separators, self._between()))
+        if any("|" in fixed for fixed, _ in self.parts) and any(len(field.choices) > 1 for field in self.fields):
+            raise ConfigurationError(
+                f"{self.where} has a '|' both outside of a field and in one, where it is a choice."
+            )
+
+    @property
+    def fields(self) -> list[Field]:
+        return [field for _, field in self.parts if field is not None]
+
+    @property
+    def roots(self) -> set[str]:
+        return {root for field in self.fields for root in field.roots}
+
+    def _check_root(self, root: str, signature: inspect.Signature) -> None:
         known = {name for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD}
         rest = signature.parameters.keys() - known
-        for field in self.fields():
-            root = self._root(field)
-            if not root:
-                raise ConfigurationError(f"{function}: the key {text!r} has a field without a name.")
-            if root in rest:
-                raise ConfigurationError(f"{function}: the key {text!r} names **{root}: name an argument in it, {{x}}.")
-            if root not in known and not rest:
-                names = ", ".join(signature.parameters) or "none"
-                raise ConfigurationError(
-                    f"{function}: the key {text!r} names {root!r}, which is no argument of it (it has: {names})."
-                )
-        self._check_separated()
-        self.separators = "".join({char for fixed, *_ in self.parts for char in fixed if not char.isalnum()} | {":"})
-
-    def fields(self) -> Iterator[str]:
-        for _, field, spec, conversion in self.parts:
-            if field is not None:
-                if spec and "{" in spec:
-                    raise ConfigurationError(f"{self.function}: the key {self.text!r} nests fields.")
-                if conversion not in (None, "s", "r", "a"):
-                    raise ConfigurationError(
-                        f"{self.function}: the key {self.text!r} has '!{conversion}'; there are !s, !r, !a."
-                    )
-                yield field
-
-    def _root(self, field: str) -> str:
-        try:
-            return _split(field)[0]
-        except ValueError as error:
+        if root in rest:
+            raise ConfigurationError(f"{self.where} names **{root}: name an argument in it, {{x}}.")
+        if root not in known and not rest and root not in hooks.variables():
+            names = ", ".join(signature.parameters) or "none"
+            flask = " In Flask import distlock_web.flask first." if root in ("request", "session", "g") else ""
             raise ConfigurationError(
-                f"{self.function}: the key {self.text!r} has the field {{{field}}}, which cannot be read: {error}."
-            ) from error
+                f"{self.where} names {root!r}, which is no argument of it (it has: {names}).{flask}"
+            )
 
-    def _check_separated(self) -> None:
+    def _between(self) -> Iterator[str]:
+        """The fixed text between every two fields."""
         between, seen = "", False
-        for fixed, field, *_ in self.parts:
+        for fixed, field in self.parts:
             between += fixed  # an escaped brace ends a part without a field
             if field is None:
                 continue
-            # What is escaped even outside of values ('%', '~', a tab) separates nothing: a value may end in it.
-            if seen and all(char.isalnum() or literal(char) != char for char in between):
-                raise ConfigurationError(
-                    f"{self.function}: the key {self.text!r} needs a separator such as ':' between its fields, "
-                    f"or two different calls could mean one lock."
-                )
+            if seen:
+                yield between
             between, seen = "", True
+
+    def _separators(self, between: str) -> str:
+        """What no value may have, so that it is known where this text stands in a name."""
+        if any(char in SEPARATORS for char in between):
+            return ""
+        # What is escaped even outside of values ('%', '~', a tab) separates nothing: a value may end in it.
+        found = "".join(char for char in between if not (char.isalnum() or unfit(char)))
+        if not found:
+            raise ConfigurationError(
+                f"{self.where} needs a separator such as ':' between its fields, or two different calls could mean "
+                f"one lock."
+            )
+        return found
+
+    @property
+    def fixed(self) -> str | None:
+        """The name, if it is the same for every call."""
+        return None if self.fields else "".join(literal(fixed) for fixed, _ in self.parts)
 
     async def name(self, arguments: Mapping[str, Any], asynchronous: bool) -> str:
         pieces = []
-        for fixed, field, spec, conversion in self.parts:
+        for fixed, field in self.parts:
             pieces.append(literal(fixed))
             if field is not None:
-                found = await self._lookup(field, arguments, asynchronous)
-                pieces.append(value(self._text(found, field, spec, conversion), self.separators))
+                pieces.append(await field.fill(arguments, asynchronous, self.separators))
         return "".join(pieces)
-
-    async def _lookup(self, field: str, arguments: Mapping[str, Any], asynchronous: bool) -> Any:
-        root, rest = _split(field)
-        try:
-            found = arguments[root]
-            for is_attribute, step in rest:
-                if not is_attribute:
-                    found = found[step]
-                    continue
-                # Django's convention: `request.user` reads the database, `await request.auser()` is its async twin.
-                twin = getattr(found, f"a{step}", None) if asynchronous else None
-                found = await twin() if inspect.iscoroutinefunction(twin) else getattr(found, str(step))
-        except (KeyError, AttributeError, IndexError, TypeError) as error:
-            raise ConfigurationError(
-                f"{self.function}: the field {{{field}}} of the key {self.text!r} cannot be filled: "
-                f"{type(error).__name__}: {error}."
-            ) from error
-        return found
-
-    def _text(self, found: Any, field: str, spec: str | None, conversion: str | None) -> str:
-        if found is None:
-            raise ConfigurationError(
-                f"{self.function}: the field {{{field}}} of the key {self.text!r} is None; "
-                f"everybody without a value would share one lock."
-            )
-        if type(found) is int and not spec and not conversion:
-            return str(found)
-        formatter = string.Formatter()
-        try:
-            text = str(formatter.format_field(formatter.convert_field(found, conversion), spec or ""))
-        except (ValueError, TypeError) as error:
-            raise ConfigurationError(
-                f"{self.function}: the field {{{field}}} of the key {self.text!r} cannot be written: {error}."
-            ) from error
-        if isinstance(found, (set, frozenset)) or (not isinstance(found, str) and _ADDRESS.search(text)):
-            raise ConfigurationError(
-                f"{self.function}: the field {{{field}}} of the key {self.text!r} is a {type(found).__name__} object, "
-                f"whose text differs in every process: name an attribute of it."
-            )
-        return text
-
-
-@lru_cache(maxsize=1024)
-def _split(field: str) -> tuple[str, list[tuple[bool, str | int]]]:
-    from _string import formatter_field_name_split  # type: ignore[import-not-found]  # what string.Formatter uses
-
-    root, rest = formatter_field_name_split(field)
-    return str(root), list(rest)
 
 
 class KeyTemplates:
     """What a decorator's ``key`` says, bound to its function: one or several templates or callables."""
 
     def __init__(self, key: Key | None, function: Callable[..., Any], *, asynchronous: bool) -> None:
-        self.function = _qualified_name(function)
+        self.function = qualified_name(function)
         self.asynchronous = asynchronous
-        self.signature = _signature(function)
+        self.signature = signature_of(function)
         if key is None:
-            key = self._own_name(function)
+            key = literal(own_name(function))
         if not isinstance(key, (str, Iterable)) and not callable(key):
             raise ConfigurationError(f"{self.function}: a key is a string or a callable, not {key!r}.")
         items = [key] if isinstance(key, str) or callable(key) else list(key)
         if not items:
             raise ConfigurationError(f"{self.function}: the list of keys is empty.")
         self.makers = [self._maker(item) for item in items]
-        self.roots = {
-            _split(field)[0] for maker in self.makers if isinstance(maker, Template) for field in maker.fields()
-        }
+        self.roots = {root for maker in self.makers if isinstance(maker, Template) for root in maker.roots}
         self.parameters = {
             name: (place, parameter) for place, (name, parameter) in enumerate(self.signature.parameters.items())
         }
+        self.variables = {
+            name: look for name, look in hooks.variables().items() if name in self.roots - self.parameters.keys()
+        }
         self.fixed = self._fixed()
-
-    def _own_name(self, function: Callable[..., Any]) -> str:
-        if self.function.endswith(("?", "<lambda>")):
-            raise ConfigurationError(f"{function!r} has no name of its own, and would share its lock: give it a key=.")
-        return literal(self.function).replace("<locals>.", "")
 
     def _maker(self, item: str | Callable[..., Any]) -> Template | Callable[..., Any]:
         if isinstance(item, str):
@@ -183,9 +210,9 @@ class KeyTemplates:
         """The names, where they are the same for every call."""
         texts = []
         for maker in self.makers:
-            if not isinstance(maker, Template) or any(True for _ in maker.fields()):
+            if not isinstance(maker, Template) or maker.fixed is None:
                 return None
-            texts.append("".join(literal(fixed) for fixed, *_ in maker.parts))
+            texts.append(maker.fixed)
         return tuple(texts)
 
     async def names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
@@ -215,8 +242,8 @@ class KeyTemplates:
 
     def _picked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         """The arguments that the keys name, where they are found at once: to bind them all takes four times as long."""
-        picked = {}
-        for root in self.roots:
+        picked = {name: look() for name, look in self.variables.items()}
+        for root in self.roots - picked.keys():
             place, parameter = self.parameters.get(root, (0, None))
             if parameter is None or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                 return self._bind(args, kwargs)
@@ -236,38 +263,4 @@ class KeyTemplates:
             if parameter.kind is parameter.VAR_KEYWORD:
                 # A positional-only parameter's name may come again in **kwargs, sent by anybody: it must not win.
                 arguments = {**arguments.pop(parameter.name), **arguments}
-        return arguments
-
-
-def bound_method(function: Any) -> MethodType | None:
-    """The method of an object that Django's ``method_decorator`` wants decorated: it hands us a partial of it."""
-    inner = _unwrapped(function)
-    return inner.func if isinstance(inner, partial) and isinstance(inner.func, MethodType) else None
-
-
-def _unwrapped(function: Any) -> Any:
-    """What other decorators have wrapped; never past a partial.
-
-    ``method_decorator``'s partial claims to be the method itself (``__wrapped__``), which expects a ``self`` that never
-    comes.
-    """
-    return inspect.unwrap(function, stop=lambda at: isinstance(at, partial) or hasattr(at, "__signature__"))
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    method = bound_method(function)
-    try:
-        return inspect.signature(_unwrapped(function) if method is None else method)
-    except (ValueError, TypeError) as error:
-        raise ConfigurationError(
-            f"{function!r} does not tell its arguments ({error}): lock a function around it."
-        ) from error
-
-
-def _qualified_name(function: Callable[..., Any]) -> str:
-    method = bound_method(function)
-    if method is not None:
-        # Every class that inherits a method has the same function: as a key its name would be one lock for them all.
-        owner = type(method.__self__)
-        return f"{owner.__module__}.{owner.__qualname__}.{method.__name__}"
-    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
+        return arguments | {name: look() for name, look in self.variables.items()}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlock_web import ConfigurationError, distributed_lockable, escape_key, lock
+from distlock_web import ConfigurationError, KeyUnavailable, distributed_lockable, escape_key, lock
 from distlock_web.core.config import parse, seconds
 from distlock_web.core.runtime import drive
 from distlock_web.locks.key_templates import Key, KeyTemplates
@@ -143,5 +143,7 @@ def test_a_part_put_in_by_hand_cannot_add_a_separator() -> None:
     assert escape_key("a:b") == "a%3Ab"
     assert f"cart:{escape_key('1:2')}" != f"cart:{escape_key('1')}:{escape_key('2')}"
     assert escape_key(42) == "42"
-    with pytest.raises(ConfigurationError, match="None"):
+    with pytest.raises(KeyUnavailable, match="None"):
         escape_key(None)
+    with pytest.raises(ConfigurationError, match="differs in every process"):
+        escape_key(object())

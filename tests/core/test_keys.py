@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distlock_web import ConfigurationError, distributed_lockable, lock
+from distlock_web import ConfigurationError, KeyUnavailable, current_lease, distributed_lockable, escape_key, lock
 from distlock_web.core.keys import MAX_NAME_BYTES, literal, shorten, value, whole
 from distlock_web.core.runtime import drive
 from distlock_web.locks.key_templates import KeyTemplates
@@ -27,8 +31,71 @@ def names(key: Any, *args: object, **kwargs: object) -> tuple[str, ...]:
 
 @given(texts, texts)
 def test_different_values_have_different_names(one: str, other: str) -> None:
-    for escape in (literal, value):
-        assert (escape(one) == escape(other)) == (one == other)
+    assert (value(one) == value(other)) == (one == other)
+
+
+@given(texts, texts)
+def test_different_keys_have_different_names_unless_one_is_the_escape_of_the_other(one: str, other: str) -> None:
+    assert (literal(one) == literal(other)) == (one == other or one == literal(other) or other == literal(one))
+
+
+@given(texts)
+def test_what_is_escaped_is_kept(text: str) -> None:
+    assert literal(literal(text)) == literal(text)
+    assert literal(value(text)) == value(text)
+
+
+def name_in_block(*args: Any) -> str:
+    @distributed_lockable(key="cart:{x}:{y}")
+    def decorated(x: object, y: object) -> str:
+        lease = current_lease()
+        assert lease is not None
+        return lease.name
+
+    return decorated(*args)
+
+
+@pytest.mark.usefixtures("memory_store")
+@given(
+    st.one_of(st.text(st.characters()), st.text(st.sampled_from("%~{}:|/ -2537AFé\n\x00\ud800")), st.just("x" * 500))
+)
+@example("a:b")
+@example("%3A")
+@example("50%")
+@example("~" * 300)
+def test_by_hand_and_by_template_it_is_one_lock(text: str) -> None:
+    made = name_in_block(text, 7)
+    with lock(f"cart:{escape_key(text)}:{escape_key(7)}") as lease:
+        assert lease.name == made
+    if not {"%", ":", "|"} & set(text):
+        with lock(f"cart:{text}:7") as lease:
+            assert lease.name == made
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize(
+    "found",
+    [
+        datetime(2026, 11, 21, 16, 48),
+        date(2026, 11, 21),
+        UUID(int=7),
+        Decimal("1.50"),
+        Path("a/b c"),
+        1.5,
+        True,
+        ("a", 1),
+    ],
+    ids=lambda found: type(found).__name__,
+)
+def test_whatever_its_type(found: object) -> None:
+    with lock(f"cart:{escape_key(found)}:7") as lease:
+        assert lease.name == name_in_block(found, 7)
+
+
+def test_what_stands_between_two_fields_is_no_part_of_a_value() -> None:
+    assert names("{src}-{dst}", "a-b", "c") == ("a%2Db-c",)
+    assert names("{src}-{dst}", "a-b", "c") == (f"{escape_key('a-b', ':|-')}-c",)
+    assert names("order-{src}", "a-b") == ("order-a-b",), "a key of one value may have it"
 
 
 @given(st.tuples(texts, texts, texts), st.tuples(texts, texts, texts))
@@ -69,15 +136,15 @@ def test_a_long_name_keeps_its_beginning_and_cannot_be_imitated() -> None:
         ("{src}:{dst}", ("a:b", "c"), ("a%3Ab:c",)),
         ("order:{src.real}", (42,), ("order:42",)),
         ("order:{src[id]}", ({"id": 5},), ("order:5",)),
-        ("order:{src!r}", ("a",), ("order:%27a%27",)),
+        ("order:{src!r}", ("a",), ("order:'a'",)),
         ("order:{src:04d}", (7,), ("order:0007",)),
-        ("{note}:{rest}", (1, 2, 3), ("x:%283%2C%29",)),
+        ("{note}:{rest}", (1, 2, 3), ("x:(3,)",)),
         (["a:{dst}", "b:{src}"], (1, 2), ("a:2", "b:1")),
         (lambda src, *rest, **more: f"own:{src}", (9,), ("own:9",)),
         (lambda src: [f"one:{src}", f"two:{src}"], (9,), ("one:9", "two:9")),
         ("all", (1,), ("all",)),
         ("100%{{x}}", (1,), ("100%25%7Bx%7D",)),
-        ("straße:{src}", ("ü b",), ("straße:ü%20b",)),
+        ("straße:{src}", ("ü b",), ("straße:ü b",)),
     ],
 )
 def test_names(key: Any, args: tuple[object, ...], expected: tuple[str, ...]) -> None:
@@ -118,9 +185,7 @@ def test_a_key_that_cannot_be_right_is_refused_when_it_is_written(key: Any, mess
 @pytest.mark.parametrize(
     ("key", "arg", "message"),
     [
-        ("order:{src}", None, "None"),
         ("order:{src.pk}", 1, "pk"),
-        ("order:{src[id]}", {}, "KeyError"),
         ("order:{src}", object(), "differs in every process"),
         (lambda src: None, 1, "None"),
         (lambda src: "", 1, "non-empty"),
@@ -130,6 +195,59 @@ def test_a_key_that_cannot_be_right_is_refused_when_it_is_written(key: Any, mess
 def test_a_value_that_would_make_a_wrong_lock_is_refused(key: Any, arg: object, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         names(key, arg)
+
+
+@pytest.mark.parametrize(
+    ("key", "arg", "message"),
+    [
+        ("order:{src}", None, "is None"),
+        ("order:{src.pk}", None, "is None"),
+        ("order:{src[id]}", {}, "is missing: KeyError"),
+        ("order:{src[0]}", [], "is missing: IndexError"),
+        ("order:{src[id]|src[pk]}", {"id": None}, "is missing: KeyError: 'pk'"),
+    ],
+)
+def test_a_value_that_is_missing_is_the_callers_fault(key: str, arg: object, message: str) -> None:
+    """And not the author's: a 400, where the caller is a client."""
+    with pytest.raises(KeyUnavailable, match=message) as caught:
+        names(key, arg)
+    assert not isinstance(caught.value, ConfigurationError)
+
+
+def test_a_field_may_have_a_second_choice() -> None:
+    assert names("cart:{src[user]|src[session]}", {"user": 7}) == ("cart:7",)
+    assert names("cart:{src[user]|src[session]}", {"user": None, "session": "7"}) == ("cart:|7",)
+    assert names("cart:{src[user]|src[session]|dst}", {}) == ("cart:||7",)
+    assert names("{src[a|b]:>3}", {"a|b": 7}) == ("  7",), "a '|' in an index is the index's"
+
+
+choices = st.tuples(*[st.one_of(st.none(), st.text(st.sampled_from(":|-%a"), max_size=3))] * 4)
+
+
+@given(choices, choices)
+@pytest.mark.parametrize("key", ["{a|b}:{c|d}", "{a|b}-{c|d}", "{a}:{b|c}:{d}"])
+def test_a_second_choice_is_never_taken_for_a_first(key: str, one: tuple[str, ...], other: tuple[str, ...]) -> None:
+    def function(a: str, b: str, c: str, d: str) -> None: ...
+
+    keys = KeyTemplates(key, function, asynchronous=False)
+
+    def meant(given: tuple[str, ...]) -> list[tuple[int, str]] | None:
+        found = []
+        for field in key.replace("-", ":").split(":"):
+            given_here = [(place, given["abcd".index(name)]) for place, name in enumerate(field.strip("{}").split("|"))]
+            found.append(next(((place, text) for place, text in given_here if text is not None), None))
+        return None if None in found else found  # type: ignore[return-value]
+
+    if meant(one) is None or meant(other) is None:
+        with pytest.raises(KeyUnavailable):
+            drive(keys.names(one if meant(one) is None else other, {}))
+    else:
+        assert (drive(keys.names(one, {})) == drive(keys.names(other, {}))) == (meant(one) == meant(other))
+
+
+def test_a_choice_beside_a_bar_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="both outside of a field and in one"):
+        names("{src|dst}|{note}")
 
 
 @pytest.mark.parametrize("key", ["", None, 5, b"x", ["a", ""], [None], []])

@@ -1,0 +1,68 @@
+"""What a function is called, and which arguments it has, also behind a framework or another decorator."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from types import MethodType
+from typing import Any
+
+from ..core.errors import ConfigurationError
+from . import hooks
+
+# What is no function's alone: a partial, a lambda, the view that a class makes where no framework says of which class,
+# and one that it made with arguments.
+_SHARED = ("?", "<lambda>", "as_view.<locals>.view", "(...)")
+
+
+def bound_method(function: Any) -> MethodType | None:
+    """The method of an object that Django's ``method_decorator`` wants decorated: it hands us a partial of it."""
+    inner = _unwrapped(function)
+    return inner.func if isinstance(inner, partial) and isinstance(inner.func, MethodType) else None
+
+
+def _unwrapped(function: Any) -> Any:
+    """What other decorators have wrapped; never past a partial.
+
+    ``method_decorator``'s partial claims to be the method itself (``__wrapped__``), which expects a ``self`` that never
+    comes.
+    """
+    return inspect.unwrap(
+        function,
+        # REST framework says that the view of a ViewSet wraps `dispatch`, which again expects a `self`.
+        stop=lambda at: isinstance(at, partial) or hasattr(at, "__signature__") or hooks.name_of(at) is not None,
+    )
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    method = bound_method(function)
+    try:
+        return inspect.signature(_unwrapped(function) if method is None else method)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"{function!r} does not tell its arguments ({error}): lock a function around it."
+        ) from error
+
+
+def qualified_name(function: Callable[..., Any]) -> str:
+    """The name for messages, and for people who look at what is held."""
+    method = bound_method(function)
+    if method is not None:
+        # Every class that inherits a method has the same function: as a key its name would be one lock for them all.
+        owner = type(method.__self__)
+        return f"{owner.__module__}.{owner.__qualname__}.{method.__name__}"
+    known = hooks.name_of(function)
+    if known is not None:
+        return known
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
+
+
+def own_name(function: Callable[..., Any]) -> str:
+    """The name as a key. ``ConfigurationError`` if it is not this function's alone."""
+    name = qualified_name(function)
+    if name.endswith(_SHARED):
+        raise ConfigurationError(
+            f"{function!r} has no name of its own ({name}), and would share its lock with others: give it a key=."
+        )
+    return name.replace("<locals>.", "")
