@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import connections, models, transaction
+from django.db import connections, models, router, transaction
 
 from ..core.errors import ConfigurationError
 from ..locks.fencing import fence_of, late, unstamped
@@ -45,6 +45,7 @@ class FencedQuerySet(models.QuerySet[M]):
             found: M = rows.get(pk=pk)
             if found.fence != fence:
                 raise late(f"{self.model._meta.label} {pk}", fence, found.fence)
+        found._read_under = fence
         return found
 
     def fenced_update(self, lease: Lease | int, **values: Any) -> int:
@@ -69,6 +70,20 @@ class FencedQuerySet(models.QuerySet[M]):
             raise unstamped(self.model._meta.label, fence)
         return updated
 
+    def fenced_delete(self, lease: Lease | int) -> tuple[int, dict[str, int]]:
+        """Delete the rows that bear exactly this fence, in one transaction; what ``delete()`` gives back.
+
+        Raises ``StaleFence`` if that is none, as :meth:`fenced_update`. Signals and cascades work as ever.
+        """
+        fence = fence_of(lease)
+        rows: models.QuerySet[Any] = _for_writing(self.filter(fence=fence))
+        with transaction.atomic(using=rows.db):
+            keys = list(rows.values_list("pk", flat=True))
+            keys = _locked_rows(_fenced_table(self.model, rows.db).filter(pk__in=keys, fence=fence), fence)
+            if not keys:
+                raise unstamped(self.model._meta.label, fence)
+            return self.model._base_manager.using(rows.db).filter(pk__in=keys).delete()
+
     async def afenced_get(self, lease: Lease | int, **lookup: Any) -> M:
         """The asyncio twin of :meth:`fenced_get`."""
         return await sync_to_async(self.fenced_get)(lease, **lookup)
@@ -77,6 +92,10 @@ class FencedQuerySet(models.QuerySet[M]):
         """The asyncio twin of :meth:`fenced_update`."""
         return await sync_to_async(self.fenced_update)(lease, **values)
 
+    async def afenced_delete(self, lease: Lease | int) -> tuple[int, dict[str, int]]:
+        """The asyncio twin of :meth:`fenced_delete`."""
+        return await sync_to_async(self.fenced_delete)(lease)
+
 
 class FencedModel(models.Model):
     """Mixin: adds the column ``fence`` and fenced reads and writes. ``class Stock(FencedModel): ...``"""
@@ -84,6 +103,8 @@ class FencedModel(models.Model):
     fence: models.BigIntegerField[int, int] = models.BigIntegerField(default=0, editable=False)
 
     objects: Any = FencedQuerySet.as_manager()
+
+    _read_under: int | None = None  #: the fence under which fenced_get has read it: refresh_from_db does not change it
 
     class Meta:
         abstract = True
@@ -108,6 +129,30 @@ class FencedModel(models.Model):
         """The asyncio twin of :meth:`fenced_save`."""
         await sync_to_async(self.fenced_save)(lease, update_fields=update_fields, **kwargs)
 
+    def fenced_delete(self, lease: Lease | int, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        """``delete()``, which only the holder with this fence can succeed with.
+
+        Raises ``StaleFence`` if a newer holder has stamped the row since it was read with ``fenced_get``.
+        """
+        self._read_under = fence_of(lease)
+        return self.delete(**kwargs)
+
+    async def afenced_delete(self, lease: Lease | int, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        """The asyncio twin of :meth:`fenced_delete`."""
+        return await sync_to_async(self.fenced_delete)(lease, **kwargs)
+
+    def delete(self, using: Any = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
+        """As ever; but an object that ``fenced_get`` has read asks for its fence: ``StaleFence`` if it is late."""
+        if self._read_under is None:
+            return super().delete(using, keep_parents)
+        alias = using or router.db_for_write(type(self), instance=self)
+        with transaction.atomic(using=alias):
+            row = _fenced_table(type(self), alias).filter(pk=self.pk)
+            if not _locked_rows(row.filter(fence=self._read_under), self._read_under):
+                found = row.values_list("fence", flat=True).first()
+                raise late(f"{self._meta.label} {self.pk}", self._read_under, found)
+            return super().delete(using, keep_parents)
+
     def _do_update(self, base_qs: Any, using: Any, pk_val: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
         # Where save() makes its UPDATE of one table. (What comes in args differs between releases of Django.)
         if base_qs.model is not _fence_owner(type(self)):
@@ -127,6 +172,13 @@ class FencedModel(models.Model):
 def _fence_owner(model: type[models.Model]) -> type[models.Model]:
     """The model whose table has the fence: a parent's, under multi-table inheritance."""
     return model._meta.get_field("fence").model
+
+
+def _locked_rows(rows: models.QuerySet[Any], fence: int) -> list[Any]:
+    """The keys of these rows, which all bear the fence: until the transaction ends no newer holder can stamp them."""
+    if not connections[rows.db].features.has_select_for_update:
+        rows.update(fence=fence)  # SQLite has one writer, which we are from now on
+    return list(rows.select_for_update().values_list("pk", flat=True))
 
 
 def _for_writing(rows: FencedQuerySet[M]) -> FencedQuerySet[M]:

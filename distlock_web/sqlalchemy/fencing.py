@@ -1,7 +1,8 @@
 """Rows that a late holder cannot overwrite: each carries the fence of the last holder that worked on it.
 
-``fenced_get`` stamps a row with the fence before it reads it. From then on every flush of the object is one UPDATE
-that asks for exactly this stamp: SQLAlchemy's own versioning (``version_id_col``) does it, the fence is the version.
+``fenced_get`` stamps a row with the fence before it reads it. From then on every UPDATE and DELETE of the object asks
+for exactly this stamp: SQLAlchemy's own versioning (``version_id_col``) does it, the fence is the version. The stamp is
+the session's, not the object's: what a refresh reads from the row may be a newer holder's (``stamps.py``).
 """
 
 from __future__ import annotations
@@ -10,13 +11,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, CursorResult, Table, inspect, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    CursorResult,
+    Delete,
+    Table,
+    Update,
+    delete,
+    event,
+    inspect,
+    select,
+    update,
+)
 from sqlalchemy.orm import Mapped, Mapper, Session, declared_attr, has_inherited_table, mapped_column, scoped_session
 from sqlalchemy.orm.exc import StaleDataError
 
 from ..core.errors import ConfigurationError, StaleFence
 from ..locks.fencing import fence_of, late, unstamped
 from ..locks.lease import Lease
+from .stamps import ask_for_stamp, forget_stamp, remember_stamp
 
 M = TypeVar("M", bound="Fenced")
 AnySession = Session | scoped_session[Any]
@@ -37,11 +51,20 @@ class Fenced:
         return {"version_id_col": cls.fence, "version_id_generator": False}
 
 
+for _moment, _listener in (
+    ("before_insert", forget_stamp),
+    ("before_update", ask_for_stamp),
+    ("before_delete", ask_for_stamp),
+):
+    event.listen(Fenced, _moment, _listener, propagate=True)
+
+
 def fenced_get(session: AnySession, entity: type[M], ident: Any, lease: Lease | int) -> M | None:
     """The object with this primary key, stamped with the fence and then read; None if there is none.
 
     ``lease`` is the lease, or the number of a fence from elsewhere. Raises ``StaleFence`` if a newer holder has stamped
-    the row. Both statements belong to the session's transaction.
+    the row. Both statements belong to the session's transaction; after a rollback the row bears no stamp of ours, so
+    read it again. Until the session is closed its flushes ask for this fence, also after a commit or a refresh.
     """
     fence = fence_of(lease)
     mapper, table = _mapped(entity)
@@ -55,8 +78,10 @@ def fenced_get(session: AnySession, entity: type[M], ident: Any, lease: Lease | 
         # An UPDATE to the same fence leaves InnoDB's row as it is; a plain read may then be of an older snapshot.
         read = read.with_for_update()
     found = session.scalars(read).unique().one_or_none()
-    if found is not None and found.fence != fence:
-        raise late(f"{entity.__name__} {ident!r}", fence, found.fence)
+    if found is not None:
+        remember_stamp(found, fence, stamped=found.fence == fence)
+        if found.fence != fence:
+            raise late(f"{entity.__name__} {ident!r}", fence, found.fence)
     return found
 
 
@@ -68,16 +93,35 @@ def fenced_update(
     Raises ``StaleFence`` if that is none: a newer holder has them, or ``fenced_get`` was left out. Objects that the
     session has read keep what they have until they are refreshed.
     """
+    fence = _fence_for_bulk(entity, lease)
+    return _changed(session, update(entity).where(*where, entity.fence == fence).values(**values), entity, fence)
+
+
+def fenced_delete(session: AnySession, entity: type[Fenced], lease: Lease | int, *where: ColumnElement[bool]) -> int:
+    """Delete the rows that match and bear exactly this fence, in one DELETE; how many that were.
+
+    Raises ``StaleFence`` if that is none, as :func:`fenced_update`. One object: ``session.delete(object)``, which asks
+    for the fence as every flush does.
+    """
+    fence = _fence_for_bulk(entity, lease)
+    return _changed(session, delete(entity).where(*where, entity.fence == fence), entity, fence)
+
+
+def _fence_for_bulk(entity: type[Fenced], lease: Lease | int) -> int:
+    """The lease's fence, for one statement over many rows. ``ConfigurationError`` if that could not check it."""
     fence = fence_of(lease)
     mapper, table = _mapped(entity)
     if mapper.local_table is not table:
         raise ConfigurationError(
-            f"{entity.__name__}: the fence is in the table {table.name!r}, so that one UPDATE cannot check it. Change "
-            f"the objects that fenced_get gives."
+            f"{entity.__name__}: the fence is in the table {table.name!r}, so that one statement cannot check it. "
+            f"Change the objects that fenced_get gives."
         )
-    statement = update(entity).where(*where, entity.fence == fence).values(**values)
+    return fence
+
+
+def _changed(session: AnySession, statement: Update | Delete, entity: type[Fenced], fence: int) -> int:
     result = session.execute(statement.execution_options(synchronize_session=False))
-    assert isinstance(result, CursorResult)  # noqa: S101 - an UPDATE has one
+    assert isinstance(result, CursorResult)  # noqa: S101 - an UPDATE and a DELETE have one
     if not result.rowcount:
         raise unstamped(entity.__name__, fence)
     return result.rowcount
@@ -95,7 +139,10 @@ def refusing_stale() -> Iterator[None]:
     try:
         yield
     except StaleDataError as error:
-        raise StaleFence(f"A newer holder has stamped a row since it was read here. ({error})") from error
+        raise StaleFence(
+            f"A newer holder has stamped a row since it was read here with fenced_get, or its stamp was rolled back. "
+            f"({error})"
+        ) from error
 
 
 def _mapped(entity: type[Fenced]) -> tuple[Mapper[Any], Table]:

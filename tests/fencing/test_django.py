@@ -285,6 +285,92 @@ def test_an_update_over_a_join(stock: Stock) -> None:
     assert Stock.objects.get().count == 1
 
 
+# Deleting ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_late_holder_deletes_nothing(stock: Stock) -> None:
+    ours = Stock.objects.fenced_get(5, pk=stock.pk)
+    Stock.objects.fenced_get(7, pk=stock.pk)
+    late: list[Callable[[], Any]] = [
+        ours.delete,
+        lambda: ours.fenced_delete(5),
+        lambda: Stock.objects.filter(name="bicycle").fenced_delete(5),
+    ]
+    for delete in late:
+        with pytest.raises(StaleFence):
+            delete()
+    ours.refresh_from_db()
+    with pytest.raises(StaleFence, match="a newer holder, with the fence 7"):
+        ours.delete()
+    assert fence_of_row(stock) == 7
+
+
+@pytest.mark.parametrize(
+    "delete",
+    [
+        lambda row: row.delete(),
+        lambda row: row.fenced_delete(5),
+        lambda row: Stock.objects.filter(name="bicycle").fenced_delete(5),
+    ],
+    ids=["plain", "object", "query"],
+)
+def test_who_is_not_late_deletes(stock: Stock, delete: Callable[[Any], Any]) -> None:
+    other = Stock.objects.create(name="bicycle")
+    assert delete(Stock.objects.fenced_get(5, pk=stock.pk)) == (1, {"fencing.Stock": 1})
+    assert Stock.objects.get() == other
+
+
+def test_a_row_that_was_not_read_under_a_lock_is_deleted_as_ever(stock: Stock) -> None:
+    Stock.objects.fenced_get(7, pk=stock.pk)
+    with pytest.raises(StaleFence):
+        stock.fenced_delete(5)
+    assert Stock.objects.get(pk=stock.pk).delete() == (1, {"fencing.Stock": 1})
+
+
+def test_a_delete_of_a_row_that_is_gone(stock: Stock) -> None:
+    ours = Stock.objects.fenced_get(5, pk=stock.pk)
+    Stock.objects.all().delete()
+    with pytest.raises(StaleFence, match="is gone"):
+        ours.delete()
+    with pytest.raises(StaleFence, match=r"No row of fencing\.Stock that matches bears the fence 5"):
+        Stock.objects.fenced_delete(5)
+
+
+def test_a_delete_over_a_join_and_its_cascade(stock: Stock) -> None:
+    stock.warehouse = Warehouse.objects.create(name="north")
+    stock.save()
+    Stock.objects.fenced_get(5, pk=stock.pk)
+    north = Stock.objects.filter(warehouse__name="north")
+    with pytest.raises(StaleFence):
+        north.fenced_delete(6)
+    assert north.fenced_delete(5) == (1, {"fencing.Stock": 1})
+
+
+@pytest.mark.parametrize("delete", [lambda row: row.delete(), lambda row: Book.objects.fenced_delete(5)])
+def test_a_delete_under_multi_table_inheritance(delete: Callable[[Any], Any]) -> None:
+    book = Book.objects.create(name="Emma", pages=474)
+    ours = Book.objects.fenced_get(5, pk=book.pk)
+    Book.objects.fenced_get(7, pk=book.pk)
+    with pytest.raises(StaleFence):
+        delete(ours)
+    assert Book.objects.exists()
+    Book.objects.filter(pk=book.pk).update(fence=5)
+    delete(ours)
+    assert not Stock.objects.exists()
+
+
+@pytest.mark.parametrize("database", ["postgres", "mariadb"], indirect=True)
+@pytest.mark.parametrize("by_object", [True, False])
+def test_a_delete_waits_for_a_newer_holders_commit(stock: Stock, elsewhere: Elsewhere, by_object: bool) -> None:
+    ours = Stock.objects.fenced_get(5, pk=stock.pk)
+    with transaction.atomic():
+        Stock.objects.fenced_get(7, pk=stock.pk)
+        waiting = elsewhere(ours.delete if by_object else lambda: Stock.objects.fenced_delete(5))
+        wait_for_a_blocked_statement()
+    assert isinstance(waiting.exception(20), StaleFence)
+    assert fence_of_row(stock) == 7
+
+
 # Other models --------------------------------------------------------------------------------------------------------
 
 
@@ -361,6 +447,13 @@ async def test_the_asyncio_twins(stock: Stock) -> None:
     assert await Stock.objects.afenced_update(5, name="async") == 1
     row = await Stock.objects.aget(pk=stock.pk)
     assert (row.count, row.name) == (1, "async")
+    with pytest.raises(StaleFence):
+        await Stock.objects.afenced_delete(6)
+    await Stock.objects.afenced_get(7, pk=stock.pk)
+    with pytest.raises(StaleFence):
+        await found.adelete()
+    await (await Stock.objects.afenced_get(7, pk=stock.pk)).afenced_delete(7)
+    assert not await Stock.objects.aexists()
     await sync_to_async(forget_connection)()
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import ForeignKey, String, create_engine, event, text
+from sqlalchemy import ForeignKey, String, create_engine, event, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
 from distlock_web import ConfigurationError, StaleFence, configure, current_lease, distributed_lockable, lock
-from distlock_web.sqlalchemy import Fenced, fenced_flush, fenced_get, fenced_update
+from distlock_web.sqlalchemy import Fenced, fenced_delete, fenced_flush, fenced_get, fenced_update
 from tests.support.databases import Database
 
 
@@ -215,6 +216,192 @@ def test_a_delete_asks_for_it_too(a: Session, b: Session, look: Callable[..., An
     assert look() is not None
 
 
+# After the read ------------------------------------------------------------------------------------------------------
+
+
+def read_anew_by_commit(session: Session) -> None:
+    session.commit()
+
+
+def read_anew_by_rollback(session: Session) -> None:
+    session.commit()
+    session.rollback()
+
+
+def read_anew_by_refresh(session: Session) -> None:
+    session.commit()
+    session.refresh(session.get_one(Stock, 1))
+
+
+def read_anew_by_expire(session: Session) -> None:
+    session.commit()
+    session.expire(session.get_one(Stock, 1))
+
+
+def read_anew_by_expire_all(session: Session) -> None:
+    session.commit()
+    session.expire_all()
+
+
+def read_anew_by_query(session: Session) -> None:
+    session.commit()
+    session.scalars(select(Stock).execution_options(populate_existing=True)).all()
+
+
+READ_ANEW = pytest.mark.parametrize(
+    "read_anew",
+    [
+        read_anew_by_commit,
+        read_anew_by_rollback,
+        read_anew_by_refresh,
+        read_anew_by_expire,
+        read_anew_by_expire_all,
+        read_anew_by_query,
+    ],
+)
+
+
+def change(session: Session, row: Stock) -> None:
+    row.count -= 1
+
+
+def delete(session: Session, row: Stock) -> None:
+    session.delete(row)
+
+
+@READ_ANEW
+@pytest.mark.parametrize("work", [change, delete])
+@pytest.mark.parametrize("expire_on_commit", [True, False])
+def test_a_late_holder_that_has_the_row_anew_is_late_still(
+    sessions: sessionmaker[Session],
+    b: Session,
+    look: Callable[..., Any],
+    read_anew: Callable[[Session], None],
+    work: Callable[[Session, Stock], None],
+    expire_on_commit: bool,
+) -> None:
+    """The object had the newer holder's fence then, and the flush of the older one passed."""
+    with sessions(expire_on_commit=expire_on_commit) as a:
+        ours = fenced_get(a, Stock, 1, 5)
+        assert ours is not None
+        a.commit()
+        fenced_get(b, Stock, 1, 7)
+        b.commit()
+        read_anew(a)
+        work(a, ours)
+        with pytest.raises(StaleFence):
+            fenced_flush(a)
+        a.rollback()
+    assert (look().count, look().fence) == (10, 7)
+
+
+@READ_ANEW
+def test_who_is_not_late_goes_on_with_the_row(
+    sessions: sessionmaker[Session], look: Callable[..., Any], read_anew: Callable[[Session], None]
+) -> None:
+    with sessions(expire_on_commit=True) as a:
+        ours = fenced_get(a, Stock, 1, 5)
+        assert ours is not None
+        for _ in range(2):
+            read_anew(a)
+            ours.count -= 1
+            fenced_flush(a)
+        a.commit()
+        fenced_get(a, Stock, 1, 7)
+        ours.count -= 1
+        a.commit()
+    assert (look().count, look().fence) == (7, 7)
+
+
+def test_a_row_whose_object_nobody_kept(a: Session, b: Session, look: Callable[..., Any]) -> None:
+    fenced_get(a, Stock, 1, 5)
+    a.commit()
+    gc.collect()
+    fenced_get(b, Stock, 1, 7)
+    b.commit()
+    a.get_one(Stock, 1).count = 0
+    with pytest.raises(StaleFence):
+        fenced_flush(a)
+    a.rollback()
+    assert look().count == 10
+
+
+def test_what_was_refused_to_be_read_is_not_written(a: Session, b: Session, look: Callable[..., Any]) -> None:
+    fenced_get(b, Stock, 1, 7)
+    b.commit()
+    row = a.get_one(Stock, 1)
+    with pytest.raises(StaleFence):
+        fenced_get(a, Stock, 1, 5)
+    row.count = 0
+    with pytest.raises(StaleFence):
+        fenced_flush(a)
+    a.rollback()
+    assert look().count == 10
+
+
+def test_a_stamp_that_was_rolled_back_is_none(a: Session, look: Callable[..., Any]) -> None:
+    """The row bears it no more, so a newer holder might have come and gone unseen."""
+    ours = fenced_get(a, Stock, 1, 5)
+    a.rollback()
+    ours.count = 0
+    with pytest.raises(StaleFence, match="or its stamp was rolled back"):
+        fenced_flush(a)
+    a.rollback()
+    fenced_get(a, Stock, 1, 5).count = 9
+    a.commit()
+    assert look().count == 9
+
+
+def test_a_new_row_under_an_old_key(a: Session, b: Session, look: Callable[..., Any]) -> None:
+    a.delete(fenced_get(a, Stock, 1, 5))
+    a.commit()
+    new = Stock(id=1, count=1)
+    a.add(new)
+    a.commit()
+    new.count = 2
+    a.commit()
+    assert look().count == 2
+
+
+def test_a_row_replaced_in_one_flush(a: Session, b: Session, look: Callable[..., Any]) -> None:
+    ours = fenced_get(a, Stock, 1, 5)
+    a.commit()
+    fenced_get(b, Stock, 1, 7)
+    b.commit()
+    a.refresh(ours)
+    a.delete(ours)
+    a.add(Stock(id=1, count=1))
+    with pytest.raises(StaleFence):
+        fenced_flush(a)
+    a.rollback()
+    assert look().count == 10
+
+
+def test_a_session_that_was_closed_begins_anew(a: Session, b: Session, look: Callable[..., Any]) -> None:
+    fenced_get(a, Stock, 1, 5)
+    a.commit()
+    fenced_get(b, Stock, 1, 7)
+    b.commit()
+    a.close()
+    a.get_one(Stock, 1).count = 9  # not read under a lock: SQLAlchemy's optimistic check, and no more
+    a.commit()
+    assert look().count == 9
+
+
+@pytest.mark.parametrize("fence", [4, 6])
+def test_a_delete_of_many_asks_for_exactly_its_fence(a: Session, look: Callable[..., Any], fence: int) -> None:
+    fenced_get(a, Stock, 1, 5)
+    with pytest.raises(StaleFence, match=f"No row of Stock that matches bears the fence {fence}"):
+        fenced_delete(a, Stock, fence, Stock.name == "bicycle")
+    a.commit()
+    assert look() is not None
+    with statements(a) as seen:
+        assert fenced_delete(a, Stock, 5, Stock.name == "bicycle") == 1
+    assert len(seen) == 1
+    a.commit()
+    assert look() is None
+
+
 # Other mappings ------------------------------------------------------------------------------------------------------
 
 
@@ -236,6 +423,21 @@ def test_joined_inheritance(a: Session, b: Session, look: Callable[..., Any], fi
     assert {field: getattr(row, field) for field in fields} == dict.fromkeys(fields, 1)
     with pytest.raises(ConfigurationError, match="the fence is in the table 'asset'"):
         fenced_update(a, Book, 7, pages=3)
+    with pytest.raises(ConfigurationError, match="the fence is in the table 'asset'"):
+        fenced_delete(a, Book, 7)
+
+
+def test_joined_inheritance_read_anew(a: Session, b: Session, look: Callable[..., Any]) -> None:
+    found = fenced_get(a, Book, 1, 5)
+    a.commit()
+    fenced_get(b, Book, 1, 7)
+    b.commit()
+    a.refresh(found)
+    found.pages = 1
+    with pytest.raises(StaleFence):
+        fenced_flush(a)
+    a.rollback()
+    assert look(Book).pages == 474
 
 
 def test_a_key_of_two_columns(a: Session, look: Callable[..., Any]) -> None:
