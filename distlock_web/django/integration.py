@@ -9,7 +9,7 @@ from django.http import StreamingHttpResponse
 
 from ..locks.hooks import Integration, TransactionManager
 from ..locks.lease import Lease
-from .locked_views import is_async_view
+from .locked_views import is_async_view, made_name_of
 from .streaming import send_under_lock
 from .transactions import DjangoTransactions, aliases, open_transaction
 
@@ -19,6 +19,9 @@ class DjangoIntegration(Integration):
 
     def is_coroutine(self, function: Callable[..., Any]) -> bool:
         return is_async_view(function)
+
+    def name_of(self, function: Callable[..., Any]) -> str | None:
+        return made_name_of(function)
 
     def transactions(self, database: object) -> TransactionManager | None:
         return DjangoTransactions() if aliases(database) else None

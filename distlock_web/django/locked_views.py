@@ -30,7 +30,7 @@ def locked_views(
 
 def locked_functions(view: Callback, method: str | None = None) -> list[LockedFunction]:
     """What is locked of a view: the function, ``dispatch``, and the handlers (of one HTTP method, or of all)."""
-    view_class = getattr(view, "view_class", None) or getattr(view, "cls", None)  # Django's; REST framework's
+    view_class = class_of(view)
     callables: list[Callback | None] = [view]
     if view_class is not None:
         callables.append(view_class.dispatch)
@@ -69,9 +69,36 @@ def skips(function: LockedFunction) -> bool:
     return (function.options.config().on_busy if own is None else own) == "skip"
 
 
+def class_of(view: Callback) -> Any:
+    """The class of Django's or of REST framework's that a view was made of, by ``as_view()``; None if it was not."""
+    view_class = getattr(view, "view_class", None) or getattr(view, "cls", None)  # Django's; REST framework's
+    return view_class if isinstance(view_class, type) and issubclass(view_class, View) else None
+
+
 def name_of(view: Callback) -> str:
-    view = getattr(view, "view_class", None) or getattr(view, "cls", None) or view
-    return f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
+    """What people call a view: its class or the function under ``@api_view``, not ``View.as_view.<locals>.view``."""
+    return made_name_of(view) or _dotted(view)
+
+
+def made_name_of(view: Callback) -> str | None:
+    """The name of a view that ``as_view()`` made; ``(...)`` at its end says that it was given arguments of its own."""
+    view_class = class_of(view)
+    if view_class is None:
+        return None
+    handlers = (getattr(view_class, name, None) for name in view_class.http_method_names)
+    function = next(filter(None, map(_behind_api_view, handlers)), None)
+    if function is not None:
+        return _dotted(function)
+    given = getattr(view, "view_initkwargs", None) or getattr(view, "initkwargs", None) or {}
+    return _dotted(view_class) + ("(...)" if given.keys() - _BY_ROUTER else "")
+
+
+def _dotted(function: Any) -> str:
+    return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+#: With what REST framework's routers make every view of a ViewSet.
+_BY_ROUTER = {"basename", "detail", "suffix", "name", "description"}
 
 
 #: What to do about a view with ``on_busy="skip"``.

@@ -11,8 +11,9 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
+from ..core.errors import ConfigurationError
 from ..core.request_id import DEFAULT_HEADER
+from ..web.error_responses import REFUSALS
 from ..web.request_ids import RequestScope, environ_key, header_name
 from . import responses
 from .locked_views import SKIP_REMEDY, locked_functions, name_of, skips
@@ -22,7 +23,8 @@ class RequestIDMiddleware:
     """Give every request an id, ``request.request_id``: from its ``Req-Id`` header if that is one, else a fresh one.
 
     The id goes into every log record (``RequestIDFilter``), every lock's holder, and back to the client. A view whose
-    lock is busy is answered with 409 and ``Retry-After``, one whose store does not answer with 503.
+    lock is busy is answered with 409 and ``Retry-After``, one whose store does not answer with 503, and a request that
+    lacks what the key names with 400.
     """
 
     sync_capable = True
@@ -69,8 +71,8 @@ class RequestIDMiddleware:
         return RequestIDMiddleware.process_view(self, request, view, args, kwargs)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """The answer to a busy lock or an unreachable store; every other exception is Django's business."""
-        if not isinstance(error, (LockBusy, BackendUnavailable)):
+        """The answer to what refused the request; every other exception is Django's business."""
+        if not isinstance(error, REFUSALS):
             return None
         return responses.refused(error, request)  # type: ignore[no-any-return]
 

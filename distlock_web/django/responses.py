@@ -1,4 +1,5 @@
-"""What a client is told when its view could not run under its lock: 409 if it is busy, 503 if its store is unreachable.
+"""What a client is told when its view could not run under its lock: 409 if it is busy, 503 if its store is unreachable,
+400 if the request lacks what the key names.
 
 Each of these is an ``on_busy`` and an ``on_backend_error``: of a decorator, of an alias in ``DISTLOCK``, or of the
 project. Where there is no request, in a task or a plain function, they raise the error as if they were not there.
@@ -13,35 +14,34 @@ from django.http import HttpRequest, HttpResponse
 from django.template import TemplateDoesNotExist, loader
 from django.utils.cache import patch_vary_headers
 
-from ..core.errors import BackendUnavailable, LockBusy
 from ..core.request_id import current_request_id
 from ..core.runtime import in_event_loop
-from ..web.error_responses import OFFERED, TEMPLATE, ErrorResponse, error_response, log_refused
+from ..web.error_responses import OFFERED, TEMPLATE, ErrorResponse, Refusal, error_response, log_refused
 
 
-def refused(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Any:
+def refused(error: Refusal, *args: Any, **kwargs: Any) -> Any:
     """HTML or JSON, by what the client accepts: what the middleware answers. In an async view it is awaited."""
     request = _request(error, args)
     return _answer(error, request, request.get_preferred_type(OFFERED))
 
 
-def page(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Any:
+def page(error: Refusal, *args: Any, **kwargs: Any) -> Any:
     """A page of HTML: the template ``distlock_web/refused.html`` if there is one, given ``error``; else our own."""
     return _answer(error, _request(error, args), "text/html")
 
 
-def problem(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Any:
+def problem(error: Refusal, *args: Any, **kwargs: Any) -> Any:
     """Problem details in JSON (RFC 9457), whatever the client accepts."""
     return _answer(error, _request(error, args), "application/problem+json")
 
 
-def logged_error_response(error: LockBusy | BackendUnavailable, request: HttpRequest) -> ErrorResponse:
+def logged_error_response(error: Refusal, request: HttpRequest) -> ErrorResponse:
     """The answer as a value, and a line in the log."""
     log_refused(error, request.method, request.path)
     return error_response(error, getattr(request, "request_id", None) or current_request_id())
 
 
-def _request(error: LockBusy | BackendUnavailable, args: tuple[Any, ...]) -> HttpRequest:
+def _request(error: Refusal, args: tuple[Any, ...]) -> HttpRequest:
     for argument in args[:2]:  # a view's first, or a method's second
         # REST framework's request is a wrapper, which shows Django's own in no public way.
         request = getattr(argument, "_request", argument)
@@ -50,13 +50,13 @@ def _request(error: LockBusy | BackendUnavailable, args: tuple[Any, ...]) -> Htt
     raise error
 
 
-def _answer(error: LockBusy | BackendUnavailable, request: HttpRequest, media_type: str | None) -> Any:
+def _answer(error: Refusal, request: HttpRequest, media_type: str | None) -> Any:
     if in_event_loop():  # where a template's context may not ask the database
         return sync_to_async(_response)(error, request, media_type)
     return _response(error, request, media_type)
 
 
-def _response(error: LockBusy | BackendUnavailable, request: HttpRequest, media_type: str | None) -> HttpResponse:
+def _response(error: Refusal, request: HttpRequest, media_type: str | None) -> HttpResponse:
     answer = logged_error_response(error, request)
     content_type, body = answer.body(media_type)
     if content_type.startswith("text/html"):

@@ -10,28 +10,29 @@ from typing import Any
 from rest_framework import views
 from rest_framework.exceptions import APIException
 
-from ..core.errors import BackendUnavailable, LockBusy
+from ..web.error_responses import REFUSALS
 from .responses import logged_error_response
 
 
 def exception_handler(exc: Exception, context: dict[str, Any]) -> Any:
-    """REST framework's own handler, to which a busy lock is a 409 and an unreachable store a 503.
+    """REST framework's own handler, to which a busy lock is a 409, an unreachable store a 503, a missing value a 400.
 
-    Both are ``{"detail": …}`` in the view's renderer, with an honest ``Retry-After``. A project with a handler of its
+    All are ``{"detail": …}`` in the view's renderer, with an honest ``Retry-After``. A project with a handler of its
     own calls :func:`api_exception` in it.
     """
     response = views.exception_handler(api_exception(exc, context), context)
-    if response is not None and isinstance(exc, (LockBusy, BackendUnavailable)):
+    if response is not None and isinstance(exc, REFUSALS):
         response["Cache-Control"] = "no-store"
     return response
 
 
 def api_exception(exc: Exception, context: dict[str, Any]) -> Exception:
-    """An ``APIException`` for ``LockBusy`` (code ``lock_busy``) and ``BackendUnavailable`` (``lock_unavailable``).
+    """An ``APIException`` for ``LockBusy`` (code ``lock_busy``), ``BackendUnavailable`` (``lock_unavailable``) and
+    ``KeyUnavailable`` (``lock_key_unavailable``).
 
     Every other exception comes back as it is.
     """
-    if not isinstance(exc, (LockBusy, BackendUnavailable)):
+    if not isinstance(exc, REFUSALS):
         return exc
     answer = logged_error_response(exc, context["request"])
     exception: Exception = APIException(answer.detail, answer.code)

@@ -7,9 +7,10 @@ from importlib.util import find_spec
 from flask import Flask
 
 from ..core.config import PROJECT_POLICIES, unknown, with_policies
-from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
+from ..core.errors import ConfigurationError
 from ..core.registry import Registry
 from ..core.request_id import DEFAULT_HEADER
+from ..web.error_responses import REFUSALS
 from ..web.request_ids import header_name
 from .cli import group
 from .middleware import RequestIDMiddleware
@@ -25,9 +26,9 @@ class DistLock:
 
     The app gets the stores of its own ``app.config["DISTLOCK"]``; without one, those of ``distlock_web.configure()``
     or of the environment's ``DISTLOCK_URL``. Its requests get an id, in and out (``DISTLOCK_REQUEST_ID_HEADER``,
-    ``Req-Id`` by default). ``LockBusy`` becomes a 409 and ``BackendUnavailable`` a 503, unless the app handles them
-    itself. ``flask distlock`` lists what is held and releases it. ``app.extensions["distlock"]`` has what belongs to
-    the app; its ``registry.close()`` lets go of connections.
+    ``Req-Id`` by default). ``LockBusy`` becomes a 409, ``BackendUnavailable`` a 503 and ``KeyUnavailable`` a 400,
+    unless the app handles them itself. ``flask distlock`` lists what is held and releases it.
+    ``app.extensions["distlock"]`` has what belongs to the app; its ``registry.close()`` lets go of connections.
     """
 
     def __init__(self, app: Flask | None = None) -> None:
@@ -45,7 +46,7 @@ class DistLock:
         app.extensions[KEY] = state
         app.view_functions = CheckedViews(app.view_functions, state.registry)
         app.wsgi_app = RequestIDMiddleware(app.wsgi_app, state)  # type: ignore[method-assign]
-        for error in (LockBusy, BackendUnavailable):
+        for error in REFUSALS:
             if error not in app.error_handler_spec[None][None]:
                 app.register_error_handler(error, handle_error)
         app.cli.add_command(group)

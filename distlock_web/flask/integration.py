@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from flask import g, request, session
+from flask.views import View
 from werkzeug.wrappers import Response
 
 from ..core.registry import Registry
@@ -18,6 +21,16 @@ class FlaskIntegration(Integration):
 
     def running_registry(self) -> Registry | None:
         return running_registry()
+
+    def name_of(self, function: Callable[..., Any]) -> str | None:
+        """Of what a class made, the class and the endpoint: several endpoints of one class do different things."""
+        view_class = getattr(function, "view_class", None)
+        if not (isinstance(view_class, type) and issubclass(view_class, View)):
+            return None
+        return f"{view_class.__module__}.{view_class.__qualname__}({function.__name__})"
+
+    def variables(self) -> Mapping[str, Callable[[], object]]:
+        return {"request": lambda: request, "session": lambda: session, "g": lambda: g}
 
     def stream(self, result: Any, function: object, lease: Lease) -> Response | None:
         return send_under_lock(result, function, lease)

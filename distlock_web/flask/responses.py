@@ -1,4 +1,5 @@
-"""What a client is told when its view could not run under its lock: 409 if it is busy, 503 if its store is unreachable.
+"""What a client is told when its view could not run under its lock: 409 if it is busy, 503 if its store is unreachable,
+400 if the request lacks what the key names.
 
 Each of these is an ``on_busy`` and an ``on_backend_error``: of a decorator, of an alias in ``DISTLOCK``, or of the app.
 Outside of a request, in a task or a command, they raise the error as if they were not there.
@@ -12,30 +13,30 @@ from flask import Response, current_app, has_request_context, render_template, r
 from flask.typing import ResponseReturnValue
 from jinja2 import TemplateNotFound
 
-from ..core.errors import BackendUnavailable, DistLockError, LockBusy
+from ..core.errors import DistLockError
 from ..core.request_id import current_request_id
-from ..web.error_responses import OFFERED, TEMPLATE, ErrorResponse, error_response, log_refused
+from ..web.error_responses import OFFERED, TEMPLATE, ErrorResponse, Refusal, error_response, log_refused
 
 
-def refused(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Response:
+def refused(error: Refusal, *args: Any, **kwargs: Any) -> Response:
     """HTML or JSON, by what the client accepts: what the extension answers."""
     _need_request(error)
     return _response(error, request.accept_mimetypes.best_match(OFFERED))
 
 
-def page(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Response:
+def page(error: Refusal, *args: Any, **kwargs: Any) -> Response:
     """A page of HTML: the template ``distlock_web/refused.html`` if there is one, given ``error``; else our own."""
     _need_request(error)
     return _response(error, "text/html")
 
 
-def problem(error: LockBusy | BackendUnavailable, *args: Any, **kwargs: Any) -> Response:
+def problem(error: Refusal, *args: Any, **kwargs: Any) -> Response:
     """Problem details in JSON (RFC 9457), whatever the client accepts."""
     _need_request(error)
     return _response(error, "application/problem+json")
 
 
-def handle_error(error: LockBusy | BackendUnavailable) -> ResponseReturnValue:
+def handle_error(error: Refusal) -> ResponseReturnValue:
     """The error handler that ``init_app`` registers. One of the app's own for the same class replaces it."""
     general = current_app.error_handler_spec[None][None].get(DistLockError)
     if general is not None:
@@ -44,12 +45,12 @@ def handle_error(error: LockBusy | BackendUnavailable) -> ResponseReturnValue:
     return refused(error)
 
 
-def _need_request(error: LockBusy | BackendUnavailable) -> None:
+def _need_request(error: Refusal) -> None:
     if not has_request_context():
         raise error
 
 
-def _response(error: LockBusy | BackendUnavailable, media_type: str | None) -> Response:
+def _response(error: Refusal, media_type: str | None) -> Response:
     log_refused(error, request.method, request.path)
     answer = error_response(error, current_request_id())
     content_type, body = answer.body(media_type)

@@ -29,16 +29,19 @@ def _unwrapped(function: Any) -> Any:
     comes.
     """
     return inspect.unwrap(
-        function,
-        # REST framework says that the view of a ViewSet wraps `dispatch`, which again expects a `self`.
-        stop=lambda at: isinstance(at, partial) or hasattr(at, "__signature__") or hooks.name_of(at) is not None,
+        function, stop=lambda at: isinstance(at, partial) or hasattr(at, "__signature__") or _is_made_view(at)
     )
+
+
+def _is_made_view(function: Any) -> bool:
+    """What ``as_view()`` made, itself. REST framework says of a ViewSet's that it wraps ``dispatch``."""
+    return hooks.name_of(function) is not None and hooks.name_of(function.__wrapped__) is None
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     method = bound_method(function)
     try:
-        return inspect.signature(_unwrapped(function) if method is None else method)
+        return inspect.signature(_unwrapped(function) if method is None else method, follow_wrapped=method is not None)
     except (ValueError, TypeError) as error:
         raise ConfigurationError(
             f"{function!r} does not tell its arguments ({error}): lock a function around it."

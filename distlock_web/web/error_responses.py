@@ -1,7 +1,7 @@
 """What a client is told when a request cannot run under its lock: pure values, of which a framework makes a response.
 
-A busy lock is a 409 with an honest ``Retry-After``, a store that does not answer is a 503. Neither names the lock: its
-key may hold what is nobody's business. JSON is RFC 9457 (problem details).
+A busy lock is a 409 with an honest ``Retry-After``, a store that does not answer is a 503, a request without what the
+key needs is a 400. None names the lock: its key may hold what is nobody's business. JSON is RFC 9457 (problem details).
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ import logging
 import math
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import TypeAlias
 
-from ..core.errors import BackendUnavailable, LockBusy
+from ..core.errors import BackendUnavailable, KeyUnavailable, LockBusy
 from .printable import printable
 
 logger = logging.getLogger("distlock_web")
+
+#: Why a request is refused, each with an answer of its own.
+Refusal: TypeAlias = LockBusy | BackendUnavailable | KeyUnavailable
+REFUSALS = (LockBusy, BackendUnavailable, KeyUnavailable)
 
 #: A project's own page, where it has one: a template that is given the ``ErrorResponse`` as ``error``.
 TEMPLATE = "distlock_web/refused.html"
@@ -42,7 +47,7 @@ class ErrorResponse:
     detail: str
     retry_after: int | None  #: whole seconds
     request_id: str
-    code: str  #: ``lock_busy`` or ``lock_unavailable``: for programs
+    code: str  #: ``lock_busy``, ``lock_unavailable`` or ``lock_key_unavailable``: for programs
 
     @property
     def headers(self) -> dict[str, str]:
@@ -78,18 +83,21 @@ class ErrorResponse:
         return "application/problem+json", json.dumps(problem)
 
 
-def error_response(error: LockBusy | BackendUnavailable, request_id: str) -> ErrorResponse:
+def error_response(error: Refusal, request_id: str) -> ErrorResponse:
     """What to answer to a request that was refused with this error."""
     if isinstance(error, LockBusy):
         retry_after = max(1, math.ceil(error.retry_after))
         times = "in a second" if retry_after == 1 else f"in {retry_after} seconds"
         detail = f"The same thing is being done at this moment. Please try again {times}."
         return ErrorResponse(409, "Already in progress", detail, retry_after, request_id, "lock_busy")
+    if isinstance(error, KeyUnavailable):
+        detail = "Something that is needed for this is missing in the request."
+        return ErrorResponse(400, "Incomplete request", detail, None, request_id, "lock_key_unavailable")
     detail = "This cannot be done safely at the moment. Please try again later."
     return ErrorResponse(503, "Temporarily unavailable", detail, None, request_id, "lock_unavailable")
 
 
-def log_refused(error: LockBusy | BackendUnavailable, method: str | None, path: str) -> None:
-    """One line for a refused request: a busy lock is everyday (INFO), a store that does not answer is not (ERROR)."""
-    level = logging.INFO if isinstance(error, LockBusy) else logging.ERROR
+def log_refused(error: Refusal, method: str | None, path: str) -> None:
+    """One line for a refused request: everyday is INFO, a store that does not answer is an ERROR."""
+    level = logging.ERROR if isinstance(error, BackendUnavailable) else logging.INFO
     logger.log(level, "%s %s: %s", method, printable(path), error)

@@ -1,0 +1,110 @@
+"""What a key of a Flask view may name, and what its lock is called without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask, g, session
+from flask.views import MethodView
+
+from distlock_web import ConfigurationError, current_lease, distributed_lockable
+
+pytestmark = pytest.mark.usefixtures("memory_store")
+
+
+def held() -> str:
+    lease = current_lease()
+    assert lease is not None
+    return lease.name.removeprefix("disLock:")
+
+
+class Item(MethodView):
+    def get(self) -> str:
+        return held()
+
+
+def test_a_class_is_called_so_and_by_its_endpoint(app: Flask) -> None:
+    for endpoint in ("books", "shoes"):
+        app.add_url_rule(f"/{endpoint}", view_func=distributed_lockable()(Item.as_view(endpoint)))
+    for endpoint in ("books", "shoes"):
+        assert app.test_client().get(f"/{endpoint}").text == f"{__name__}.Item({endpoint})"
+
+
+KEYS = {
+    "cart:{request.args[item]}": "cart:7",
+    "cart:{request.view_args[shop]}": "cart:oslo",
+    "cart:{session[user]}": "cart:ann",
+    "cart:{g.user}": "cart:ann",
+    "cart:{session[nobody]|request.remote_addr}": "cart:|127.0.0.1",
+    "{request.method}:{shop}": "GET:oslo",
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_key_may_name_the_request_though_the_view_has_no_such_argument(
+    app: Flask, key: str, asynchronous: bool
+) -> None:
+    app.secret_key = "tests"
+
+    @distributed_lockable(key=key)
+    def view(shop: str) -> str:
+        return held()
+
+    @distributed_lockable(key=key)
+    async def aview(shop: str) -> str:
+        return held()
+
+    @app.before_request
+    def log_in() -> None:
+        session["user"] = g.user = "ann"
+
+    app.add_url_rule("/<shop>", view_func=aview if asynchronous else view)
+    assert app.test_client().get("/oslo?item=7").text == KEYS[key]
+
+
+def test_an_argument_of_this_name_comes_first() -> None:
+    @distributed_lockable(key="{request}")
+    def task(request: str) -> str:
+        return held()
+
+    assert task("own") == "own"
+
+
+def test_nothing_sent_by_a_client_takes_its_place(app: Flask) -> None:
+    @distributed_lockable(key="{request.method}")
+    def view(**values: Any) -> str:
+        return held()
+
+    with app.test_request_context(method="PUT"):
+        assert view(request="x") == "PUT"
+
+
+@pytest.mark.parametrize(
+    ("address", "accept", "status", "text"),
+    [
+        ("/cart", "text/html", 400, "<h1>Incomplete request</h1>"),
+        ("/cart", "application/json", 400, '"code": "lock_key_unavailable"'),
+        ("/cart?item=7", "text/html", 200, "cart:7"),
+    ],
+)
+def test_a_request_without_what_the_key_needs_is_a_400(
+    app: Flask, address: str, accept: str, status: int, text: str
+) -> None:
+    @app.route("/cart")
+    @distributed_lockable(key="cart:{request.args[item]}")
+    def view() -> str:
+        return held()
+
+    answer = app.test_client().get(address, headers={"Accept": accept})
+    assert (answer.status_code, text in answer.text) == (status, True)
+    assert "item" not in answer.text, "what the key is made of is nobody's business"
+    assert "Retry-After" not in answer.headers
+
+
+def test_what_is_neither_an_argument_nor_the_requests_is_refused() -> None:
+    def view(shop: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="'requests', which is no argument of it"):
+        distributed_lockable(key="{requests.args[item]}")(view)
