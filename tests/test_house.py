@@ -40,6 +40,7 @@ PUBLIC = (
     "distlock_web.django.middleware",
     "distlock_web.django.responses",
     "distlock_web.django.rest",
+    "distlock_web.django.views",
     "distlock_web.flask",
     "distlock_web.flask.responses",
     "distlock_web.sqlalchemy",

@@ -16,9 +16,10 @@ from ..core.registry import registry
 from ..core.request_id import DEFAULT_HEADER
 from ..locks.decorator import LockedFunction
 from ..web.request_ids import header_name
-from .locked_views import SKIP_REMEDY, locked_views, name_of, skips
+from .locked_views import SKIP_REMEDY, is_api_view, is_outermost, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
 from .transactions import aliases
+from .views import taken
 
 EXAMPLE = 'DISTLOCK = {"default": {"BACKEND": "redis", "LOCATION": "redis://127.0.0.1:6379/0"}}'
 
@@ -95,6 +96,8 @@ def _is_ours(path: str) -> bool:
 @checks.register(checks.Tags.urls)
 def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
     found: list[checks.CheckMessage] = []
+    if not _settings_are_right():  # which is one error, not one more for every view
+        return found
     for where, _, function in _views():
         try:
             skipped = skips(function)
@@ -108,19 +111,44 @@ def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
     return found
 
 
+def _settings_are_right() -> bool:
+    try:
+        registry()
+    except ConfigurationError:
+        return False
+    return True
+
+
 @checks.register(checks.Tags.urls)
 def check_transactions(**kwargs: Any) -> list[checks.CheckMessage]:
     """Under ``ATOMIC_REQUESTS`` the commit comes after the decorated view: after its lock, unless that waits for it."""
     atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
     found: list[checks.CheckMessage] = []
     for where, view, function in _views():
+        owned = set(aliases(function.database)) if function.until == "commit" else set()
         # Set by @transaction.non_atomic_requests, which has no public reader.
         around = atomic - getattr(view, "_non_atomic_requests", set())
+        if not is_outermost(view, function):
+            around |= (atomic & taken(view)) - owned
         if not around or function.asynchronous:  # Django itself refuses ATOMIC_REQUESTS on an async view
             continue
-        owned = set(aliases(function.database)) if function.until == "commit" else set()
-        found.append(_opened_too_early(where) if owned & around else _commits_too_late(where, around, owned))
+        remedy = _outermost(view, function)
+        found.append(
+            _opened_too_early(where, remedy) if owned & around else _commits_too_late(where, around, owned, remedy)
+        )
     return found
+
+
+def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
+    """What has to be done before ``until="commit"`` can be right there; nothing, if the decorator is outermost."""
+    if is_outermost(view, function) or taken(view):
+        return ""
+    if is_api_view(view):
+        return "Put distributed_lockable above @api_view. "
+    return (
+        "Put distlock_web.django.views.UntilCommitMixin in front of the base classes; or lock the whole class, by "
+        '@method_decorator(distributed_lockable(...), name="dispatch"). '
+    )
 
 
 def _views() -> Iterator[tuple[str, Callable[..., Any], LockedFunction]]:
@@ -130,22 +158,21 @@ def _views() -> Iterator[tuple[str, Callable[..., Any], LockedFunction]]:
             yield f"The view {name_of(view)} at {route!r}", view, function
 
 
-def _opened_too_early(where: str) -> checks.Error:
+def _opened_too_early(where: str, remedy: str) -> checks.Error:
     return checks.Error(
         f'{where}: its until="commit" finds the transaction of ATOMIC_REQUESTS open, and is refused.',
-        hint="Put distributed_lockable outermost: above @api_view, on a class-based view's dispatch "
-        '(method_decorator(..., name="dispatch")).',
+        hint=remedy.strip() or "Put distributed_lockable outermost, above all other decorators.",
         id="distlock_web.E005",
     )
 
 
-def _commits_too_late(where: str, around: set[str], owned: set[str]) -> checks.Warning:
+def _commits_too_late(where: str, around: set[str], owned: set[str], remedy: str) -> checks.Warning:
     known = ", ".join(map(repr, sorted(around)))
     needed = sorted(owned | around)
     return checks.Warning(
         f"{where}: ATOMIC_REQUESTS commits on {known} after the lock is given back, so that the next holder does not "
         f"see the changes yet.",
-        hint=f'Say until="commit" and database={needed if len(needed) > 1 else needed[0]!r} in the decorator; or, if '
-        f"the view changes nothing there, put @transaction.non_atomic_requests on it.",
+        hint=f'{remedy}Say until="commit" and database={needed if len(needed) > 1 else needed[0]!r} in the decorator; '
+        f"or, if the view changes nothing there, put @transaction.non_atomic_requests on it.",
         id="distlock_web.W004",
     )

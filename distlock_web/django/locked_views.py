@@ -69,7 +69,7 @@ def skips(function: LockedFunction) -> bool:
     return (function.options.config().on_busy if own is None else own) == "skip"
 
 
-def class_of(view: Callback) -> Any:
+def class_of(view: object) -> Any:
     """The class of Django's or of REST framework's that a view was made of, by ``as_view()``; None if it was not."""
     view_class = getattr(view, "view_class", None) or getattr(view, "cls", None)  # Django's; REST framework's
     return view_class if isinstance(view_class, type) and issubclass(view_class, View) else None
@@ -85,12 +85,26 @@ def made_name_of(view: Callback) -> str | None:
     view_class = class_of(view)
     if view_class is None:
         return None
-    handlers = (getattr(view_class, name, None) for name in view_class.http_method_names)
-    function = next(filter(None, map(_behind_api_view, handlers)), None)
+    function = _api_view_function(view_class)
     if function is not None:
         return _dotted(function)
     given = getattr(view, "view_initkwargs", None) or getattr(view, "initkwargs", None) or {}
     return _dotted(view_class) + ("(...)" if given.keys() - _BY_ROUTER else "")
+
+
+def is_api_view(view: Callback) -> bool:
+    """Whether REST framework's ``@api_view`` made it of a function."""
+    return _api_view_function(class_of(view)) is not None
+
+
+def _api_view_function(view_class: Any) -> Callback | None:
+    handlers = (getattr(view_class, name, None) for name in getattr(view_class, "http_method_names", ()))
+    return next(filter(None, map(_behind_api_view, handlers)), None)
+
+
+def is_outermost(view: Callback, function: LockedFunction) -> bool:
+    """Whether the lock is around the whole view: on its function or on ``dispatch``, which ``as_view()`` copies."""
+    return getattr(view, "__distlock__", None) is function
 
 
 def _dotted(function: Any) -> str:

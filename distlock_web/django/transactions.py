@@ -74,7 +74,7 @@ def _refuse_open(function: str, connection: BaseDatabaseWrapper) -> None:
             f'{function}: until="commit" opens the transaction itself, but one is open already on '
             f"{connection.alias!r}: its commit would come after the lock is given back. Put the decorator outermost: "
             f"above @api_view, on a class-based view's dispatch (method_decorator(..., name='dispatch')), outside of "
-            f"atomic()."
+            f"atomic(). For single methods or actions of a class there is distlock_web.django.views.UntilCommitMixin."
         )
     if not connection.in_atomic_block and not connection.get_autocommit():
         raise ConfigurationError(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
+from django.core.checks import CheckMessage, run_checks
 from django.db import connection, connections
 from django.test import Client
 from django.urls import path
@@ -93,9 +94,9 @@ def serve(settings: Any) -> Callable[[View], None]:
 def get(serve: Callable[[View], None]) -> Callable[..., Any]:
     """Ask a view through the whole of Django: ``get(view)``. An exception of the view is the client's."""
 
-    def get(view: View, *, raises: bool = True) -> Any:
+    def get(view: View, *, raises: bool = True, query: str = "") -> Any:
         serve(view)
-        return Client(raise_request_exception=raises).get("/view")
+        return Client(raise_request_exception=raises).get(f"/view{query}")
 
     return get
 
@@ -105,3 +106,14 @@ def other(real_transactions: None, make_database: Callable[..., Database]) -> It
     """Another database than the default one, with a table of groups."""
     with django_alias("other", make_database("sqlite"), Group) as alias:
         yield alias
+
+
+@pytest.fixture
+def checked(serve: Callable[[View], None]) -> Callable[..., list[CheckMessage]]:
+    """What ``manage.py check`` says of a view."""
+
+    def checked(view: View) -> list[CheckMessage]:
+        serve(view)
+        return [found for found in run_checks() if (found.id or "").startswith("distlock_web")]
+
+    return checked

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.core.checks import CheckMessage, run_checks
+from django.core.checks import CheckMessage
 from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import method_decorator
@@ -31,17 +31,6 @@ pytestmark = pytest.mark.usefixtures("memory", "real_transactions")
 @pytest.fixture
 def atomic(real_transactions: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
-
-
-@pytest.fixture
-def checked(serve: Callable[..., None]) -> Callable[..., list[CheckMessage]]:
-    """What ``manage.py check`` says of a view."""
-
-    def checked(view: Callable[..., Any]) -> list[CheckMessage]:
-        serve(view)
-        return [found for found in run_checks() if (found.id or "").startswith("distlock_web")]
-
-    return checked
 
 
 # At import -----------------------------------------------------------------------------------------------------------

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from django.test import Client
-from django.urls import path
-from rest_framework.decorators import api_view
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from rest_framework.decorators import action, api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
 from distlock_web import Lease, distributed_lockable
 from distlock_web.django import responses
@@ -47,15 +50,6 @@ def missing(request: Any) -> Response:
 @api_view(["GET"])
 def broken(request: Any) -> Response:
     raise ValueError("the view's own")
-
-
-urlpatterns = [
-    path("function/", function),
-    path("class/", Class.as_view()),
-    path("own/", own),
-    path("missing/", missing),
-    path("broken/", broken),
-]
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +90,121 @@ def test_a_policy_of_the_view_comes_first(injector: FaultInjector, elsewhere: El
     assert Client().get("/own/")["Content-Type"] == "application/problem+json"
 
 
+# Where the decorator stands --------------------------------------------------------------------------------------
+
+
+@distributed_lockable(key="order")
+@api_view(["GET"])
+def above(request: Any) -> Response:
+    return Response("done")
+
+
+@method_decorator(distributed_lockable(key="order"), name="dispatch")
+class Dispatched(APIView):
+    def get(self, request: Any) -> Response:
+        return Response("done")
+
+
+class Orders(ViewSet):
+    def list(self, request: Any) -> Response:
+        return Response("free")
+
+    @distributed_lockable(key="order")
+    def create(self, request: Any) -> Response:
+        return Response("done")
+
+    @action(detail=True, methods=["POST"])
+    @distributed_lockable(key="order:{pk}")
+    def pay(self, request: Any, pk: str) -> Response:
+        return Response("done")
+
+    @action(detail=False)
+    @distributed_lockable(key="cart:{request.user.pk}")
+    def cart(self, request: Any) -> Response:
+        return Response("done")
+
+    @action(detail=False)
+    @distributed_lockable(key="cart:{request.user.pk|request.GET[visitor]}")
+    def visitor(self, request: Any) -> Response:
+        return Response("done")
+
+
+PLACES = {
+    "/function/": "order",
+    "/class/": "order",
+    "/above/": "order",
+    "/dispatched/": "order",
+    "/orders/": "order",
+    "/orders/7/pay/": "order:7",
+}
+
+
+def ask(address: str, **headers: str) -> Any:
+    return Client(headers=headers).generic("POST" if address.startswith("/orders/") else "GET", address)
+
+
+@pytest.mark.parametrize("address", PLACES)
+def test_wherever_the_decorator_stands(injector: FaultInjector, elsewhere: Elsewhere, address: str) -> None:
+    assert ask(address).json() == "done"
+    elsewhere(PLACES[address])
+    assert ask(address).status_code == 409
+    if address.startswith("/orders/"):
+        assert Client().get("/orders/").json() == "free", "another action has nothing to do with it"
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["our handler", "its own"])
+@pytest.mark.parametrize("accept", ["*/*", "application/json", "application/xml", ""])
+@pytest.mark.parametrize("address", PLACES)
+def test_the_answer_is_json_and_never_a_page(
+    injector: FaultInjector, elsewhere: Elsewhere, settings: Any, address: str, accept: str, ours: bool
+) -> None:
+    if not ours:
+        del settings.REST_FRAMEWORK["EXCEPTION_HANDLER"]
+        settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK}
+    elsewhere(PLACES[address])
+    answer = ask(address, **({"accept": accept} if accept else {}))
+    before_it_is_asked = accept == "application/xml" and address not in ("/above/", "/dispatched/")
+    assert answer["Content-Type"] in ("application/json", "application/problem+json")
+    if before_it_is_asked:  # REST framework answers that itself
+        assert answer.status_code == 406
+        return
+    assert answer.status_code == 409
+    assert answer.json()["detail"].startswith("The same thing is being done")
+    assert "Retry-After" in answer
+
+
+@pytest.mark.parametrize("address", ["/above/", "/dispatched/"])
+def test_who_asks_for_a_page_gets_one(injector: FaultInjector, elsewhere: Elsewhere, address: str) -> None:
+    elsewhere("order")
+    assert ask(address, accept="text/html")["Content-Type"].startswith("text/html")
+
+
+def test_an_anonymous_visitor_is_a_400_or_has_a_second_choice(injector: FaultInjector) -> None:
+    answer = Client().get("/orders/cart/")
+    assert (answer.status_code, answer.json()) == (
+        400,
+        {"detail": "Something that is needed for this is missing in the request."},
+    )
+    assert answer.data["detail"].code == "lock_key_unavailable"  # type: ignore[attr-defined]
+    assert Client().get("/orders/visitor/").status_code == 400
+    assert Client().get("/orders/visitor/?visitor=7").json() == "done"
+
+
 def test_everything_else_is_rest_frameworks_business(injector: FaultInjector) -> None:
     assert Client().get("/missing/").status_code == 404
     with pytest.raises(ValueError, match="the view's own"):
         Client().get("/broken/")
+
+
+router = SimpleRouter()
+router.register("orders", Orders, basename="orders")
+urlpatterns = [
+    path("function/", function),
+    path("class/", Class.as_view()),
+    path("own/", own),
+    path("missing/", missing),
+    path("broken/", broken),
+    path("above/", above),
+    path("dispatched/", Dispatched.as_view()),
+    path("", include(router.urls)),
+]

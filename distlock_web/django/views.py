@@ -1,0 +1,58 @@
+"""``until="commit"`` on one method of a class-based view, or on one action of a ViewSet, under ``ATOMIC_REQUESTS``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any
+
+from django.db import connections, transaction
+from django.http import HttpRequest
+
+from .transactions import aliases
+
+
+class UntilCommitMixin:
+    """The first base of a view class of which single methods or actions are ``until="commit"``.
+
+    ``ATOMIC_REQUESTS`` is for whole views: its transaction would be open before such a method takes its lock. This
+    takes the view out of it, for the databases that such methods own, and opens the transaction again around every
+    other method. So each method has one, and those that are ``until="commit"`` have it inside of their lock.
+    """
+
+    @classmethod
+    def as_view(cls, *args: Any, **initkwargs: Any) -> Callable[..., Any]:
+        view: Callable[..., Any] = super().as_view(*args, **initkwargs)  # type: ignore[misc]
+        own: set[str] = getattr(view, "_non_atomic_requests", set())
+        actions = getattr(view, "actions", None) or {}  # REST framework: HTTP method → name of the action
+        handlers = actions.values() or cls.http_method_names  # type: ignore[attr-defined]
+        taken = owned(getattr(cls, name, None) for name in handlers) - own
+        view.distlock_taken = taken  # type: ignore[attr-defined]
+        view._non_atomic_requests = own | taken  # type: ignore[attr-defined]
+        return view
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        handler = getattr(self, (request.method or "").lower(), None)
+        with ExitStack() as transactions:
+            # Not the class but the view, as Django found it: where another decorator hid that, Django did not see it.
+            for alias in taken(getattr(request.resolver_match, "func", None)) - owned([handler]):
+                if connections[alias].settings_dict["ATOMIC_REQUESTS"]:
+                    transactions.enter_context(transaction.atomic(using=alias))
+            return super().dispatch(request, *args, **kwargs)  # type: ignore[misc]
+
+
+def taken(view: object) -> set[str]:
+    """The databases that :class:`UntilCommitMixin` took a view out of ``ATOMIC_REQUESTS`` for."""
+    found: set[str] = getattr(view, "distlock_taken", set())
+    return found
+
+
+def owned(handlers: Iterable[Any]) -> set[str]:
+    """The databases whose transactions these methods own."""
+    locked = [getattr(handler, "__distlock__", None) for handler in handlers]
+    return {
+        alias
+        for function in locked
+        if function is not None and function.until == "commit"
+        for alias in aliases(function.database)
+    }
