@@ -136,8 +136,11 @@ class RedisPort:
         earlier = self._released.get(token)
         self._released[token] = earlier or "sent"
         loss = _LOSSES[await self._runner.run(RELEASE, self._keys(claim.name), (token, _ms(cooldown), memory))]
-        self._released[token] = "done"
         self._ambiguous.discard(token)
+        if loss is None:
+            self._released[token] = "done"
+        elif earlier is None:
+            del self._released[token]
         if len(self._released) > 2 * REMEMBERED:
             for old in list(self._released)[:REMEMBERED]:
                 self._released.pop(old, None)
@@ -160,11 +163,12 @@ class RedisPort:
         fence = await self._runner.run(ATTACH, self._keys(claim.name), args)
         return Granted(fence, since) if fence else None
 
-    async def inspect(self) -> list[LockInfo]:
-        names = await self._twice(NAMES, pack_keys(self._index))
+    async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
+        if names is None:
+            names = [name.decode() for name in await self._twice(NAMES, pack_keys(self._index))]
         held: list[LockInfo] = []
         for first in range(0, len(names), BATCH):
-            some = [name.decode() for name in names[first : first + BATCH]]
+            some = names[first : first + BATCH]
             keys = pack_keys(*(key for name in some for key in (name, queue_of(name))))
             lines = await self._twice(INSPECT, keys)
             held += [_info(name, line) for name, line in zip(some, lines, strict=True) if line[4] >= 0]
@@ -184,17 +188,18 @@ class RedisPort:
             except BackendUnavailable:
                 self._ambiguous.add(claim.token)
                 raise
-            if type(answer) is int:
-                answer = (answer, answer)
-            self._clock.heard(answer[-1])
-            if answer[0] > 0:
+            fence, server_time_us, *rest = (answer, answer) if type(answer) is int else answer
+            self._clock.heard(server_time_us)
+            if fence > 0:
                 self._listener.remove(claim.token, settled=place != 0)
-                return Granted(answer[0], since)
-            if answer[0] == 0:
-                _, recheck_after, remaining, place, server_time_us = answer
+                return Granted(fence, since)
+            if fence == 0:
+                recheck_after, remaining, place, deaf, holder = rest
                 if waiter is not None:
                     waiter.sent_at, waiter.server_time_us = since, server_time_us
-                return Busy(recheck_after / 1000, remaining / 1000, place)
+                    if deaf:
+                        self._listener.heard_nothing(waiter)
+                return Busy(recheck_after / 1000, remaining / 1000, place, holder.decode("utf-8", "replace"))
             # The server's clock is further than we thought: it was set, or ours stood still.
         raise BackendUnavailable("The clock of the server of locks jumps: no request reached it in the time it named.")
 

@@ -39,7 +39,7 @@ end
 
 -- From now on somebody may wait for this lock: its release has to look.
 local function want(lock)
-  if lock and lock.state == 'held' then
+  if lock.state == 'held' then
     lock.state = 'wanted'
     call('SET', N, text(lock), 'KEEPTTL')
   end
@@ -155,6 +155,7 @@ local function hand_over(now, before, known, entry)
       return false
     end
     call('ZREM', QUEUE, process) -- a write that a full server allows: what follows is allowed after it
+    -- Deaf: it died, or is reconnecting. Its line stays for a while: the first of its waiters that asks puts it back.
     if first and listens(process) then
       call('ZREM', line, first)
       local token, expire, holder = string.match(first, '^(%S+) (%d+) (.*)$')
@@ -163,8 +164,6 @@ local function hand_over(now, before, known, entry)
       tell(process, token, format('%d %d ', fence, now))
       return true
     end
-    -- Deaf: it died, or is reconnecting; then its waiters ask again, each with its place.
-    call('UNLINK', line)
   end
 end
 

@@ -6,7 +6,9 @@
 --          6 until when this request is meant, by this server's clock (µs); '' without a limit
 -- Answers  now                                       ours, and `now` is the fence, too
 --          {fence, now}                              ours
---          {0, recheck, remaining, place, now}       somebody else's: asking again before `recheck` ms cannot help
+--          {0, now, recheck, remaining, place, deaf, holder}
+--                                                    somebody else's: asking again before `recheck` ms cannot help;
+--                                                    deaf: 1 if nobody of its process listens on this server
 --          {-1, now}                                 too late: nobody waits for this answer any more; nothing was done
 
 local token, expire, join, holder, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -23,7 +25,7 @@ if changed == 3 or now % 64 == 0 then
   call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago, and nobody gave them back
   call('PEXPIRE', INDEX, format('%d', math.max(call('PTTL', INDEX), expire + 86400000)))
 end
-if changed > 1 and
+if changed > 1 and place == '' and
   call('SET', N, token .. ' held ' .. stamp .. ' ' .. stamp .. ' - ' .. holder, 'NX', 'PX', expire) then
   return now
 end
@@ -47,10 +49,12 @@ local line, entry = QUEUE .. ':' .. process, token .. ' ' .. expire .. ' ' .. ho
 if free then
   -- A holder that died gives nothing back: whoever finds the lock free hands it to the head.
   local before = lock and remembered(lock) or '-'
+  set_place(process)
   if not hand_over(now, before, 0, entry) then
     leave(process, entry)
     return {own(now, token, expire, before, holder), now}
   end
+  lock = read()
 elseif changed > 1 then
   list() -- it is not listed, or was put too early by this
 end
@@ -58,7 +62,7 @@ end
 local remaining = math.max(call('PTTL', N), 1)
 if join == '0' then
   leave(process, entry)
-  return {0, remaining, remaining, 0, now}
+  return {0, now, remaining, remaining, 0, 0, lock.holder}
 end
 place = tonumber(place) or now
 if call('ZADD', line, 'NX', format('%d', place), entry) == 0 then
@@ -72,4 +76,4 @@ local ahead = call('ZRANK', QUEUE, process) + call('ZRANK', line, entry)
 local recheck = math.min(remaining, tonumber(expire)) + math.min(ahead, 1000)
 live_at_least(line, recheck + GRACE)
 live_at_least(QUEUE, recheck + GRACE)
-return {0, recheck, remaining, place, now}
+return {0, now, recheck, remaining, place, listens(process) and 0 or 1, lock.holder}

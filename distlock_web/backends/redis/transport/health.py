@@ -103,7 +103,7 @@ class Health:
         moment = now()
         for item in list(self._postponed):
             if item.until < moment:
-                self._postponed.remove(item)
+                self._drop(item)
         return any(item.due <= moment for item in list(self._postponed))
 
     def _answers(self) -> bool:
@@ -128,4 +128,10 @@ class Health:
                 return
             except DistLockError as error:
                 logger.info("What was postponed could not be done: %s", error)
+            self._drop(item)
+
+    def _drop(self, item: Postponed) -> None:
+        try:
             self._postponed.remove(item)
+        except ValueError:  # the store was closed meanwhile
+            pass

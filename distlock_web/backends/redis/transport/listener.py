@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ....core.backend import Claim, drift
+from ....core.backend import Claim
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import THREADS, Parker, Runtime, now
 from .address import Address
@@ -88,16 +88,15 @@ class Waiter:
 
         The server tells its own clock at our last question and at the hand-over. Clocks are not compared, only what
         passed on its one between the two; ours may have run 1 % slower meanwhile. Steps of its clock are why that is
-        not all: it cannot have been before the reader had nothing to read, nor after now, and it has to be news of the
-        server that was asked.
+        not all: it cannot have been after the reader had nothing to read, nor before our question, and it has to be
+        news of the server that was asked.
         """
         news, self.news = self.news, None
         if news is None or self.sent_at is None or news.connection != self.connection:
             return None
         passed = (news.grant.at - self.server_time_us) / 1_000_000
-        since = min(self.sent_at + passed * 0.99, news.not_before)
-        expire = self.claim.expire
-        if passed < 0 or since < self.sent_at - 0.1 or now() - since > expire / 2 - drift(expire):
+        since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.not_before))
+        if passed < 0 or now() - since > self.claim.expire / 2:
             return None  # a clock was set, or it comes late: the server knows whose it is, and for how long
         return news.grant.fence, since
 
@@ -166,6 +165,8 @@ class Listener:
         is_thread = waiter.runtime is THREADS
         try:
             if is_thread:
+                if not self._threads_asleep:
+                    self._polled = now()  # until now nobody had to read
                 self._threads_asleep[waiter] = None
             self._ensure_thread()
             while not waiter.woken and (left := until - now()) > 0:
@@ -173,8 +174,15 @@ class Listener:
                     await parker.park(left)
         finally:
             self._threads_asleep.pop(waiter, None)
+            if not self._baton.locked():  # it has read, or was to read next
+                self._appoint()
             woken, waiter.woken = waiter.woken, False
         return woken
+
+    def heard_nothing(self, waiter: Waiter) -> None:
+        """The server that was asked knows of no listener here: ours stayed with another one (a failover behind it)."""
+        if waiter.connection == self._connections:
+            self.reconnect()
 
     def reconnect(self) -> None:
         """Let go of the connection. Whoever waits asks, and opens another if it has to go on waiting."""
@@ -206,16 +214,16 @@ class Listener:
                 raise
         finally:
             baton.release()
-            self._appoint(waiter)
         return True
 
-    def _appoint(self, leaving: Waiter) -> None:
+    def _appoint(self) -> None:
         """Wake one of the threads that sleep, so that it reads; where there is none, the listener's own."""
         for waiter in list(self._threads_asleep):
-            if waiter is not leaving and not waiter.woken and waiter.parker is not None:
+            if not waiter.woken and waiter.parker is not None:
                 waiter.parker.unpark()
                 return
-        self._look.set()
+        if self._waiters:
+            self._look.set()
 
     def _read_for_tasks(self) -> None:
         subscription, baton = self._subscription, self._baton
@@ -230,21 +238,21 @@ class Listener:
             self._broken(subscription, error)
         finally:
             baton.release()
-            for waiter in list(self._threads_asleep)[:1]:
-                if waiter.parker is not None:
-                    waiter.parker.unpark()
+            self._appoint()
 
     def _deliver(self, subscription: Subscription, seconds: float) -> None:
         connection = self._connections
         not_before = self._polled = now()
-        for notification in subscription.read(seconds):
-            waiter = self._waiters.get(notification.token)
-            if waiter is not None and not waiter.abandoned:
-                if notification.grant is not None:
-                    waiter.news = News(notification.grant, connection, not_before)
-                waiter.wake()
-            elif notification.grant is not None and self._settled.pop(notification.token, None) is None:
-                self._unclaimed(notification)
+        notification = subscription.read(seconds)
+        if notification is None:
+            return
+        waiter = self._waiters.get(notification.token)
+        if waiter is not None and not waiter.abandoned:
+            if notification.grant is not None:
+                waiter.news = News(notification.grant, connection, not_before)
+            waiter.wake()
+        elif notification.grant is not None and self._settled.pop(notification.token, None) is None:
+            self._unclaimed(notification)
 
     def _unclaimed(self, notification: Notification) -> None:
         """The lock was handed to a waiter that has gone without a word: it goes on to the next."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from redis import exceptions as driver
+
 from ....core.runtime import Process, now
 from .address import Address
 
@@ -47,19 +49,17 @@ class Subscription:
             self.close()
             raise
 
-    def read(self, seconds: float) -> list[Notification]:
-        """What came within so many seconds; empty if nothing did. A server that has gone raises."""
+    def read(self, seconds: float) -> Notification | None:
+        """What comes first within so many seconds; None: nothing, or nothing for us. A server that has gone raises."""
         self._ask_for_life()
-        if not self._connection.can_read(max(0.0, seconds)):
-            return []
-        found = []
-        while True:
-            message = self._connection.read_response(disable_decoding=True)
-            self._heard, self._pinged = now(), False
-            if message[0] == b"message" and (notification := _notification(message[2])) is not None:
-                found.append(notification)
-            if not self._connection.can_read(0):
-                return found
+        try:
+            message = self._connection.read_response(
+                disable_decoding=True, timeout=max(0.001, seconds), disconnect_on_error=False
+            )
+        except driver.TimeoutError:
+            return None
+        self._heard, self._pinged = now(), False
+        return _notification(message[2]) if message[0] == b"message" else None
 
     def _ask_for_life(self) -> None:
         # A connection that a firewall dropped looks like a quiet one: nobody would ever be woken again.
