@@ -11,13 +11,16 @@ from .core.errors import (
     OpenTransactionWarning,
     StaleFence,
 )
+from .core.holder import HolderInfo
 from .core.keys import escape_key
 from .core.registry import configure
-from .core.request_id import current_request_id
+from .core.request_id import RequestIDFilter, current_request_id
+from .core.request_scope import request_scope
 from .locks.decorator import distributed_lockable
 from .locks.fencing import fence_headers, read_fence
 from .locks.lease import Lease, current_lease
 from .locks.lock import aattach, attach, lock
+from .web.held_locks import LockRow, aheld_locks, held_locks
 
 __version__ = "0.1.0"
 
@@ -25,14 +28,18 @@ __all__ = [
     "BackendUnavailable",
     "ConfigurationError",
     "DistLockError",
+    "HolderInfo",
     "KeyUnavailable",
     "Lease",
     "LeaseLost",
     "LockBusy",
+    "LockRow",
     "NotHeld",
     "OpenTransactionWarning",
+    "RequestIDFilter",
     "StaleFence",
     "aattach",
+    "aheld_locks",
     "attach",
     "configure",
     "current_lease",
@@ -40,6 +47,8 @@ __all__ = [
     "distributed_lockable",
     "escape_key",
     "fence_headers",
+    "held_locks",
     "lock",
     "read_fence",
+    "request_scope",
 ]

@@ -56,6 +56,7 @@ class Busy(NamedTuple):
     recheck_after: float  #: always positive
     remaining: float  #: what is left of the holder's lease
     position: int = 0  #: our place in the queue, in the store's own terms
+    holder: str = ""  #: who has it, for people: what its ``Claim`` said
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,8 @@ class Port(Protocol):
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
         """Exchange a transit token for ``claim.token``; None: unknown, used or too late."""
 
-    async def inspect(self) -> list[LockInfo]:
-        """What is held now, the lease that ends first in front."""
+    async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
+        """What is held now, the lease that ends first in front; of these names, or of all."""
 
     async def revoke(self, name: str, fence: int) -> bool:
         """Take the lock from the holder with this fence; its holder learns at its next round trip."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .holder import HolderInfo
+
 
 class DistLockError(Exception):
     """A distributed lock failed."""
@@ -36,10 +38,27 @@ class KeyUnavailable(DistLockError, ValueError):
 class LockBusy(DistLockError):
     """Somebody else holds the lock."""
 
-    def __init__(self, message: str | None = None, *, name: str | None = None, retry_after: float = 0.0) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        name: str | None = None,
+        retry_after: float = 0.0,
+        holder: HolderInfo | None = None,
+        usual: float | None = None,
+    ) -> None:
         super().__init__(message, name=name)
         #: Seconds after which the present holder's lease ends unless it is renewed.
         self.retry_after = retry_after
+        #: Who has it, as far as the store can say: for the log, not for the client.
+        self.holder = holder
+        #: Seconds that it was held lately, each time (the median, in this process). None: nothing is known of that.
+        self.usual = usual
+
+    @property
+    def estimate(self) -> float:
+        """Seconds after which trying again makes sense: as long as it usually takes, no longer than the lease."""
+        return self.retry_after if self.usual is None else min(self.usual, self.retry_after)
 
 
 class NotHeld(DistLockError):

@@ -1,14 +1,15 @@
-"""Who is asking: the request id and a few words on what runs, in a context variable.
+"""Who is asking: the request id, the request's own token and a few words on what runs, in a context variable.
 
 The request id is for people: it is logged and shown on the admin page. It may come from a header, so it is never
-proof of anything (law 1 of the design); what owns a lock is a token that is made for one acquisition.
+proof of anything (law 1 of the design). The request's token is random and stays here: every lock that the request takes
+is taken in its name, as a part of the token of each acquisition (``runtime.new_token``).
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import re
-import secrets
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -17,28 +18,38 @@ DEFAULT_HEADER = "Req-Id"
 # Long enough for every id in common use (UUIDs, W3C traceparent, AWS trace ids), short enough to log and to store.
 _ACCEPTED = re.compile(r"[A-Za-z0-9._:=+/@~-]{1,128}", re.ASCII)
 
+_TOKEN_BYTES, _ID_BYTES = 12, 16
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the running code was entered: the request id, and for a request its method and path."""
+    """Where the running code was entered: the request id, for a request its method and path, and its token."""
 
     request_id: str
-    path: str = ""
+    path: str
+    token: str  #: 24 hex digits that nobody can guess
+
+    @classmethod
+    def new(cls, request_id: str | None = None, path: str = "") -> Origin:
+        """Of a request that begins. An id that is missing, too long or has unusual characters is replaced."""
+        random = os.urandom(_TOKEN_BYTES + _ID_BYTES).hex()
+        if request_id is None or not acceptable(request_id):
+            request_id = random[2 * _TOKEN_BYTES :]
+        return cls(request_id, path, random[: 2 * _TOKEN_BYTES])
 
 
 _origin: ContextVar[Origin | None] = ContextVar("distlock_origin", default=None)
+_token: ContextVar[str | None] = ContextVar("distlock_token", default=None)
 
 
-def accept(header: str | None) -> str:
-    """The id that came in a header, or a fresh one where it is missing, too long or has unusual characters."""
-    if header is not None and _ACCEPTED.fullmatch(header):
-        return header
-    return secrets.token_hex(16)
+def acceptable(request_id: str) -> bool:
+    """Whether this can be a request id: 1 to 128 characters, of those that ids are made of."""
+    return _ACCEPTED.fullmatch(request_id) is not None
 
 
 def bind(request_id: str, path: str = "") -> None:
-    """Make this the origin of everything that the running context does until :func:`clear`."""
-    _origin.set(Origin(request_id, path))
+    """Make a new request the origin of everything that the running context does until :func:`clear`."""
+    _origin.set(Origin(request_id, path, os.urandom(_TOKEN_BYTES).hex()))
 
 
 def clear() -> None:
@@ -62,15 +73,31 @@ def current_request_id() -> str:
     """The request id of the running context. Outside a request one is made and kept, as the seeds' ``WebUtil`` does."""
     origin = _origin.get()
     if origin is None:
-        origin = Origin(secrets.token_hex(16))
+        origin = Origin(os.urandom(_ID_BYTES).hex(), "", request_token())
         _origin.set(origin)
     return origin.request_id
 
 
+def request_token() -> str:
+    """The token of the running request. A thread or a task outside of any makes one of its own, and keeps it."""
+    origin = _origin.get()
+    if origin is not None:
+        return origin.token
+    token = _token.get()
+    if token is None:
+        token = os.urandom(_TOKEN_BYTES).hex()
+        _token.set(token)
+    return token
+
+
 class RequestIDFilter(logging.Filter):
-    """A logging filter that puts ``request_id`` on every record (``-`` outside a request)."""
+    """A logging filter that puts ``request_id`` on every record (``-`` outside a request).
+
+    Django logs a 404 or a 500 when the middleware has ended, and gives the request to the record: then it is of that.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         origin = _origin.get()
-        record.request_id = origin.request_id if origin else "-"
+        request_id = origin.request_id if origin else getattr(getattr(record, "request", None), "request_id", None)
+        record.request_id = request_id if isinstance(request_id, str) else "-"
         return True

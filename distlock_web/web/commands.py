@@ -43,7 +43,8 @@ LIST_DESCRIPTION = (
 Show the locks that are held now, the oldest first, in all stores.""",
     """\
 WORDS are looked for in a lock's name, its request id, the path and function
-that hold it, and the host. LEFT is the time until the lock ends unless its
+that hold it, and the host; with the `request` that --json shows they find all
+locks of one request. LEFT is the time until the lock ends unless its
 holder renews it; WAITERS is how many wait for it.""",
     """\
   {program} list

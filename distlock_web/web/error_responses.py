@@ -86,7 +86,7 @@ class ErrorResponse:
 def error_response(error: Refusal, request_id: str) -> ErrorResponse:
     """What to answer to a request that was refused with this error."""
     if isinstance(error, LockBusy):
-        retry_after = max(1, math.ceil(error.retry_after))
+        retry_after = max(1, math.ceil(error.estimate))
         times = "in a second" if retry_after == 1 else f"in {retry_after} seconds"
         detail = f"The same thing is being done at this moment. Please try again {times}."
         return ErrorResponse(409, "Already in progress", detail, retry_after, request_id, "lock_busy")

@@ -13,7 +13,9 @@ from ..core.backend import LockInfo
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ..core.holder import HolderInfo
 from ..core.registry import Registry, Store
-from ..core.runtime import THREADS, drive
+from ..core.registry import registry as running_registry
+from ..core.runtime import TASKS, THREADS, Runtime, drive
+from ..locks.lock import blocking_runtime
 from .printable import printable
 
 logger = logging.getLogger("distlock_web")
@@ -33,7 +35,8 @@ class LockRow:
     def matches(self, words: Iterable[str]) -> bool:
         """Whether all of these (casefolded) words are in the lock's name or in what is known of its holder."""
         holder = self.holder
-        text = "\n".join((self.lock.name, holder.request_id, holder.path, holder.function, holder.host)).casefold()
+        known = (self.lock.name, holder.request_id, holder.request, holder.path, holder.function, holder.host)
+        text = "\n".join(known).casefold()
         return all(word in text for word in words)
 
     def describe(self) -> str:
@@ -81,15 +84,37 @@ class StoreUnreachable(BackendUnavailable):
         self.errors = errors
 
 
+def held_locks(search: str = "", *, store: str | None = None) -> list[LockRow]:
+    """The locks that are held now, the oldest first. A look: it may be over when it is read.
+
+    ``search``: only those that have all of these words in their name, their holder's request id, request token, path,
+    function or host. ``store``: an alias; left out, all stores are asked. A row's ``lock`` has ``name``, ``fence``,
+    ``remaining``, ``waiters``, ``state`` (held, cooldown, transit) and ``since``; its ``holder`` has ``function``,
+    ``path``, ``host``, ``pid``, ``request_id`` and ``request``, which all locks of one request share.
+
+    Raises ``BackendUnavailable`` if a store does not answer, ``ConfigurationError`` if it cannot show its locks.
+    """
+    return drive(_held_locks(search, store, blocking_runtime()))
+
+
+async def aheld_locks(search: str = "", *, store: str | None = None) -> list[LockRow]:
+    """The asyncio twin of :func:`held_locks`."""
+    return await _held_locks(search, store, TASKS)
+
+
+async def _held_locks(search: str, store: str | None, runtime: Runtime) -> list[LockRow]:
+    listing = _matching(await _list(_stores(running_registry(), store), runtime), search)
+    if listing.errors:
+        raise next(iter(listing.errors.values()))
+    return listing.rows
+
+
 def held(registry: Registry, search: str = "") -> LockListing:
-    """Every held lock that has all words of ``search`` in its name, request id, path, function or host.
+    """Every held lock that has all words of ``search`` in its name or in what is known of its holder.
 
     Blocking. A store that fails does not hide the others: it is among the ``errors``.
     """
-    words = search.casefold().split()
-    listing = _list(registry.stores.values())
-    listing.rows = [row for row in listing.rows if row.matches(words)]
-    return listing
+    return _matching(drive(_list(registry.stores.values(), THREADS)), search)
 
 
 def find(registry: Registry, name: str, store: str | None = None, fence: int | None = None) -> LockRow:
@@ -99,7 +124,7 @@ def find(registry: Registry, name: str, store: str | None = None, fence: int | N
     ``LockNotHeld``, ``OtherFence``, ``AmbiguousName`` or ``NoFence``; ``StoreUnreachable`` if any store that was
     asked did not answer, for it may have the lock that is meant; ``ConfigurationError`` for an unknown alias.
     """
-    listing = _list(registry.stores.values() if store is None else [registry.store(store)])
+    listing = drive(_list(_stores(registry, store), THREADS))
     if listing.errors:
         raise StoreUnreachable(listing.errors)
     named = [row for row in listing.rows if row.lock.name in (name, registry.store(row.alias).config.prefix + name)]
@@ -150,11 +175,21 @@ def revoke(registry: Registry, alias: str, name: str, fence: int | None) -> bool
     return fence is not None and drive(registry.store(alias).port(THREADS).revoke(name, fence))
 
 
-def _list(stores: Iterable[Store]) -> LockListing:
+def _stores(registry: Registry, alias: str | None) -> Iterable[Store]:
+    return registry.stores.values() if alias is None else [registry.store(alias)]
+
+
+def _matching(listing: LockListing, search: str) -> LockListing:
+    words = search.casefold().split()
+    listing.rows = [row for row in listing.rows if row.matches(words)]
+    return listing
+
+
+async def _list(stores: Iterable[Store], runtime: Runtime) -> LockListing:
     listing = LockListing()
     for store in stores:
         try:
-            locks = _inspect(store)
+            locks = await _inspect(store, runtime)
         except DistLockError as error:
             listing.errors[store.alias] = error
         else:
@@ -163,10 +198,10 @@ def _list(stores: Iterable[Store]) -> LockListing:
     return listing
 
 
-def _inspect(store: Store) -> Sequence[LockInfo]:
+async def _inspect(store: Store, runtime: Runtime) -> Sequence[LockInfo]:
     if not store.backend.capabilities.listing:
         raise ConfigurationError(f"The store {store.alias!r} cannot show who holds its locks.")
-    return drive(store.port(THREADS).inspect())
+    return await store.port(runtime).inspect()
 
 
 def _printable(holder: HolderInfo) -> HolderInfo:
@@ -176,4 +211,5 @@ def _printable(holder: HolderInfo) -> HolderInfo:
         path=printable(holder.path),
         function=printable(holder.function),
         host=printable(holder.host),
+        request=printable(holder.request),
     )

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from ..core.errors import ConfigurationError
-from ..core.request_id import Origin, accept, bind, clear, current_origin
+from ..core.request_id import Origin, swap_origin
 from ..locks.chain import OUTSIDE, Chain, swap_scopes
 
 # Narrower than RFC 9110's token. No underscore: servers drop such a header, or hand "Req_Id" on as "Req-Id", so that it
@@ -45,21 +45,16 @@ class RequestScope:
     __slots__ = ("_origin", "_scopes", "request_id")
 
     def __init__(self, header: str | None, path: str) -> None:
+        self._origin = Origin.new(header, path)
         #: From the header if that is a fit one, else a fresh one.
-        self.request_id = accept(header)
-        self._origin = (self.request_id, path)
+        self.request_id = self._origin.request_id
         self._scopes: Chain = OUTSIDE
 
     def enter(self) -> Outer:
         """Begin or go on with the request. :meth:`leave` wants what this returns."""
-        outer = Outer(current_origin(), swap_scopes(self._scopes))
-        bind(*self._origin)
-        return outer
+        return Outer(swap_origin(self._origin), swap_scopes(self._scopes))
 
     def leave(self, outer: Outer) -> None:
         """Put back what was bound before: threads are used again, and one application may call another."""
         self._scopes = swap_scopes(outer.scopes)
-        if outer.origin is None:
-            clear()
-        else:
-            bind(outer.origin.request_id, outer.origin.path)
+        swap_origin(outer.origin)

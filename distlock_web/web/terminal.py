@@ -34,6 +34,7 @@ def _fields(row: LockRow) -> dict[str, Any]:
     lock, holder = row.lock, row.holder
     return {
         "store": row.alias, "name": lock.name, "state": lock.state, "request_id": holder.request_id,
+        "request": holder.request,
         "path": holder.path, "function": holder.function, "host": holder.host, "pid": holder.pid,
         "since": lock.since, "remaining": round(lock.remaining, 3), "fence": lock.fence, "waiters": lock.waiters,
     }  # fmt: skip

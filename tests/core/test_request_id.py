@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from distlock_web import current_request_id
+from distlock_web import ConfigurationError, current_request_id, request_scope
 from distlock_web.core import request_id
 from distlock_web.core.holder import HolderInfo
+from distlock_web.core.request_id import Origin, request_token
+from distlock_web.core.runtime import Process, new_token
+from distlock_web.web.request_ids import RequestScope
 
 
 @pytest.mark.parametrize(
@@ -25,7 +31,7 @@ from distlock_web.core.holder import HolderInfo
     ],
 )
 def test_usual_ids_are_taken(header: str) -> None:
-    assert request_id.accept(header) == header
+    assert Origin.new(header).request_id == header
 
 
 @pytest.mark.parametrize(
@@ -36,7 +42,7 @@ def test_usual_ids_are_taken(header: str) -> None:
     ],
 )
 def test_anything_else_is_replaced_by_a_fresh_one(header: str | None) -> None:
-    made = {request_id.accept(header) for _ in range(2)}
+    made = {Origin.new(header).request_id for _ in range(2)}
     assert len(made) == 2
     assert header not in made
     assert all(len(each) == 32 and each.isalnum() for each in made)
@@ -99,6 +105,175 @@ def test_the_filter_puts_it_on_every_record() -> None:
     assert vars(record)["request_id"] == "r-1"
 
 
+class FrameworkRequest:
+    request_id = "r-2"
+
+
+def test_a_record_about_a_request_that_is_over_has_its_id() -> None:
+    """Django logs a 404 when the middleware has ended; of another library's request nothing is known."""
+    for request, expected in ((FrameworkRequest(), "r-2"), (object(), "-"), (None, "-")):
+        record = logging.makeLogRecord({"request": request})
+        request_id.RequestIDFilter().filter(record)
+        assert vars(record)["request_id"] == expected
+    request_id.bind("r-1")
+    record = logging.makeLogRecord({"request": FrameworkRequest()})
+    request_id.RequestIDFilter().filter(record)
+    assert vars(record)["request_id"] == "r-1"
+
+
+# The request's own token --------------------------------------------------------------------------------------------
+
+
+def test_a_token_names_its_process_and_its_request() -> None:
+    request_id.bind("r-1")
+    mine, again = new_token(), new_token()
+    assert set(mine) <= set("0123456789abcdef")
+    assert len(mine) == 52
+    assert mine[:16] == Process.ident
+    assert mine[16:40] == request_token() == again[16:40]
+    assert mine != again
+    request_id.bind("r-1")
+    assert new_token()[16:40] != mine[16:40]  # another request that says it is the same
+
+
+def test_one_urandom_for_a_request_and_none_for_its_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    real = os.urandom
+    monkeypatch.setattr(os, "urandom", lambda size: asked.append(size) or real(size))
+    scope = RequestScope(None, "GET /")
+    outer = scope.enter()
+    for _ in range(10):
+        new_token()
+    scope.leave(outer)
+    assert asked == [28]
+
+
+def test_the_next_request_of_a_thread_has_another_token() -> None:
+    found = []
+    for _ in range(2):
+        scope = RequestScope("the-same", "GET /")
+        for _ in range(2):  # its body, streamed later
+            outer = scope.enter()
+            found.append(request_token())
+            scope.leave(outer)
+    assert found[0] == found[1] != found[2] == found[3]
+
+
+def test_outside_of_a_request_a_thread_and_a_task_have_their_own() -> None:
+    def twice() -> tuple[str, str]:
+        return request_token(), request_token()
+
+    async def task() -> tuple[str, str]:
+        return twice()
+
+    async def tasks() -> list[tuple[str, str]]:
+        return list(await asyncio.gather(task(), task()))
+
+    with ThreadPoolExecutor(1) as pool:
+        pairs = contextvars.Context().run(asyncio.run, tasks())
+        pairs += [pool.submit(twice).result(), contextvars.Context().run(twice)]
+    assert all(first == second for first, second in pairs)
+    assert len({first for first, _ in pairs}) == 4
+
+
+def test_an_id_that_is_made_later_changes_nothing_of_the_token() -> None:
+    before = request_token()
+    assert current_request_id()
+    assert request_token() == before
+
+
+def test_no_two_threads_get_the_same_token() -> None:
+    request_id.bind("r-1")
+    contexts = [contextvars.copy_context() for _ in range(8)]
+
+    def many(context: contextvars.Context) -> list[str]:
+        return context.run(lambda: [new_token() for _ in range(2000)])
+
+    with ThreadPoolExecutor(8) as pool:
+        tokens = [token for some in pool.map(many, contexts) for token in some]
+    assert len({token[16:40] for token in tokens}) == 1
+    assert len(set(tokens)) == len(tokens)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_counts_in_a_name_of_its_own() -> None:
+    mine = new_token()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(write, new_token().encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    childs = os.read(read, 100).decode()
+    os.close(read)
+    os.close(write)
+    assert childs[:16] != mine[:16]
+    assert childs[16:40] == mine[16:40]  # it goes on with what it was forked in
+
+
+def test_a_holder_has_the_beginning_of_the_token_and_no_more() -> None:
+    request_id.bind("r-1")
+    text = HolderInfo.current("view", 10.0)
+    assert HolderInfo.loads(text).request == request_token()[:8]
+    assert request_token()[:9] not in text
+    request_id.clear()
+    assert HolderInfo.loads(HolderInfo.current()).request == request_token()[:8]
+
+
+# A request of one's own ---------------------------------------------------------------------------------------------
+
+
+def test_a_task_has_an_id_and_a_token_of_its_own() -> None:
+    request_id.bind("outer", "GET /")
+    outside = request_token()
+    with request_scope("job-17", "send_invoice") as given:
+        origin = request_id.current_origin()
+        assert origin is not None
+        assert (current_request_id(), origin.path, given) == ("job-17", "send_invoice", "job-17")
+        assert request_token() != outside
+    assert (current_request_id(), request_token()) == ("outer", outside)
+
+
+def test_left_out_it_is_fresh() -> None:
+    with request_scope() as first, request_scope() as second:
+        assert len(first) == len(second) == 32
+        assert first != second == current_request_id()
+    assert request_id.current_origin() is None
+
+
+def test_a_function_in_a_scope_of_its_own_and_one_that_fails() -> None:
+    @request_scope("job")
+    def work() -> str:
+        return current_request_id()
+
+    assert work() == work() == "job"
+    with pytest.raises(LookupError), request_scope("job"):
+        raise LookupError
+    assert request_id.current_origin() is None
+
+
+def test_a_scope_in_async_code() -> None:
+    async def work(name: str) -> str:
+        with request_scope(name):
+            await asyncio.sleep(0)
+            return current_request_id()
+
+    async def both() -> list[str]:
+        return list(await asyncio.gather(work("one"), work("two")))
+
+    assert asyncio.run(both()) == ["one", "two"]
+
+
+@pytest.mark.parametrize("nonsense", ["", "a b", "x" * 129, "a\n", 7, b"job"])
+def test_an_id_that_no_header_could_have_is_refused(nonsense: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"request_id is .*1 to 128 characters"), request_scope(nonsense):
+        pass
+
+
+# Holders ------------------------------------------------------------------------------------------------------------
+
+
 def test_a_holder_comes_back_as_it_was_written() -> None:
     request_id.bind('r"1', "GET /é\n" + "x" * 10_000)
     holder = HolderInfo.loads(HolderInfo.current("view", 10.0))
@@ -109,7 +284,14 @@ def test_a_holder_comes_back_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "a holder", "[]", "{}", "[1, 2, 3]", "null", '["", "", "", "", "x", 1]', "\ud800"]
+    "words", ["", "a holder", "[]", "{}", "[1, 2, 3]", "null", '["", "", "", "", "x", 1, ""]', "\ud800"]
 )
 def test_a_holder_in_foreign_words_is_empty(words: str) -> None:
     assert HolderInfo.loads(words) == HolderInfo()
+
+
+def test_a_holder_in_one_line() -> None:
+    assert HolderInfo("r-1", "GET /", "shop.pay", "web-1", 7).describe() == "shop.pay on web-1 (pid 7), request r-1"
+    assert HolderInfo(path="GET /", host="web-1", pid=7).describe() == "GET / on web-1 (pid 7)"
+    assert HolderInfo().describe() == ""
+    assert HolderInfo(path="GET /\n2026 forged\x1b").describe().isprintable()

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from distlock_web import ConfigurationError, Lease, LeaseLost, lock
+from distlock_web import (
+    BackendUnavailable,
+    ConfigurationError,
+    Lease,
+    LeaseLost,
+    aheld_locks,
+    held_locks,
+    lock,
+    request_scope,
+)
 from distlock_web.core.registry import Registry, registry
 from distlock_web.web.held_locks import (
     AmbiguousName,
@@ -97,7 +106,7 @@ def test_a_store_without_fences_cannot_tell_holders_apart(
     (row,) = held(registry()).rows
     unfenced = replace(row.lock, fence=None)
 
-    async def inspect(self: object) -> list[object]:
+    async def inspect(self: object, names: object = None) -> list[object]:
         return [unfenced]
 
     port = type(registry().store("default").backend.sync_port())
@@ -130,3 +139,79 @@ def test_a_successor_keeps_its_lock(stores: Registry, elsewhere: Elsewhere, capl
         force_release(stores, row, by="ann")
     second.extend()
     assert caplog.messages == []
+
+
+# For code -----------------------------------------------------------------------------------------------------------
+
+
+def test_code_can_look(stores: Registry, elsewhere: Elsewhere) -> None:
+    with request_scope("job-17"):
+        first = lock("order:7")
+        first.acquire().detach()
+    elsewhere("order:8")
+    with lock("order:7", store="other"):
+        assert [row.lock.name for row in held_locks()] == ["disLock:order:7", "disLock:order:8", "b:order:7"]
+        assert [row.alias for row in held_locks("ORDER:7")] == ["default", "other"]
+        (row,) = held_locks("order", store="other")
+        assert row.lock.name == "b:order:7"
+    (row,) = held_locks("job-17")
+    assert (row.lock.state, row.holder.request_id) == ("transit", "job-17")
+    assert held_locks("nobody") == []
+    with pytest.raises(ConfigurationError, match="no store 'othr'"):
+        held_locks(store="othr")
+
+
+def test_all_locks_of_one_request(stores: Registry) -> None:
+    """Its id does not say it: two clients may send the same."""
+    for name in ("a", "b"):
+        with request_scope("the-same"):
+            lock([f"{name}:1", f"{name}:2"]).acquire().detach()
+    assert len(held_locks("the-same")) == 4
+    one = {row.lock.name: row.holder.request for row in held_locks()}["disLock:a:1"]
+    assert {row.lock.name for row in held_locks(one)} == {"disLock:a:1", "disLock:a:2"}
+
+
+async def test_code_can_look_in_asyncio(stores: Registry) -> None:
+    async with lock("order:7"):
+        assert [row.lock.name for row in await aheld_locks("order")] == ["disLock:order:7"]
+        assert await lock("order:7").alocked()
+        assert not await lock("order:8").alocked()
+        with pytest.raises(ConfigurationError, match="event loop"):
+            held_locks()
+        with pytest.raises(ConfigurationError, match="event loop"):
+            lock("order:7").locked()
+
+
+def test_a_store_that_does_not_answer_is_told(settings: Any, unused_tcp_port: int) -> None:
+    settings.DISTLOCK = {
+        "default": {"BACKEND": "memory"},
+        "down": {"LOCATION": f"redis://127.0.0.1:{unused_tcp_port}/0"},
+    }
+    with pytest.raises(BackendUnavailable):
+        held_locks()
+    with pytest.raises(BackendUnavailable):
+        lock("a", store="down").locked()
+    assert held_locks(store="default") == []
+
+
+def test_locked(stores: Registry, elsewhere: Elsewhere) -> None:
+    assert not lock("order:7").locked()
+    lease = elsewhere("order:7")
+    assert lock("order:7").locked()
+    assert lock("order:7").locked()  # a look takes nothing and queues nowhere
+    assert not lock("order:70").locked()
+    assert not lock("order:7", store="other").locked()
+    assert lock(["order:6", "order:7"]).locked()
+    (row,) = held_locks("order:7")
+    assert row.lock.waiters == 0
+    lease.detach()
+    assert lock("order:7").locked()
+
+
+def test_locked_by_ourselves_and_no_more(stores: Registry) -> None:
+    with lock("order:7"):
+        assert lock("order:7").locked()
+    assert not lock("order:7").locked()
+    with lock("order:7", hold_at_least=5):
+        pass
+    assert lock("order:7").locked()

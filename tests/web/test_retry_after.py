@@ -1,8 +1,10 @@
-"""Retry-After is what is left of the holder's lease, rounded up: also for those that have waited."""
+"""Retry-After is how long the lock was held lately, no longer than what is left of the lease, rounded up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextvars
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,8 +12,15 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
 
-from distlock_web import Lease, LockBusy, distributed_lockable, lock
+from distlock_web import Lease, LeaseLost, LockBusy, distributed_lockable, lock
+from distlock_web.core.hold_times import MAX_REMEMBERED, HoldTimes
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import THREADS, drive
+from distlock_web.locks import engine
+from distlock_web.locks.options import Options
+from distlock_web.locks.scope import Scope
 from distlock_web.testing.fault_injector import FaultInjector
+from tests.support.revoking import revoke_the_lock
 
 Elsewhere = Callable[..., Lease]
 
@@ -24,6 +33,23 @@ def waiting(request: HttpRequest) -> HttpResponse:
 @distributed_lockable(key="order")
 def at_once(request: HttpRequest) -> HttpResponse:
     return HttpResponse("done")
+
+
+@distributed_lockable(key="order")
+def slow(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("done")
+
+
+@contextmanager
+def taken_by(view: Any, expire: float = 10) -> Iterator[None]:
+    """The lock is held by this view, elsewhere."""
+    locked = view.__distlock__
+    spec = Options({"expire": expire}).spec(("order",), THREADS, locked.name)
+    scope = Scope(spec, THREADS)
+    context = contextvars.Context()
+    context.run(drive, engine.acquire(scope))
+    yield
+    context.run(drive, engine.release(scope))
 
 
 urlpatterns = [path("waiting/", waiting), path("at-once/", at_once)]
@@ -55,3 +81,75 @@ def test_it_is_true(injector: FaultInjector, elsewhere: Elsewhere) -> None:
         lock("order").acquire()
     with lock("order", wait=caught.value.retry_after + 0.5):
         pass
+
+
+def took(*seconds: float, function: str = f"{__name__}.at_once", name: str = "disLock:order") -> None:
+    times = registry().store("default").hold_times
+    for each in seconds:
+        times.record(function, name, each)
+
+
+@pytest.mark.parametrize(("lately", "said"), [([0.01], 1), ([1.2], 2), ([0.1, 3.5, 90.0], 4), ([90.0], 30)])
+def test_what_it_took_lately(injector: FaultInjector, lately: list[float], said: int) -> None:
+    """It said 30, which is the lease, of a job of a second."""
+    took(*lately)
+    with taken_by(at_once, expire=30):
+        assert int(Client().get("/at-once/")["Retry-After"]) == said
+
+
+def test_a_view_that_is_quick_says_so(injector: FaultInjector) -> None:
+    for _ in range(3):
+        assert Client().get("/at-once/").status_code == 200
+    with taken_by(at_once):
+        assert Client().get("/at-once/")["Retry-After"] == "1"
+
+
+def test_another_holders_time_counts(injector: FaultInjector) -> None:
+    """Who has it says how long it takes, not who wants it."""
+    took(1.5)
+    took(7.5, function=f"{__name__}.slow")
+    with taken_by(slow, expire=30):
+        assert Client().get("/at-once/")["Retry-After"] == "8"
+
+
+def test_a_plain_block_by_its_name(injector: FaultInjector, elsewhere: Elsewhere) -> None:
+    with lock("order"):
+        pass
+    elsewhere("order", expire=30)
+    with pytest.raises(LockBusy) as caught:
+        lock("order").acquire()
+    assert caught.value.usual is not None
+    assert caught.value.estimate == caught.value.usual < 5 < caught.value.retry_after
+    with pytest.raises(LockBusy) as caught:
+        elsewhere("other", expire=30)
+        lock("other").acquire()
+    assert caught.value.usual is None
+    assert caught.value.estimate == caught.value.retry_after
+
+
+def test_what_failed_or_was_lost_says_nothing(memory: None) -> None:
+    times = registry().store("default").hold_times
+    with pytest.raises(LookupError), lock("order"):
+        raise LookupError
+    with pytest.raises(LeaseLost), lock("order"):
+        revoke_the_lock()
+    assert times.usual("", "disLock:order") is None
+
+
+def test_a_lock_that_stays_taken_takes_that_long(memory: None) -> None:
+    with lock("order", hold_at_least=20):
+        pass
+    usual = registry().store("default").hold_times.usual("", "disLock:order")
+    assert usual == pytest.approx(20, abs=1)
+
+
+def test_only_the_last_ones_are_remembered_and_of_so_many_names() -> None:
+    times = HoldTimes()
+    for each in range(100):
+        times.record("", "a", each)
+    assert times.usual("", "a") == 92
+    for number in range(5000):
+        times.record("", str(number), 1.0)
+    times.record("view", "a", 1.0)
+    assert len(times._names) <= MAX_REMEMBERED
+    assert times.usual("view", "b") == 1.0
