@@ -88,9 +88,9 @@ class RedisBackend:
         within = claim.expire + MEMORY / 1000
         self._health.postpone(partial(self._cancel, claim), after=self._validity, within=within)
 
-    def _give_up(self, name: str, token: str) -> None:
-        """Cancel what was granted to a waiter that has gone without a word."""
-        self._health.postpone(partial(self._cancel, Claim(name, token, 0.0)), after=0.0, within=60.0)
+    def _give_up(self, claim: Claim) -> None:
+        """Cancel what a waiter that has gone without a word was granted, or queues for."""
+        self._health.postpone(partial(self._cancel, claim), after=0.0, within=60.0)
 
     def _cancel(self, claim: Claim) -> None:
         drive(self._sync_port.cancel_now(claim))

@@ -45,9 +45,18 @@ local function want(lock)
   end
 end
 
+-- The index outlives its last use by half a day at least, and all that it lists.
+local function keep_index(ms)
+  if call('PTTL', INDEX) < ms + 43200000 then
+    call('PEXPIRE', INDEX, format('%d', ms + 86400000))
+  end
+end
+
 -- For those who look: when the lease ends.
 local function list()
-  call('ZADD', INDEX, format('%d', clock() + call('PTTL', N) * 1000), N)
+  local ms = call('PTTL', N)
+  call('ZADD', INDEX, format('%d', clock() + ms * 1000), N)
+  keep_index(ms)
 end
 
 -- Free from now on, and remembered for `ms`; 0: there is nothing to remember.
@@ -70,9 +79,8 @@ end
 local function own(now, token, ms, before, holder)
   local fence = math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
   call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N)
-  if fence > now + 1000000 then -- the clock was set back: the floor is known until the clock has come there again
-    call('PEXPIRE', INDEX, format('%d', (fence - now) / 1000 + 86400000))
-  end
+  -- Where the clock was set back, the floor is known until it has come there again.
+  keep_index(math.max(tonumber(ms), (fence - now) / 1000))
   call('SET', N, format('%s wanted %d %d %s %s', token, fence, now, before, holder), 'PX', ms)
   return fence
 end

@@ -21,7 +21,7 @@ end
 -- the floor of all fences, unless the clock was set back; and adds the mark to an index that is new.
 local stamp, ends = format('%d', now), format('%d', now + expire * 1000)
 local changed = call('ZADD', INDEX, 'LT', 'CH', '-' .. stamp, FENCES, ends, N, '-inf', MARK)
-if changed == 3 or now % 64 == 0 then
+if changed == 3 or now % 64 == 0 or tonumber(expire) > 60000 then
   call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago, and nobody gave them back
   call('PEXPIRE', INDEX, format('%d', math.max(call('PTTL', INDEX), expire + 86400000)))
 end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -12,6 +13,7 @@ import redis.asyncio as aioredis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
 
 from ....core.config import StoreConfig, seconds, unknown
 from ....core.errors import ConfigurationError
@@ -53,6 +55,7 @@ class Address:
     max_connections: int
     pool_timeout: float
     name: str  #: for messages, without credentials
+    prefix: str  #: for messages, the store's
 
     def connect(self, timeout: float | None = None) -> DriverConnection:
         """A blocking connection, open. Raises redis-py's errors, within the time-outs or within ``timeout``."""
@@ -78,6 +81,11 @@ def address(config: StoreConfig) -> Address:
     where = f"DISTLOCK[{config.alias!r}]"
     if config.resource is not None:
         pool = cast("redis.ConnectionPool", config.resource())
+        if isinstance(pool, SentinelConnectionPool):
+            raise ConfigurationError(
+                f'{where}["CACHE"] is {config.cache!r}, whose master is found by Redis Sentinel; this backend is for '
+                f"one server with an address. Give it a LOCATION that leads to the master, such as a proxy's."
+            )
         connection_class, kwargs = pool.connection_class, dict(pool.connection_kwargs)
         kwargs["max_connections"] = pool.max_connections
         kwargs.pop("decode_responses", None)
@@ -91,6 +99,7 @@ def address(config: StoreConfig) -> Address:
             raise ConfigurationError(unknown(f'{where}["OPTIONS"] has', name, (*sorted(known), *POOL_OPTIONS)))
         kwargs[name] = value
     kwargs = {name: value for name, value in kwargs.items() if name in known or name in POOL_OPTIONS}
+    _check_files(kwargs, where)
     for name in ("socket_timeout", "socket_connect_timeout"):
         kwargs[name] = seconds(kwargs.get(name) or TIMEOUT, f'{where}["OPTIONS"][{name!r}]')
     max_connections = kwargs.pop("max_connections", 100)
@@ -100,7 +109,7 @@ def address(config: StoreConfig) -> Address:
         )
     pool_timeout = seconds(kwargs.pop("pool_timeout", TIMEOUT), f'{where}["OPTIONS"]["pool_timeout"]', zero=True)
     kwargs.update(_OURS)
-    return Address(connection_class, kwargs, max_connections, pool_timeout or 0.0, _name(kwargs))
+    return Address(connection_class, kwargs, max_connections, pool_timeout or 0.0, _name(kwargs), config.prefix)
 
 
 def _from_url(location: str, where: str) -> tuple[type[DriverConnection], dict[str, Any]]:
@@ -114,6 +123,17 @@ def _from_url(location: str, where: str) -> tuple[type[DriverConnection], dict[s
             f"rediss://... (TLS) or unix:///path: {error}"
         ) from error
     return kwargs.pop("connection_class", redis.Connection), kwargs
+
+
+def _check_files(kwargs: Mapping[str, Any], where: str) -> None:
+    """A certificate that is not there would look like a server that is not."""
+    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_ca_path"):
+        path = kwargs.get(name)
+        if path is None:
+            continue
+        if not os.access(path, os.R_OK):
+            why = "cannot be read" if os.path.exists(path) else "does not exist"
+            raise ConfigurationError(f"{where}: {name} names {str(path)!r}, which {why}.")
 
 
 def _parameters(connection_class: type) -> set[str]:

@@ -7,6 +7,7 @@ import re
 from redis import exceptions as driver
 
 from ....core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from .address import Address
 
 #: The word that the server put in front, and that redis-py took off when it chose the class.
 _WORD_OF = {
@@ -61,7 +62,7 @@ _NOT_EVER = {
     "MOVED": "belongs to a Redis Cluster: this backend is for one server",
     "CROSSSLOT": "belongs to a Redis Cluster: this backend is for one server",
     "NOPERM": (
-        "does not allow this user what a lock needs: the keys under PREFIX (~disLock:* ~{disLock:*), the channels "
+        "does not allow this user what a lock needs: the keys under PREFIX (~<PREFIX>* ~{<PREFIX>*), the channels "
         "&distlock:*, and +eval +evalsha +subscribe +publish +pubsub with what the scripts call"
     ),
 }
@@ -72,32 +73,45 @@ _IN_PHRASES = {
     "without any password": "has no password: take the one in LOCATION or OPTIONS out",
     "DB index is out of range": "has no such database: see the number at the end of LOCATION (redis://host:6379/0)",
 }
+#: What the TLS library says, in capitals. Not an outage, so never a reason to go on without a lock.
+_OF_TLS = {
+    "CERTIFICATE_VERIFY_FAILED": (
+        "shows a certificate that is not to be trusted: name who signed it, OPTIONS ssl_ca_certs, or the host as it is "
+        "in the certificate"
+    ),
+    "CERTIFICATE_REQUIRED": "wants a certificate of ours: OPTIONS ssl_certfile and ssl_keyfile",
+}
 # Since 7.0 the word stands in front; before that inside "ERR Error running script ...: -OOM command not allowed".
 _WORD = re.compile(r"(?:^|-)({})\b".format("|".join((*_NOT_NOW, *_NOT_EVER))))
 _MOVED = re.compile(r"(?:^|-)(READONLY|MASTERDOWN|LOADING)\b")
 
 
-def translated(error: BaseException, where: str) -> DistLockError:
+def translated(error: BaseException, address: Address) -> DistLockError:
     """The error for our caller; the driver's own stays behind it as ``__cause__``."""
+    where = address.name
     if isinstance(error, driver.ResponseError):
         error = Refused.by(error)
     text = str(error)
     for phrase, meaning in _IN_PHRASES.items():
         if phrase in text:
             return ConfigurationError(f"{where} {meaning} ({text}).")
+    for phrase, meaning in _OF_TLS.items():
+        if phrase in text.upper().replace(" ", "_"):
+            return ConfigurationError(f"{where} {meaning} ({text.rstrip('.')}).")
     word = _WORD.search(text)
     if word is not None:
-        return _by_word(word[1], text, where)
+        return _by_word(word[1], text, address)
     if isinstance(error, driver.AuthenticationError | driver.AuthenticationWrongNumberOfArgsError):
-        return _by_word("WRONGPASS" if "invalid" in text else "NOAUTH", text, where)
+        return _by_word("WRONGPASS" if "invalid" in text else "NOAUTH", text, address)
     if isinstance(error, driver.BusyLoadingError):
-        return _by_word("LOADING", text, where)
+        return _by_word("LOADING", text, address)
     if isinstance(error, Refused):
         return DistLockError(f"{where} answered with an error that we do not know: {text}")
     return BackendUnavailable(f"{where} does not answer: {(text or type(error).__name__).rstrip('.')}.")
 
 
-def _by_word(word: str, text: str, where: str) -> DistLockError:
+def _by_word(word: str, text: str, address: Address) -> DistLockError:
     if word in _NOT_NOW:
-        return BackendUnavailable(f"{where} {_NOT_NOW[word]} ({text}).")
-    return ConfigurationError(f"{where} {_NOT_EVER[word]} ({text}).")
+        return BackendUnavailable(f"{address.name} {_NOT_NOW[word]} ({text}).")
+    meaning = _NOT_EVER[word].replace("<PREFIX>", address.prefix)
+    return ConfigurationError(f"{address.name} {meaning} ({text}).")

@@ -115,7 +115,7 @@ class Health:
             finally:
                 connection.disconnect()
         except (RedisError, OSError) as error:
-            logger.debug("%s", translated(error, self._address.name))
+            logger.debug("%s", translated(error, self._address))
             return False
         return True
 

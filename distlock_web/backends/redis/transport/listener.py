@@ -102,9 +102,9 @@ class Waiter:
 
 
 class Listener:
-    def __init__(self, address: Address, give_up: Callable[[str, str], None]) -> None:
+    def __init__(self, address: Address, give_up: Callable[[Claim], None]) -> None:
         self._address = address
-        self._give_up = give_up  #: called with a name and a token that was granted what nobody waits for any more
+        self._give_up = give_up  #: called with what was asked for by somebody who has gone
         self._waiters: dict[str, Waiter] = {}
         self._threads_asleep: dict[Waiter, None] = {}
         self._settled: dict[str, int] = {}  # tokens that learned otherwise, whose message may come: on which connection
@@ -257,7 +257,7 @@ class Listener:
     def _unclaimed(self, notification: Notification) -> None:
         """The lock was handed to a waiter that has gone without a word: it goes on to the next."""
         self._waiters.pop(notification.token, None)
-        self._give_up(notification.name, notification.token)
+        self._give_up(Claim(notification.name, notification.token, 0.0))  # its place went with the grant
 
     def _broken(self, subscription: Subscription | None, error: BaseException | None) -> None:
         """The connection is not to be used any more: our thread opens another, and everybody asks again."""
@@ -265,7 +265,7 @@ class Listener:
             return
         self._subscription = None
         if isinstance(error, Exception) and self._waiters:
-            logger.warning("The listener for locks lost its connection: %s", translated(error, self._address.name))
+            logger.warning("The listener for locks lost its connection: %s", translated(error, self._address))
         for waiter in list(self._waiters.values()):
             waiter.wake()
         self._look.set()
@@ -307,7 +307,7 @@ class Listener:
             self._broken(self._subscription, None)
         for token, waiter in list(self._waiters.items()):
             if waiter.abandoned and self._waiters.pop(token, None) is not None:
-                self._give_up(waiter.claim.name, token)
+                self._give_up(waiter.claim)
         for token, connection in list(self._settled.items()):
             if connection != self._connections:
                 self._settled.pop(token, None)
@@ -328,7 +328,7 @@ class Listener:
         try:
             subscription = Subscription(self._address)
         except Exception as error:
-            self._error = translated(error, self._address.name)
+            self._error = translated(error, self._address)
             if not self._down:  # those who wait learn by themselves how long it lasts, without sleeping before that
                 for waiter in list(self._waiters.values()):
                     waiter.wake()

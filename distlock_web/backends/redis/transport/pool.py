@@ -87,7 +87,7 @@ class ConnectionPool:
             if isinstance(error, OSError | RedisError):
                 self._health.failed(error)
                 self.drop_idle()  # most likely dead, too: the second try must not meet the next of them
-                raise translated(error, self._address.name) from error
+                raise translated(error, self._address) from error
             raise
         if isinstance(reply, Refused):
             if reply.elsewhere:
@@ -95,7 +95,7 @@ class ConnectionPool:
                 self._moved()
             else:
                 self._give_back(connection)
-            raise translated(reply, self._address.name) from reply
+            raise translated(reply, self._address) from reply
         self._give_back(connection)
         return reply
 
@@ -123,7 +123,7 @@ class ConnectionPool:
             self._discard(connection)
             if isinstance(error, RedisError | OSError):
                 self._health.failed(error)
-                raise translated(error, self._address.name) from error
+                raise translated(error, self._address) from error
             raise
         return connection
 

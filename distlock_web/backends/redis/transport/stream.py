@@ -146,12 +146,12 @@ class LoopConnection:
                 reply = await stream.ask(script.call(keys, args, by_source=True))
         except (OSError, RedisError) as error:
             self._health.failed(error)
-            raise translated(error, self._address.name) from error
+            raise translated(error, self._address) from error
         if isinstance(reply, Refused):
             if reply.elsewhere:
                 stream.close()
                 self._moved()
-            raise translated(reply, self._address.name) from reply
+            raise translated(reply, self._address) from reply
         return reply
 
     async def _open(self) -> Stream:
