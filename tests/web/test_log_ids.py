@@ -42,6 +42,17 @@ def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], set[tuple[str, str]
     return lambda: {(record.name, vars(record)["request_id"]) for record in caplog.records if record.name != "asyncio"}
 
 
+def get(mode: str, url: str) -> Any:
+    headers = {"Req-Id": "seven"}
+    if mode == "sync":
+        return Client(raise_request_exception=False).get(url, headers=headers)
+
+    async def aget() -> Any:
+        return await AsyncClient(raise_request_exception=False).get(url, headers=headers)
+
+    return asyncio.run(aget())
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize(
     ("url", "status", "loggers"),
@@ -66,12 +77,7 @@ def test_django(
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
     elsewhere("order")
-    headers = {"Req-Id": "seven"}
-    if mode == "sync":
-        response = Client(raise_request_exception=False).get(url, headers=headers)
-    else:
-        response = asyncio.run(AsyncClient(raise_request_exception=False).get(url, headers=headers))  # type: ignore[arg-type]
-    assert response.status_code == status
+    assert get(mode, url).status_code == status
     assert logged() == {(name, "seven") for name in loggers}
 
 
@@ -90,7 +96,7 @@ def test_flask(
     app = Flask("shop")
     DistLock(app)
     app.add_url_rule("/pay", view_func=distributed_lockable(key="order")(lambda: "paid"), endpoint="pay")
-    app.add_url_rule("/broken", view_func=lambda: 1 / 0, endpoint="broken")
+    app.add_url_rule("/broken", view_func=lambda: str(1 / 0), endpoint="broken")
     elsewhere("order")
     assert app.test_client().get(url, headers={"Req-Id": "seven"}).status_code == status
     assert logged() == {(name, "seven") for name in loggers}
