@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
@@ -95,6 +95,20 @@ _POLICIES = {
 }
 #: The settings beside ``DISTLOCK``: what holds for every alias that does not say its own.
 PROJECT_POLICIES = tuple(f"DISTLOCK_{name}" for name in _POLICIES)
+PROJECT_SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER", *PROJECT_POLICIES)
+
+
+def unknown_settings(names: Iterable[str], where: str) -> Iterator[ConfigurationError]:
+    """For every name that begins like a setting of ours and is none."""
+    for name in names:
+        if name.startswith("DISTLOCK") and name not in PROJECT_SETTINGS:
+            message = unknown(f"{where} the setting", name, PROJECT_SETTINGS)
+            own = name.removeprefix("DISTLOCK_")
+            if own in _SETTINGS:
+                message = f'{where} the setting {name!r}, which belongs to a store: DISTLOCK["default"]["{own}"].'
+            elif own == "URL":
+                message = f'{where} the setting {name!r}, which is for the environment: here it is DISTLOCK["default"].'
+            yield ConfigurationError(message)
 
 
 def with_policies(mapping: Any, project: Mapping[str, Any]) -> Any:

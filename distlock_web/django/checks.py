@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
@@ -11,10 +12,12 @@ from django.core import checks, mail
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from ..core.errors import ConfigurationError
+from ..core.config import unknown_settings
+from ..core.errors import ConfigurationError, DistLockError, LockBusy
 from ..core.registry import registry
 from ..core.request_id import DEFAULT_HEADER
 from ..locks.decorator import LockedFunction
+from ..locks.lock import lock
 from ..web.request_ids import header_name
 from .locked_views import SKIP_REMEDY, is_api_view, is_outermost, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
@@ -49,11 +52,15 @@ def _stores() -> Iterator[checks.CheckMessage]:
         except ConfigurationError as error:
             yield _invalid(error)
         if store.config.backend == "memory" and not settings.DEBUG and not _testing():
-            yield checks.Warning(
-                f"DISTLOCK[{store.alias!r}] keeps its locks in memory: they exclude nobody outside of one process.",
-                hint=f"Use a store that all processes share, for example {EXAMPLE}.",
-                id="distlock_web.W003",
-            )
+            yield _memory(store.alias)
+
+
+def _memory(alias: str) -> checks.Warning:
+    return checks.Warning(
+        f"DISTLOCK[{alias!r}] keeps its locks in memory: they exclude nobody outside of one process.",
+        hint=f"Use a store that all processes share, for example {EXAMPLE}.",
+        id="distlock_web.W003",
+    )
 
 
 def _invalid(error: ConfigurationError) -> checks.Error:
@@ -63,6 +70,43 @@ def _invalid(error: ConfigurationError) -> checks.Error:
 def _testing() -> bool:
     """Test runners replace the mailbox, and set DEBUG to False."""
     return hasattr(mail, "outbox")
+
+
+@checks.register("distlock_web")
+def check_names(**kwargs: Any) -> list[checks.CheckMessage]:
+    return [
+        checks.Error(str(error), hint="Correct the name, or leave it out.", id="distlock_web.E006")
+        for error in unknown_settings(dir(settings), "settings.py has")
+    ]
+
+
+@checks.register("distlock_web", deploy=True)
+def check_deployment(**kwargs: Any) -> list[checks.CheckMessage]:
+    """With ``check --deploy`` each store is asked once, from where this runs."""
+    return list(_deployment()) if _settings_are_right() else []
+
+
+def _deployment() -> Iterator[checks.CheckMessage]:
+    for store in registry().stores.values():
+        if store.config.backend == "memory" and (settings.DEBUG or _testing()):  # otherwise said without --deploy
+            yield _memory(store.alias)
+        try:
+            store.backend  # noqa: B018 - what is wrong with it is E001
+        except ConfigurationError:
+            continue
+        try:
+            # A lock as any other: it needs the connection, the password and every right.
+            with suppress(LockBusy), lock("manage.py check --deploy", store=store.alias, wait=0):
+                pass
+        except ConfigurationError as error:
+            hint = "No lock of this store can be taken."
+            yield checks.Error(f"DISTLOCK[{store.alias!r}]: {error}", hint=hint, id="distlock_web.E007")
+        except DistLockError as error:
+            yield checks.Warning(
+                f"DISTLOCK[{store.alias!r}] does not answer: {error}",
+                hint="Locks of this store cannot be taken from here until it does.",
+                id="distlock_web.W005",
+            )
 
 
 @checks.register("distlock_web")

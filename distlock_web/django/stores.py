@@ -44,14 +44,19 @@ def connection_pool(alias: str) -> Any:
     except InvalidCacheBackendError:
         known = ", ".join(map(repr, settings.CACHES))
         raise ConfigurationError(f"DISTLOCK names the cache {alias!r}, which is not in CACHES ({known}).") from None
+    backend = f"{type(cache).__module__}.{type(cache).__qualname__}"
     client = getattr(cache, "client", None)  # django-redis
     if client is None:
         client = getattr(cache, "_cache", None)  # Django's RedisCache, which shows its client in no public way
     try:
         # The server that is written to: a lock that is read from a replica excludes nobody.
         return client.get_client(write=True).connection_pool  # type: ignore[union-attr]
+    except NotImplementedError:
+        raise ConfigurationError(
+            f"DISTLOCK names the cache {alias!r}, whose {type(client).__qualname__} spreads its keys over several "
+            f"servers, so that no one server has the lock: give DISTLOCK a LOCATION of its own, on one of them."
+        ) from None
     except (AttributeError, TypeError):
-        backend = f"{type(cache).__module__}.{type(cache).__qualname__}"
         raise ConfigurationError(
             f"DISTLOCK names the cache {alias!r}, which is a {backend}: locks need a Redis cache, django_redis or "
             f"django.core.cache.backends.redis, or a LOCATION of their own."

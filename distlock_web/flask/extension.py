@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from flask import Flask
 
-from ..core.config import PROJECT_POLICIES, unknown, with_policies
+from ..core.config import unknown_settings, with_policies
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry
 from ..core.request_id import DEFAULT_HEADER
@@ -17,8 +17,6 @@ from .middleware import RequestIDMiddleware
 from .responses import handle_error
 from .state import KEY, AppState
 from .views import CheckedViews
-
-_SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER", *PROJECT_POLICIES)
 
 
 class DistLock:
@@ -57,9 +55,8 @@ class DistLock:
 
 
 def _registry(app: Flask) -> Registry | None:
-    for name in app.config:
-        if name.startswith("DISTLOCK") and name not in _SETTINGS:
-            raise ConfigurationError(unknown("app.config has the setting", name, _SETTINGS))
+    for error in unknown_settings(app.config, "app.config has"):
+        raise error
     mapping = with_policies(app.config.get("DISTLOCK"), app.config)
     if "DISTLOCK" not in app.config:
         return None

@@ -20,6 +20,7 @@ from distlock_web import distributed_lockable
 from distlock_web.django.locked_views import locked_views
 from distlock_web.django.middleware import RequestIDMiddleware
 from distlock_web.django.stores import configure_from_settings
+from distlock_web.testing.servers import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +88,76 @@ def test_w003_memory_in_production(settings: Any, monkeypatch: pytest.MonkeyPatc
     assert "exclude nobody" in found()["distlock_web.W003"].msg
     settings.DEBUG = True
     assert found() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("DISTLOCKS", "Did you mean 'DISTLOCK'"),
+        ("DISTLOCK_ON_BUZY", "Did you mean 'DISTLOCK_ON_BUSY'"),
+        ("DISTLOCK_EXPIRE", 'belongs to a store: DISTLOCK["default"]["EXPIRE"]'),
+        ("DISTLOCK_URL", "which is for the environment"),
+    ],
+)
+def test_e006_a_setting_that_does_not_exist(settings: Any, name: str, words: str) -> None:
+    setattr(settings, name, "raise")
+    [message] = found().values()
+    assert (message.id, repr(name) in message.msg, words in message.msg) == ("distlock_web.E006", True, True)
+
+
+def deploy() -> list[checks.CheckMessage]:
+    messages = checks.run_checks(include_deployment_checks=True)
+    return [message for message in messages if str(message.id).startswith("distlock_web.")]
+
+
+def test_deploy_asks_every_store(settings: Any, redis_url: str, make_redis: Any) -> None:
+    closed = make_redis("--requirepass", "secret").url
+    settings.DISTLOCK = {
+        "default": {"LOCATION": redis_url},
+        "away": {"LOCATION": f"redis://127.0.0.1:{free_port()}"},
+        "closed": {"LOCATION": closed},
+        "open": {"LOCATION": closed, "ON_BACKEND_ERROR": "open"},
+        "wrong": {"LOCATION": redis_url, "OPTIONS": {"soket_timeout": 1}},
+    }
+    assert [message.id for message in checks.run_checks() if str(message.id).startswith("distlock_web")] == [
+        "distlock_web.E001"
+    ]
+    messages = [(message.id, message.msg) for message in deploy()]
+    assert [each for each, _ in messages] == [
+        "distlock_web.E001",
+        "distlock_web.W005",
+        "distlock_web.E007",
+        "distlock_web.E007",
+    ]
+    assert "DISTLOCK['away'] does not answer" in messages[1][1]
+    assert "DISTLOCK['closed']: " in messages[2][1]
+    assert "wants a password" in messages[2][1]
+
+
+def test_deploy_warns_of_memory_though_this_is_a_test_or_a_developers_machine(settings: Any) -> None:
+    [message] = deploy()
+    assert message.id == "distlock_web.W003"
+    settings.DEBUG = True
+    assert [message.id for message in deploy()] == ["distlock_web.W003"]
+
+
+def test_deploy_says_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(mail, "outbox")  # what says that this is a test
+    assert [message.id for message in deploy()] == ["distlock_web.W003"]
+
+
+def test_one_mistake_is_one_error(urls: Any, settings: Any) -> None:
+    """Every locked view repeated it: 42 errors for one word."""
+    urls(*[path(f"{i}/", plain) for i in range(42)])
+    for wrong in (
+        {"DISTLOCK": {"default": {"BACKEND": "memory", "EXPIER": 3}}},
+        {"DISTLOCK": {"default": {"BACKEND": "memroy"}}},
+        {"DISTLOCK": {"default": {"BACKEND": "memory"}}, "DISTLOCK_ON_BUSY": "skipp"},
+    ):
+        for name, value in wrong.items():
+            setattr(settings, name, value)
+        errors = [message for message in deploy() if isinstance(message, checks.Error)]
+        assert [message.id for message in errors] == ["distlock_web.E001"]
 
 
 skip = distributed_lockable(key="skipping", on_busy="skip")

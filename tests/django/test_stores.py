@@ -93,6 +93,29 @@ def test_a_cache_that_is_no_redis_is_refused(settings: Any, alias: str, message:
         pass
 
 
+@pytest.mark.parametrize(
+    ("client", "message"),
+    [
+        (
+            "SentinelClient",
+            "found by Redis Sentinel; this backend is for one server.*a LOCATION that leads to the master",
+        ),
+        ("ShardClient", "ShardClient spreads its keys over several servers.*a LOCATION of its own"),
+    ],
+)
+def test_a_cache_on_several_servers_says_why_not(cache: Any, redis_url: str, client: str, message: str) -> None:
+    options: dict[str, Any] = {"CLIENT_CLASS": f"django_redis.client.{client}"}
+    if client == "SentinelClient":
+        options |= {
+            "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+            "CONNECTION_POOL_CLASS": "redis.sentinel.SentinelConnectionPool",
+            "SENTINELS": [("127.0.0.1", 1)],
+        }
+    cache(DJANGO_REDIS, **options)
+    with pytest.raises(ConfigurationError, match=message), lock("a"):
+        pass
+
+
 @pytest.mark.parametrize("backend", [DJANGO, DJANGO_REDIS])
 async def test_locks_on_a_caches_server_work_in_asyncio(cache: Any, backend: str) -> None:
     """The cache's pool has options of blocking connections, which asyncio's do not understand."""

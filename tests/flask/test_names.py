@@ -26,7 +26,8 @@ class Item(MethodView):
 
 def test_a_class_is_called_so_and_by_its_endpoint(app: Flask) -> None:
     for endpoint in ("books", "shoes"):
-        app.add_url_rule(f"/{endpoint}", view_func=distributed_lockable()(Item.as_view(endpoint)))
+        view: Any = distributed_lockable()(Item.as_view(endpoint))
+        app.add_url_rule(f"/{endpoint}", view_func=view)
     for endpoint in ("books", "shoes"):
         assert app.test_client().get(f"/{endpoint}").text == f"{__name__}.Item({endpoint})"
 
