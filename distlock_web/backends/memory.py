@@ -6,6 +6,7 @@ here in plain Python.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Sequence
@@ -16,8 +17,10 @@ from ..core.backend import Busy, Capabilities, Claim, Granted, LockInfo, Loss
 from ..core.config import StoreConfig
 from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
 
-#: Seconds that the head of the queue has to notice an expiry, before the next one looks.
-TURN = 1.0
+#: Seconds that each place in the queue adds to a waiter's sleep: an expiry wakes one, not all.
+PLACE = 0.001
+#: Seconds that a queue is kept after the next question of its waiters was due.
+GRACE = 15.0
 
 
 @dataclass(slots=True)
@@ -34,16 +37,15 @@ class _Owner:
 class _Waiter:
     claim: Claim
     place: int
-    until: float
     parker: Parker
 
 
 @dataclass(slots=True)
 class _Lock:
     owner: _Owner | None = None
-    queue: dict[str, _Waiter] = field(default_factory=dict)
-    last_fence: int = 0
-    released: str = ""
+    queue: dict[str, _Waiter] = field(default_factory=dict)  # by token, in the order in which they came
+    queue_until: float = 0.0
+    released: str = ""  # the token that gave it back last, and the one from which it was last taken by force
     revoked: str = ""
 
 
@@ -78,9 +80,12 @@ class MemoryBackend:
 
 class _Table:
     def __init__(self) -> None:
-        self.mutex = threading.Lock()
+        # Reentrant: garbage that is collected inside may give back a lock of its own.
+        self.mutex = threading.RLock()
         self.locks: dict[str, _Lock] = {}
         self.parkers: dict[str, Parker] = {}
+        self.last_fence = 0
+        self.places = itertools.count(1)
 
 
 class MemoryPort:
@@ -92,33 +97,36 @@ class MemoryPort:
         since = now()
         with self._table.mutex:
             lock = self._lock(claim.name)
+            if lock.owner is None:
+                self._hand_over(lock, asking=claim)
             owner = lock.owner
-            if owner is not None and owner.token == claim.token:
-                owner.until = max(owner.until, since + claim.expire)
-                return Granted(owner.fence, since)
-            if owner is None and self._hand_over(lock, claim):
-                return Granted(lock.last_fence, since)
-            return self._busy(lock, claim, wait, since)
+            if owner is None:
+                owner = self._own(lock, claim)
+            elif owner.token != claim.token or owner.state != "held":
+                return self._busy(lock, owner, claim, wait, since)
+            owner.until = max(owner.until, since + claim.expire)
+            return Granted(owner.fence, since)
 
-    def _busy(self, lock: _Lock, claim: Claim, wait: float | None, moment: float) -> Busy:
-        owner = lock.owner
-        remaining = max(0.001, owner.until - moment) if owner else TURN
+    def _busy(self, lock: _Lock, owner: _Owner, claim: Claim, wait: float | None, moment: float) -> Busy:
+        remaining = max(0.001, owner.until - moment)
         if wait == 0:
-            return Busy(remaining, remaining)
+            return Busy(remaining, remaining, holder=owner.holder)
         waiter = lock.queue.get(claim.token)
         if waiter is None:
-            parker = self._table.parkers.setdefault(claim.token, self.runtime.parker())
-            waiter = lock.queue[claim.token] = _Waiter(claim, time.time_ns() // 1000, 0.0, parker)
-        # The head sleeps as long as the holder's lease, each one behind it a turn more: an expiry wakes one.
-        ahead = sum(other.place < waiter.place for other in lock.queue.values())
-        pause = remaining + min(ahead * TURN, claim.expire)
-        waiter.until = moment + pause + 2 * TURN
-        return Busy(pause, remaining, waiter.place)
+            waiter = lock.queue[claim.token] = _Waiter(claim, next(self._table.places), self._parker(claim.token))
+        # Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder,
+        # or to those in front, costs more than that.
+        ahead = list(lock.queue).index(claim.token)
+        recheck_after = min(remaining, claim.expire) + ahead * PLACE
+        lock.queue_until = max(lock.queue_until, moment + recheck_after + GRACE)
+        return Busy(recheck_after, remaining, waiter.place, owner.holder)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
-        parker = self._table.parkers.setdefault(claim.token, self.runtime.parker())
-        pause = busy.recheck_after if seconds is None else min(busy.recheck_after, seconds)
-        await parker.park(pause)
+        with self._table.mutex:
+            parker = self._parker(claim.token)
+        sooner = seconds is not None and seconds < busy.recheck_after
+        if not await parker.park(seconds if sooner else busy.recheck_after) and sooner:
+            return busy
         return await self.acquire(claim, None)
 
     async def cancel(self, claim: Claim) -> None:
@@ -126,8 +134,8 @@ class MemoryPort:
             lock = self._lock(claim.name)
             lock.queue.pop(claim.token, None)
             self._table.parkers.pop(claim.token, None)
-            if lock.owner is not None and lock.owner.token == claim.token:
-                self._let_go(lock)
+            if lock.owner is not None and lock.owner.token == claim.token and lock.owner.state != "cooldown":
+                self._let_go(lock, lock.owner)
 
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
         moment = now()
@@ -135,27 +143,24 @@ class MemoryPort:
             losses: list[Loss | None] = []
             for claim in claims:
                 lock = self._lock(claim.name)
-                loss = self._loss(lock, claim.token)
-                if loss is None and lock.owner is not None:
-                    lock.owner.until = max(lock.owner.until, moment + claim.expire)
-                losses.append(loss)
+                owner = self._owner(lock, claim.token)
+                if owner is not None:
+                    owner.until = max(owner.until, moment + claim.expire)
+                losses.append(None if owner is not None else self._loss(lock, claim.token))
             return losses
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
         with self._table.mutex:
             lock = self._lock(claim.name)
-            loss = self._loss(lock, claim.token)
-            if loss is not None:
-                return None if lock.released == claim.token else loss
-            if cooldown > 0 and lock.owner is not None:
-                lock.owner.state, lock.owner.until = "cooldown", now() + cooldown
-                lock.owner.token, lock.released = (
-                    f"{claim.token}:cooldown",
-                    claim.token,
-                )  # no late renewal finds its owner
-                self._tell_head(lock)
+            owner = self._owner(lock, claim.token)
+            if owner is None:
+                return None if lock.released == claim.token else self._loss(lock, claim.token)
+            lock.released = claim.token
+            if cooldown > 0:
+                owner.state = "cooldown"
+                self._end_at(lock, owner, now() + cooldown)
             else:
-                self._let_go(lock)
+                self._let_go(lock, owner)
             return None
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
@@ -163,36 +168,44 @@ class MemoryPort:
             lock = self._lock(claim.name)
             if lock.owner is not None and lock.owner.token == transit:
                 return None
-            loss = self._loss(lock, claim.token)
-            if loss is None and lock.owner is not None:
-                lock.owner.token, lock.owner.state, lock.owner.until = transit, "transit", now() + seconds
-                self._tell_head(lock)
-            return loss
+            owner = self._owner(lock, claim.token)
+            if owner is None:
+                return self._loss(lock, claim.token)
+            owner.token, owner.state = transit, "transit"
+            self._end_at(lock, owner, now() + seconds)
+            return None
 
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
         since = now()
         with self._table.mutex:
-            owner = self._lock(claim.name).owner
-            if owner is None or owner.token not in (transit, claim.token):
+            lock = self._lock(claim.name)
+            owner = self._owner(lock, claim.token)
+            if owner is not None:  # a second copy; it may have been extended since
+                owner.until = max(owner.until, since + claim.expire)
+                return Granted(owner.fence, since)
+            owner = lock.owner
+            if owner is None or owner.token != transit or owner.state != "transit":
                 return None
             owner.token, owner.state, owner.holder = claim.token, "held", claim.holder
-            owner.until = since + claim.expire
+            self._end_at(lock, owner, since + claim.expire)
             return Granted(owner.fence, since)
 
-    async def inspect(self) -> list[LockInfo]:
+    async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
         moment = now()
         with self._table.mutex:
-            held = []
-            for name in self._table.locks:
-                lock = self._lock(name)
-                owner = lock.owner
-                if owner is not None:
-                    held.append(
-                        LockInfo(
-                            name, owner.fence, owner.holder, owner.since, owner.until - moment, len(lock.queue),
-                            owner.state,
-                        )
-                    )  # fmt: skip
+            known = self._table.locks.keys()
+            locks = [
+                (name, lock, lock.owner)
+                for name in list(known if names is None else known & set(names))
+                if (lock := self._lock(name))
+            ]
+            held = [
+                LockInfo(
+                    name, owner.fence, owner.holder, owner.since, owner.until - moment, len(lock.queue), owner.state
+                )
+                for name, lock, owner in locks
+                if owner is not None
+            ]  # fmt: skip
             return sorted(held, key=lambda line: line.remaining)
 
     async def revoke(self, name: str, fence: int) -> bool:
@@ -201,56 +214,68 @@ class MemoryPort:
             if lock.owner is None or lock.owner.fence != fence:
                 return False
             lock.revoked = lock.owner.token
-            self._let_go(lock)
-            lock.released = ""
+            self._let_go(lock, lock.owner)
             return True
 
     # Under the mutex ---------------------------------------------------------------------------------------------
 
     def _lock(self, name: str) -> _Lock:
-        """The lock of this name, without a lease that has ended and without waiters that are past their time."""
+        """The lock of this name, without a lease that has ended, and without a queue in which nobody asks any more."""
         lock = self._table.locks.setdefault(name, _Lock())
         moment = now()
         if lock.owner is not None and lock.owner.until <= moment:
             lock.owner = None
-        for token in [token for token, waiter in lock.queue.items() if waiter.until <= moment]:
-            del lock.queue[token]
+        if lock.queue and lock.queue_until <= moment:
+            lock.queue.clear()
         return lock
 
-    def _hand_over(self, lock: _Lock, taker: Claim | None) -> bool:
-        """Give the free lock to the head of the queue; to the taker if it is the head or nobody waits."""
-        head = min(lock.queue, key=lambda token: lock.queue[token].place, default=None)
-        moment = now()
-        if taker is not None and head in (None, taker.token):
-            lock.queue.pop(taker.token, None)
-            self._table.parkers.pop(taker.token, None)
-            self._own(lock, taker, moment)
-            return True
-        if head is not None:
-            waiter = lock.queue.pop(head)
-            self._own(lock, waiter.claim, moment)
-            waiter.parker.unpark()
-        return False
+    def _parker(self, token: str) -> Parker:
+        return self._table.parkers.setdefault(token, self.runtime.parker())
 
-    def _tell_head(self, lock: _Lock) -> None:
-        """A lease that others know of was shortened: the head sleeps for what it was, so let it ask."""
-        if lock.queue:
-            min(lock.queue.values(), key=lambda waiter: waiter.place).parker.unpark()
+    def _owner(self, lock: _Lock, token: str) -> _Owner | None:
+        """The owner, if it is this token's and holds the lock."""
+        owner = lock.owner
+        return owner if owner is not None and owner.token == token and owner.state == "held" else None
 
-    def _own(self, lock: _Lock, claim: Claim, moment: float) -> None:
-        lock.last_fence = max(lock.last_fence + 1, time.time_ns() // 1000)
-        until = moment + claim.expire
-        lock.owner = _Owner(claim.token, lock.last_fence, "held", until, claim.holder, time.time())
+    def _hand_over(self, lock: _Lock, asking: Claim | None = None, known: float = 0.0) -> None:
+        """Give the free lock to the first waiter, unless that is who asks, and wake it.
 
-    def _let_go(self, lock: _Lock) -> None:
-        if lock.owner is not None:
-            lock.released = lock.owner.token
-            lock.owner = None
-        self._hand_over(lock, None)
+        ``known`` is until when those who wait believe it taken.
+        """
+        while lock.queue:
+            waiter = next(iter(lock.queue.values()))
+            if asking is not None and waiter.claim.token == asking.token:
+                return
+            del lock.queue[waiter.claim.token]
+            if waiter.parker.unpark():  # else its event loop has closed: the lock would be nobody's for a lease
+                owner = self._own(lock, waiter.claim)
+                self._tell_first(lock, known, owner.until)
+                return
+            self._table.parkers.pop(waiter.claim.token, None)
 
-    def _loss(self, lock: _Lock, token: str) -> Loss | None:
-        if lock.owner is not None and lock.owner.token == token:
-            return None
+    def _own(self, lock: _Lock, claim: Claim) -> _Owner:
+        lock.queue.pop(claim.token, None)
+        self._table.parkers.pop(claim.token, None)
+        self._table.last_fence = fence = max(self._table.last_fence + 1, time.time_ns() // 1000)
+        owner = lock.owner = _Owner(claim.token, fence, "held", now() + claim.expire, claim.holder, time.time())
+        return owner
+
+    def _let_go(self, lock: _Lock, owner: _Owner) -> None:
+        lock.owner = None
+        self._hand_over(lock, known=owner.until)
+
+    def _end_at(self, lock: _Lock, owner: _Owner, until: float) -> None:
+        known, owner.until = owner.until, until
+        self._tell_first(lock, known, until)
+
+    def _tell_first(self, lock: _Lock, known: float, until: float) -> None:
+        """The lease ends sooner than those who wait know: the first that hears of it asks."""
+        if until < known:
+            for waiter in list(lock.queue.values()):
+                if waiter.parker.unpark():
+                    return
+
+    def _loss(self, lock: _Lock, token: str) -> Loss:
         if lock.revoked == token:
             return "revoked"
-        return "taken" if lock.owner is not None else "expired"
+        return "taken" if lock.owner is not None and lock.owner.token != token else "expired"

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 from .backend import Backend, Port
 from .config import StoreConfig, parse, unknown
 from .errors import ConfigurationError
-from .runtime import TASKS, Runtime, after_fork
+from .hold_times import HoldTimes
+from .runtime import TASKS, Runtime, after_fork, around_fork
 
 #: What only a framework can know, by the setting that names it: ``{"CACHE": connection_pool}``, called with its value.
 Resources: TypeAlias = Mapping[str, Callable[[str], object]]
@@ -26,16 +27,18 @@ class Store:
     def __init__(self, config: StoreConfig) -> None:
         self.config = config
         self.alias = config.alias
+        self.hold_times = HoldTimes()
         self._backend: Backend | None = None
-        self._lock = threading.Lock()
         _stores.add(self)
 
     @property
     def backend(self) -> Backend:
         if self._backend is None:
-            with self._lock:
+            with _first_use:
                 if self._backend is None:
-                    self._backend = self._load()
+                    loaded = self._load()
+                    if self._backend is None:  # else by garbage that was collected in here
+                        self._backend = loaded
         return self._backend
 
     def port(self, runtime: Runtime) -> Port:
@@ -50,7 +53,6 @@ class Store:
             self._backend.close()
 
     def after_fork(self) -> None:
-        self._lock = threading.Lock()
         if self._backend is not None:
             self._backend.after_fork()
 
@@ -111,7 +113,10 @@ def _with_resource(config: StoreConfig, resources: Resources) -> StoreConfig:
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 _configured: Registry | None = None
 _failed: ConfigurationError | None = None
-_configuring = threading.Lock()
+#: Held while stores are configured and made. Reentrant: garbage that is collected meanwhile may use a store, too.
+_first_use = threading.RLock()
+#: Seconds that a fork waits for another thread's first use of a store.
+MAX_FORK_DELAY = 5.0
 #: Each says whose stores the running code means, or None: those of an application that is known by the context alone.
 #: ``hooks.install`` fills it. At most one answers, for code runs in one application.
 resolvers: list[Callable[[], Registry | None]] = []
@@ -162,7 +167,7 @@ def registry() -> Registry:
 
 
 def _from_environment() -> Registry:
-    with _configuring:
+    with _first_use:
         if _configured is not None:  # by another thread, meanwhile
             return _configured
         url = os.environ.get("DISTLOCK_URL")
@@ -174,11 +179,24 @@ def _from_environment() -> Registry:
         return configure({"default": {"LOCATION": url}})
 
 
+def _before_fork() -> None:
+    # A backend's module that another thread is importing just now could never be imported in the child.
+    _first_use.acquire(timeout=MAX_FORK_DELAY)
+
+
+def _after_fork_in_parent() -> None:
+    try:
+        _first_use.release()
+    except RuntimeError:  # it was not to be had in time
+        pass
+
+
 def _forked() -> None:
-    global _configuring
-    _configuring = threading.Lock()  # a thread that stayed in the parent may have held it
+    global _first_use
+    _first_use = threading.RLock()
     for store in list(_stores):
         store.after_fork()
 
 
+around_fork(_before_fork, _after_fork_in_parent)
 after_fork(_forked)

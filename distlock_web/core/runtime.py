@@ -7,12 +7,15 @@ with ``drive``: their ports are ``async def`` that block and never suspend, so o
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
+
+from .request_id import request_token
 
 T = TypeVar("T")
 
@@ -42,6 +45,12 @@ def after_fork(callback: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=callback)
 
 
+def around_fork(before: Callable[[], None], after_in_parent: Callable[[], None]) -> None:
+    """Call these in the process that forks; never, where there is no fork."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=before, after_in_parent=after_in_parent)
+
+
 class Process:
     """This process's name among the waiters of all, and a count of forks: what a child inherits is not its own."""
 
@@ -57,9 +66,16 @@ class Process:
 after_fork(Process.forked)
 
 
+_next_number = itertools.count(1).__next__  # atomic: no two threads get the same
+
+
 def new_token() -> str:
-    """A token for one acquisition: the process to wake (16 hex digits), and 96 bits that nobody can guess."""
-    return Process.ident + os.urandom(12).hex()
+    """A token for one acquisition, in hex digits: 16 name the process to wake, 24 the request, 12 count.
+
+    Those of the request are random and leave this process only as a part of tokens, so nobody can guess one. The locks
+    of one request share the first 40.
+    """
+    return Process.ident + request_token() + _next_number().to_bytes(6).hex()
 
 
 class Parker(Protocol):
@@ -68,8 +84,8 @@ class Parker(Protocol):
     async def park(self, seconds: float | None) -> bool:
         """Sleep until woken (True) or until the time is over (False)."""
 
-    def unpark(self) -> None:
-        """Wake the sleeper; from any thread."""
+    def unpark(self) -> bool:
+        """Wake the sleeper; from any thread. False: its event loop has closed, and nobody will ever wake here."""
 
 
 class ThreadParker:
@@ -82,11 +98,12 @@ class ThreadParker:
     async def park(self, seconds: float | None) -> bool:
         return self._gate.acquire(timeout=-1 if seconds is None else min(max(seconds, 0.0), threading.TIMEOUT_MAX))
 
-    def unpark(self) -> None:
+    def unpark(self) -> bool:
         try:
             self._gate.release()
         except RuntimeError:  # woken already: one wake-up is enough
             pass
+        return True
 
 
 class TaskParker:
@@ -105,18 +122,22 @@ class TaskParker:
         self._event.clear()
         return True
 
-    def unpark(self) -> None:
+    def unpark(self) -> bool:
         try:
             self._loop.call_soon_threadsafe(self._event.set)
-        except RuntimeError:  # the loop has closed, and its sleepers with it
-            pass
+        except RuntimeError:
+            return False
+        return True
 
 
 class Runtime(Protocol):
     def parker(self) -> Parker: ...
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
+        """Run to the end even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
+
+        Only the end of the event loop, which cancels every task, ends the work before its end, or before its beginning.
+        """
 
 
 class Threads:

@@ -37,7 +37,7 @@ def _close(body: LockedAsyncBody[Any]) -> None:
     if not body.begun:
         body.drop()
     elif in_event_loop():
-        spawn(body.aclose)
+        spawn(body.aclose, otherwise=body.close_lock)
     else:
         # In the loop that the body runs in: Django closes a response from a thread that this loop has started.
         async_to_sync(body.aclose)()

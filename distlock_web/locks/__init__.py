@@ -4,7 +4,8 @@
     options           which options there are; options and the store's settings -> a Spec
     lease             Lease, what the caller holds: a view of a scope
     engine            the algorithm: acquire, re-enter, wait, release, extend. Begin here to learn how it works
-    watchdog          one thread renews and tells of losses; watched_hold: what it looks after
+    release           giving back, to the end, whatever comes meanwhile
+    watchdog          one thread for each store renews and tells of losses; watched_hold: what it looks after
     chain             which scopes the running code is inside of
     scope             one block under its locks; hold: one name held; reentry: the turns inside a hold
 

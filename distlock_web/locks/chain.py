@@ -83,7 +83,17 @@ def leave(scope: Scope) -> None:
     _chain.set((innermost, length, holders) if innermost or holders else OUTSIDE)
 
 
-def exit_block(opener: object) -> Scope | None:
+def is_inside(scope: Scope) -> bool:
+    """Whether the running code is inside of this scope."""
+    link = _chain.get()[0]
+    while link is not None:
+        if link[0]() is scope:
+            return True
+        link = link[1]
+    return False
+
+
+def find_block(opener: object) -> Scope | None:
     """The scope whose ``with`` block on this object ends here. None: it began in the process that forked this one.
 
     Several threads and tasks may use one lock object: it is the innermost block of this call chain, if there is one.
@@ -96,11 +106,14 @@ def exit_block(opener: object) -> Scope | None:
         link = link[1]
     else:
         scope = _block_of_another_context(opener)
-    if scope is not None:
-        _blocks.discard(scope)
-        if not scope.alive:
-            leave(scope)
     return scope
+
+
+def exit_block(scope: Scope) -> None:
+    """Its ``with`` block ends here."""
+    _blocks.discard(scope)
+    if not scope.alive:
+        leave(scope)
 
 
 def _block_of_another_context(opener: object) -> Scope | None:

@@ -136,17 +136,19 @@ class LockedFunction:
             self.transactions.mark(wrapper, self.database)
         return wrapper
 
-    async def acquire(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
-        """Take the lock for one call."""
-        spec = self.options.spec(await self.keys.names(args, kwargs), runtime, self.name, self.code)
-        scope = Scope(spec, runtime)
+    async def scope(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
+        """The scope of one call, which holds nothing yet."""
+        return Scope(self.options.spec(await self.keys.names(args, kwargs), runtime, self.name, self.code), runtime)
+
+    async def acquire(self, scope: Scope) -> Scope:
+        """Take the lock for one call. The scope that it runs in: another one if it is let through without its lock."""
         try:
             await engine.acquire(scope)
         except BackendUnavailable as error:
-            if self._policy("on_backend_error", spec.store.config.on_backend_error) != "open":
+            if self._policy("on_backend_error", scope.spec.store.config.on_backend_error) != "open":
                 raise
             logger.error("%s runs without its lock: %s", self.name, error)
-            scope = Scope(spec, runtime)
+            scope = Scope(scope.spec, scope.runtime)
             scope.let_through()
             chain.enter(scope)
         return scope
@@ -199,19 +201,20 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
         runtime = blocking_runtime()
         if locked.transactions is not None:
             locked.transactions.refuse_open(locked.name, locked.database)
+        scope = drive(locked.scope(runtime, args, kwargs))
         try:
-            scope = drive(locked.acquire(runtime, args, kwargs))
-        except (LockBusy, BackendUnavailable) as error:
-            return drive(locked.refused(error, args, kwargs))
-        try:
+            try:
+                scope = drive(locked.acquire(scope))
+            except (LockBusy, BackendUnavailable) as error:
+                return drive(locked.refused(error, args, kwargs))
             result = locked.call(function, scope, args, kwargs)
             response = locked.streamed(result, scope)
         except BaseException as error:
-            drive(engine.end(scope, error))
+            engine.end_now(scope, error)
             raise
         if response is not None:
             return response
-        drive(engine.end(scope, None))
+        engine.end_now(scope, None)
         return result
 
     return wrapper
@@ -221,7 +224,7 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
     @functools.wraps(function)
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
-            scope = await locked.acquire(TASKS, args, kwargs)
+            scope = await locked.acquire(await locked.scope(TASKS, args, kwargs))
         except (LockBusy, BackendUnavailable) as error:
             return await locked.refused(error, args, kwargs)
         try:

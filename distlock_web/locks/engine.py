@@ -12,32 +12,34 @@ It awaits nothing but a store's port and its runtime (``core/backend.py``, ``cor
               BackendUnavailable        wait again, for one lease at most
     extend    None                      the deadline moves; a hold that was unsure is held again
               a Loss                    the hold is lost: LeaseLost
+              Busy at the end           one last look: LockBusy is said of a lock that is taken, not of one that was
     release   None                      the hold is released
               a Loss                    the hold is lost: LeaseLost at the end of the block, as on_lost says
+              a Loss, asked again       revoked is a loss; expired and taken may be the first release: a warning
               BackendUnavailable        at the end of a block: logged, for the lease ends by itself; else raised
     any       BackendUnavailable        asked once more; if there is no answer again, an acquisition is cancelled
 
-A scope has all of its names or none: what makes one fail gives the others back.
+A scope has all of its names or none: what makes one fail gives the others back (``release.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import ParamSpec, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeAlias
 
 from ..core.backend import Busy, Claim, Granted, Port
 from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LockBusy, NotHeld
 from ..core.holder import HolderInfo
-from ..core.runtime import new_token, now
+from ..core.runtime import drive, new_token, now
 from . import chain, watchdog
 from .hold import Hold
-from .scope import Scope, names_of
+from .release import after, release_all, retry_once, to_the_end, undo
+from .scope import Scope, Spec, names_of
 
 logger = logging.getLogger("distlock_web")
-P = ParamSpec("P")
-T = TypeVar("T")
 
 #: How a name is asked for.
 Ask: TypeAlias = "Callable[[Port, Claim], Awaitable[Granted | Busy]]"
@@ -57,7 +59,7 @@ async def acquire(scope: Scope) -> None:
         answer = await retry_once(port.acquire, claim, clock.wait)
         if isinstance(answer, Busy) and clock.wait != 0:
             with watchdog.keep_alive(scope.holds):
-                return await _queue(port, claim, answer, clock, scope.holds)
+                return await _queue(scope, port, claim, answer, clock)
         return answer
 
     await begin(scope, ask, clock)
@@ -95,17 +97,16 @@ async def begin(scope: Scope, ask: Ask, clock: _WaitClock | None = None) -> None
             enclosed = clock is not None and chain.find_enclosing(spec.store, name) is not None
             if clock is None or not enclosed or not await _reenter(scope, port, name, clock):
                 await _take(scope, port, name, ask)
-        if clock is not None and clock.waited and len(scope.acquired) > 1:
+        if clock is not None and clock.waited and scope.acquired and len(scope.holds) > 1:
             await _extend(port, scope.acquired, None)
         for hold in scope.holds:
             hold.raise_if_lost()  # while the others were taken, or while the answer was on its way
         watchdog.register(scope)
         scope.warn_once()
-    except BaseException:
-        scope.close_once()
-        await scope.runtime.shield(release_all(scope, port))
+        chain.enter(scope)
+    except BaseException as error:
+        await give_up(scope, error)
         raise
-    chain.enter(scope)
 
 
 async def _take(scope: Scope, port: Port, name: str, ask: Ask) -> None:
@@ -114,16 +115,17 @@ async def _take(scope: Scope, port: Port, name: str, ask: Ask) -> None:
     claim = Claim(name, new_token(), spec.expire, HolderInfo.current(spec.function, spec.expire))
     try:
         answer = await ask(port, claim)
-    except BaseException:
+        if isinstance(answer, Granted):
+            scope.add(Hold(spec.store, claim, answer))
+            return
+    except BaseException as error:
         # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
-        await scope.runtime.shield(undo(port, claim))
+        await after(error, scope, lambda port: undo(port, claim))
         raise
-    if isinstance(answer, Busy):
-        raise _busy(name, answer.remaining)
-    scope.add(Hold(spec.store, claim, answer))
+    raise _busy(scope.spec, name, answer)
 
 
-async def _queue(port: Port, claim: Claim, answer: Busy, clock: _WaitClock, holds: Sequence[Hold]) -> Granted:
+async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, clock: _WaitClock) -> Granted:
     """Wait for our turn. A store that stops answering meanwhile is asked again for one lease, then given up.
 
     ``LeaseLost`` if one of the locks that are held already is lost meanwhile.
@@ -131,10 +133,14 @@ async def _queue(port: Port, claim: Claim, answer: Busy, clock: _WaitClock, hold
     unreachable_since: float | None = None
     left = clock.start_waiting()
     while True:
-        for hold in holds:
+        for hold in scope.holds:
             hold.raise_if_lost()
         if left is not None and left <= 0:
-            raise _busy(claim.name, answer.remaining)
+            # What we know is from before we slept: the lock may be free, for nobody tells of a lease that ended.
+            last = await retry_once(port.acquire, claim, 0.0)
+            if isinstance(last, Granted):
+                return last
+            raise _busy(scope.spec, claim.name, last)
         try:
             asked = await port.wait(claim, answer, left)
             unreachable_since = None
@@ -143,7 +149,7 @@ async def _queue(port: Port, claim: Claim, answer: Busy, clock: _WaitClock, hold
             over = left is not None and left <= UNREACHABLE_RECHECK_SECONDS
             if over or now() - unreachable_since > claim.expire:
                 raise
-            asked = Busy(UNREACHABLE_RECHECK_SECONDS, answer.remaining, answer.position)
+            asked = answer._replace(recheck_after=UNREACHABLE_RECHECK_SECONDS)
         if isinstance(asked, Granted):
             return asked
         answer, left = asked, clock.left()
@@ -155,9 +161,12 @@ async def _reenter(scope: Scope, port: Port, name: str, clock: _WaitClock) -> bo
         outer, hold = found
         hold.raise_if_lost()
         gate = outer.gate(hold)
-        turn = await gate.enter(scope.runtime, clock.left())
+        turn = gate.try_enter()
+        if turn == "busy" and clock.wait != 0:
+            with watchdog.keep_alive(scope.holds):
+                turn = await gate.enter(scope.runtime, clock.start_waiting())
         if turn == "busy":
-            raise _busy(name, hold.remaining)
+            raise _busy(scope.spec, name, Busy(hold.remaining, hold.remaining, holder=hold.claim.holder))
         if turn == "closed":
             continue  # the block around us has ended meanwhile
         scope.reenter(hold, gate)
@@ -169,8 +178,13 @@ async def _reenter(scope: Scope, port: Port, name: str, clock: _WaitClock) -> bo
     return False
 
 
-def _busy(name: str, remaining: float) -> LockBusy:
-    return LockBusy(f"Somebody else holds the lock {name!r}.", name=name, retry_after=remaining)
+def _busy(spec: Spec, name: str, answer: Busy) -> LockBusy:
+    """What to say of a lock that somebody else has: who, as far as the store tells, and how long it usually takes."""
+    holder = HolderInfo.loads(answer.holder)
+    who = holder.describe()
+    text = f"Somebody else holds the lock {name!r}{': ' if who else ''}{who}."
+    usual = spec.store.hold_times.usual(holder.function if who else spec.function, name)
+    return LockBusy(text, name=name, retry_after=answer.remaining, holder=holder if who else None, usual=usual)
 
 
 # Release ------------------------------------------------------------------------------------------------------------
@@ -182,13 +196,16 @@ async def end(scope: Scope, error: BaseException | None) -> None:
     orphaned = scope.orphaned()
     if not close(scope):
         return
-    work = release_all(scope, scope.spec.store.port(scope.runtime), success=error is None)
     try:
-        # A scope that only re-entered has nothing to send, so nothing to shield.
-        await (scope.runtime.shield(work) if scope.acquired else work)
+        await _release_all(scope, success=error is None)
     except DistLockError as failure:
         # The work was done under the lock, and the lease ends by itself: no reason to fail the caller.
         logger.warning("Lock %s could not be given back, it ends within its lease: %s", names_of(scope), failure)
+    except Exception as failure:
+        if error is None:
+            raise
+        logger.exception("Lock %s could not be given back, it ends within its lease", names_of(scope))
+        error.add_note(f"distlock_web: could not be given back: {failure}")
     lost = scope.lost_hold() or orphaned
     if lost is not None:
         _tell_of_loss(scope, lost.lost_error(), error)
@@ -210,13 +227,40 @@ def _tell_of_loss(scope: Scope, loss: LeaseLost, error: BaseException | None) ->
 
 async def release(scope: Scope) -> None:
     """Give back by hand. Raises what :func:`end` only logs."""
+    orphaned = scope.orphaned()
     if not close(scope):
         raise NotHeld(f"The lease of {names_of(scope)} is over already.", name=names_of(scope))
-    await scope.runtime.shield(release_all(scope, scope.spec.store.port(scope.runtime), success=True))
-    for hold in scope.holds:
-        if hold.state == "lost":
-            raise hold.lost_error()
+    await _release_all(scope, success=True)
+    lost = scope.lost_hold() or orphaned
+    if lost is not None:
+        raise lost.lost_error()
     scope.warn_once()
+
+
+async def _release_all(scope: Scope, success: bool) -> None:
+    if scope.acquired:
+        await to_the_end(scope.runtime, scope.spec.store, partial(release_all, scope, success=success))
+    else:  # it only re-entered: there is nothing to send, so nothing to shield
+        await release_all(scope, scope.spec.store.port(scope.runtime))
+
+
+def end_now(scope: Scope, error: BaseException | None) -> None:
+    """:func:`end` for blocking callers: a signal's exception anywhere in it does not leave the lock held."""
+    try:
+        drive(end(scope, error))
+    except BaseException as interruption:
+        drive(give_up(scope, interruption))
+        raise
+
+
+async def give_up(scope: Scope, error: BaseException) -> None:
+    """The block does not begin, or its end was interrupted: nothing of it stays. The caller raises ``error`` then."""
+    chain.exit_block(scope)
+    close(scope)
+    scope.stop_watching()
+    scope.leave_gates()
+    if scope.acquired:
+        await after(error, scope, partial(release_all, scope))
 
 
 def close(scope: Scope) -> bool:
@@ -225,46 +269,6 @@ def close(scope: Scope) -> bool:
         return False
     chain.leave(scope)
     return True
-
-
-async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
-    """Release every acquired hold, the last one first, and leave the re-entered ones; then raise the first failure."""
-    scope.stop_watching()
-    scope.leave_gates()
-    failure: DistLockError | None = None
-    hold_at_least = scope.spec.hold_at_least if success else 0.0
-    for hold in reversed(scope.acquired):
-        if not hold.begin_release():
-            continue
-        cooldown = max(0.0, hold.since + hold_at_least - now()) if hold_at_least else 0.0
-        try:
-            loss = await _release(port, hold.claim, cooldown)
-        except DistLockError as error:
-            failure = failure or error
-            loss = "unreachable" if now() >= hold.deadline else None
-        if loss is None:
-            hold.released()
-        else:
-            hold.lose(loss)
-    if failure is not None:
-        raise failure
-
-
-async def _release(port: Port, claim: Claim, cooldown: float) -> str | None:
-    try:
-        return await port.release(claim, cooldown)
-    except BackendUnavailable:
-        # The first release may have been done and its answer lost: then "not yours" is no loss.
-        await port.release(claim, cooldown)
-        return None
-
-
-async def undo(port: Port, claim: Claim) -> None:
-    """Nothing of this claim stays behind, neither in the queue nor held."""
-    try:
-        await retry_once(port.cancel, claim)
-    except DistLockError as error:
-        logger.info("Lock %s: a claim could not be cancelled, it ends within its lease: %s", claim.name, error)
 
 
 # Extend -------------------------------------------------------------------------------------------------------------
@@ -290,11 +294,3 @@ async def _extend(port: Port, holds: list[Hold], expire: float | None) -> None:
         else:
             hold.lose(loss)
         hold.raise_if_lost()
-
-
-async def retry_once(verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Ask again, once, if the answer did not come: every verb may be sent twice (law 3)."""
-    try:
-        return await verb(*args, **kwargs)
-    except BackendUnavailable:
-        return await verb(*args, **kwargs)

@@ -34,7 +34,8 @@ class Hold:
     """
 
     __slots__ = (
-        "_generation", "_lock", "_on_end", "_reason", "_state", "claim", "deadline", "depth", "fence", "since", "store",
+        "_early", "_generation", "_lock", "_on_end", "_reason", "_state",
+        "claim", "deadline", "depth", "fence", "since", "store",
     )  # fmt: skip
 
     def __init__(self, store: Store, claim: Claim, granted: Granted) -> None:
@@ -47,9 +48,11 @@ class Hold:
         self.depth = 1  #: how many blocks are inside of it
         self._state: State = "held"
         self._reason: str | None = None
+        self._early = 0.0  #: seconds before the deadline that the store said it is not ours
         self._generation = Process.generation
-        self._lock = threading.Lock()
-        self._on_end: list[Callable[[], None]] = []
+        # Reentrant: garbage that is collected inside may end a block that is nested in this hold.
+        self._lock = threading.RLock()
+        self._on_end: list[Callable[[], object]] = []
 
     @property
     def name(self) -> str:
@@ -85,7 +88,7 @@ class Hold:
         if due is None:
             return self._state == "held" or self._state == "unsure"
         if due == "forked":
-            self._lock = threading.Lock()  # at the fork a thread that is not here may have held the parent's
+            self._lock = threading.RLock()  # at the fork a thread that is not here may have held the parent's
         self.lose(due)
         return False
 
@@ -96,6 +99,10 @@ class Hold:
     def lost_error(self) -> LeaseLost:
         reason = self.reason or "ended"
         why = _EXPLAIN[reason].format(expire=self.claim.expire)
+        if self._early:
+            why = f"the store has it no more, though its lease had {self._early:.1f} s left: flushed, evicted, deleted"
+            if reason == "taken":
+                why += ", and somebody else has it now"
         return LeaseLost(f"The lock {self.name!r} is no longer held: {why}.", name=self.name, reason=reason)
 
     def renewed(self, since: float, expire: float) -> None:
@@ -122,14 +129,19 @@ class Hold:
             if self._state in ("released", "lost"):
                 return
             self._state, self._reason = "lost", reason
+            if reason in ("expired", "taken"):
+                self._early = max(0.0, self.deadline - now())
             callbacks, self._on_end = self._on_end, []
         _call(callbacks)
 
     def begin_release(self) -> bool:
-        """From here on no renewal counts. False: there is nothing to release, the hold is lost or over."""
+        """From here on no renewal counts. False: there is nothing to release, the hold is lost or over.
+
+        Begun again, a release that was interrupted goes on.
+        """
         self.check()
         with self._lock:
-            if self._state not in ("held", "unsure"):
+            if self._state not in ("held", "unsure", "releasing"):
                 return False
             self._state = "releasing"
             return True
@@ -153,7 +165,7 @@ class Hold:
         """From now on it is renewed to ``expire`` seconds: a block inside of it asked for a longer lease."""
         self.claim = self.claim._replace(expire=expire)
 
-    def on_change(self, callback: Callable[[], None]) -> None:
+    def on_change(self, callback: Callable[[], object]) -> None:
         """Call back, from any thread, once the hold is lost or released."""
         self.check()
         with self._lock:
@@ -162,14 +174,14 @@ class Hold:
                 return
         callback()
 
-    def forget_callback(self, callback: Callable[[], None]) -> None:
+    def forget_callback(self, callback: Callable[[], object]) -> None:
         self.check()
         with self._lock:
             if callback in self._on_end:
                 self._on_end.remove(callback)
 
 
-def _call(callbacks: list[Callable[[], None]]) -> None:
+def _call(callbacks: list[Callable[[], object]]) -> None:
     for callback in callbacks:
         try:
             callback()

@@ -22,6 +22,8 @@ OnLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Lease], obje
 class Lost:
     """The event that a lease is lost: ``wait(timeout)`` for threads, ``await`` for tasks, ``is_set()`` for a look.
 
+    ``if lease.lost:`` is a look, too.
+
     It is set at the latest when the lease's deadline comes, before anybody else can have the lock.
     """
 
@@ -32,6 +34,9 @@ class Lost:
 
     def is_set(self) -> bool:
         return self._scope.state == "lost"
+
+    def __bool__(self) -> bool:
+        return self.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the lease is lost (True), or until it is released or ``timeout`` seconds are over (False)."""
@@ -64,6 +69,10 @@ class Lease:
     """A lock that is held, made by ``lock(...)``: over when its block ends, lost if the store gave it up before.
 
     A handle: two of the same block are equal, and what it tells is read at that moment. Looking changes nothing.
+
+    A lease that another task or thread has taken is entered with ``async with lease:`` or ``with lease:``. From there
+    on the running code is inside of it: it enters the lock again without waiting, and ``on_lost="cancel"`` cancels it.
+    Before Python 3.12 ``asyncio.wait_for(lock(...).aacquire(), 2)`` makes such a task.
     """
 
     __slots__ = ("_scope",)
@@ -81,20 +90,29 @@ class Lease:
         return f"<Lease {self.name!r}: {self.state}, {self.remaining:.3f} s left>"
 
     def __enter__(self) -> Lease:
+        self._enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._blocking(engine.end(self._scope, error))
+        self._check_blocking()
+        engine.end_now(self._scope, error)
 
     async def __aenter__(self) -> Lease:
+        self._enter()
+        if self._scope.spec.on_lost == "cancel":
+            self._scope.bind_task()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await engine.end(self._scope, error)
+
+    def _enter(self) -> None:
+        if self._scope.alive and not chain.is_inside(self._scope):
+            chain.enter(self._scope)
 
     # What it is ---------------------------------------------------------------------------------------------------
 
@@ -155,7 +173,7 @@ class Lease:
 
     @property
     def lost(self) -> Lost:
-        """The event of the loss: ``lease.lost.wait(5)``, ``await lease.lost``, ``lease.lost.is_set()``."""
+        """The event of the loss: ``lease.lost.wait(5)``, ``await lease.lost``, ``if lease.lost:``."""
         return Lost(self._scope)
 
     def raise_if_lost(self) -> None:
@@ -200,10 +218,16 @@ class Lease:
         return await transfer.detach(self._scope, seconds(transit, "transit"))
 
     def _blocking(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._scope.runtime is TASKS or in_event_loop():
+        try:
+            self._check_blocking()
+        except ConfigurationError:
             work.close()
-            raise ConfigurationError("In asyncio code use the lease's a-methods: await lease.arelease(), and so on.")
+            raise
         return drive(work)
+
+    def _check_blocking(self) -> None:
+        if self._scope.runtime is TASKS or in_event_loop():
+            raise ConfigurationError("In asyncio code use the lease's a-methods: await lease.arelease(), and so on.")
 
 
 def scope_of(lease: Lease) -> Scope:

@@ -16,6 +16,7 @@ from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop
 from . import chain, engine, transfer
 from .lease import Lease
 from .options import LockOptions, Options, check_names, listing
+from .release import retry_once
 from .scope import Scope, Spec
 
 
@@ -30,7 +31,7 @@ class Lock:
 
     def acquire(self) -> Lease:
         """Take the lock, waiting as ``wait`` says. Raises ``LockBusy``, ``BackendUnavailable``, ``LeaseLost``."""
-        return drive(self._acquire(blocking_runtime()))
+        return self._acquire_now()
 
     async def aacquire(self) -> Lease:
         """The asyncio twin of :meth:`acquire`."""
@@ -50,20 +51,58 @@ class Lock:
         except LockBusy:
             return None
 
+    def locked(self) -> bool:
+        """Whether anybody has the lock, or one of its names; also we ourselves. A look: it may be over when it is read.
+
+        Never a reason to go on without the lock: ``try_acquire``. Raises ``BackendUnavailable``.
+        """
+        return drive(self._locked(blocking_runtime()))
+
+    async def alocked(self) -> bool:
+        """The asyncio twin of :meth:`locked`."""
+        return await self._locked(TASKS)
+
+    async def _locked(self, runtime: Runtime) -> bool:
+        spec = self._options.spec(self._keys, runtime)
+        if not spec.store.backend.capabilities.listing:
+            raise ConfigurationError(f"The store {spec.store.alias!r} cannot show who holds its locks.")
+        return bool(await retry_once(spec.store.port(runtime).inspect, spec.names))
+
     async def _acquire(self, runtime: Runtime, opener: Lock | None = None, outlives_task: bool = False) -> Lease:
         scope = Scope(self._options.spec(self._keys, runtime), runtime, opener, outlives_task)
         await engine.acquire(scope)
         return Lease(scope)
 
+    def _acquire_now(self, opener: Lock | None = None) -> Lease:
+        runtime = blocking_runtime()
+        scope = Scope(self._options.spec(self._keys, runtime), runtime, opener)
+        try:
+            drive(engine.acquire(scope))
+            return Lease(scope)
+        except BaseException as error:  # a signal's may come when the lock is ours, and nobody would give it back
+            drive(engine.give_up(scope, error))
+            raise
+
     def __enter__(self) -> Lease:
-        return drive(self._acquire(blocking_runtime(), self))
+        return self._acquire_now(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        scope = chain.exit_block(self)
-        if scope is not None:
-            drive(engine.end(scope, error))
+        scope = None
+        try:
+            scope = chain.find_block(self)
+            if scope is not None:
+                chain.exit_block(scope)
+                engine.end_now(scope, error)
+        except ConfigurationError:
+            raise
+        except BaseException as interruption:
+            if scope is None:
+                scope = chain.find_block(self)
+            if scope is not None:
+                drive(engine.give_up(scope, interruption))
+            raise
 
     async def __aenter__(self) -> Lease:
         return await self._acquire(TASKS, self)
@@ -71,8 +110,9 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        scope = chain.exit_block(self)
+        scope = chain.find_block(self)
         if scope is not None:
+            chain.exit_block(scope)
             await engine.end(scope, error)
 
 
@@ -105,8 +145,8 @@ def lock(key: str | Iterable[str], **options: Unpack[LockOptions]) -> Lock:
 
     Options: ``prefix, expire, wait, renew, renew_for, store, on_lost, hold_at_least``. All times are seconds. ``wait``:
     how long to queue, 0 not at all, None for ever. ``renew_for``: the longest that it is renewed. ``hold_at_least``:
-    stay taken at least so long after success. ``on_lost``: ``"raise"`` at the end of the block, ``"warn"``,
-    ``"cancel"`` the asyncio task, or a callable. What is left out comes from the store's settings.
+    after success, stay taken until so long after it was acquired. ``on_lost``: ``"raise"`` at the end of the block,
+    ``"warn"``, ``"cancel"`` the asyncio task, or a callable. What is left out comes from the store's settings.
 
     Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when taken, ``LeaseLost`` at the end.
     """

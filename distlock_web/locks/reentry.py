@@ -4,37 +4,50 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from ..core.runtime import Parker, Runtime
+
+#: ``closed``: the outer block has ended.
+Turn: TypeAlias = Literal["ours", "busy", "closed"]
 
 
 class ReentryGate:
     """Lets one nested block at a time into a hold, first come, first served.
 
     Siblings are tasks or threads that inherited the same hold. If all of them re-entered, they would exclude nobody.
+
+    Garbage that is collected inside of a method may leave the gate, in this very thread. So the mutex is reentrant, and
+    each method is right wherever that happens.
     """
 
     __slots__ = ("_closed", "_lock", "_taken", "_waiting")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._taken = False
         self._closed = False
         self._waiting: deque[Parker] = deque()
 
-    async def enter(self, runtime: Runtime, wait: float | None) -> Literal["ours", "busy", "closed"]:
-        """Wait for our turn, at most ``wait`` seconds (None: for ever). ``closed``: the outer block has ended."""
+    def try_enter(self) -> Turn:
+        """Enter if nobody is inside."""
         with self._lock:
             if self._closed:
                 return "closed"
-            if not self._taken:
-                self._taken = True
-                return "ours"
-            if wait is not None and wait <= 0:
+            if self._taken:
                 return "busy"
-            parker = runtime.parker()
+            self._taken = True
+            return "ours"
+
+    async def enter(self, runtime: Runtime, wait: float | None) -> Turn:
+        """Wait for our turn, at most ``wait`` seconds (None: for ever)."""
+        parker = runtime.parker()
+        with self._lock:
             self._waiting.append(parker)
+            turn = self.try_enter()  # from here on who leaves sees us
+            if turn != "busy":
+                self._waiting.remove(parker)
+                return turn
         try:
             woken = await parker.park(wait)
         except BaseException:
@@ -48,22 +61,30 @@ class ReentryGate:
     def _give_up(self, parker: Parker) -> bool:
         """Stop waiting. False: it became our turn at this very moment."""
         with self._lock:
-            if parker in self._waiting:
+            try:
                 self._waiting.remove(parker)
-                return True
-            return self._closed
+            except ValueError:
+                return self._closed
+            return True
 
     def leave(self) -> None:
-        """Let the next one in."""
+        """Let the next one in, of those whose event loop still runs."""
         with self._lock:
-            if self._waiting:
-                self._waiting.popleft().unpark()
-            else:
-                self._taken = False
+            self._taken = self._wake_next()
 
     def close(self) -> None:
         """The outer block has ended: whoever waits here takes the lock from the store, like everybody else."""
         with self._lock:
             self._closed = True
-            while self._waiting:
-                self._waiting.popleft().unpark()
+            while self._wake_next():
+                pass
+
+    def _wake_next(self) -> bool:
+        while self._waiting:
+            try:
+                parker = self._waiting.popleft()
+            except IndexError:
+                return False
+            if parker.unpark():
+                return True
+        return False

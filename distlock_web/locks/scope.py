@@ -41,7 +41,7 @@ class Scope:
 
     __slots__ = (
         "__weakref__", "_cancelled_task", "_gates", "_generation", "_on_change", "_open", "_stop_watching", "_task",
-        "_warned", "acquired", "locked", "opener", "outlives_task", "reentered", "runtime", "spec",
+        "_turns", "_warned", "acquired", "locked", "opener", "outlives_task", "reentered", "runtime", "spec",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, runtime: Runtime, opener: object = None, outlives_task: bool = False) -> None:
@@ -52,7 +52,8 @@ class Scope:
         #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
         self.locked = True
         self.acquired: list[Hold] = []  #: by this block, and given back at its end
-        self.reentered: list[tuple[Hold, ReentryGate]] = []  #: of a block around it
+        self.reentered: list[Hold] = []  #: of a block around it
+        self._turns: list[tuple[Hold, ReentryGate]] = []  # in those, not given up yet
         self._gates: dict[str, ReentryGate] = {}
         self._generation = Process.generation
         self._open = [True]  # emptied by whoever ends the block: list.pop is atomic
@@ -69,8 +70,9 @@ class Scope:
 
     def reenter(self, hold: Hold, gate: ReentryGate) -> None:
         """It is our turn in a hold of a block around this one."""
+        self._turns.append((hold, gate))
         hold.enter()
-        self.reentered.append((hold, gate))
+        self.reentered.append(hold)
 
     def let_through(self) -> None:
         """The block runs without its locks."""
@@ -82,7 +84,7 @@ class Scope:
 
     @property
     def holds(self) -> list[Hold]:
-        return [*self.acquired, *[hold for hold, _ in self.reentered]] if self.reentered else self.acquired
+        return [*self.acquired, *self.reentered] if self.reentered else self.acquired
 
     def lost_hold(self) -> Hold | None:
         for hold in self.holds:
@@ -92,7 +94,7 @@ class Scope:
 
     def orphaned(self) -> Hold | None:
         """A hold of a block around this one that has ended since."""
-        for hold, _ in self.reentered:
+        for hold in self.reentered:
             if hold.state in ("releasing", "released"):
                 return hold
         return None
@@ -144,7 +146,8 @@ class Scope:
 
     def leave_gates(self) -> None:
         """Leave the holds of the blocks around: what happens to them from now on is those blocks' business."""
-        for hold, gate in self.reentered:
+        while self._turns:
+            hold, gate = self._turns.pop()
             if self._on_change is not None:
                 hold.forget_callback(self._on_change)
             hold.leave()
@@ -180,19 +183,23 @@ class Scope:
             hold.on_change(changed)
 
     def cancel_when_lost(self) -> None:
-        """Cancel the running task when the locks are lost (``on_lost="cancel"``)."""
-        self._task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        """Cancel the task in the block when the locks are lost (``on_lost="cancel"``)."""
+        self.bind_task()
+        self.notify_when_lost(Scope._cancel_soon)
 
-        def cancel(scope: Scope) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(scope._cancel)
+    def bind_task(self) -> None:
+        """The running task is the one in the block."""
+        self._task = asyncio.current_task()
+        if self.state == "lost":  # while the task that has taken the locks was the one to be told
+            self._cancel()
 
-        self.notify_when_lost(cancel)
+    def _cancel_soon(self) -> None:
+        if self._task is not None and not (loop := self._task.get_loop()).is_closed():
+            loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
         if self._task is not None and self.alive and not self._cancelled_task:
-            self._cancelled_task = True
-            self._task.cancel("the lock of this task is lost")
+            self._cancelled_task = self._task.cancel("the lock of this task is lost")
 
     def take_back_cancellation(self) -> bool:
         """Whether the cancellation that ended the block was only ours: ``LeaseLost`` is said in its place."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import secrets
 from dataclasses import dataclass
+from functools import partial
 
 from ..core.backend import Claim, Granted, Port
 from ..core.errors import ConfigurationError, NotHeld
-from ..core.runtime import new_token
 from . import engine
-from .engine import retry_once, undo
+from .release import after, retry_once, undo
 from .scope import Scope, names_of
 
 
@@ -33,7 +34,7 @@ class Ticket:
     def of(cls, scope: Scope) -> Ticket:
         """A new ticket over the locks that the scope has acquired."""
         spec, fences = scope.spec, {hold.name: hold.fence for hold in scope.acquired}
-        fields = [spec.store.alias, list(fences.items()), spec.expire, spec.renew, new_token()]
+        fields = [spec.store.alias, list(fences.items()), spec.expire, spec.renew, secrets.token_hex(16)]
         text = base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
         return cls(text, spec.store.alias, fences, spec.expire, spec.renew)
 
@@ -73,9 +74,9 @@ async def detach(scope: Scope, transit: float) -> str:
         raise over
     try:
         await scope.runtime.shield(_hand_over(scope, ticket.proof, transit))
-    except BaseException:
+    except BaseException as error:
         # Nobody has the ticket: nothing may stay behind that only the ticket can take on.
-        await scope.runtime.shield(_take_back(scope, ticket.proof))
+        await after(error, scope, partial(_take_back, scope, ticket.proof))
         raise
     return ticket.text
 
@@ -93,8 +94,7 @@ async def _hand_over(scope: Scope, proof: str, transit: float) -> None:
         hold.released()
 
 
-async def _take_back(scope: Scope, proof: str) -> None:
-    port = scope.spec.store.port(scope.runtime)
+async def _take_back(scope: Scope, proof: str, port: Port) -> None:
     for hold in scope.acquired:
         for token in (proof, hold.claim.token):
             await undo(port, hold.claim._replace(token=token))

@@ -1,22 +1,24 @@
-"""The watchdog: one thread per process renews every lease that asked for it, and sees to it that a loss is told.
+"""The watchdog: a thread renews every lease that asked for it, and sees to it that a loss is told.
 
-A lease is renewed at a third of its ``expire`` (the seeds' v7, Redisson). Leases that are due at nearly the same time
-share one request per store, on connections of their own. A store that does not answer makes a lease unsure, and its
-deadline makes it lost. The thread starts with the first lease and ends with the last; a forked child starts its own.
+There is one for each store of the process, so that a store that hangs costs no lease of another. A lease is renewed at
+a third of its ``expire`` (the seeds' v7, Redisson), the first ones at once, for that opens the connection. Leases that
+are due at nearly the same time share one request, on connections of their own. A store that does not answer makes a
+lease unsure, and its deadline makes it lost. The thread starts with the first lease and ends with the last; a forked
+child starts its own.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 from ..core.errors import DistLockError
 from ..core.registry import Store
-from ..core.runtime import after_fork, drive, now
+from ..core.runtime import THREADS, after_fork, drive, now
 from .hold import Hold
 from .scope import Scope
 from .watched_hold import WatchedHold, holder_alive
@@ -32,42 +34,44 @@ MAX_BATCH_LEASES = 500
 
 
 class Watchdog:
-    """The thread and what it looks after. All state behind one condition; the network is used outside of it."""
+    """The thread of one store and what it looks after.
+
+    Its state is changed in single steps, without a mutex: it may be called while garbage is collected, anywhere.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
         self._watched: set[WatchedHold] = set()
-        self._stores: set[Store] = set()  # that it has watched since it started
+        self._parker = THREADS.parker()
         self._thread: threading.Thread | None = None
+        self._start_or_end = threading.RLock()
         self._next = float("inf")
 
     def add(self, watched: Sequence[WatchedHold]) -> None:
-        with self._changed:
-            self._watched.update(watched)
-            self._stores.update([item.hold.store for item in watched])
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="distlock-watchdog", daemon=True)
-                thread.start()  # may raise, where the system has no more threads: the next one tries again
-                self._thread = thread
-            elif min(item.due for item in watched) < self._next:
-                self._changed.notify()
+        self._watched.update(watched)
+        if self._thread is None:
+            self._start(watched)
+        if min(item.due for item in watched) < self._next:
+            self._parker.unpark()
+
+    def _start(self, watched: Sequence[WatchedHold]) -> None:
+        with self._start_or_end:
+            if self._thread is not None:
+                return
+            for item in watched:
+                if item.renew:
+                    item.look_at(0.0)  # to connect takes its time: not at a third of a lease that is short
+            thread = threading.Thread(target=self._run, name="distlock-watchdog", daemon=True)
+            thread.start()  # may raise, where the system has no more threads: the next one tries again
+            self._thread = thread
 
     def remove(self, watched: Sequence[WatchedHold]) -> None:
-        with self._changed:
-            self._watched.difference_update(watched)
+        self._watched.difference_update(watched)
 
     def look(self, watched: Sequence[WatchedHold]) -> None:
-        """Look at these at once; after ``MAX_SLEEP`` where somebody is inside of the condition at this very moment.
-
-        It may be called while garbage is collected: it waits for nobody.
-        """
+        """Look at these at once. It may be called while garbage is collected: it waits for nobody."""
         for item in watched:
-            item.look_at(0.0)
-        if self._changed.acquire(blocking=False):
-            try:
-                self._changed.notify()
-            finally:
-                self._changed.release()
+            item.look_at_once()
+        self._parker.unpark()
 
     def _run(self) -> None:
         while True:
@@ -84,53 +88,55 @@ class Watchdog:
     def _wait_until_due(self) -> list[WatchedHold] | None:
         """What is to be looked at next, when it is; None: there has been nothing for a while, the thread may end."""
         idle_since = now()
-        with self._changed:
-            while True:
-                moment = now()
-                if self._watched:
-                    idle_since = moment
-                elif moment - idle_since >= IDLE_TIMEOUT:
-                    self._thread = None
-                    self._stores.clear()
-                    return None
-                self._next = min((item.due for item in self._watched), default=idle_since + IDLE_TIMEOUT)
-                if self._next > moment:
-                    self._changed.wait(min(self._next - moment, MAX_SLEEP))
-                moment = now()
-                if any(item.due <= moment for item in self._watched):
-                    # Whoever is due within half a period comes along: a thousand leases make a few requests.
-                    return [
-                        item
-                        for item in self._watched
-                        if item.due <= moment or (item.renew and item.due <= moment + item.period / 2)
-                    ]
+        while True:
+            watched, moment = list(self._watched), now()
+            # Whoever is due within half a period comes along: a thousand leases make a few requests.
+            due = [item for item in watched if item.due <= moment + (item.period / 2 if item.renew else 0.0)]
+            if any(item.due <= moment for item in due):
+                return due
+            if watched:
+                idle_since = moment
+            elif moment - idle_since >= IDLE_TIMEOUT and self._end():
+                return None
+            self._next = min((item.due for item in watched), default=idle_since + IDLE_TIMEOUT)
+            if self._watched.issubset(watched):  # else somebody came who did not know yet when we would look
+                drive(self._parker.park(min(self._next - moment, MAX_SLEEP)))
+
+    def _end(self) -> bool:
+        with self._start_or_end:
+            self._thread, mine = None, self._thread
+            if self._watched:  # who comes after this look finds no thread, and starts one
+                self._thread = mine
+                return False
+            return True
 
     def _look_after(self, due: list[WatchedHold]) -> None:
-        by_store: defaultdict[Store, list[WatchedHold]] = defaultdict(list)
+        to_renew = []
         for item in due:
+            item.begin()
             if not item.hold.check():  # which tells of a loss
                 self.remove([item])
             elif item.renew and self._wanted(item):
-                by_store[item.hold.store].append(item)
+                to_renew.append(item)
             else:
                 item.only_watch()
-        for store, items in by_store.items():
-            for first in range(0, len(items), MAX_BATCH_LEASES):
-                self._renew(store, items[first : first + MAX_BATCH_LEASES])
+        for first in range(0, len(to_renew), MAX_BATCH_LEASES):
+            self._renew(to_renew[first : first + MAX_BATCH_LEASES])
 
     def _wanted(self, item: WatchedHold) -> bool:
         if not item.alive():
             if item.gone is not None:
-                item.gone()
+                _aside("distlock-gone", item.gone)  # it gives the lock back, and the store may take its time
             else:
                 logger.warning("Lock %s: its holder has ended without releasing it; no longer renewed.", item.hold.name)
             return False
         return item.until is None or now() < item.until
 
-    def _renew(self, store: Store, items: list[WatchedHold]) -> None:
-        since, claims = now(), [item.hold.claim for item in items]
+    def _renew(self, items: list[WatchedHold]) -> None:
+        store, since, claims = items[0].hold.store, now(), [item.hold.claim for item in items]
+        timeout = max(0.05, min(item.hold.deadline for item in items) - since)  # to the first deadline
         try:
-            losses = drive(store.renewal_port().extend(claims, self._renewal_timeout(store, items, since)))
+            losses = drive(store.renewal_port().extend(claims, timeout))
         except DistLockError as error:
             logger.warning("%d locks could not be renewed, trying again: %s", len(items), error)
             self._postpone(items)
@@ -144,15 +150,6 @@ class Watchdog:
                 item.hold.lose(loss)
                 self.remove([item])
 
-    def _renewal_timeout(self, store: Store, items: list[WatchedHold], moment: float) -> float:
-        """How long to wait for an answer: to the first deadline; a store that hangs must not cost the others theirs."""
-        timeout = min(item.hold.deadline for item in items) - moment
-        if len(self._stores) > 1:
-            with self._changed:
-                others = [item.period for item in self._watched if item.hold.store is not store]
-            timeout = min(timeout, max(0.1, min(others, default=timeout)))
-        return max(0.05, timeout)
-
     def is_running_here(self) -> bool:
         return threading.current_thread() is self._thread
 
@@ -163,15 +160,20 @@ class Watchdog:
             item.look_at(min(moment + max(0.05, item.period / 4), max(item.hold.deadline, moment + 0.001)))
 
 
-_watchdog = Watchdog()
+_watchdogs: weakref.WeakKeyDictionary[Store, Watchdog] = weakref.WeakKeyDictionary()
 
 
 def _forked() -> None:
-    global _watchdog
-    _watchdog = Watchdog()  # the thread, and perhaps a lock it held, stayed in the parent
+    global _watchdogs
+    _watchdogs = weakref.WeakKeyDictionary()  # the threads, and perhaps a lock they held, stayed in the parent
 
 
 after_fork(_forked)
+
+
+def _watchdog_of(store: Store) -> Watchdog:
+    found = _watchdogs.get(store)
+    return found if found is not None else _watchdogs.setdefault(store, Watchdog())
 
 
 def register(scope: Scope) -> None:
@@ -197,13 +199,13 @@ def renew_while(
     until = now() + max_seconds
     watched = [WatchedHold(hold, True, until, alive, gone) for hold in scope.holds]
     _watch(scope, watched)
-    return partial(_watchdog.look, watched)
+    return partial(_watchdog_of(scope.spec.store).look, watched)
 
 
 def _watch(scope: Scope, watched: Sequence[WatchedHold]) -> None:
     if not watched:  # a call that was let through without its lock
         return
-    watchdog = _watchdog
+    watchdog = _watchdog_of(scope.spec.store)
     scope.watch(lambda: watchdog.remove(watched))
     watchdog.add(watched)
 
@@ -215,23 +217,28 @@ def keep_alive(holds: Sequence[Hold]) -> Iterator[None]:
         yield
         return
     watched = [WatchedHold(hold, renew=True) for hold in holds]
-    _watchdog.add(watched)
+    watchdog = _watchdog_of(holds[0].store)
+    watchdog.add(watched)
     try:
         yield
     finally:
-        _watchdog.remove(watched)
+        watchdog.remove(watched)
 
 
 def _call_aside(callback: Callable[[Scope], object], scope: Scope) -> None:
-    """Call the user's ``on_lost``; where the watchdog noticed, in a thread of its own, for it may take its time."""
-    if _watchdog.is_running_here():
-        threading.Thread(target=_call, args=(callback, scope), name="distlock-on-lost", daemon=True).start()
+    """Call the user's ``on_lost``; where a watchdog noticed, in a thread of its own, for it may take its time."""
+    if any(watchdog.is_running_here() for watchdog in list(_watchdogs.values())):
+        _aside("distlock-on-lost", partial(callback, scope))
     else:
-        _call(callback, scope)
+        _call(partial(callback, scope))
 
 
-def _call(callback: Callable[[Scope], object], scope: Scope) -> None:
+def _aside(name: str, work: Callable[[], object]) -> None:
+    threading.Thread(target=_call, args=(work,), name=name, daemon=True).start()
+
+
+def _call(work: Callable[[], object]) -> None:
     try:
-        callback(scope)
+        work()
     except Exception:
         logger.exception("on_lost failed")

@@ -14,7 +14,7 @@ from .scope import Scope
 class WatchedHold:
     """A hold that the watchdog looks after: renewed until ``until``, or only watched for its deadline."""
 
-    __slots__ = ("alive", "due", "gone", "hold", "renew", "until")
+    __slots__ = ("_at_once", "alive", "due", "gone", "hold", "renew", "until")
 
     def __init__(
         self,
@@ -26,10 +26,11 @@ class WatchedHold:
     ) -> None:
         self.hold = hold
         self.renew = renew
+        self.due: float
         self.until = until  #: by our clock; None: as long as it is held
         self.alive = alive
         self.gone = gone  #: called once when the holder is found dead; left out, the lease is left to end by itself
-        self.due = hold.deadline
+        self._at_once = False
         self.schedule()
 
     @property
@@ -39,11 +40,22 @@ class WatchedHold:
 
     def schedule(self) -> None:
         # Counted from its end: a lease that is watched only when most of it is over is due at once.
-        self.due = self.hold.deadline - 2 * self.period if self.renew else self.hold.deadline
+        self.look_at(self.hold.deadline - 2 * self.period if self.renew else self.hold.deadline)
 
     def look_at(self, moment: float) -> None:
         """It is due at this moment."""
         self.due = moment
+        if self._at_once:  # said while it was being renewed
+            self.due = 0.0
+
+    def look_at_once(self) -> None:
+        """It is due now, whatever is just being done with it."""
+        self._at_once = True
+        self.due = 0.0
+
+    def begin(self) -> None:
+        """It is looked at from here on."""
+        self._at_once = False
 
     def only_watch(self) -> None:
         """From now on it is not renewed, only watched, to its deadline."""

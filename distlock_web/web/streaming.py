@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..core.errors import DistLockError
 from ..core.request_id import current_origin, swap_origin
-from ..core.runtime import TASKS, THREADS, drive, in_event_loop
+from ..core.runtime import TASKS, THREADS, in_event_loop
 from ..locks import chain, engine, watchdog
 from ..locks.lease import Lease, scope_of
 
@@ -57,7 +57,7 @@ class StreamLock:
     def end(self, error: BaseException | None = None) -> None:
         """Give the lock back, from any thread. Raises ``LeaseLost`` as ``on_lost`` says."""
         self._scope.use_runtime(THREADS)  # an async view's own loop may be closed by now
-        drive(engine.end(self._scope, error))
+        engine.end_now(self._scope, error)
 
     async def aend(self, error: BaseException | None = None) -> None:
         """Give the lock back, from an event loop."""
@@ -67,8 +67,12 @@ class StreamLock:
     def close(self) -> None:
         """The response is closed: give the lock back if that has not happened. Nobody is left to be told of a loss."""
         if in_event_loop():
-            spawn(self.aclose)
-            return
+            spawn(self.aclose, otherwise=self.close_now)
+        else:
+            self.close_now()
+
+    def close_now(self) -> None:
+        """The same, and nobody else in the event loop runs meanwhile: for one that is about to end."""
         try:
             self.end()
         except DistLockError as error:
@@ -80,6 +84,12 @@ class StreamLock:
             await self.aend()
         except DistLockError as error:
             _log(error)
+
+
+def _note(error: BaseException, failure: Exception) -> None:
+    """The body's exception wins over that of its closing."""
+    logger.warning("A streaming response that has failed could not be closed: %s", failure)
+    error.add_note(f"distlock_web: its closing failed, too: {failure!r}")
 
 
 def _log(error: DistLockError) -> None:
@@ -108,6 +118,8 @@ class LockedBody(Iterator[T]):
         except BaseException as error:
             try:
                 self._close_body()  # not every server closes a response that has failed
+            except Exception as failure:
+                _note(error, failure)
             finally:
                 self._lock.end(error)
             raise
@@ -146,6 +158,8 @@ class LockedAsyncBody(AsyncIterator[T]):
         except BaseException as error:
             try:
                 await self._close_body()  # Django closes no response whose body has failed
+            except Exception as failure:
+                _note(error, failure)
             finally:
                 await self._lock.aend(error)
             raise
@@ -168,6 +182,10 @@ class LockedAsyncBody(AsyncIterator[T]):
             await self._close_body()
         finally:
             await self._lock.aclose()
+
+    def close_lock(self) -> None:
+        """Give the lock back, whatever becomes of the body: its event loop has ended."""
+        self._lock.close_now()
 
     async def _close_body(self) -> None:
         closers, self._closers = self._closers, ()
@@ -225,8 +243,14 @@ class SavedContext:
 _closing: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
 
 
-def spawn(close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Close in a task of the running loop, for a caller that cannot wait."""
+def spawn(close: Callable[[], Coroutine[Any, Any, None]], *, otherwise: Callable[[], None]) -> None:
+    """Close in a task of the running loop, for a caller that cannot wait; or ``otherwise``, if the loop ends first."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        _closing.discard(task)
+        if task.cancelled():
+            otherwise()
+
     task = asyncio.get_running_loop().create_task(close())
     _closing.add(task)
-    task.add_done_callback(_closing.discard)
+    task.add_done_callback(ended)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from distlock_web import ConfigurationError, LeaseLost, configure, current_lease
 from distlock_web.core import registry as module
 from distlock_web.core.registry import Registry, registry
 from distlock_web.core.runtime import new_token
+from tests.support.waiting import eventually
 
 
 def test_without_any_setting_the_message_names_all_the_ways() -> None:
@@ -151,5 +154,45 @@ def test_a_forked_child_has_connections_tokens_and_a_watchdog_of_its_own(redis_s
 def test_fork_while_another_thread_makes_the_backend() -> None:
     """gunicorn --preload, Celery prefork: a child must not inherit a mutex that nobody will open."""
     store = configure({"default": {"BACKEND": "memory"}}).store("default")
-    with store._lock:
+    with module._first_use:
         assert in_child(lambda: store.backend is not None)
+
+
+@pytestmark_fork
+def test_fork_while_another_thread_imports_the_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child inherited the lock of a module that was being imported, and waited for it for ever."""
+    (tmp_path / "slow_to_import.py").write_text(
+        "import time\ntime.sleep(0.5)\nfrom distlock_web.backends.memory import MemoryBackend\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    store = configure({"default": {"BACKEND": "slow_to_import.MemoryBackend"}}).store("default")
+    first = threading.Thread(target=lambda: store.backend)
+    first.start()
+    eventually(lambda: "slow_to_import" in sys.modules, "it is being imported")
+    try:
+        assert in_child(lambda: store.backend is not None)
+    finally:
+        first.join()
+        del sys.modules["slow_to_import"]
+
+
+@pytestmark_fork
+def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_FORK_DELAY", 0.05)
+    store = configure({"default": {"BACKEND": "memory"}}).store("default")
+    inside, over = threading.Event(), threading.Event()
+
+    def make() -> None:
+        with module._first_use:
+            inside.set()
+            over.wait()
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    inside.wait()
+    try:
+        assert in_child(lambda: store.backend is not None)
+    finally:
+        over.set()
+        thread.join()
+    assert store.backend is not None

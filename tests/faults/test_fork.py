@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from distlock_web import LeaseLost, attach, lock
+from distlock_web.core import registry
 from distlock_web.locks.lease import scope_of
 from tests.support.callers import unrelated
 from tests.support.redis_lock import KEY, NAME, contend, fence_of, left_behind
@@ -128,13 +129,14 @@ def test_a_lock_is_passed_on_to_a_child(redis_store: str, redis_client: redis.Re
     assert left_behind(redis_client) == {}
 
 
-def test_a_fork_while_another_thread_is_inside_our_own_locks(redis_store: str) -> None:
+def test_a_fork_while_another_thread_is_inside_our_own_locks(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those locks stay locked in the child: nobody is there to release them."""
+    monkeypatch.setattr(registry, "MAX_FORK_DELAY", 0.05)
     lease = unrelated(KEY, expire=30)
     inside, over = threading.Event(), threading.Event()
 
     def busy() -> None:
-        with scope_of(lease).holds[0]._lock, scope_of(lease).spec.store._lock:
+        with scope_of(lease).holds[0]._lock, registry._first_use:
             inside.set()
             over.wait()
 

@@ -16,7 +16,6 @@ from distlock_web import BackendUnavailable, Lease, LeaseLost, configure, lock
 from distlock_web.core.backend import Claim, Loss
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, now
-from distlock_web.locks import watchdog
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, unrelated
@@ -62,7 +61,6 @@ def test_a_renewal_counts_for_what_was_asked_and_not_for_what_is_wanted_since(mo
 @pytest.mark.usefixtures("memory_store")
 def test_a_thread_that_cannot_be_started_is_started_for_the_next_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """After one "can't start new thread" no lease of the process was ever renewed again."""
-    monkeypatch.setattr(watchdog, "_watchdog", watchdog.Watchdog())
     with monkeypatch.context() as broken:
 
         def refuse(self: threading.Thread) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -19,7 +20,7 @@ TTL = 0.3
 @pytest.fixture(autouse=True)
 def injector(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultInjector]:
     monkeypatch.setattr(watchdog, "IDLE_TIMEOUT", 0.02)
-    monkeypatch.setattr(watchdog, "_watchdog", watchdog.Watchdog())  # that of other tests may linger
+    monkeypatch.setattr(watchdog, "_watchdogs", WeakKeyDictionary())  # those of other tests may linger
     before.extend(threads())
     yield FaultInjector(configure({"default": {"BACKEND": "memory"}}).store("default"))
     wait_until(lambda: not threads())
@@ -155,10 +156,10 @@ def test_a_bug_in_the_watchdog_does_not_end_it(
     renew = watchdog.Watchdog._renew
     failures = [LookupError("a bug of ours")]
 
-    def sometimes(self, store, items) -> None:  # type: ignore[no-untyped-def]
+    def sometimes(self, items) -> None:  # type: ignore[no-untyped-def]
         if failures:
             raise failures.pop()
-        renew(self, store, items)
+        renew(self, items)
 
     monkeypatch.setattr(watchdog.Watchdog, "_renew", sometimes)
     with lock("a", expire=1.0, renew=True) as lease:

@@ -1,0 +1,143 @@
+"""Giving back: once, to the end, and without hiding why (laws 3 and 8).
+
+What has begun to be given back is given back, whatever comes meanwhile: a cancellation, the end of the event loop, an
+exception that a signal's handler raises. What fails is told and hides nothing: the block's own exception, or the first
+one on the way into it, is what the caller hears of. What cannot be given back ends with its lease.
+
+What Python does not allow: a signal's exception can come before the first instruction of ``__exit__``, and nothing of
+ours runs then. The lock is held until its lease ends; with ``renew``, until ``renew_for`` or the thread ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+from ..core.backend import Claim, Port
+from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from ..core.registry import Store
+from ..core.runtime import TASKS, THREADS, Runtime, in_event_loop, now
+from .scope import Scope, names_of
+
+logger = logging.getLogger("distlock_web")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def to_the_end(runtime: Runtime, store: Store, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+    """Do work that may be done twice, to its end. What interrupts the caller is raised after it.
+
+    The end of an event loop cancels the shielded work, too, and a signal's exception may come anywhere: then it is done
+    by the blocking port, in this thread, which its timeouts bound.
+    """
+    if runtime is TASKS and not in_event_loop():
+        runtime = THREADS  # a coroutine that is closed after its loop: nobody would ever run what we await
+    ended = False
+    failure: Exception | None = None
+
+    async def attempt(port: Port) -> T:
+        nonlocal ended, failure
+        try:
+            result = await work(port)
+        except DistLockError as error:
+            ended, failure = True, error
+            raise
+        ended = True
+        return result
+
+    try:
+        return await runtime.shield(attempt(store.port(runtime)))
+    except DistLockError:
+        raise
+    except BaseException:
+        if not ended:
+            try:
+                await work(store.port(THREADS))
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            logger.warning("Interrupted, a lock could not be given back; it ends within its lease: %s", failure)
+        raise
+
+
+async def after(error: BaseException, scope: Scope, work: Callable[[Port], Coroutine[Any, Any, None]]) -> None:
+    """Undo, to the end, after ``error``, which the caller raises then: what fails meanwhile only adds a note to it.
+
+    A cancellation is raised if the error is less than one: the task has to end, whatever is made of the error.
+    """
+    try:
+        await to_the_end(scope.runtime, scope.spec.store, work)
+    except asyncio.CancelledError:
+        if isinstance(error, Exception):
+            raise
+    except Exception as failure:
+        logger.warning("Lock %s could not be given back, it ends within its lease: %s", names_of(scope), failure)
+        error.add_note(f"distlock_web: could not be given back: {failure}")
+
+
+async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
+    """Release every acquired hold, the last one first, and leave the re-entered ones; then raise the first failure.
+
+    Called again, it goes on where it was interrupted.
+    """
+    scope.stop_watching()
+    scope.leave_gates()
+    failure: DistLockError | None = None
+    hold_at_least = scope.spec.hold_at_least if success else 0.0
+    for hold in reversed(scope.acquired):
+        interrupted = hold.state == "releasing"
+        if not hold.begin_release():
+            continue
+        cooldown = max(0.0, hold.since + hold_at_least - now()) if hold_at_least else 0.0
+        try:
+            loss = await _release(port, hold.claim, cooldown, interrupted)
+        except DistLockError as error:
+            failure = failure or error
+            loss = "unreachable" if now() >= hold.deadline else None
+        if loss is None:
+            hold.released()
+            if success:
+                took = now() - hold.since + cooldown
+                scope.spec.store.hold_times.record(scope.spec.function, hold.name, took)
+        else:
+            hold.lose(loss)
+    if failure is not None:
+        raise failure
+
+
+async def _release(port: Port, claim: Claim, cooldown: float, sent_before: bool) -> str | None:
+    if not sent_before:
+        try:
+            return await port.release(claim, cooldown)
+        except BackendUnavailable:
+            pass
+    loss = await port.release(claim, cooldown)
+    if loss is None or loss == "revoked":
+        return loss
+    # The first release may have been done and its answer lost: then "not yours" is no loss.
+    logger.warning(
+        "Lock %s: the answer to its release did not come, and it is not held any more. Most likely the release was "
+        "done; if the store lost the lock before, the block was not alone to its end.",
+        claim.name,
+    )
+    return None
+
+
+async def undo(port: Port, claim: Claim) -> None:
+    """Nothing of this claim stays behind, neither in the queue nor held."""
+    try:
+        await retry_once(port.cancel, claim)
+    except ConfigurationError:
+        pass  # a password, a right that is missing: the store has refused the acquisition, too
+    except DistLockError as error:
+        logger.info("Lock %s: a claim could not be cancelled, it ends within its lease: %s", claim.name, error)
+
+
+async def retry_once(verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Ask again, once, if the answer did not come: every verb may be sent twice (law 3)."""
+    try:
+        return await verb(*args, **kwargs)
+    except BackendUnavailable:
+        return await verb(*args, **kwargs)

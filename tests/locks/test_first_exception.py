@@ -1,0 +1,243 @@
+"""What a caller hears of is what happened first: nothing that fails while giving back takes its place (law 8)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from distlock_web import (
+    BackendUnavailable,
+    LeaseLost,
+    LockBusy,
+    attach,
+    current_lease,
+    distributed_lockable,
+    lock,
+)
+from distlock_web.backends.memory import MemoryPort
+from distlock_web.core.backend import Busy, Granted
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import TASKS, THREADS, drive
+from distlock_web.locks.lease import scope_of
+from distlock_web.testing.fault_injector import FaultInjector
+from tests.support.callers import Beside, unrelated
+from tests.support.waiting import SOON, eventually
+
+pytestmark = pytest.mark.usefixtures("memory_store")
+
+
+@pytest.fixture
+def injected() -> FaultInjector:
+    """On the way to the store; ``b`` is taken by somebody else."""
+    unrelated("b")
+    return FaultInjector(registry().store("default"))
+
+
+def waiters() -> int:
+    lines = drive(registry().store("default").backend._backend.sync_port().inspect())  # type: ignore[attr-defined]
+    return sum(line.waiters for line in lines)
+
+
+async def cancelled_while_it_waits(work: Callable[[], Any], injected: FaultInjector) -> asyncio.Task[Any]:
+    """Cancel it while it has ``a`` and waits for ``b``, and the store is unreachable."""
+    task = asyncio.create_task(work())
+    await asyncio.to_thread(eventually, waiters, "it waits")
+    injected.cut()
+    task.cancel()
+    await asyncio.wait([task])
+    return task
+
+
+async def test_a_cancellation_stays_one_though_nothing_can_be_given_back(
+    injected: FaultInjector, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with lock(["a", "b"], wait=SOON):
+            pass
+
+    task = await cancelled_while_it_waits(work, injected)
+    assert task.cancelled()
+    assert "could not be given back" in caplog.text
+
+
+async def test_a_cancelled_call_never_runs_without_its_lock(injected: FaultInjector) -> None:
+    """The cancellation became BackendUnavailable, and ``on_backend_error="open"`` let the call through."""
+    ran: list[object] = []
+
+    @distributed_lockable(key=["a", "b"], wait=SOON, on_backend_error="open")
+    async def pay() -> None:
+        ran.append(current_lease())
+
+    task = await cancelled_while_it_waits(pay, injected)
+    assert task.cancelled()
+    assert ran == []
+
+
+async def test_a_call_that_is_cancelled_while_an_unreachable_store_is_asked_to_undo_does_not_run(
+    memory_store: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first exception was BackendUnavailable; the task has to end all the same."""
+    store = registry().store("default")
+    injector = FaultInjector(store)
+    undoing, go_on = asyncio.Event(), asyncio.Event()
+    ran: list[object] = []
+
+    async def slow_cancel(claim: object) -> None:
+        undoing.set()
+        await go_on.wait()
+
+    port = store.port(TASKS)
+    monkeypatch.setattr(port, "cancel", slow_cancel, raising=False)
+    monkeypatch.setattr(store, "port", lambda runtime: port)
+    injector.lose("acquire", "request", "request")
+
+    @distributed_lockable(key="a", on_backend_error="open")
+    async def pay() -> None:
+        ran.append(True)
+
+    task = asyncio.create_task(pay())
+    await undoing.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert ran == []
+
+
+async def test_a_timeout_stays_one(injected: FaultInjector) -> None:
+    async def cut() -> None:
+        await asyncio.to_thread(eventually, waiters, "it waits")
+        injected.cut()
+
+    cutting = asyncio.create_task(cut())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5), lock(["a", "b"], wait=SOON):
+            pass
+    await cutting
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_the_end_of_the_process_stays_one(
+    injected: FaultInjector, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = registry().store("default")
+    port = store.port(THREADS)
+
+    async def interrupted(*args: object) -> None:
+        injected.cut()
+        raise kind("the worker is stopped")
+
+    monkeypatch.setattr(port, "wait", interrupted, raising=False)
+    monkeypatch.setattr(store, "port", lambda runtime: port)
+    with pytest.raises(kind, match="is stopped") as caught, lock(["a", "b"], wait=SOON):
+        pass
+    assert any("could not be given back" in note for note in caught.value.__notes__)
+
+
+def test_busy_stays_busy(injected: FaultInjector) -> None:
+    injected.lose("release", "request", "request")
+    with pytest.raises(LockBusy) as caught, lock(["a", "b"], wait=0):
+        pass
+    assert caught.value.name == "disLock:b"
+
+
+def test_an_attachment_that_cannot_be_undone_says_why_it_failed(injected: FaultInjector) -> None:
+    ticket = unrelated("c").detach()
+    injected.lose("attach", "answer", "answer")
+    injected.lose("cancel", "request", "request")
+    with pytest.raises(BackendUnavailable):
+        attach(ticket)
+
+
+def test_a_bug_while_giving_back_does_not_hide_the_bodys_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = registry().store("default").port(THREADS)
+
+    async def broken(*args: object) -> None:
+        raise LookupError("a bug")
+
+    with pytest.raises(ZeroDivisionError) as caught, lock("a"):
+        monkeypatch.setattr(port, "release", broken)
+        raise ZeroDivisionError
+    assert "a bug" in caught.value.__notes__[0]
+
+
+# A loss that is noticed late ----------------------------------------------------------------------------------------
+
+
+def lost_then_released(how: str, injector: FaultInjector) -> None:
+    """The lock is gone, and the answer to the first release does not come."""
+    store = registry().store("default")
+    with lock("a", expire=60) as lease:
+        port = store.port(THREADS)
+        claim = scope_of(lease).holds[0].claim
+        if how == "revoked":
+            assert drive(port.revoke(claim.name, lease.fence or 0))
+        else:
+            drive(port.cancel(claim))  # as if the store had lost its data
+            drive(port.cancel(claim._replace(token="other")))
+            store.backend._backend._table.locks.clear()  # type: ignore[attr-defined]
+        if how == "taken":
+            assert isinstance(drive(port.acquire(claim._replace(token="another"), 0)), Granted)
+        injector.lose("release", "request")
+
+
+def test_what_was_taken_by_force_is_said_though_the_first_release_had_no_answer() -> None:
+    injector = FaultInjector(registry().store("default"))
+    with pytest.raises(LeaseLost) as caught:
+        lost_then_released("revoked", injector)
+    assert caught.value.reason == "revoked"
+
+
+@pytest.mark.parametrize("how", ["expired", "taken"])
+def test_what_is_not_known_is_said_once(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It may have been the first release: that is no loss. It may have been one: that is not to be passed over."""
+    injector = FaultInjector(registry().store("default"))
+    lost_then_released(how, injector)
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(told) == 1
+    assert "Most likely the release was done" in told[0].getMessage()
+
+
+def test_a_release_that_was_only_not_answered_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    injector = FaultInjector(registry().store("default"))
+    injector.lose("release", "answer")
+    with lock("a"):
+        pass
+    assert caplog.text == ""
+
+
+# Nested -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_nested_lease_whose_outer_block_is_over_is_lost_at_its_release() -> None:
+    outer = lock("a").acquire()
+    inner = lock("a").acquire()
+    outer.release()
+    with pytest.raises(LeaseLost):
+        inner.release()
+
+
+def test_a_lock_is_not_busy_that_became_free_while_its_waiter_slept(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told LockBusy of a lock that had been free for seconds, because nobody tells of a lease that ends."""
+
+    async def sleep(port: object, claim: object, busy: Busy, seconds: float) -> Busy:
+        await THREADS.parker().park(seconds)
+        return busy
+
+    monkeypatch.setattr(MemoryPort, "wait", sleep)
+    unrelated("a", expire=0.2)
+    assert beside(lock("a", wait=0.5, expire=30).acquire).result(SOON).state == "held"
+
+
+def test_the_last_look_leaves_no_place_in_the_queue(beside: Beside) -> None:
+    unrelated("a", expire=60)
+    with pytest.raises(LockBusy):
+        beside(lock("a", wait=0.1).acquire).result(SOON)
+    eventually(lambda: drive(registry().store("default").port(THREADS).inspect())[0].waiters == 0, "it has left")
