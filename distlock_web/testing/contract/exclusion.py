@@ -8,7 +8,7 @@ import pytest
 
 from distlock_web import ConfigurationError, LockBusy, lock
 from distlock_web.core import request_id
-from distlock_web.core.backend import Claim, Granted
+from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.keys import MAX_NAME_BYTES
 from distlock_web.locks.lease import scope_of
 
@@ -144,14 +144,18 @@ class ExclusionCases(Cases):
 
     @case
     async def test_every_acquisition_has_a_token_of_its_own(self, harness: Harness) -> None:
-        tokens = set()
-        for _ in range(20):
-            async with harness.inside(the_lock()) as lease:
-                tokens.add(scope_of(lease).acquired[0].claim.token)
-        assert len(tokens) == 20
-        # The first half names the process that waits, the rest is what nobody can guess: 96 bits.
-        assert len({token[16:] for token in tokens}) == 20
-        assert all(len(token) == 40 for token in tokens)
+        tokens: list[str] = []
+        for request in ("one", "the-same-id", "the-same-id"):
+            request_id.bind(request)
+            for _ in range(20):
+                async with harness.inside(the_lock()) as lease:
+                    tokens.append(scope_of(lease).acquired[0].claim.token)
+        assert len(set(tokens)) == 60
+        # The process that waits; the request, 96 bits that nobody can guess; and a number.
+        assert all(len(token) == 52 for token in tokens)
+        assert len({token[:16] for token in tokens}) == 1
+        assert [len({token[16:40] for token in tokens[first : first + 20]}) for first in (0, 20, 40)] == [1, 1, 1]
+        assert len({token[16:40] for token in tokens}) == 3
 
     @case
     async def test_one_request_takes_and_one_gives_back(self, harness: Harness) -> None:
@@ -211,6 +215,23 @@ class ExclusionCases(Cases):
             assert line.since > 1_700_000_000
             await harness.release(other)
         assert await harness.port.inspect() == []
+
+    @case
+    async def test_inspect_shows_some_names_and_only_those(self, harness: Harness) -> None:
+        async with harness.inside(the_lock()) as lease, harness.inside(lock("other", prefix=PREFIX)):
+            assert [line.name for line in await harness.port.inspect([NAME, "test:nobody"])] == [lease.name]
+            assert await harness.port.inspect(["test:nobody"]) == []
+            assert await harness.port.inspect([]) == []
+            assert len(await harness.port.inspect()) == 2
+
+    @case
+    async def test_a_store_that_says_who_holds_it_says_it_right(self, harness: Harness) -> None:
+        """``holder`` of ``Busy`` may be left empty."""
+        async with harness.inside(the_lock()):
+            (line,) = await harness.port.inspect([NAME])
+            answer = await harness.port.acquire(claim(), 0)
+            assert isinstance(answer, Busy)
+            assert answer.holder in ("", line.holder)
 
 
 async def _refused(harness: Harness, text: str) -> bool:
