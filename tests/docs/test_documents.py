@@ -72,12 +72,67 @@ INSTALLED_APPS += ["distlock_web.django"]
 DISTLOCK = {{"default": {{"BACKEND": "memory"}}}}
 {AFTER_SETTINGS}"""
 
+WITH_REST = f"""{BEFORE_SETTINGS}
+DISTLOCK = {{"default": {{"BACKEND": "memory"}}}}
+INSTALLED_APPS += ["distlock_web.django"]
+MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
+REST_FRAMEWORK = {{"DEFAULT_AUTHENTICATION_CLASSES": []}}
+ALLOWED_HOSTS, DEBUG = ["*"], True
+{AFTER_SETTINGS}"""
+
+ATOMIC = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "ATOMIC_REQUESTS": True}}
+WITH_ATOMIC_REQUESTS = f"DATABASES = {ATOMIC}\n{WITH_REST}"
+
 # What must hold after a script has run: that is where it says more than "no exception".
 CHECKS: dict[Script, str] = {
     ("transactions.md", "Django"): """
 call_command("migrate", verbosity=0)
 assert buy(None, "bicycle").content == b"sold"
 assert Group.objects.get().name == "bicycle"
+""",
+    ("transactions.md", "One method of a class"): """
+from django.test import Client
+from django.urls import path
+urlpatterns = [path("orders/<pk>/", Orders.as_view({"put": "update", "get": "retrieve"}))]
+call_command("check", fail_level="WARNING")
+call_command("migrate", verbosity=0)
+client = Client(headers={"Host": "localhost"})
+assert client.put("/orders/7/").json() == "updated" and client.get("/orders/7/").json() == "as before"
+assert Group.objects.get().name == "7"
+""",
+    ("keys.md", "One lock, two spellings"): """
+from datetime import datetime
+from distlock_web import LockBusy
+for customer in (7, "7:8", "a%3Ab", datetime(2026, 11, 21, 16, 48)):
+    with lock("cart:" + escape_key(customer)) as lease:
+        assert add(customer, "bicycle") and check_out(customer)  # entered again, not busy
+        assert lease.depth == 1
+""",
+    ("keys.md", "Without a value"): """
+from types import SimpleNamespace
+visitor = SimpleNamespace(user=SimpleNamespace(pk=None), META={"REMOTE_ADDR": "127.0.0.1"})
+assert add_to_cart(visitor) == "added"
+try:
+    check_out(visitor)
+    raise AssertionError
+except KeyUnavailable:
+    pass
+""",
+    ("django.md", "REST framework"): """
+from django.test import Client
+from django.urls import path
+urlpatterns = [
+    path("pay/<order_id>", pay),
+    path("orders/<pk>/cancel", Orders.as_view({"post": "cancel"})),
+]
+client = Client(headers={"Host": "localhost"})
+assert client.post("/pay/7").json() == "paid"
+assert client.post("/orders/7/cancel").json() == "cancelled"
+from types import SimpleNamespace
+from django.test import RequestFactory
+request = RequestFactory().post("/checkout")
+request.user = SimpleNamespace(pk=7)
+assert Checkout.as_view()(request).data == "checked out"
 """,
     ("transactions.md", "SQLAlchemy"): 'sell("bicycle"); session.remove(); session.get_bind().dispose()',
     ("transactions.md", "Flask-SQLAlchemy"): """
@@ -220,6 +275,8 @@ assert answer.status_code == 429 and 0 < answer.json["retry_after"] <= 10
 # What a block may take for granted.
 BEFORE: dict[Script, str] = {
     ("transactions.md", "Django"): WITH_DATABASE,
+    ("transactions.md", "One method of a class"): WITH_ATOMIC_REQUESTS,
+    ("django.md", "REST framework"): WITH_REST,
     ("fencing.md", "Django"): WITH_DATABASE,
     ("streaming.md", "Streaming"): WITH_STORE,
     ("responses.md", "Answers to choose from"): WITH_STORE,
