@@ -37,7 +37,7 @@ class LockOptions(TypedDict, total=False):
     store: str
     #: ``"raise"`` at the end of the block, ``"warn"``, ``"cancel"`` the asyncio task, or a callable with the lease.
     on_lost: OnLost | None
-    #: After success it stays taken for at least so long, from its beginning.
+    #: After success it stays taken until so long after it was acquired.
     hold_at_least: float | None
 
 
