@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
@@ -29,15 +28,13 @@ from .scripts import (
 from .transport.clock import ServerClock
 from .transport.listener import Listener, Waiter
 
-logger = logging.getLogger("distlock_web")
-
 _LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
 
 #: Seconds after the store's own time that a sleeper asks again: a millisecond too early would be a question too many.
 LATE = 0.002
 #: Milliseconds that a release is remembered where a copy of the acquisition may still be on its way.
 MEMORY = 5000
-#: Releases that are known to have been sent before, so that their second copy is no loss.
+#: Releases that are remembered. The server remembers none: it would cost every one of them a command.
 REMEMBERED = 500
 #: Names in one request for the listing: the server runs a script alone, so one must not be long.
 BATCH = 500
@@ -70,7 +67,8 @@ class RedisPort:
         self._validity = validity  #: seconds after which nobody waits for an answer any more
         self._postpone = postpone  #: cancel this claim once the server answers again
         self._ambiguous: set[str] = set()  # tokens of which a copy of the acquisition may still be on its way
-        self._released: dict[str, str] = {}  # tokens that were released lately, and whether that was answered
+        self._queued: set[str] = set()  # tokens that may have been handed the lock, and whose message may come
+        self._released: dict[str, None] = {}  # tokens that were released lately: a second time is no loss
 
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         if wait == 0:
@@ -101,16 +99,18 @@ class RedisPort:
             granted = waiter.granted_since()
             if granted is not None:
                 self._listener.remove(claim.token)
+                self._queued.discard(claim.token)
                 return Granted(*granted)
             waited = now() - begun
-            if not woken and waited < recheck_after and seconds is not None and waited >= seconds:
-                # The caller's time is over, the store's is not: one last look, and no place in the queue.
-                return await self._acquire(claim, None)
+            if not woken and waited < recheck_after:
+                # The caller's time is over, the store's is not: there is nothing new to hear, but less is left.
+                return busy._replace(remaining=max(0.001, busy.remaining - waited))
             waiter = self._listener.expect(claim, self.runtime)  # anew, where the store was closed meanwhile
         return await self._acquire(claim, waiter, busy.position)
 
     async def cancel(self, claim: Claim) -> None:
         self._listener.remove(claim.token)
+        self._queued.discard(claim.token)
         # A copy of the acquisition may come after this: it does nothing once its time is over, or is undone then.
         if claim.token in self._ambiguous:
             self._ambiguous.discard(claim.token)
@@ -133,26 +133,16 @@ class RedisPort:
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
         token = claim.token
         memory = MEMORY if token in self._ambiguous else 0
-        earlier = self._released.get(token)
-        self._released[token] = earlier or "sent"
         loss = _LOSSES[await self._runner.run(RELEASE, self._keys(claim.name), (token, _ms(cooldown), memory))]
-        self._ambiguous.discard(token)
+        if loss in ("expired", "taken") and token in self._released:
+            return None
         if loss is None:
-            self._released[token] = "done"
-        elif earlier is None:
-            del self._released[token]
-        if len(self._released) > 2 * REMEMBERED:
-            for old in list(self._released)[:REMEMBERED]:
-                self._released.pop(old, None)
-        if loss is None or loss == "revoked" or earlier is None:
-            return loss
-        if earlier == "sent":
-            logger.warning(
-                "Lock %s: the answer to its release did not come, and it is not held any more. Most likely the release "
-                "was done; if the store lost its data meanwhile, the block was not alone to its end.",
-                claim.name,
-            )
-        return None
+            self._ambiguous.discard(token)
+            self._released[token] = None
+            if len(self._released) > 2 * REMEMBERED:
+                for old in list(self._released)[:REMEMBERED]:
+                    self._released.pop(old, None)
+        return loss
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         return _LOSSES[await self._runner.run(DETACH, self._keys(claim.name), (claim.token, transit, _ms(seconds)))]
@@ -191,11 +181,13 @@ class RedisPort:
             fence, server_time_us, *rest = (answer, answer) if type(answer) is int else answer
             self._clock.heard(server_time_us)
             if fence > 0:
-                self._listener.remove(claim.token, settled=place != 0)
+                self._listener.remove(claim.token, settled=claim.token in self._queued)
+                self._queued.discard(claim.token)
                 return Granted(fence, since)
             if fence == 0:
                 recheck_after, remaining, place, deaf, holder = rest
                 if waiter is not None:
+                    self._queued.add(claim.token)
                     waiter.sent_at, waiter.server_time_us = since, server_time_us
                     if deaf:
                         self._listener.heard_nothing(waiter)
