@@ -54,7 +54,9 @@ class Field:
         missing: Exception | None = None
         for place, (root, rest) in enumerate(self.choices):
             try:
-                found = await self._lookup(arguments[root], rest, asynchronous)
+                found = arguments[root]
+                if rest:
+                    found = await self._lookup(found, rest, asynchronous)
             except (KeyError, IndexError) as error:
                 missing = error
                 continue
@@ -107,6 +109,7 @@ class Template:
             (fixed, None if field is None else Field(field, spec or "", conversion, function, text))
             for fixed, field, spec, conversion in parsed
         ]
+        self._escaped = [(literal(fixed), field) for fixed, field in self.parts]
         for root in self.roots:
             self._check_root(root, signature)
         self.separators = SEPARATORS + "".join(map(self._separators, self._between()))
@@ -162,12 +165,12 @@ class Template:
     @property
     def fixed(self) -> str | None:
         """The name, if it is the same for every call."""
-        return None if self.fields else "".join(literal(fixed) for fixed, _ in self.parts)
+        return None if self.fields else "".join(fixed for fixed, _ in self._escaped)
 
     async def name(self, arguments: Mapping[str, Any], asynchronous: bool) -> str:
         pieces = []
-        for fixed, field in self.parts:
-            pieces.append(literal(fixed))
+        for fixed, field in self._escaped:
+            pieces.append(fixed)
             if field is not None:
                 pieces.append(await field.fill(arguments, asynchronous, self.separators))
         return "".join(pieces)
@@ -195,6 +198,7 @@ class KeyTemplates:
         self.variables = {
             name: look for name, look in hooks.variables().items() if name in self.roots - self.parameters.keys()
         }
+        self.from_arguments = self.roots - self.variables.keys()
         self.fixed = self._fixed()
 
     def _maker(self, item: str | Callable[..., Any]) -> Template | Callable[..., Any]:
@@ -242,8 +246,8 @@ class KeyTemplates:
 
     def _picked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         """The arguments that the keys name, where they are found at once: to bind them all takes four times as long."""
-        picked = {name: look() for name, look in self.variables.items()}
-        for root in self.roots - picked.keys():
+        picked = {name: look() for name, look in self.variables.items()} if self.variables else {}
+        for root in self.from_arguments:
             place, parameter = self.parameters.get(root, (0, None))
             if parameter is None or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                 return self._bind(args, kwargs)
