@@ -133,7 +133,13 @@ class RedisPort:
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
         token = claim.token
         memory = MEMORY if token in self._ambiguous else 0
-        loss = _LOSSES[await self._runner.run(RELEASE, self._keys(claim.name), (token, _ms(cooldown), memory))]
+        try:
+            answer = await self._runner.run(RELEASE, self._keys(claim.name), (token, _ms(cooldown), memory))
+        except BackendUnavailable:
+            if not cooldown:
+                self._postpone(claim)  # it is over: nobody has to wait for the rest of its lease
+            raise
+        loss = _LOSSES[answer]
         if loss in ("expired", "taken") and token in self._released:
             return None
         if loss is None:

@@ -61,7 +61,6 @@ end
 
 -- Free from now on, and remembered for `ms`; 0: there is nothing to remember.
 local function forget(lock, state, ms)
-  call('ZREM', INDEX, N)
   if ms > 0 then
     lock.state = state
     write(lock, ms)
@@ -178,6 +177,7 @@ end
 -- The owner has gone (`state`: released or revoked): hand the lock on, or leave it free and remember for `ms`.
 local function let_go(lock, state, ms)
   local known = call('PTTL', N)
+  call('ZREM', INDEX, N) -- a write that a full server allows: what follows is allowed after it
   set_place(string.sub(lock.token, 1, 16)) -- it has said something: its other waiters are in the queue again
   lock.state = state
   if not hand_over(clock(), remembered(lock), known) then

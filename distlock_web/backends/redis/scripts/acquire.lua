@@ -36,7 +36,9 @@ local lock = read()
 local free = not lock or lock.state == 'released' or lock.state == 'revoked'
 if lock and lock.token == token then
   if not holds(lock) then
-    return {-1, now} -- a copy of this that was lost on the way, after its owner gave the lock back
+    -- A copy of this that was lost on the way, after its owner gave the lock back.
+    local left = math.max(call('PTTL', N), 1)
+    return {0, now, left, left, 0, 0, lock.holder}
   end
   live_at_least(N, expire)
   list()

@@ -1,4 +1,5 @@
--- Undo an acquisition: leave the queue; what was taken or handed over meanwhile goes on to the next.
+-- Undo an acquisition: leave the queue; what was taken or handed over meanwhile goes on to the next. Or a detachment,
+-- whose transit token nobody has.
 --
 -- ARGV     1 token  2 expire (ms)  3 holder: as they were sent with the acquisition; or '' where only the token is known
 -- Answers  0
@@ -8,7 +9,7 @@
 local token = ARGV[1]
 leave(string.sub(token, 1, 16), token .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
 local lock = read()
-if lock and lock.token == token and holds(lock) then
+if lock and lock.token == token and (holds(lock) or lock.state == 'transit') then
   let_go(lock, 'released', MEMORY)
 end
 return 0
