@@ -13,26 +13,35 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from distlock_web.testing.servers import RedisServer, ServerMissing
 
-from . import handoff, renewal, report, uncontended, view
+from . import handoff, recovery, renewal, report, server, uncontended, view
 from .bars import verdicts
 from .chart import svg
 from .plan import FULL, QUICK, Plan
 from .results import Case
 
-SCENARIOS = {"uncontended": uncontended, "handoff": handoff, "renewal": renewal, "view": view}
+SCENARIOS = {
+    "uncontended": uncontended,
+    "server": server,
+    "handoff": handoff,
+    "recovery": recovery,
+    "renewal": renewal,
+    "view": view,
+}
 
 ABOUT = """\
 Measures distlock_web beside other locks: all in one run, in turns, on one Redis that is started for it.
 
 scenarios:
   uncontended   a free lock: one thread on one CPU, 8 threads, 64 asyncio tasks
+  server        the same, as the server sees it: commands, CPU, what is left of names
   handoff       2, 8 and 32 processes that want one lock
+  recovery      the holder is killed: 16 processes wait, or 4 with 50 threads each
   renewal       1,000 leases that are renewed
   view          a Django view under a lock
 """
 MORE = """\
 examples:
-  python -m benchmarks --quick                        a first look, in about three minutes
+  python -m benchmarks --quick                        a first look, in about four minutes
   python -m benchmarks --only uncontended             one scenario in full
   python -m benchmarks --json run.json --chart run.svg --markdown run.md
 
@@ -88,12 +97,12 @@ def main() -> None:
     progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
     cases: list[Case] = []
     try:
-        with RedisServer() as server:
-            with redis.Redis.from_url(server.url) as client:
+        with RedisServer() as redis_server:
+            with redis.Redis.from_url(redis_server.url) as client:
                 about = report.machine(client.info("server")["redis_version"], quick=given.quick)
             with progress:
-                session = Session(server, QUICK if given.quick else FULL, progress)
-                for name in given.only or SCENARIOS:
+                session = Session(redis_server, QUICK if given.quick else FULL, progress)
+                for name in dict.fromkeys(given.only or SCENARIOS):
                     session.begin(name)
                     cases += SCENARIOS[name].run(session)
     except ServerMissing as missing:

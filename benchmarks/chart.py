@@ -14,6 +14,8 @@ PANELS = (
     ("1 thread", "time", "Free lock, 1 thread: time"),
     ("8 threads", "time", "Free locks, 8 threads: time"),
     ("64 tasks", "time", "Free locks, 64 asyncio tasks: time"),
+    ("server, new names", "command time", "Free lock: the server's time in commands"),
+    ("server, new names", "CPU", "Free lock: the server's CPU"),
     ("8 waiters", "hand-off", "8 processes: hand-off latency"),
     ("32 waiters", "longest", "32 processes: longest wait"),
     ("renewal", "CPU", "1,000 renewed leases: CPU"),

@@ -32,7 +32,7 @@ class Contender:
     def prepare(self, key: str) -> None:
         """Make the lock free, before anybody asks for it."""
 
-    def lock(self, key: str) -> AbstractContextManager[object]:
+    def lock(self, key: str, expire: int = EXPIRE) -> AbstractContextManager[object]:
         raise NotImplementedError
 
     def renewed(self, key: str, expire: int) -> AbstractContextManager[object]:
@@ -52,8 +52,8 @@ class Distlock(Contender):
         self._lock = distlock_web.lock
         self._registry = distlock_web.configure({"default": {"LOCATION": url}})
 
-    def lock(self, key: str) -> AbstractContextManager[object]:
-        return self._lock(key, expire=EXPIRE, wait=WAIT)
+    def lock(self, key: str, expire: int = EXPIRE) -> AbstractContextManager[object]:
+        return self._lock(key, expire=expire, wait=WAIT)
 
     def renewed(self, key: str, expire: int) -> AbstractContextManager[object]:
         return self._lock(key, expire=expire, renew=True)
@@ -71,20 +71,21 @@ class Raw(Contender):
         super().__init__(url)
         self.sha = self.client.script_load(COMPARE_AND_DELETE)
 
-    def lock(self, key: str) -> AbstractContextManager[object]:
-        return _RawLock(self, key)
+    def lock(self, key: str, expire: int = EXPIRE) -> AbstractContextManager[object]:
+        return _RawLock(self, key, expire)
 
 
 class _RawLock:
-    __slots__ = ("_key", "_raw", "_token")
+    __slots__ = ("_expire", "_key", "_raw", "_token")
 
-    def __init__(self, raw: Raw, key: str) -> None:
+    def __init__(self, raw: Raw, key: str, expire: int) -> None:
         self._raw = raw
         self._key = key
+        self._expire = expire
 
     def __enter__(self) -> None:
         self._token = secrets.token_hex(16)
-        if not self._raw.client.set(self._key, self._token, nx=True, px=EXPIRE * 1000):
+        if not self._raw.client.set(self._key, self._token, nx=True, px=self._expire * 1000):
             raise RuntimeError(f"{self._key} is not free")
 
     def __exit__(self, *_: object) -> None:
@@ -103,7 +104,7 @@ class HandOff(Contender):
         self.client.delete(key)
         self.client.rpush(key, 1)
 
-    def lock(self, key: str) -> AbstractContextManager[object]:
+    def lock(self, key: str, expire: int = EXPIRE) -> AbstractContextManager[object]:
         return _Element(self.client, key)
 
 
@@ -126,8 +127,8 @@ class _Element:
 class RedisPy(Contender):
     name = "redis-py Lock"
 
-    def lock(self, key: str) -> AbstractContextManager[object]:
-        return self.client.lock(key, timeout=EXPIRE)
+    def lock(self, key: str, expire: int = EXPIRE) -> AbstractContextManager[object]:
+        return self.client.lock(key, timeout=expire)
 
 
 class PythonRedisLock(Contender):
@@ -140,8 +141,8 @@ class PythonRedisLock(Contender):
         # Its BLPOP sleeps longer than redis-py 8's default socket timeout of 5 s, which ends it with an error.
         self.client = redis.Redis.from_url(url, socket_timeout=None)
 
-    def lock(self, key: str) -> AbstractContextManager[object]:
-        return self._lock(self.client, key, expire=EXPIRE)
+    def lock(self, key: str, expire: int = EXPIRE) -> AbstractContextManager[object]:
+        return self._lock(self.client, key, expire=expire)
 
     def renewed(self, key: str, expire: int) -> AbstractContextManager[object]:
         return self._lock(self.client, key, expire=expire, auto_renewal=True)
@@ -158,8 +159,8 @@ class Pottery(Contender):
         super().__init__(url)
         self._lock = pottery.Redlock
 
-    def lock(self, key: str) -> AbstractContextManager[object]:
-        return self._lock(key=key, masters={self.client}, auto_release_time=EXPIRE)
+    def lock(self, key: str, expire: int = EXPIRE) -> AbstractContextManager[object]:
+        return self._lock(key=key, masters={self.client}, auto_release_time=expire)
 
 
 class DjangoRedis(Contender):
@@ -177,8 +178,8 @@ class DjangoRedis(Contender):
 
         self._cache: Any = cache
 
-    def lock(self, key: str) -> AbstractContextManager[object]:
-        return self._cache.lock(key, timeout=EXPIRE)
+    def lock(self, key: str, expire: int = EXPIRE) -> AbstractContextManager[object]:
+        return self._cache.lock(key, timeout=expire)
 
     def close(self) -> None:
         self._cache.close()
@@ -192,7 +193,7 @@ class AsyncContender:
     def __init__(self, url: str) -> None:
         self.client: Any = redis.asyncio.Redis.from_url(url)
 
-    def lock(self, key: str) -> AbstractAsyncContextManager[object]:
+    def lock(self, key: str, expire: int = EXPIRE) -> AbstractAsyncContextManager[object]:
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -208,8 +209,8 @@ class AsyncDistlock(AsyncContender):
         self._lock = distlock_web.lock
         self._registry = distlock_web.configure({"default": {"LOCATION": url}})
 
-    def lock(self, key: str) -> AbstractAsyncContextManager[object]:
-        return self._lock(key, expire=EXPIRE, wait=WAIT)
+    def lock(self, key: str, expire: int = EXPIRE) -> AbstractAsyncContextManager[object]:
+        return self._lock(key, expire=expire, wait=WAIT)
 
     async def close(self) -> None:
         self._registry.close()
@@ -221,21 +222,22 @@ class AsyncRaw(AsyncContender):
 
     sha = ""
 
-    def lock(self, key: str) -> AbstractAsyncContextManager[object]:
-        return _AsyncRawLock(self, key)
+    def lock(self, key: str, expire: int = EXPIRE) -> AbstractAsyncContextManager[object]:
+        return _AsyncRawLock(self, key, expire)
 
 
 class _AsyncRawLock:
-    __slots__ = ("_key", "_raw", "_token")
+    __slots__ = ("_expire", "_key", "_raw", "_token")
 
-    def __init__(self, raw: AsyncRaw, key: str) -> None:
+    def __init__(self, raw: AsyncRaw, key: str, expire: int) -> None:
         self._raw = raw
         self._key = key
+        self._expire = expire
 
     async def __aenter__(self) -> None:
         self._raw.sha = self._raw.sha or await self._raw.client.script_load(COMPARE_AND_DELETE)
         self._token = secrets.token_hex(16)
-        if not await self._raw.client.set(self._key, self._token, nx=True, px=EXPIRE * 1000):
+        if not await self._raw.client.set(self._key, self._token, nx=True, px=self._expire * 1000):
             raise RuntimeError(f"{self._key} is not free")
 
     async def __aexit__(self, *_: object) -> None:
@@ -245,8 +247,8 @@ class _AsyncRawLock:
 class AsyncRedisPy(AsyncContender):
     name = "redis.asyncio Lock"
 
-    def lock(self, key: str) -> AbstractAsyncContextManager[object]:
-        return self.client.lock(key, timeout=EXPIRE)
+    def lock(self, key: str, expire: int = EXPIRE) -> AbstractAsyncContextManager[object]:
+        return self.client.lock(key, timeout=expire)
 
 
 class AsyncPottery(AsyncContender):
@@ -258,8 +260,8 @@ class AsyncPottery(AsyncContender):
         super().__init__(url)
         self._lock = pottery.AIORedlock
 
-    def lock(self, key: str) -> AbstractAsyncContextManager[object]:
-        return self._lock(key=key, masters={self.client}, auto_release_time=EXPIRE)
+    def lock(self, key: str, expire: int = EXPIRE) -> AbstractAsyncContextManager[object]:
+        return self._lock(key=key, masters={self.client}, auto_release_time=expire)
 
 
 OURS = Distlock.name

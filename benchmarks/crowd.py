@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import time
 from collections.abc import Sequence
@@ -10,7 +9,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from .contenders import Contender
-from .plan import Probe, cpu_seconds
+from .plan import cpu_seconds
+from .probe import Probe
+from .processes import Processes
 
 SECTION = 0.005  #: seconds that the lock is held
 ARRIVAL = 0.25  #: seconds over which the waiters arrive: pollers that start together fall into lockstep
@@ -58,25 +59,14 @@ class Window:
     errors: Sequence[str]
 
 
-class Crowd:
+class Crowd(Processes):
     """So many processes, kept for all contenders of a case: starting them takes longer than a window."""
 
     def __init__(self, size: int, url: str, server_pid: int) -> None:
-        # From a server process without threads: what one holds here would stay held in a child that is forked.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["benchmarks.contenders"])
+        super().__init__(size, _serve, url)
         self.size = size
         self._url = url
         self._server_pid = server_pid
-        self._lines: list[Connection] = []
-        self._waiters = []
-        for number in range(size):
-            line, far_end = context.Pipe()
-            waiter = context.Process(target=_serve, args=(far_end, url, number), daemon=True)
-            waiter.start()
-            far_end.close()
-            self._lines.append(line)
-            self._waiters.append(waiter)
 
     def compete(self, kind: type[Contender], seconds: float, think: tuple[float, float]) -> Window:
         """Let everybody want one lock of this kind for a while."""
@@ -85,20 +75,18 @@ class Crowd:
         probe.flush()  # one contender's list would be another one's lock that is never free
         lock = kind(self._url)
         lock.prepare(key)
-        self._tell(kind, key)
-        for line in self._lines:
-            line.recv()  # connected
+        self.tell(kind, key)
+        list(self.hear())  # connected
         begin = clock() + LEAD
         end = begin + seconds
-        self._tell(begin - LEAD, end, think)
+        self.tell(begin - LEAD, end, think)
         time.sleep(begin - clock())
         first = self._counters(probe)
         time.sleep(end - clock())
         last = self._counters(probe)
         turns: list[Turn] = []
         errors: list[str] = []
-        for line in self._lines:
-            of_one, its_errors = line.recv()
+        for of_one, its_errors in self.hear():
             turns += of_one
             errors += its_errors
         probe.close()
@@ -106,28 +94,18 @@ class Crowd:
         turns.sort(key=lambda turn: turn.got)
         return Window(begin, end, self.size, turns, last - first, errors)
 
-    def close(self) -> None:
-        for line in self._lines:
-            line.close()
-        for waiter in self._waiters:
-            waiter.join()
-
-    def _tell(self, *message: object) -> None:
-        for line in self._lines:
-            line.send(message)
-
     def _counters(self, probe: Probe) -> Used:
-        clients = sum(cpu_seconds(waiter.pid or 0) for waiter in self._waiters)
+        clients = sum(map(cpu_seconds, self.pids()))
         return Used(probe.requests(), cpu_seconds(self._server_pid), clients)
 
 
-def _serve(line: Connection, url: str, number: int) -> None:
+def _serve(line: Connection, number: int, url: str) -> None:
     """The life of a waiter: a contender and a key, then a start, an end and a time to think; until nobody asks."""
     try:
         while True:
             kind, key = line.recv()
             contender = kind(url)
-            _warm_up(contender, number)
+            warm_up(contender, number)
             line.send("connected")
             start, end, think = line.recv()
             line.send(_compete(contender, number, key, start, end, think))
@@ -136,7 +114,7 @@ def _serve(line: Connection, url: str, number: int) -> None:
         pass  # the case is over
 
 
-def _warm_up(contender: Contender, number: int) -> None:
+def warm_up(contender: Contender, number: int) -> None:
     """Connect, and teach the server the scripts."""
     key = f"warm:{number}"
     contender.prepare(key)

@@ -48,9 +48,8 @@ def _case(bench: Bench, size: int, name: str, title: str, think: tuple[float, fl
     for contender in installed(CONTENDED, bench.server.url, case.notes.append):
         contender.close()
         kinds = [*kinds, type(contender)]
-    crowd = Crowd(size, bench.server.url, bench.server.pid)
     errors: Counter[str] = Counter()
-    try:
+    with Crowd(size, bench.server.url, bench.server.pid) as crowd:
         for kind in in_turns(kinds, bench.plan.crowd_rounds):
             window = crowd.compete(kind, bench.plan.window, think)
             case.add(kind.name, **summary(window))
@@ -58,8 +57,6 @@ def _case(bench: Bench, size: int, name: str, title: str, think: tuple[float, fl
             if overlaps(window.turns):
                 case.notes.append(f"{kind.name}: {overlaps(window.turns)} SECTIONS OVERLAPPED. It did not exclude.")
             bench.step(f"{case.name}: {kind.name}")
-    finally:
-        crowd.close()
     case.notes += [f"{times} x {error}" for error, times in errors.most_common(5)]
     return case
 

@@ -11,11 +11,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-import redis
-
 from distlock_web.testing.servers import RedisServer
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Waiters in so many processes, each with so many threads, whose holder is killed again and again."""
+
+    processes: int
+    threads: int
+    expire: int  #: seconds
+    kills: int
+
+    @property
+    def case(self) -> str:
+        return f"recovery, {self.processes} x {self.threads}, {self.expire} s"
 
 
 @dataclass(frozen=True)
@@ -27,13 +39,23 @@ class Plan:
     crowds: tuple[int, ...] = (2, 8, 32)
     crowd_rounds: int = 5
     window: float = 3.0  #: for each contender and round among a crowd
+    names: int = 10_000  #: locked and released, to see what they leave
+    recoveries: tuple[Recovery, ...] = ()
     leases: int = 1000
     renewal_rounds: int = 3
     renewal: float = 20.0
 
 
-FULL = Plan()
-QUICK = Plan(rounds=5, slice=0.05, crowd_rounds=1, window=1.5, renewal_rounds=1, renewal=6.0)
+FULL = Plan(recoveries=(Recovery(16, 1, 1, 20), Recovery(4, 50, 1, 10), Recovery(16, 1, 10, 3), Recovery(4, 50, 10, 3)))
+QUICK = Plan(
+    rounds=5,
+    slice=0.05,
+    crowd_rounds=1,
+    window=1.5,
+    recoveries=(Recovery(16, 1, 1, 3),),
+    renewal_rounds=1,
+    renewal=6.0,
+)
 
 
 class Bench(Protocol):
@@ -93,34 +115,3 @@ def cpu_seconds(pid: int) -> float:
         return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3), which Python does not have
     except OSError:
         return 0.0
-
-
-class Probe:
-    """Our own client: it empties the server, and counts what the contenders ask of it."""
-
-    def __init__(self, url: str) -> None:
-        self._client = redis.Redis.from_url(url)
-        self._asked = 0
-
-    def requests(self) -> int:
-        """How often the server has read from a client: a request, or a pipeline, of up to 16 KB.
-
-        Not the sum of commandstats, which also count what scripts call.
-        """
-        self._asked += 1
-        return int(self._client.info("stats")["total_reads_processed"]) - self._asked
-
-    def scripts(self) -> int:
-        """How many scripts the server has run; no script calls another."""
-        stats = self._client.info("commandstats")
-        return sum(stats.get(name, {"calls": 0})["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval"))
-
-    def names(self) -> set[str]:
-        """Every key there is."""
-        return {name.decode() for name in self._client.scan_iter(count=10_000)}
-
-    def flush(self) -> None:
-        self._client.flushall()
-
-    def close(self) -> None:
-        self._client.close()

@@ -10,15 +10,17 @@ from contextlib import AbstractContextManager, ExitStack
 from multiprocessing.connection import Connection
 
 from .contenders import Contender, Distlock, PythonRedisLock
-from .plan import Bench, Probe, in_turns, installed
+from .plan import Bench, in_turns, installed
+from .probe import Probe
 from .results import Case, Measure
 
 EXPIRE = 3  #: seconds; a lock that is not renewed in time is gone, and seen to be
+TAKEN_WITHIN = 0.5  #: seconds over which the locks are taken
 SMALL_POOL = 2
 
 MEASURES = (
     Measure("requests", "/s", 2),
-    Measure("CPU", "s", 3, compared=True),
+    Measure("CPU", "s in 20 s", 3, compared=True),
     Measure("threads", "", 0),
     Measure("lost", "", 0),
 )
@@ -110,8 +112,11 @@ def _hold(line: Connection, kind: type[Contender], url: str, leases: int, second
     keys = [f"order:{number:08d}" for number in range(leases)]
     threads = threading.active_count()
     locks = [contender.renewed(key, EXPIRE) for key in keys]  # kept: python-redis-lock stops when its lock is garbage
-    for lock in locks:
+    since = time.monotonic()
+    for number, lock in enumerate(locks):
         lock.__enter__()
+        # At once they would all be due in the same moment, which is one request and no merit.
+        time.sleep(max(0.0, since + TAKEN_WITHIN * number / leases - time.monotonic()))
     # Scripts, for that is how each of them renews; one for hundreds of leases takes the server several reads.
     asked, used = probe.scripts(), time.process_time()
     time.sleep(seconds)
@@ -119,7 +124,7 @@ def _hold(line: Connection, kind: type[Contender], url: str, leases: int, second
     line.send(
         {
             "requests": asked / seconds,
-            "CPU": used,
+            "CPU": used / seconds * 20,
             "threads": threading.active_count() - threads,
             "lost": leases - _alive(keys, probe.names()),
         }

@@ -49,13 +49,13 @@ def tables(case: Case) -> Iterator[tuple[list[str], list[list[str]]]]:
     """The case in tables of a readable width: first what is compared with the reference, then the rest."""
     compared = [measure for measure in case.measures if measure.compared]
     others = [measure for measure in case.measures if not measure.compared]
-    for measures in [[*others, *compared]] if len(case.measures) < 6 else [compared, others]:
+    for measures in [compared, others] if len(case.measures) >= 6 and compared else [[*others, *compared]]:
         yield _heads(measures), [_row(case, contender, measures) for contender in _order(case)]
 
 
 def _order(case: Case) -> list[str]:
     """The reference first, then us, then the others, the best first."""
-    by = next(measure for measure in case.measures if measure.compared)
+    by = next((measure for measure in case.measures if measure.compared), case.measures[0])
     first = {case.reference: -math.inf, OURS: -1e300}
     return sorted(case.samples, key=lambda name: first.get(name, case.spread(name, by.name).median))
 
@@ -78,7 +78,8 @@ def _row(case: Case, contender: str, measures: Sequence[Measure]) -> list[str]:
 
 def caption(case: Case) -> str:
     rounds = max(len(samples) for row in case.samples.values() for samples in row.values())
-    return f"Medians of {rounds} rounds; ratios to {case.reference}, ± half of the range between the quartiles."
+    ratios = f"; ratios to {case.reference}" if any(measure.compared for measure in case.measures) else ""
+    return f"Medians of {rounds} rounds{ratios}, ± half of the range between the quartiles."
 
 
 def number(value: float, digits: int) -> str:

@@ -29,12 +29,14 @@ class Spread:
 
 @dataclass(frozen=True)
 class Measure:
-    """One column. ``compared``: also shown as a ratio to the reference's sample of the same round."""
+    """One column. ``compared``: also shown as a ratio to the reference's sample of the same round; ``worst``: the
+    largest sample is shown, not the median."""
 
     name: str
     unit: str
     digits: int = 1
     compared: bool = False
+    worst: bool = False
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Case:
     name: str  #: short and unique: what the bars and the JSON file call it
     title: str
     measures: Sequence[Measure]
-    reference: str  #: the contender that the ratios are to
+    reference: str  #: the contender that the ratios are to; "" where nothing is compared
     samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -55,7 +57,11 @@ class Case:
             row[name].append(value)
 
     def spread(self, contender: str, measure: str) -> Spread:
-        return Spread.of(self.samples[contender][measure])
+        samples = self.samples[contender][measure]
+        worst = next(column.worst for column in self.measures if column.name == measure)
+        if worst:
+            return Spread.of([max((sample for sample in samples if not math.isnan(sample)), default=math.nan)])
+        return Spread.of(samples)
 
     def ratio(self, contender: str, measure: str) -> Spread:
         """To the reference, round by round: what slows a whole round down slows both."""

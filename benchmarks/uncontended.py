@@ -22,8 +22,8 @@ def run(bench: Bench) -> Iterator[Case]:
     bench.expect((3 * len(FREE) + len(FREE_ASYNC)) * bench.plan.rounds)
     one_key, new_keys = repeat("order:00000042"), (f"order:{number:08d}" for number in count())
     with one_cpu(bench.server) as where:
-        yield _case(bench, "1 thread", f"A free lock, 1 thread ({where})", partial(_one_thread, one_key))
-        yield _case(bench, "new keys", f"The same, a new key each time ({where})", partial(_one_thread, new_keys))
+        yield _case(bench, "1 thread", f"A free lock, 1 thread ({where})", partial(one_thread, one_key))
+        yield _case(bench, "new keys", f"The same, a new key each time ({where})", partial(one_thread, new_keys))
     yield _case(bench, "8 threads", f"Free locks, {THREADS} threads on {THREADS} keys", _eight_threads, per=THREADS)
     yield asyncio.run(_tasks(bench))
 
@@ -44,7 +44,8 @@ def _case(bench: Bench, name: str, title: str, seconds_for: Callable[[Contender,
     return case
 
 
-def _one_thread(keys: Iterator[str], contender: Contender, rounds: int) -> float:
+def one_thread(keys: Iterator[str], contender: Contender, rounds: int) -> float:
+    """Seconds for so many cycles, on the next of these keys."""
     some = list(islice(keys, rounds))
     since = time.perf_counter()
     for key in some:
