@@ -31,7 +31,7 @@ logger = logging.getLogger("distlock_web")
 IDLE_TIMEOUT = 5.0
 #: Seconds between two attempts to connect again.
 RECONNECT_AFTER = 0.2
-#: Seconds that a reader waits for data at a time. So much sooner than it was read a message may have come.
+#: Seconds that a reader waits for data at a time: about so much sooner than it was read a message may have come.
 POLL = 0.05
 #: Seconds after which a reader that does not poll has been lost.
 READER_LOST = 1.0
@@ -44,7 +44,7 @@ class News(NamedTuple):
 
     grant: Grant
     connection: int
-    not_before: float
+    quiet_at: float
 
 
 class Waiter:
@@ -95,7 +95,7 @@ class Waiter:
         if news is None or self.sent_at is None or news.connection != self.connection:
             return None
         passed = (news.grant.at - self.server_time_us) / 1_000_000
-        since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.not_before))
+        since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.quiet_at))
         if passed < 0 or now() - since > self.claim.expire / 2:
             return None  # a clock was set, or it comes late: the server knows whose it is, and for how long
         return news.grant.fence, since
@@ -111,6 +111,7 @@ class Listener:
         self._starting: dict[Parker, None] = {}  # those who wait for the connection
         self._baton = threading.Lock()  # who has it reads
         self._polled = 0.0
+        self._quiet_at = 0.0  # when there was nothing to read, for the last time
         self._subscription: Subscription | None = None
         self._connections = 0
         self._thread: threading.Thread | None = None
@@ -242,14 +243,17 @@ class Listener:
 
     def _deliver(self, subscription: Subscription, seconds: float) -> None:
         connection = self._connections
-        not_before = self._polled = now()
+        begun = self._polled = now()
+        if begun - self._quiet_at > 2 * POLL and not subscription.pending():
+            self._quiet_at = begun  # many messages and no pause among them would leave it far behind
         notification = subscription.read(seconds)
         if notification is None:
+            self._quiet_at = begun
             return
         waiter = self._waiters.get(notification.token)
         if waiter is not None and not waiter.abandoned:
             if notification.grant is not None:
-                waiter.news = News(notification.grant, connection, not_before)
+                waiter.news = News(notification.grant, connection, self._quiet_at)
             waiter.wake()
         elif notification.grant is not None and self._settled.pop(notification.token, None) is None:
             self._unclaimed(notification)
@@ -325,6 +329,7 @@ class Listener:
 
     def _subscribe(self) -> None:
         """Open the connection and wake all who wait for it; where that fails, tell them why."""
+        begun = now()
         try:
             subscription = Subscription(self._address)
         except Exception as error:
@@ -338,7 +343,8 @@ class Listener:
             self._look.wait(RECONNECT_AFTER if self._waiters else 0.0)
             return
         self._connections += 1
-        self._subscription, self._down, self._polled = subscription, False, now()
+        self._subscription, self._down = subscription, False
+        self._polled, self._quiet_at = now(), begun
         self._wake_starting()
         # What was published while nobody listened is lost: everybody asks again.
         for waiter in list(self._waiters.values()):

@@ -61,6 +61,10 @@ class Subscription:
         self._heard, self._pinged = now(), False
         return _notification(message[2]) if message[0] == b"message" else None
 
+    def pending(self) -> bool:
+        """Whether there is something to read."""
+        return bool(self._connection.can_read(0))
+
     def _ask_for_life(self) -> None:
         # A connection that a firewall dropped looks like a quiet one: nobody would ever be woken again.
         silence = now() - self._heard
