@@ -55,6 +55,10 @@ class Proxy:
         """Break all connections and refuse new ones, as a host does on which nobody listens."""
         self._call(self._stop())
 
+    def lead_to(self, port: int) -> None:
+        """New connections reach this port of the host; those that are open stay where they are."""
+        self._target = self._target[0], port
+
     def accept(self) -> None:
         """Listen again, on the same port."""
         self._call(self._listen())

@@ -43,7 +43,7 @@ def held(client: redis.Redis, name: str = NAME) -> dict[str, str] | None:
 
 def fence_of(client: redis.Redis, name: str = NAME) -> str | None:
     lock = held(client, name)
-    return lock and lock["fence"]
+    return lock["fence"] if lock else None
 
 
 def hold_for_another(client: redis.Redis, milliseconds: int, name: str = NAME) -> None:

@@ -22,3 +22,16 @@ def eventually(condition: Callable[[], object], what: str, patience: float = PAT
         if time.monotonic() > until:
             raise TimeoutError(f"never happened: {what}")
         time.sleep(0.005)
+
+
+def fastest(measure: Callable[[], float], within: float, tries: int = 4) -> float:
+    """The shortest of a few measurements in seconds; none is made after one that lies within the bound.
+
+    What the code needs at least it needs each time; what a busy machine adds, it does not add each time.
+    """
+    best = measure()
+    for _ in range(tries - 1):
+        if best <= within:
+            break
+        best = min(best, measure())
+    return best

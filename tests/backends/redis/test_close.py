@@ -1,0 +1,116 @@
+"""A store that is closed at any moment of a wait: no wake-up is lost, and no lease is believed longer than it lasts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web import lock
+from distlock_web.backends.redis.port import RedisPort
+from distlock_web.backends.redis.transport.listener import Listener
+from distlock_web.backends.redis.transport.subscription import Subscription
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import now
+from tests.support.callers import Beside, unrelated
+from tests.support.redis_lock import KEY, NAME, queued
+from tests.support.waiting import LONG, SOON, eventually
+
+pytestmark = pytest.mark.usefixtures("redis_store")
+
+#: Where a waiter stands when the store is closed, and the lock given back: in the method's name, before or after it.
+MOMENTS = {
+    "its question is on its way": (RedisPort, "_acquire", "after"),
+    "between its answer and its sleep": (RedisPort, "wait", "before"),
+    "about to sleep": (Listener, "sleep", "before"),
+    "awake, and about to ask": (Listener, "sleep", "after"),
+}
+
+
+def interpose(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: str, work: Callable[[], None]) -> None:
+    """Do this once in the thread ``waiter``, before or after the method."""
+    method, done = getattr(owner, name), threading.Event()
+
+    def mine() -> bool:
+        return threading.current_thread().name == "waiter" and not done.is_set() and not done.set()
+
+    async def interposed(*args: Any) -> Any:
+        if when == "before" and mine():
+            work()
+        answer = await method(*args)
+        if when == "after" and (name != "_acquire" or args[2] is not None) and mine():
+            work()
+        return answer
+
+    monkeypatch.setattr(owner, name, interposed)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("others_wait", [True, False])
+def test_a_close_loses_no_wake_up(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch, moment: str, others_wait: bool
+) -> None:
+    """It slept for the whole lease though the lock was free."""
+    holder, other = unrelated(KEY), unrelated("other")
+    waiting = None
+    if others_wait:
+        waiting = beside(lock("other", expire=LONG, wait=LONG).acquire)
+        queued(redis_client, "other")
+    else:
+        beside(lock("other", expire=LONG, wait=0.01).try_acquire).result(SOON)  # there is a listener
+
+    def close_and_release() -> None:
+        registry().close()
+        if others_wait:
+            listener = registry().store("default").backend._listener  # type: ignore[attr-defined]
+            eventually(lambda: listener.ready, "there is a listening connection again, but another one")
+        holder.release()
+
+    owner, name, when = MOMENTS[moment]
+    interpose(monkeypatch, owner, name, when, close_and_release)
+
+    def acquire() -> Any:
+        threading.current_thread().name = "waiter"
+        return lock(KEY, expire=LONG, wait=1.0 if moment.startswith("awake") else LONG).acquire()
+
+    lease = beside(acquire).result(SOON)
+    lease.raise_if_lost()
+    lease.release()
+    other.release()
+    if waiting is not None:
+        waiting.result(SOON).release()
+
+
+@pytest.mark.slow
+def test_a_lease_that_was_granted_around_a_close_is_not_believed_longer_than_it_lasts(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new waiter had no answer of its own, and counted its lease from when it read of it."""
+    expire, pause = 4.0, 1.5
+    holder = unrelated(KEY)
+    waiting = beside(lock(KEY, expire=expire, wait=LONG).acquire)
+    queued(redis_client, KEY)
+    read = Subscription.read
+
+    def late(self: Subscription, seconds: float) -> Any:
+        found = read(self, seconds)
+        if found:
+            threading.Event().wait(pause)  # the process stands still between reading and believing
+        return found
+
+    monkeypatch.setattr(Subscription, "read", late)
+    registry().close()
+    queued(redis_client, KEY)
+    holder.release()
+    lease = waiting.result(SOON)
+    assert believed_beyond(redis_client, lease.remaining) <= 0
+    lease.release()
+
+
+def believed_beyond(client: redis.Redis, remaining: float) -> float:
+    """How much longer (s) a lease is believed in than the server keeps it; what the question takes counts for it."""
+    believed = now() + remaining
+    return believed - (now() + (client.pttl(NAME) + 1) / 1000)

@@ -1,0 +1,105 @@
+"""Event loops that end, or are closed, while their tasks wait: nobody is handed a lock who will never run again."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web import lock
+from distlock_web.backends.redis.transport import listener as listener_module
+from distlock_web.core.registry import registry
+from tests.support.callers import Beside, threads, unrelated
+from tests.support.redis_lock import KEY, left_behind, queued, waiters
+from tests.support.waiting import LONG, SOON, eventually
+
+pytestmark = [
+    pytest.mark.usefixtures("redis_store"),
+    # What asyncio and the interpreter say of tasks that are thrown away: the test throws them away.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def abandon(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[..., None]]:
+    """Let a task wait for the lock, and close its loop without a word to it."""
+    loops: list[tuple[asyncio.AbstractEventLoop, Any]] = []
+
+    def run(client: redis.Redis) -> None:
+        async def wait() -> None:
+            async with lock(KEY, expire=LONG, wait=LONG):
+                pass
+
+        async def until_it_waits() -> None:
+            await asyncio.to_thread(queued, client, KEY)
+
+        loop = asyncio.new_event_loop()
+        loops.append((loop, loop.create_task(wait())))
+        loop.run_until_complete(until_it_waits())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+    yield run
+    caplog.set_level(logging.CRITICAL, "asyncio")
+    loops.clear()
+    gc.collect()
+
+
+def test_a_closed_loops_waiter_does_not_get_the_lock(
+    redis_client: redis.Redis, beside: Beside, abandon: Callable[..., None]
+) -> None:
+    """It was given to it for a whole lease, although the wake-up failed visibly."""
+    holder = unrelated(KEY)
+    abandon(redis_client)
+    waiting = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
+    queued(redis_client, KEY, 2)
+    holder.release()
+    waiting.result(SOON).release()
+    eventually(lambda: left_behind(redis_client) == {}, "nothing is left")
+
+
+def test_a_closed_loops_waiter_does_not_stay(
+    redis_client: redis.Redis, abandon: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed in the listener, and with it the thread and the connection, for good."""
+    monkeypatch.setattr(listener_module, "IDLE_TIMEOUT", 0.1)
+    holder = unrelated(KEY)
+    abandon(redis_client)
+    backend: Any = registry().store("default").backend
+    eventually(lambda: not backend._listener._waiters, "the waiter is forgotten", SOON)
+    eventually(lambda: waiters(redis_client) == 0, "its place is given up", SOON)
+    eventually(lambda: threads("distlock-listener") == 0, "the thread ends", SOON)
+    holder.release()
+    assert left_behind(redis_client) == {}
+
+
+@pytest.mark.slow
+def test_loops_that_end_with_tasks_in_the_middle_of_it_leave_nothing(redis_client: redis.Redis) -> None:
+    """asyncio.run() cancels every task at its end, also those that give back on behalf of others."""
+
+    async def work(number: int) -> None:
+        while True:
+            async with lock(f"{KEY}:{number % 3}", expire=LONG, wait=LONG):
+                await asyncio.sleep(0)
+
+    async def main(turns: int) -> None:
+        tasks = [asyncio.create_task(work(number)) for number in range(6)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in tasks)
+
+    for turns in range(0, 120, 3):
+        asyncio.run(main(turns))
+    eventually(lambda: not held_or_awaited(redis_client), "nothing is left", SOON)
+
+
+def held_or_awaited(client: redis.Redis) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for number in range(3):
+        found |= left_behind(client, f"disLock:{KEY}:{number}")
+    return found

@@ -1,0 +1,128 @@
+"""A failover behind one address, with open connections: never two holders, and locks again within a try or two."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from distlock_web import BackendUnavailable, configure, lock
+from distlock_web.core.registry import registry
+from tests.support.callers import Beside, unrelated
+from tests.support.failover import Failover
+from tests.support.lab import Lab
+from tests.support.modes import modes
+from tests.support.redis_lock import KEY, contend, queued
+from tests.support.waiting import LONG, SOON
+
+#: Both keep their leases beyond their sections, also on a machine that is busy.
+EXPIRE, SECTION = 6.0, 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", ["by expiry", "by a release"])
+@modes
+def test_two_waiters_on_either_side_of_a_failover_never_hold_together(
+    failover: Failover, tmp_path: Path, mode: str, ends: str
+) -> None:
+    """Who stayed with the demoted server read a grant that was published there, and had been made to another."""
+    configure({"default": {"LOCATION": failover.url}})
+    holder = unrelated(KEY, expire=3)
+    lab = Lab(failover.url, tmp_path)
+    first, second = lab.ready(*[{"mode": mode, "expire": EXPIRE, "section": SECTION}] * 2)
+    first.go()
+    first.saw("joined")
+    failover.take_over()
+    second.go()
+    second.saw("joined")
+    if ends == "by a release":
+        registry().close()
+        holder.release()
+    assert [first.join(), second.join()] == [0, 0]
+    assert lab.history.violations(counter=lab.counter) == []
+    assert lab.counter == 2
+    assert lab.history.count("lost") == 0
+    assert len({event.value for event in lab.history.events if event.kind == "acquired"}) == 2
+    lab.close()
+
+
+def attempts_until_it_works() -> int:
+    for number in range(1, 20):
+        try:
+            unrelated("again").release()
+        except BackendUnavailable:
+            continue
+        return number
+    raise AssertionError("the open connections are used for ever")
+
+
+def test_threads_lock_again_after_a_demotion(failover: Failover) -> None:
+    configure({"default": {"LOCATION": failover.url}})
+    leases = [unrelated(f"{number}") for number in range(3)]  # three connections
+    for lease in leases:
+        lease.release()
+    contend()  # and the listening one
+    failover.take_over()
+    assert attempts_until_it_works() <= 2
+    assert contend() < SOON, "the listener stayed with the demoted server"
+
+
+def test_tasks_lock_again_after_a_demotion(failover: Failover) -> None:
+    configure({"default": {"LOCATION": failover.url}})
+
+    async def take() -> bool:
+        try:
+            async with lock("again", expire=LONG):
+                return True
+        except BackendUnavailable:
+            return False
+
+    async def wait() -> None:
+        async with lock(KEY, expire=LONG, wait=LONG):
+            pass
+
+    async def main() -> None:
+        assert await take()
+        await asyncio.to_thread(contend)
+        await asyncio.to_thread(failover.take_over)
+        assert await take() or await take()
+        holder = await asyncio.to_thread(unrelated, KEY)
+        waiting = asyncio.ensure_future(wait())
+        await asyncio.to_thread(queued, failover.second, KEY)
+        await asyncio.to_thread(holder.release)
+        async with asyncio.timeout(SOON):
+            await waiting
+
+    asyncio.run(main())
+
+
+def test_a_waiter_asleep_through_a_demotion_is_woken_by_the_new_master(failover: Failover, beside: Beside) -> None:
+    configure({"default": {"LOCATION": failover.url}})
+    holder = unrelated(KEY)
+    waiting = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
+    queued(failover.first, KEY)
+    failover.take_over()
+    assert attempts_until_it_works() <= 2, "and whoever notices first tells the listener"
+    queued(failover.second, KEY)
+    holder.release()
+    waiting.result(SOON).release()
+
+
+@pytest.mark.slow
+def test_a_listener_that_alone_stayed_with_the_demoted_server_is_not_deaf_for_good(
+    failover: Failover, beside: Beside
+) -> None:
+    """The other connections were closed meanwhile, so that nothing is refused; what it costs is a lease, once."""
+    configure({"default": {"LOCATION": failover.url}})
+    contend()
+    failover.take_over()
+    registry().store("default").backend._pool.drop_idle()  # type: ignore[attr-defined]
+    expire = 1.0
+    for number in range(3):
+        holder = unrelated(f"deaf:{number}")
+        waiting = beside(lock(f"deaf:{number}", expire=expire, wait=LONG).acquire)
+        queued(failover.second, f"deaf:{number}")
+        holder.release()
+        waiting.result(SOON).release()
+    assert failover.second.pubsub_numsub(*failover.second.pubsub_channels("distlock:*")) != [], "it listens nowhere"

@@ -1,0 +1,136 @@
+"""A fence never falls, not after a clock that was ahead nor after lost data; and no clock makes a lease longer."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web import configure, lock
+from distlock_web.backends.redis.transport.listener import Listener
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import now
+from tests.support.callers import Beside, unrelated
+from tests.support.clock_shift import ShiftedRedis
+from tests.support.crowd import StartCrowd
+from tests.support.redis_lock import KEY, NAME, held, queued
+from tests.support.waiting import LONG, SOON, eventually
+
+INDEX, FENCES = "disLock:~held", "{fences}"
+DAY = 86_400
+
+
+def next_fence(key: str = KEY) -> int:
+    lease = unrelated(key)
+    assert lease.fence is not None
+    lease.release()
+    return lease.fence
+
+
+@pytest.mark.slow
+def test_a_server_whose_clock_was_ahead_for_a_while(shifted_redis: ShiftedRedis) -> None:
+    """A virtual machine was restored: its clock was ten days ahead, until it was put right."""
+    server = shifted_redis
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        configure({"default": {"LOCATION": server.url}})
+        fences = [next_fence()]
+        for seconds in (10 * DAY, 0, 3600, -3600, 20 * DAY, DAY):
+            server.shift(seconds)
+            fences += [next_fence(), next_fence("another"), handed_over(client)]
+        assert fences == sorted(set(fences))
+        # The floor is known until the clock has come there again: 19 days.
+        assert client.pttl(INDEX) > 19 * DAY * 1000
+
+
+def handed_over(client: redis.Redis) -> int:
+    """The fence of one who was handed the lock."""
+    holder = unrelated("passed on")
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.append(unrelated("passed on", wait=LONG)))
+    waiting.start()
+    queued(client, "passed on")
+    holder.release()
+    waiting.join(SOON)
+    (lease,) = found
+    assert lease.fence > holder.fence
+    lease.release()
+    return int(lease.fence)
+
+
+@pytest.mark.usefixtures("redis_store")
+def test_the_floor_that_a_clock_ahead_has_left_holds_for_every_name(redis_client: redis.Redis) -> None:
+    ahead = int(redis_client.time()[0] + 10 * DAY) * 1_000_000
+    next_fence()
+    redis_client.zadd(INDEX, {FENCES: -ahead})
+    fences = [next_fence(name) for name in ("a", "b", "a", "c")]
+    assert fences == [ahead + 1, ahead + 2, ahead + 3, ahead + 4]
+    assert redis_client.pttl(INDEX) > 10 * DAY * 1000
+    assert redis_client.zscore(INDEX, FENCES) == -fences[-1], "exact, as every whole number below 2^53"
+
+
+@pytest.mark.usefixtures("redis_store")
+def test_a_fence_after_the_data_were_lost_is_higher(redis_client: redis.Redis) -> None:
+    """FLUSHALL, or a restart without a disk, within the same second."""
+    fences = []
+    for number in range(200):
+        fences.append(next_fence() if number % 2 else unrelated(KEY).fence or 0)
+        redis_client.flushall()
+    assert fences == sorted(set(fences))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [4.0, -4.0, 12.0])
+@pytest.mark.parametrize("pause", [0.0, 3.0])
+def test_a_step_of_the_servers_clock_makes_no_lease_longer(
+    shifted_redis: ShiftedRedis, start_crowd_at: StartCrowd, step: float, pause: float
+) -> None:
+    """The clock steps while a process waits, which then stands still from before the hand-over for some seconds."""
+    expire = 10.0
+    server = shifted_redis
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        configure({"default": {"LOCATION": server.url}})
+        holder = unrelated(KEY)
+        waiter = start_crowd_at(server.url, expire=expire, hold=True, tell_deadline=True)
+        queued(client, KEY)
+        server.shift(step)
+        if pause:
+            waiter.stop()
+        holder.release()
+        eventually(lambda: held(client) is not None, "it is handed over")
+        threading.Event().wait(pause)
+        if pause:
+            waiter.resume()
+        waiter.saw("acquired")
+        believed_until = waiter.saw("read").value
+        assert believed_until is not None
+        assert believed_until / 1000 <= now() + (client.pttl(NAME) + 1) / 1000
+
+
+@pytest.mark.usefixtures("redis_store")
+def test_a_step_of_the_clock_and_a_pause_between_two_polls(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the reader had not looked for, it cannot date: the message came during the pause, not after it."""
+    expire, pause, step = 10.0, 0.7, 2.0
+    holder = unrelated(KEY)
+    waiting = beside(lock(KEY, expire=expire, wait=LONG).acquire)
+    queued(redis_client, KEY)
+    backend: Any = registry().store("default").backend
+    (waiter,) = backend._listener._waiters.values()
+    eventually(lambda: waiter.sent_at is not None, "it sleeps")
+    waiter.server_time_us -= int(step * 1_000_000)  # as if the server's clock had been set since
+    deliver = Listener._deliver
+
+    def after_a_pause(self: Listener, *args: Any) -> None:
+        monkeypatch.setattr(Listener, "_deliver", deliver)
+        holder.release()
+        threading.Event().wait(pause)
+        deliver(self, *args)
+
+    monkeypatch.setattr(Listener, "_deliver", after_a_pause)
+    lease = waiting.result(SOON)
+    believed = now() + lease.remaining
+    assert believed <= now() + (redis_client.pttl(NAME) + 1) / 1000
+    lease.release()

@@ -1,0 +1,141 @@
+"""Servers that allow too little, hold too little, or are one of many: refused by name, or working; never strange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+import redis
+
+from distlock_web import BackendUnavailable, ConfigurationError, attach, configure, lock
+from distlock_web.core.runtime import now
+from distlock_web.testing.harness import Harness
+from distlock_web.testing.servers import RedisServer
+from tests.support.callers import Beside, unrelated
+from tests.support.modes import in_both_modes
+from tests.support.redis_lock import KEY, NAME, held, left_behind, queued, the_lock
+from tests.support.waiting import LONG, SOON, eventually
+
+MakeRedis = Callable[..., RedisServer]
+
+RULES = [
+    "on",
+    ">pw",
+    "resetkeys",
+    "resetchannels",
+    "-@all",
+    "~disLock:*",
+    "~{disLock:*",
+    "&distlock:*",
+    "+@scripting",
+    "+@string",
+    "+@sortedset",
+    "+@keyspace",
+    "+@connection",
+    "+@pubsub",
+    "+time",
+]
+
+
+@pytest.mark.parametrize("missing", ["-publish", "-subscribe", "-pubsub", "resetchannels"])
+@in_both_modes
+async def test_a_right_that_waking_needs_is_missed_before_anybody_queues(
+    harness: Harness, make_redis: MakeRedis, missing: str
+) -> None:
+    """Without PUBLISH each hand-over silently cost the whole lease of the holder before."""
+    server = make_redis()
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        client.execute_command("ACL", "SETUSER", "shop", *RULES, missing)
+        url = f"redis://shop:pw@127.0.0.1:{server.port}"
+        harness.store = configure({"default": {"LOCATION": url}}).store("default")
+        holder = await harness.acquire(the_lock(wait=LONG))  # a free lock needs nobody to listen
+        begun = now()
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="does not allow this user") as refused:
+                await harness.unrelated(lambda: harness.acquire(the_lock(wait=LONG))).result()
+            assert "&distlock:*" in str(refused.value)
+            assert "+publish" in str(refused.value)
+        assert now() - begun < SOON
+        await harness.release(holder)
+        assert left_behind(client) == {}
+
+
+@in_both_modes
+async def test_a_node_of_a_cluster_is_refused_by_name(harness: Harness, make_redis: MakeRedis) -> None:
+    server = make_redis("--cluster-enabled", "yes")
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        eventually(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), "the cluster is up")
+    harness.store = configure({"default": {"LOCATION": server.url}}).store("default")
+    for wait in (0, LONG):
+        with pytest.raises(ConfigurationError, match="Redis Cluster: this backend is for one server"):
+            await harness.acquire(the_lock(wait=wait))
+
+
+@pytest.fixture
+def small(make_redis: MakeRedis) -> Iterator[redis.Redis]:
+    """A server with little memory, which refuses to take more than it can; the default store."""
+    server = make_redis("--maxmemory", "6mb", "--maxmemory-policy", "noeviction")
+    configure({"default": {"LOCATION": server.url}})
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        yield client
+
+
+def fill(client: redis.Redis) -> None:
+    for size in (10_000, 100):
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            for number in count():
+                client.set(f"fill:{size}:{number}", "x" * size)
+
+
+def test_a_full_server_hands_over(small: redis.Redis, beside: Beside) -> None:
+    """What was taken before it was full goes on: to the next, and to the one after it."""
+    holder = unrelated(KEY)
+    waiting = [beside(lock(KEY, expire=LONG, wait=LONG).acquire)]
+    queued(small, KEY)
+    waiting.append(beside(lock(KEY, expire=LONG, wait=LONG).acquire))
+    queued(small, KEY, 2)
+    fill(small)
+    for nearer in waiting:
+        holder.release()
+        holder = nearer.result(SOON)
+    holder.release()
+    assert left_behind(small) == {}
+
+
+def test_a_full_server_gives_back_and_cools_down(small: redis.Redis) -> None:
+    plain, cooling = unrelated("plain"), unrelated("cooling", hold_at_least=30)
+    fill(small)
+    plain.release()
+    cooling.release()
+    assert small.get("disLock:plain") is None
+    state = held(small, "disLock:cooling")
+    assert state is not None
+    assert state["state"] == "cooldown"
+    assert 0 < small.pttl("disLock:cooling") <= 30_000, "no longer than it was meant to be"
+
+
+def test_a_full_server_passes_on_by_ticket(small: redis.Redis) -> None:
+    lease, other = unrelated(KEY), unrelated("other")
+    ticket = other.detach(LONG)
+    fill(small)
+    assert attach(lease.detach(LONG)).fence == lease.fence
+    taken_on = attach(ticket)
+    assert taken_on.fence == other.fence
+    taken_on.extend(2 * LONG)
+    taken_on.release()
+    assert small.get("disLock:other") is None
+
+
+def test_a_full_server_refuses_what_is_new_and_keeps_nothing_of_it(small: redis.Redis, beside: Beside) -> None:
+    holder = unrelated(KEY)
+    fill(small)
+    for options in ({"key": "new"}, {"key": "new", "wait": 1.0}, {"key": KEY, "wait": 1.0}):
+        with pytest.raises(BackendUnavailable, match=r"is full \(maxmemory\)"):
+            unrelated(**options)
+    assert small.get("disLock:new") is None
+    assert left_behind(small, "disLock:new") == {}
+    assert left_behind(small) == {NAME: 1}
+    holder.release()
+    assert left_behind(small) == {}

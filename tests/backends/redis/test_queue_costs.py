@@ -1,0 +1,130 @@
+"""The queue costs what is alive: the server's own time, as a ratio to that of a lock without any waiters."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from distlock_web import lock
+from distlock_web.backends.redis.scripts import ACQUIRE, lock_keys
+from distlock_web.core.backend import Claim
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import THREADS, Process, drive, new_token
+from tests.support.callers import unrelated
+from tests.support.redis_lock import KEY, NAME, held, waiters
+from tests.support.waiting import LONG
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("redis_store")]
+
+CROWD, ROUNDS = 10_000, 100
+
+
+class ServerTime:
+    """The µs that the server has spent in our scripts since the last look."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._before = self._spent()
+
+    def _spent(self) -> int:
+        stats = self._client.info("commandstats")
+        return sum(stats.get(f"cmdstat_{name}", {"usec": 0})["usec"] for name in ("eval", "evalsha"))
+
+    def read(self) -> int:
+        before, self._before = self._before, self._spent()
+        return self._before - before
+
+
+def lock_and_unlock(client: redis.Redis, key: str = KEY) -> float:
+    """The server's µs for one lock and unlock."""
+    spent = ServerTime(client)
+    for _ in range(ROUNDS):
+        with lock(key, expire=LONG):
+            pass
+    return spent.read() / ROUNDS
+
+
+def join(processes: list[str], count: int, expire: float = LONG) -> list[Claim]:
+    """So many waiters of these processes, in turn; whether they live is not asked."""
+    run = registry().store("default").backend._pool.run  # type: ignore[attr-defined]
+    keys = lock_keys(NAME, "disLock:~held")
+    claims = [
+        Claim(NAME, processes[number % len(processes)] + new_token()[16:], expire, "x") for number in range(count)
+    ]
+    for claim in claims:
+        answer = drive(run(ACQUIRE, keys, (claim.token, round(expire * 1000), 1, "x", "", "")))
+        assert answer[0] == 0, "it waits"
+    return claims
+
+
+@pytest.mark.parametrize("processes", [1, CROWD])
+def test_10000_dead_waiters_cost_the_server_nothing_afterwards(redis_client: redis.Redis, processes: int) -> None:
+    """A lock and unlock took 46 ms of the whole server; every one of them."""
+    alone = lock_and_unlock(redis_client)
+    holder = unrelated(KEY)
+    join([f"{number:016x}" for number in range(processes)], CROWD)
+    assert waiters(redis_client) == CROWD
+    spent = ServerTime(redis_client)
+    holder.release()
+    once = spent.read()
+    assert lock_and_unlock(redis_client) < 2 * alone
+    assert once < CROWD * alone, "the release that finds them dead"
+    assert redis_client.exists(f"{{{NAME}}}:queue") == 0
+    assert all(redis_client.pttl(line) > 0 for line in lines_of(redis_client))
+
+
+def test_one_who_only_asks_pays_nothing_for_10000_dead_waiters(redis_client: redis.Redis) -> None:
+    """Not waited for, and not handed over: a holder that is alive, and many who try and go."""
+    holder = unrelated(KEY)
+
+    def ask() -> float:
+        spent = ServerTime(redis_client)
+        for _ in range(ROUNDS):
+            assert lock(KEY, expire=LONG).try_acquire() is None
+        return spent.read() / ROUNDS
+
+    alone = ask()
+    join(["0" * 16], CROWD)
+    assert ask() < 2 * alone
+    holder.release()
+
+
+def test_a_queue_of_10000_living_waiters_costs_a_hand_over_what_a_short_one_does(redis_client: redis.Redis) -> None:
+    """One process with many waiters, which listens."""
+
+    def hand_overs(crowd: int) -> float:
+        port = registry().store("default").port(THREADS)
+        holder = Claim(NAME, new_token(), LONG, "x")
+        drive(port.acquire(holder, 0))
+        claims = [holder, *join([Process.ident], crowd)]
+        spent = ServerTime(redis_client)
+        for claim in claims[:ROUNDS]:
+            lock = held(redis_client)
+            assert lock is not None
+            assert lock["owner"] == claim.token, "in the order in which they came"
+            drive(port.release(claim))
+        spent_on_all = spent.read()
+        redis_client.flushall()
+        return spent_on_all / ROUNDS
+
+    with redis_client.pubsub() as listening:  # type: ignore[no-untyped-call]
+        listening.subscribe(f"distlock:wake:{Process.ident}")
+        assert listening.get_message(timeout=5)
+        few = hand_overs(ROUNDS)
+        assert hand_overs(CROWD) < 3 * few
+
+
+def test_the_keys_of_dead_waiters_go_by_themselves(redis_client: redis.Redis) -> None:
+    """Their process was killed, and nobody ever uses that name again."""
+    holder = unrelated(KEY, expire=0.2)
+    join(["0" * 16, "1" * 16], 10, expire=0.2)
+    assert len(lines_of(redis_client)) == 2
+    # Some seconds longer than the next question of its waiters was due.
+    assert all(0 < redis_client.pttl(line) <= 20_000 for line in lines_of(redis_client))
+    assert 0 < redis_client.pttl(f"{{{NAME}}}:queue") <= 20_000
+    del holder
+
+
+def lines_of(client: redis.Redis) -> list[str]:
+    """The keys of the processes that wait."""
+    return list(client.scan_iter(f"{{{NAME}}}:queue:*", count=CROWD))

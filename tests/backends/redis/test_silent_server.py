@@ -1,0 +1,212 @@
+"""A server that hangs: one request pays for knowing it, nothing stays behind of what was asked, and it ends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web import BackendUnavailable, configure, lock
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import now
+from distlock_web.testing.harness import Harness
+from distlock_web.testing.servers import RedisServer
+from tests.support.callers import Beside, unrelated
+from tests.support.modes import in_both_modes
+from tests.support.redis_lock import KEY, NAME, left_behind, queued, the_lock, waiters
+from tests.support.waiting import LONG, SOON, eventually, fastest
+
+pytestmark = pytest.mark.slow
+
+TIMEOUT = 0.5
+
+
+@pytest.fixture
+def server(make_redis: Callable[..., RedisServer]) -> Iterator[RedisServer]:
+    """The default store is a server of this test alone, of which answers are expected within ``TIMEOUT``."""
+    running = make_redis()
+    configure({"default": {"LOCATION": running.url, "OPTIONS": {"socket_timeout": TIMEOUT}}})
+    yield running
+    running.resume()
+
+
+@pytest.fixture
+def client(server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.url, decode_responses=True) as connected:
+        yield connected
+
+
+async def refusal(harness: Harness, **options: Any) -> float:
+    """The seconds after which an acquisition is refused."""
+    begun = now()
+    with pytest.raises(BackendUnavailable):
+        await harness.acquire(the_lock(**options))
+    return now() - begun
+
+
+@in_both_modes
+async def test_a_silent_server_costs_the_first_request_its_time_out_and_the_next_nothing(
+    harness: Harness, server: RedisServer
+) -> None:
+    """Each waited four time-outs: a few workers were all asleep, and with them the site."""
+    await harness.release(await harness.acquire(the_lock()))
+    server.pause()
+    first = await refusal(harness, wait=LONG)
+    assert first >= TIMEOUT
+    assert first < 2 * TIMEOUT + 2.0
+    later = sorted([await refusal(harness, wait=wait) for wait in (0, LONG, None) for _ in range(20)])
+    assert later[len(later) // 2] < first / 20
+
+
+@in_both_modes
+async def test_locks_work_again_as_soon_as_the_server_does(harness: Harness, server: RedisServer) -> None:
+    await harness.release(await harness.acquire(the_lock()))
+
+    async def outage() -> float:
+        server.pause()
+        await refusal(harness)
+        server.resume()
+        resumed = now()
+        while True:
+            try:
+                await harness.release(await harness.acquire(the_lock()))
+                return now() - resumed
+            except BackendUnavailable:
+                await harness.sleep(0.002)
+
+    took = min([await outage() for _ in range(4)])
+    assert took < 0.15
+
+
+@in_both_modes
+async def test_a_lock_that_was_taken_for_nobody_is_free_when_the_server_answers_again(
+    harness: Harness, server: RedisServer, client: redis.Redis
+) -> None:
+    """Answered "unavailable", and executed later: it was held for nobody for the whole lease, in six of six tries."""
+    await harness.release(await harness.acquire(the_lock()))
+    server.pause()
+    await refusal(harness, expire=LONG)
+    server.resume()
+    await free_and_stays_free(harness, client)
+
+
+@in_both_modes
+async def test_a_place_that_was_taken_for_nobody_is_given_up_when_the_server_answers_again(
+    harness: Harness, server: RedisServer, client: redis.Redis
+) -> None:
+    """A late join was a ghost in the queue, that was granted a lease."""
+    holder = await harness.acquire(the_lock(expire=LONG))
+    await harness.unrelated(lambda: harness.try_acquire(the_lock(wait=0.01))).result()  # there is a listener
+
+    async def ask() -> float:
+        return await refusal(harness, wait=LONG, expire=LONG)
+
+    server.pause()
+    asking = harness.unrelated(ask)
+    await asking.result()
+    server.resume()
+    client.ping()
+    eventually(lambda: waiters(client) == 0, "nobody waits", SOON)
+    successor = harness.unrelated(lambda: harness.acquire(the_lock(wait=LONG)))
+    await harness.waiters(NAME, 1)
+    await harness.release(holder)
+    await harness.release(await successor.result())
+    await free_and_stays_free(harness, client)
+
+
+async def free_and_stays_free(harness: Harness, client: redis.Redis) -> None:
+    """Seen free over a time in which a copy could come: nothing is postponed, and nothing is on its way."""
+    backend: Any = harness.store.backend
+    begun = now()
+    while backend._health._postponed or backend._health.silent or left_behind(client):
+        assert now() - begun < TIMEOUT + SOON
+        await harness.sleep(0.01)
+    free_after = now() - begun
+    assert free_after < LONG / 4
+    await harness.release(await harness.acquire(the_lock()))
+
+
+def test_a_release_that_a_silent_server_did_not_answer_is_done_when_it_answers(
+    server: RedisServer, client: redis.Redis
+) -> None:
+    """The block has ended; nobody has to wait for the rest of its lease."""
+    with lock(KEY, expire=LONG):
+        server.pause()
+    server.resume()
+    client.ping()
+    eventually(lambda: left_behind(client) == {}, "it is free", SOON)
+
+
+def test_a_renewal_goes_on_while_requests_are_refused(server: RedisServer) -> None:
+    lease = unrelated(KEY, expire=4.0, renew=True)
+    server.pause()
+    with pytest.raises(BackendUnavailable):
+        unrelated("other")
+    eventually(lambda: lease.state == "unsure", "a renewal fails", SOON)
+    server.resume()
+    eventually(lambda: lease.state == "held", "a renewal comes through", SOON)
+    lease.release()
+
+
+def test_a_waiter_outlasts_an_outage(server: RedisServer, client: redis.Redis, beside: Beside) -> None:
+    """It had its place before; the server stands still for a moment, and the holder gives back after it."""
+    holder = unrelated(KEY)
+    waiting = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
+    queued(client, KEY)
+    server.pause()
+    with pytest.raises(BackendUnavailable):
+        unrelated("other")
+    server.resume()
+    client.ping()
+    eventually(lambda: not registry().store("default").backend._health.silent, "it is heard again")  # type: ignore[attr-defined]
+    holder.release()
+    waiting.result(SOON).release()
+
+
+def test_many_who_ask_at_once_of_a_silent_server_wait_together(server: RedisServer, beside: Beside) -> None:
+    """Not one after the other: the pool has room for two."""
+    configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": TIMEOUT, "max_connections": 2}}})
+    unrelated(KEY).release()
+
+    def measure() -> float:
+        server.pause()
+        begun = now()
+        asking = [beside(unrelated, f"key:{number}") for number in range(8)]
+        for each in asking:
+            with pytest.raises(BackendUnavailable):
+                each.result(SOON)
+        took = now() - begun
+        server.resume()
+        eventually(lambda: works(), "it answers")
+        return took
+
+    assert fastest(measure, 3 * TIMEOUT) <= 3 * TIMEOUT
+
+
+def works() -> bool:
+    try:
+        unrelated("again").release()
+    except BackendUnavailable:
+        time.sleep(0.01)
+        return False
+    return True
+
+
+def test_many_tasks_of_a_silent_server_wait_together(server: RedisServer) -> None:
+    async def refused(number: int) -> None:
+        with pytest.raises(BackendUnavailable):
+            await lock(f"key:{number}", expire=LONG, wait=LONG).aacquire()
+
+    async def main() -> float:
+        async with lock(KEY, expire=LONG):
+            pass
+        server.pause()
+        begun = now()
+        await asyncio.gather(*[refused(number) for number in range(50)])
+        return now() - begun
+
+    assert asyncio.run(main()) < 3 * TIMEOUT + 1.0

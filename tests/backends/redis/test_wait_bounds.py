@@ -1,0 +1,155 @@
+"""Every wait ends within one lease of its cause: whoever dies, and however long the lease was that came before."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from distlock_web import lock
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import now
+from distlock_web.testing.harness import Harness
+from tests.support.callers import Beside, unrelated
+from tests.support.crowd import StartCrowd
+from tests.support.modes import in_both_modes
+from tests.support.redis_lock import KEY, NAME, hold_for_another, queued, the_lock, until_queued
+from tests.support.waiting import LONG, SOON, eventually, fastest
+
+pytestmark = pytest.mark.slow
+
+SHORT = 1.0
+#: What a recovery may take beyond the lease. The fastest of a few tries counts.
+MARGIN = 0.2
+
+
+def deaf(client: redis.Redis) -> bool:
+    """Whether the server has seen the end of a killed process: this one listens alone."""
+    return len(client.pubsub_channels("distlock:wake:*")) == 1
+
+
+def test_a_short_lease_that_follows_a_long_one_is_what_the_next_one_waits_for(
+    crowd: StartCrowd, redis_client: redis.Redis, beside: Beside
+) -> None:
+    """It slept for the first holder's lease, which was over: 20 s instead of one."""
+
+    def measure() -> float:
+        holder = unrelated(KEY)
+        second = crowd(expire=SHORT, hold=True)
+        queued(redis_client, KEY)
+        waiting = beside(lock(KEY, expire=SHORT, wait=LONG).acquire)
+        queued(redis_client, KEY, 2)
+        holder.release()
+        second.saw("acquired")
+        second.kill()
+        killed = now()
+        lease = waiting.result(SOON)
+        took = now() - killed
+        lease.release()
+        return took
+
+    assert fastest(measure, SHORT + MARGIN) <= SHORT + MARGIN
+
+
+@pytest.mark.parametrize("how", ["detach", "cooldown"])
+def test_a_lease_that_is_shortened_is_told_to_one_who_lives(
+    crowd: StartCrowd, redis_client: redis.Redis, beside: Beside, how: str
+) -> None:
+    """The head alone was told, and had been killed."""
+
+    def measure() -> float:
+        holder = unrelated(KEY, **({"hold_at_least": 2 * SHORT} if how == "cooldown" else {}))
+        cooled_down = now() + 2 * SHORT
+        head = crowd()
+        queued(redis_client, KEY)
+        waiting = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
+        queued(redis_client, KEY, 2)
+        head.kill()
+        eventually(lambda: deaf(redis_client), "Redis sees that the head has gone")
+        ends = now() + SHORT
+        if how == "detach":
+            holder.detach(transit=SHORT)
+        else:
+            ends = max(now(), cooled_down)
+            holder.release()
+        lease = waiting.result(SOON)
+        late = now() - ends
+        lease.release()
+        return late
+
+    assert fastest(measure, MARGIN) <= MARGIN
+
+
+def test_killed_waiters_are_known_to_be_dead_while_somebody_watches_all_channels(
+    crowd: StartCrowd, redis_client: redis.Redis, beside: Beside
+) -> None:
+    """PSUBSCRIBE * made each of them look alive, and it was given a whole lease."""
+    with redis_client.pubsub() as watching:  # type: ignore[no-untyped-call]
+        watching.psubscribe("*")
+        assert watching.get_message(timeout=SOON)
+        holder = unrelated(KEY)
+        dead = crowd(count=5)
+        queued(redis_client, KEY, 5)
+        waiting = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
+        queued(redis_client, KEY, 6)
+        dead.kill()
+        eventually(lambda: deaf(redis_client), "Redis sees that they have gone")
+        holder.release()
+        waiting.result(SOON).release()
+
+
+def test_a_lock_that_became_free_unseen_is_not_busy(
+    crowd: StartCrowd, redis_client: redis.Redis, beside: Beside
+) -> None:
+    """A worker is killed, the holder and five waiters in one: whoever gave up after the lease was told it was busy."""
+    worker = crowd(count=6, expire=SHORT, hold=True, renew=True)
+    worker.saw("acquired")
+    queued(redis_client, KEY, 5)
+    waiting = beside(lock(KEY, expire=LONG, wait=3 * SHORT).acquire)
+    queued(redis_client, KEY, 6)
+    worker.kill()
+    waiting.result(SOON).release()
+
+
+@in_both_modes
+async def test_who_gives_up_has_looked_a_last_time(
+    harness: Harness, redis_store: str, redis_client: redis.Redis
+) -> None:
+    """Nobody was told that it is free: the key went away by itself."""
+    hold_for_another(redis_client, 60_000)
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=1.0)))
+    await until_queued(harness, redis_client)
+    redis_client.delete(NAME)
+    lease = await waiting.result()
+    lease.raise_if_lost()
+    await harness.release(lease)
+
+
+@pytest.mark.parametrize("expire", [1.0, 4.0])
+def test_a_killed_holder_is_succeeded_a_lease_later_however_many_processes_wait(
+    crowd: StartCrowd, redis_client: redis.Redis, expire: float
+) -> None:
+    """Each place in the queue slept a second longer: 1.8 leases with 16 waiters."""
+
+    def measure() -> float:
+        holder = crowd(expire=expire, hold=True, renew=True)
+        holder.saw("acquired")
+        waiters = [crowd(actor=f"waiter {number}", expire=expire, count=2) for number in range(8)]
+        queued(redis_client, KEY, 16)
+        holder.kill()
+        ends = now() + redis_client.pttl(NAME) / 1000
+        for waiter in waiters:
+            waiter.saw("released", 2)
+        return min(waiter.saw("acquired").at for waiter in waiters) - ends
+
+    assert fastest(measure, MARGIN / 2) <= MARGIN / 2
+
+
+def test_the_store_closed_while_a_wait_lasts(redis_store: str, redis_client: redis.Redis, beside: Beside) -> None:
+    """ "A later use opens it again": also for the one who waits, and hears of the release at once."""
+    holder = unrelated(KEY)
+    waiting = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
+    queued(redis_client, KEY)
+    registry().close()
+    eventually(lambda: not registry().store("default").backend._pool._idle, "closed")  # type: ignore[attr-defined]
+    holder.release()
+    waiting.result(SOON).release()

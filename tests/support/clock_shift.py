@@ -1,0 +1,49 @@
+"""A Redis whose clock a test moves: ``gettimeofday`` and its like come from a library that adds an offset."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from distlock_web.testing.servers import RedisServer
+
+SOURCE = Path(__file__).with_name("clock_shift.c")
+
+
+def compiled_shim(stack: ExitStack) -> Path:
+    """The library, compiled into a folder that goes with ``stack``. Skips where there is no C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler on PATH")
+    library = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "clock_shift.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True)
+    return library
+
+
+class ShiftedRedis(RedisServer):
+    """Its clock runs with everybody's until ``shift`` moves it."""
+
+    def __init__(self, library: Path) -> None:
+        super().__init__()
+        self._library = library
+        self._offset = library.with_name("offset")
+        self.shift(0.0)
+
+    def command(self, port: int) -> list[str]:
+        environment = [f"LD_PRELOAD={self._library}", f"CLOCK_OFFSET_FILE={self._offset}"]
+        return ["/usr/bin/env", *environment, *super().command(port)]
+
+    def shift(self, seconds: float) -> None:
+        """From now on its clock is so many seconds ahead of ours."""
+        self._offset.touch()
+        with open(self._offset, "r+b") as file:
+            file.write(struct.pack("q", int(seconds * 1_000_000)))
+            file.flush()
+            os.fsync(file.fileno())
