@@ -159,3 +159,77 @@ def test_a_forgotten_script_costs_one_more(redis_store: str, redis_client: redis
     assert meter.read() == 4
     the_lock().acquire().release()
     assert meter.read() == 2
+
+
+class Commands:
+    """How many commands the server has executed since the last look: scripts, and what they call."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._before = self._count()
+
+    def _count(self) -> int:
+        stats = self._client.info("commandstats")
+        return sum(stat["calls"] for name, stat in stats.items() if name != "cmdstat_info")
+
+    def read(self) -> int:
+        before, self._before = self._before, self._count()
+        return self._before - before
+
+
+@pytest.mark.parametrize("names", ["new", "known"])
+@in_both_modes
+async def test_a_cycle_of_a_free_lock_costs_the_server_eight_commands(
+    harness: Harness, redis_store: str, redis_client: redis.Redis, names: str
+) -> None:
+    """Nineteen, two of them scripts: a lock's price is the server's time, which everybody shares."""
+    await all_scripts_known(harness, redis_client)
+    commands, cycles = Commands(redis_client), 200
+    for number in range(cycles):
+        key = f"{KEY}:{number if names == 'new' else 0}"
+        await harness.release(await harness.acquire(lock(key, expire=10)))
+    assert commands.read() <= 8.1 * cycles  # the index is looked after now and then
+
+
+@in_both_modes
+async def test_a_contended_cycle_costs_two_requests_and_a_bounded_number_of_commands(
+    harness: Harness, redis_store: str, redis_client: redis.Redis
+) -> None:
+    """However many wait: what a section costs is the same for a queue of 4 and of 24."""
+    await all_scripts_known(harness, redis_client)
+    sections = 96
+
+    async def contend(crowd: int) -> tuple[float, float]:
+        holder = await harness.acquire(the_lock())
+
+        async def visitor() -> None:
+            for _ in range(sections // crowd):
+                async with harness.inside(the_lock(wait=60)):
+                    pass
+
+        visitors = [harness.unrelated(visitor) for _ in range(crowd)]
+        await until_queued(harness, redis_client, crowd)
+        meter, commands = Meter(redis_client), Commands(redis_client)
+        await harness.release(holder)
+        for each in visitors:
+            await each.result()
+        return meter.read() / sections, commands.read() / sections
+
+    few, many = await contend(4), await contend(24)
+    for requests, _ in (few, many):
+        assert requests <= 2.2
+    assert many[1] < 1.5 * few[1]
+
+
+@pytest.mark.slow
+def test_a_holders_memory_of_many_names_is_nothing(redis_store: str, redis_client: redis.Redis) -> None:
+    """A million order ids were 217 MB for an hour."""
+    with lock("first"):
+        pass
+    before = redis_client.dbsize(), redis_client.info("memory")["used_memory"]
+    for number in range(2000):
+        with lock(f"order:{number}"):
+            pass
+    after = redis_client.dbsize(), redis_client.info("memory")["used_memory"]
+    assert after[0] == before[0]
+    assert after[1] - before[1] < 2000 * 20, "less than a tenth of what it was: buffers, not names"
