@@ -26,7 +26,8 @@ from .scripts import (
     queue_of,
 )
 from .transport.clock import ServerClock
-from .transport.listener import Listener, Waiter
+from .transport.listener import Listener
+from .transport.waiter import Waiter
 
 _LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
 
