@@ -209,13 +209,13 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
                 return drive(locked.refused(error, args, kwargs))
             result = locked.call(function, scope, args, kwargs)
             response = locked.streamed(result, scope)
+            if response is not None:
+                return response
+            engine.end_now(scope, None)
+            return result
         except BaseException as error:
-            engine.end_now(scope, error)
+            engine.end_now(scope, error)  # does nothing where the scope has ended
             raise
-        if response is not None:
-            return response
-        engine.end_now(scope, None)
-        return result
 
     return wrapper
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import hypothesis.strategies as st
 import pytest
@@ -30,7 +30,7 @@ from tests.support.waiting import eventually
 EXPIRE = 10.0
 KEY = "model"
 NAME = f"disLock:{KEY}"
-TURN = 1.0  #: seconds that each place in the queue adds to a waiter's patience
+GRACE = 15.0  #: seconds that a queue is kept after the next question of its waiters was due
 
 #: Seconds that a step may jump. Every sum of them is far from the end of a lease or of a waiter's patience that comes
 #: next, so that the milliseconds that pass on a server meanwhile decide nothing.
@@ -41,9 +41,14 @@ JUMPS = (4.4, 10.8)
 class Model:
     """One lock, as it has to be."""
 
+    #: Whether a process that was handed the lock stands aside with its other waiters until it says something. All
+    #: waiters here are of one process, and everybody else only tries.
+    stands_aside: bool = False
     owner: object = None
     until: float = 0.0
-    queue: dict[object, float] = field(default_factory=dict)  #: who waits, in order, and until when
+    queue: dict[object, None] = field(default_factory=dict)  #: who waits, in order
+    queue_until: float = 0.0
+    aside: bool = False
     time: float = 0.0
     owners: int = 0  #: how many have had it: where a fence has to grow
 
@@ -59,7 +64,13 @@ class Model:
         self.owners += 1
 
     def drop_late(self) -> None:
-        self.queue = {who: until for who, until in self.queue.items() if until > self.time}
+        if self.queue_until <= self.time:
+            self.queue.clear()
+
+    def in_front(self) -> bool:
+        """Whether somebody waits whom the free lock is for."""
+        self.drop_late()
+        return bool(self.queue) and not self.aside
 
     def ask(self, who: object, *, queue: bool) -> bool:
         """Take it, or be in the queue: a free lock is for the head."""
@@ -72,21 +83,26 @@ class Model:
                 return True
         if queue:
             self.drop_late()
-            self.queue.setdefault(who, 0.0)
-            place = list(self.queue).index(who)
-            self.queue[who] = self.until + (place + 2) * TURN
+            self.queue.setdefault(who)
+            self.queue_until = max(self.queue_until, self.time + min(self.until - self.time, EXPIRE) + GRACE)
+            self.aside = False
         return False
 
     def hand_over(self, taker: object = None) -> None:
         self.owner = None
-        self.drop_late()
-        head = next(iter(self.queue), taker)
-        if head is not None:
+        if self.in_front():
+            head = next(iter(self.queue))
+            self.aside = self.stands_aside and head is not taker
             self.give(head)
+        elif taker is not None:
+            self.give(taker)
 
     def let_go(self, who: object) -> None:
-        self.queue.pop(who, None)
+        if who in self.queue:
+            del self.queue[who]
+            self.aside = False
         if self.owns(who):
+            self.aside = False
             self.hand_over()
 
 
@@ -103,7 +119,7 @@ class Clock:
 
 
 class RedisClock(Clock):
-    """Redis has no clock to set: what is left of every key, and every waiter's deadline, is set back instead."""
+    """Redis has no clock to set: what is left of every key is set back instead."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, client: redis.Redis) -> None:
         super().__init__(monkeypatch)
@@ -115,20 +131,18 @@ class RedisClock(Clock):
         for key in client.scan_iter():
             if (left := client.pttl(key)) > 0:
                 client.pexpire(key, left - ms) if left > ms else client.delete(key)
-        waits: Any = client.zrange(f"{{{NAME}}}:waits", 0, -1, withscores=True)
-        for token, deadline in waits:
-            client.zadd(f"{{{NAME}}}:waits", {token: deadline - ms})
 
 
 class TheLock(RuleBasedStateMachine):
     """The real lock and the model, step by step."""
 
     fresh: ClassVar[Callable[[], Clock]]
+    stands_aside: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = type(self).fresh()
-        self.model = Model()
+        self.model = Model(stands_aside=type(self).stands_aside)
         self.store = registry().store("default")
         self.port = self.store.port(THREADS)
         self.chains = [contextvars.Context() for _ in range(3)]
@@ -156,7 +170,7 @@ class TheLock(RuleBasedStateMachine):
             stack.append(self.chains[actor].run(the_lock.acquire))
             assert stack[-1].fence == stack[0].fence
             assert stack[0].depth == len(stack)
-        elif self.model.free() and not self._somebody_in_front():
+        elif self.model.free() and not self.model.in_front():
             stack.append(self.chains[actor].run(the_lock.acquire))
             self.model.ask(stack[0], queue=False)
             assert self.model.owns(stack[0])
@@ -165,9 +179,6 @@ class TheLock(RuleBasedStateMachine):
             with pytest.raises(LockBusy) as caught:
                 self.chains[actor].run(the_lock.acquire)
             assert 0 < caught.value.retry_after < EXPIRE + 0.1
-
-    def _somebody_in_front(self) -> bool:
-        return any(until > self.model.time for until in self.model.queue.values())
 
     @rule(actor=actors)
     def release_all(self, actor: int) -> None:
@@ -276,7 +287,14 @@ class TheLock(RuleBasedStateMachine):
         assert line.fence is not None
         assert drive(self.port.revoke(NAME, line.fence - 1)) is False
         assert drive(self.port.revoke(NAME, line.fence)) is True
+        self._drop(self.model.owner)
         self.model.let_go(self.model.owner)
+
+    def _drop(self, token: object) -> None:
+        """Its claim is over: nobody asks with it again."""
+        for claim in [claim for claim in self.waiters if claim.token == token]:
+            self.waiters.remove(claim)
+            drive(self.port.cancel(claim))
 
     @rule(seconds=st.sampled_from(JUMPS))
     def time_passes(self, seconds: float) -> None:
@@ -351,4 +369,4 @@ def test_the_redis_backend_is_the_model(
         redis_client.flushall()
         return RedisClock(patched, redis_client)
 
-    run(type("RedisLock", (TheLock,), {"fresh": staticmethod(fresh)}), 300)
+    run(type("RedisLock", (TheLock,), {"fresh": staticmethod(fresh), "stands_aside": True}), 300)

@@ -1,0 +1,94 @@
+"""A lease is entered where it is used: in whichever task or thread it was taken."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from distlock_web import Lease, LeaseLost, current_lease, lock
+from distlock_web.locks import chain
+from tests.support.waiting import SOON, eventually
+
+pytestmark = pytest.mark.usefixtures("memory_store")
+
+
+async def through_another_task(**options: object) -> Lease:
+    """As ``asyncio.wait_for`` does before Python 3.12."""
+    return await asyncio.create_task(lock("a", **options).aacquire())  # type: ignore[arg-type]
+
+
+async def test_a_lease_from_another_task_is_entered_again_without_waiting() -> None:
+    """It was busy, for its own holder."""
+    async with await through_another_task(expire=5) as lease:
+        assert current_lease() == lease
+        async with lock("a", wait=0) as nested:
+            assert nested.depth == 2
+    assert current_lease() is None
+
+
+async def test_a_lease_from_another_task_cancels_the_one_that_uses_it() -> None:
+    """The task that had taken the lock was over: nobody was cancelled, and the block worked on without its lock."""
+    with pytest.raises(LeaseLost):
+        async with await through_another_task(expire=0.2, on_lost="cancel"):
+            await asyncio.sleep(SOON)
+
+
+async def test_a_lease_that_is_lost_before_it_is_entered_cancels_at_once() -> None:
+    lease = await through_another_task(expire=0.05, on_lost="cancel")
+    await lease.lost
+    with pytest.raises(LeaseLost):
+        async with lease:
+            await asyncio.sleep(SOON)
+
+
+async def test_wait_for() -> None:
+    async with await asyncio.wait_for(lock("a", expire=5).aacquire(), SOON), lock("a", wait=0):
+        pass
+
+
+def test_a_lease_from_another_thread_is_entered_here() -> None:
+    leases: list[Lease] = []
+    thread = threading.Thread(target=lambda: leases.append(lock("a", expire=5).acquire()))
+    thread.start()
+    thread.join()
+    with leases[0] as lease, lock("a", wait=0) as nested:
+        assert current_lease() == nested
+        assert lease.depth == 2
+    assert current_lease() is None
+    assert chain.current_chain() is chain.OUTSIDE
+
+
+def test_a_lease_is_entered_once() -> None:
+    with lock("a").acquire() as lease:
+        assert lease.depth == 1
+        with lease:
+            assert current_lease() == lease
+        assert current_lease() is None
+    assert chain.current_chain() is chain.OUTSIDE
+
+
+# What is held already is kept -----------------------------------------------------------------------------------------
+
+
+async def test_a_lock_is_kept_while_its_block_waits_for_its_turn_inside_another() -> None:
+    """It was renewed while the store's queue was awaited, and ended while a sibling was."""
+    order: list[str] = []
+
+    async def sibling() -> None:
+        async with lock("b", expire=0.4):
+            order.append("sibling")
+            await asyncio.sleep(1.2)
+
+    async def both() -> None:
+        async with lock(["a", "b"], expire=0.4, wait=SOON) as lease:
+            order.append("both")
+            lease.raise_if_lost()
+
+    async with lock("b", expire=SOON):
+        first = asyncio.create_task(sibling())
+        await asyncio.to_thread(eventually, lambda: order, "it is inside")
+        await both()
+        await first
+    assert order == ["sibling", "both"]

@@ -1,0 +1,223 @@
+"""Exceptions that come anywhere: the end of an event loop, a signal's handler, garbage that is collected."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import pytest
+
+from distlock_web import distributed_lockable, lock
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import THREADS, drive
+from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.web.streaming import spawn
+from tests.support.waiting import SOON
+
+
+def held() -> list[str]:
+    return [line.name for line in drive(registry().store("default").port(THREADS).inspect())]
+
+
+# The end of an event loop -------------------------------------------------------------------------------------------
+
+
+async def work(number: int, chance: random.Random, replaced: list[Exception]) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    while not task.cancelling():
+        try:
+            async with lock(f"key:{number % 3}", expire=20, wait=chance.choice([0, 1])):
+                for _ in range(chance.randrange(3)):
+                    await asyncio.sleep(0)
+        except Exception as error:
+            if task.cancelling():
+                replaced.append(error)
+            await asyncio.sleep(0)
+
+
+async def end_at_some_moment(chance: random.Random, replaced: list[Exception]) -> None:
+    tasks = [asyncio.create_task(work(number, chance, replaced)) for number in range(6)]
+    for _ in range(chance.randrange(1, 120)):
+        await asyncio.sleep(0)
+    assert not all(task.done() for task in tasks)
+
+
+def test_the_end_of_a_loop_leaves_no_lock_held(store: str) -> None:
+    """asyncio.run() cancels every task, also those in which we shield what we give back."""
+    seed = random.randrange(1_000_000)
+    print(f"seed {seed}")
+    chance, replaced = random.Random(seed), list[Exception]()
+    for _ in range(200 if store == "memory" else 60):
+        contextvars.Context().run(asyncio.run, end_at_some_moment(chance, replaced))
+        assert held() == []
+    assert replaced == [], "a cancellation is one"
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_release_that_the_end_of_the_loop_cancels_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shielded task was cancelled, too, before its first step or while it waited for the answer."""
+    store = registry().store("default")
+    injector, blocking = FaultInjector(store), store.port(THREADS)
+    port = type("Slow", (), {"__getattr__": lambda self, verb: getattr(blocking, verb)})()
+
+    async def never(*args: object) -> None:
+        await asyncio.sleep(SOON)
+
+    async def main() -> None:
+        async def block() -> None:
+            async with lock("a", expire=20):
+                pass
+
+        task = asyncio.create_task(block())
+        await asyncio.sleep(0.05)
+        assert not task.done()
+
+    port.release = never
+    monkeypatch.setattr(store, "port", lambda runtime: blocking if runtime is THREADS else port)
+    asyncio.run(main())
+    assert held() == []
+    assert injector.calls[-2:] == ["release", "inspect"]
+
+
+def test_what_a_loop_was_to_close_is_closed_when_it_ends_before() -> None:
+    closed: list[str] = []
+
+    async def close() -> None:
+        await asyncio.sleep(SOON)
+        closed.append("in the loop")
+
+    async def main() -> None:
+        spawn(close, otherwise=lambda: closed.append("otherwise"))
+
+    asyncio.run(main())
+    assert closed == ["otherwise"]
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_coroutine_that_is_closed_after_its_loop_gives_its_lock_back() -> None:
+    async def block() -> None:
+        async with lock("a", expire=20):
+            await asyncio.sleep(SOON)
+
+    loop = asyncio.new_event_loop()
+    coroutine = block()
+    task = loop.create_task(coroutine)
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    assert held() == ["disLock:a"]
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine.close()
+    assert held() == []
+
+
+# Signals ------------------------------------------------------------------------------------------------------------
+
+
+class Limit(Exception):
+    """What a time limit raises from its handler."""
+
+
+class Alarm:
+    """While it is armed, SIGALRM raises ``Limit``. A plain attribute: an Event would stay locked if it came inside."""
+
+    armed = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.armed:
+            raise Limit
+
+
+@pytest.fixture
+def alarm() -> Iterator[Alarm]:
+    handler = Alarm()
+    before = signal.signal(signal.SIGALRM, handler)
+    yield handler
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def with_block() -> None:
+    with lock("a", expire=60, wait=0):
+        pass
+
+
+@distributed_lockable(key=["a", "b"], expire=60)
+def decorated() -> None:
+    pass
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("section", [with_block, decorated])
+def test_a_time_limit_anywhere_leaves_hardly_a_lock_held(alarm: Alarm, section: Callable[[], None]) -> None:
+    """What Python leaves open is the first instruction of ``__exit__``."""
+    hits = left = 0
+    for _ in range(6000):
+        try:
+            alarm.armed = True
+            signal.setitimer(signal.ITIMER_REAL, random.random() * 0.00012 + 1e-6)
+            contextvars.Context().run(section)
+            alarm.armed = False
+        except Limit:
+            alarm.armed = False
+            hits += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if held():
+            left += 1
+            registry().store("default").backend._table.__init__()  # type: ignore[attr-defined]
+    print(f"{hits} interrupted, {left} left behind")
+    assert hits > 200
+    assert left <= hits * 0.02
+
+
+# Garbage ------------------------------------------------------------------------------------------------------------
+
+
+class Node:
+    """One half of a cycle that only the collector ends."""
+
+    myself: Node
+    generator: Iterator[None]
+
+
+def abandoned(number: int) -> None:
+    def generator() -> Iterator[None]:
+        with lock(f"garbage:{number}", expire=2, renew=number % 5 == 0):
+            yield
+
+    node = Node()
+    node.myself, node.generator = node, generator()
+    contextvars.Context().run(next, node.generator)
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_garbage_that_is_collected_inside_our_own_mutexes_ends_its_block() -> None:
+    """The thread waited for itself, and every later release of the process for it."""
+    done: list[int] = []
+
+    def run() -> None:
+        threshold = gc.get_threshold()
+        gc.set_threshold(1)
+        try:
+            for number in range(400):
+                abandoned(number)
+                with lock("a", expire=5, renew=number % 7 == 0), lock("a"):
+                    pass
+                done.append(number)
+        finally:
+            gc.set_threshold(*threshold)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert len(done) == 400
+    gc.collect()
+    assert held() == []
