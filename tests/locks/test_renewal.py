@@ -16,6 +16,8 @@ from distlock_web import BackendUnavailable, Lease, LeaseLost, configure, lock
 from distlock_web.core.backend import Claim, Loss
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.locks import engine, watchdog
+from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, unrelated
@@ -158,3 +160,56 @@ def test_a_lock_that_is_revoked_while_another_is_waited_for_is_not_entered(store
     other.release()
     with pytest.raises(LeaseLost):
         waiting.result(SOON)
+
+
+class Slow:
+    """A port for renewals over a network with a long way: to connect takes several answers' time."""
+
+    def __init__(self, port: Any, connect: float, answer: float) -> None:
+        self._port = port
+        self._connect, self._answer = connect, answer
+
+    async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
+        connect, self._connect = self._connect, 0.0
+        threading.Event().wait(connect)
+        losses: list[Loss | None] = await self._port.extend(claims, timeout)
+        threading.Event().wait(self._answer)
+        return losses
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("memory_store")
+def test_the_first_renewal_is_in_time_though_it_has_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It began to connect when a third of the lease was over, and the lease ended before it was through."""
+    store = registry().store("default")
+    slow = Slow(store.renewal_port(), connect=0.8, answer=0.1)
+    monkeypatch.setattr(store, "renewal_port", lambda: slow)
+    with lock("a", expire=1.2, renew=True, on_lost="warn") as lease:
+        assert not lease.lost.wait(2.5)
+
+
+@pytest.mark.slow
+def test_a_dropped_response_of_a_store_that_hangs_costs_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog gave its lock back itself, and waited for the store that hung."""
+    stores = configure({"default": {"BACKEND": "memory"}, "hanging": {"BACKEND": "memory"}})
+    hanging, over, asked = stores.store("hanging"), threading.Event(), threading.Event()
+    port = hanging.port(THREADS)
+
+    async def hang(*args: object) -> None:
+        asked.set()
+        over.wait(SOON)
+
+    monkeypatch.setattr(port, "release", hang)
+    alive = [True]
+    dropped = unrelated("dropped", store="hanging", expire=30)
+    others = [unrelated("a", store=alias, expire=1.0, renew=True) for alias in ("default", "hanging")]
+    try:
+        look = watchdog.renew_while(
+            scope_of(dropped), 60, alive=lambda: alive[0], gone=lambda: engine.end_now(scope_of(dropped), None)
+        )
+        alive[0] = False
+        look()
+        assert asked.wait(SOON)
+        assert not any(lease.lost.wait(1.2) for lease in others)
+    finally:
+        over.set()
