@@ -48,7 +48,7 @@ def fence_of(client: redis.Redis, name: str = NAME) -> str | None:
 
 def hold_for_another(client: redis.Redis, milliseconds: int, name: str = NAME) -> None:
     """Somebody has the lock, who never says a word."""
-    client.set(name, f"{'f' * 40} wanted 1 1 - x", px=milliseconds)
+    client.set(name, f"{'f' * 40} contended 1 1 - x", px=milliseconds)
 
 
 def waiters(client: redis.Redis, name: str = NAME) -> int:

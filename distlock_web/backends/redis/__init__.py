@@ -9,7 +9,7 @@ from functools import partial
 from ...core.backend import Capabilities, Claim
 from ...core.config import StoreConfig
 from ...core.runtime import TASKS, THREADS, Runtime, drive
-from .port import MEMORY, RedisPort, ScriptRunner
+from .port import TOMBSTONE_MS, RedisPort, ScriptRunner
 from .transport.address import address
 from .transport.clock import ServerClock
 from .transport.health import Health
@@ -27,7 +27,7 @@ class RedisBackend:
     def __init__(self, config: StoreConfig) -> None:
         self._address = address(config)
         self._index = f"{config.prefix}~held"  # no lock's name has a '~' there: keys.py escapes it
-        self._validity = float(self._address.kwargs["socket_timeout"])
+        self._answer_timeout = float(self._address.kwargs["socket_timeout"])
         self._start()
 
     def _start(self) -> None:
@@ -42,7 +42,9 @@ class RedisBackend:
         self._renewal_port = self._port(self._renewal_pool, THREADS)
 
     def _port(self, runner: ScriptRunner, runtime: Runtime) -> RedisPort:
-        return RedisPort(runner, runtime, self._listener, self._clock, self._index, self._validity, self._postpone)
+        return RedisPort(
+            runner, runtime, self._listener, self._clock, self._index, self._answer_timeout, self._postpone
+        )
 
     def sync_port(self) -> RedisPort:
         return self._sync_port
@@ -85,8 +87,8 @@ class RedisBackend:
 
     def _postpone(self, claim: Claim) -> None:
         """Cancel the claim when the server answers, and no copy of the acquisition can be on its way any more."""
-        within = claim.expire + MEMORY / 1000
-        self._health.postpone(partial(self._cancel, claim), after=self._validity, within=within)
+        within = claim.expire + TOMBSTONE_MS / 1000
+        self._health.postpone(partial(self._cancel, claim), after=self._answer_timeout, within=within)
 
     def _give_up(self, claim: Claim) -> None:
         """Cancel what a waiter that has gone without a word was granted, or queues for."""

@@ -32,11 +32,11 @@ from .transport.waiter import Waiter
 _LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
 
 #: Seconds after the store's own time that a sleeper asks again: a millisecond too early would be a question too many.
-LATE = 0.002
+RECHECK_MARGIN = 0.002
 #: Milliseconds that a release is remembered where a copy of the acquisition may still be on its way.
-MEMORY = 5000
+TOMBSTONE_MS = 5000
 #: Releases that are remembered. The server remembers none: it would cost every one of them a command.
-REMEMBERED = 500
+RELEASED_TOKENS_KEPT = 500
 #: Names in one request for the listing: the server runs a script alone, so one must not be long.
 BATCH = 500
 
@@ -57,7 +57,7 @@ class RedisPort:
         listener: Listener,
         clock: ServerClock,
         index: str,
-        validity: float,
+        answer_timeout: float,
         postpone: Callable[[Claim], None],
     ) -> None:
         self.runtime = runtime
@@ -65,7 +65,7 @@ class RedisPort:
         self._listener = listener
         self._clock = clock
         self._index = index
-        self._validity = validity  #: seconds after which nobody waits for an answer any more
+        self._answer_timeout = answer_timeout  #: seconds after which nobody waits for an answer any more
         self._postpone = postpone  #: cancel this claim once the server answers again
         self._ambiguous: set[str] = set()  # tokens of which a copy of the acquisition may still be on its way
         self._queued: set[str] = set()  # tokens that may have been handed the lock, and whose message may come
@@ -93,7 +93,7 @@ class RedisPort:
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         waiter = self._listener.expect(claim, self.runtime)
-        recheck_after = busy.recheck_after + LATE
+        recheck_after = busy.recheck_after + RECHECK_MARGIN
         if waiter.sent_at is not None:
             begun = now()
             woken = await self._listener.sleep(waiter, min(recheck_after, seconds or recheck_after))
@@ -133,7 +133,7 @@ class RedisPort:
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
         token = claim.token
-        memory = MEMORY if token in self._ambiguous else 0
+        memory = TOMBSTONE_MS if token in self._ambiguous else 0
         try:
             answer = await self._runner.run(RELEASE, self._keys(claim.name), (token, _ms(cooldown), memory))
         except BackendUnavailable:
@@ -146,8 +146,8 @@ class RedisPort:
         if loss is None:
             self._ambiguous.discard(token)
             self._released[token] = None
-            if len(self._released) > 2 * REMEMBERED:
-                for old in list(self._released)[:REMEMBERED]:
+            if len(self._released) > 2 * RELEASED_TOKENS_KEPT:
+                for old in list(self._released)[:RELEASED_TOKENS_KEPT]:
                     self._released.pop(old, None)
         return loss
 
@@ -162,23 +162,23 @@ class RedisPort:
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
         if names is None:
-            names = [name.decode() for name in await self._twice(NAMES, pack_keys(self._index))]
+            names = [name.decode() for name in await self._runner.run(NAMES, pack_keys(self._index))]
         held: list[LockInfo] = []
         for first in range(0, len(names), BATCH):
             some = names[first : first + BATCH]
             keys = pack_keys(*(key for name in some for key in (name, queue_of(name))))
-            lines = await self._twice(INSPECT, keys)
+            lines = await self._runner.run(INSPECT, keys)
             held += [_info(name, line) for name, line in zip(some, lines, strict=True) if line[4] >= 0]
         return held
 
     async def revoke(self, name: str, fence: int) -> bool:
-        return bool(await self._twice(REVOKE, self._keys(name), (fence,)))
+        return bool(await self._runner.run(REVOKE, self._keys(name), (fence,)))
 
     async def _acquire(self, claim: Claim, waiter: Waiter | None, place: int = 0) -> Granted | Busy:
         """Ask for the lock; with a waiter, join its queue where it is not to be had."""
         for _ in range(3):
             since = now()
-            until = self._clock.after(self._validity)
+            until = self._clock.after(self._answer_timeout)
             args = (claim.token, _ms(claim.expire), int(waiter is not None), claim.holder, place or "", until)
             try:
                 answer = await self._runner.run(ACQUIRE, self._keys(claim.name), args)
@@ -192,22 +192,18 @@ class RedisPort:
                 self._queued.discard(claim.token)
                 return Granted(fence, since)
             if fence == 0:
-                recheck_after, remaining, place, deaf, holder = rest
+                recheck_after, remaining, place, unheard, holder = rest
                 if waiter is not None:
                     self._queued.add(claim.token)
                     waiter.sent_at, waiter.server_time_us = since, server_time_us
-                    if deaf:
-                        self._listener.heard_nothing(waiter)
+                    if unheard:
+                        self._listener.reconnect_if_unheard(waiter)
                 return Busy(recheck_after / 1000, remaining / 1000, place, holder.decode("utf-8", "replace"))
             # The server's clock is further than we thought: it was set, or ours stood still.
-        raise BackendUnavailable("The clock of the server of locks jumps: no request reached it in the time it named.")
-
-    async def _twice(self, script: Script, keys: PackedKeys, args: tuple[str | int, ...] = ()) -> Any:
-        """For what the engine does not ask again by itself: a connection that was closed meanwhile is no answer."""
-        try:
-            return await self._runner.run(script, keys, args)
-        except BackendUnavailable:
-            return await self._runner.run(script, keys, args)
+        raise BackendUnavailable(
+            "The clock of Redis changed between requests (3 were refused as too late): look at NTP, or at a machine "
+            "that was moved or suspended."
+        )
 
     def _keys(self, name: str) -> PackedKeys:
         return lock_keys(name, self._index)

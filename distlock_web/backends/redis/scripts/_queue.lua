@@ -1,7 +1,7 @@
 -- What happens when a lock becomes free, and who waits for it.
 
 local GRACE = 15000   -- ms that a line outlives the next question of its waiters
-local MEMORY = 5000   -- ms that a lock which is free again is remembered
+local TOMBSTONE = 5000   -- ms that a free lock keeps the token of its last owner
 local NUDGED = 4      -- processes that are told of a lease that was shortened
 
 -- N as a table; nil: there is no such key. A key of somebody else's is an error, and is not listed.
@@ -24,7 +24,7 @@ local function read()
 end
 
 local function holds(lock)
-  return lock.state == 'held' or lock.state == 'wanted'
+  return lock.state == 'held' or lock.state == 'contended'
 end
 
 local function text(lock)
@@ -38,9 +38,9 @@ local function write(lock, ms)
 end
 
 -- From now on somebody may wait for this lock: its release has to look.
-local function want(lock)
+local function contend(lock)
   if lock.state == 'held' then
-    lock.state = 'wanted'
+    lock.state = 'contended'
     call('SET', N, text(lock), 'KEEPTTL')
   end
 end
@@ -59,7 +59,7 @@ local function list()
   keep_index(ms)
 end
 
--- Free from now on, and remembered for `ms`; 0: there is nothing to remember.
+-- Free from now on. For `ms` a tombstone keeps the last owner's token; 0: without one.
 local function forget(lock, state, ms)
   if ms > 0 then
     lock.state = state
@@ -70,7 +70,7 @@ local function forget(lock, state, ms)
 end
 
 -- The owner until now, as the next one's `before`.
-local function remembered(lock)
+local function as_before(lock)
   return (lock.state == 'revoked' and '!' or '') .. lock.token
 end
 
@@ -80,7 +80,7 @@ local function own(now, token, ms, before, holder)
   call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N)
   -- Where the clock was set back, the floor is known until it has come there again.
   keep_index(math.max(tonumber(ms), (fence - now) / 1000))
-  call('SET', N, format('%s wanted %d %d %s %s', token, fence, now, before, holder), 'PX', ms)
+  call('SET', N, format('%s contended %d %d %s %s', token, fence, now, before, holder), 'PX', ms)
   return fence
 end
 
@@ -162,7 +162,7 @@ local function hand_over(now, before, known, entry)
       return false
     end
     call('ZREM', QUEUE, process) -- a write that a full server allows: what follows is allowed after it
-    -- Deaf: it died, or is reconnecting. Its line stays for a while: the first of its waiters that asks puts it back.
+    -- No subscriber: it died, or is reconnecting. Its line stays for a while: its next waiter that asks restores its place.
     if first and listens(process) then
       call('ZREM', line, first)
       local token, expire, holder = string.match(first, '^(%S+) (%d+) (.*)$')
@@ -174,13 +174,13 @@ local function hand_over(now, before, known, entry)
   end
 end
 
--- The owner has gone (`state`: released or revoked): hand the lock on, or leave it free and remember for `ms`.
+-- The owner has released, or was revoked (`state`): hand the lock on, or leave it free with a tombstone for `ms`.
 local function let_go(lock, state, ms)
   local known = call('PTTL', N)
   call('ZREM', INDEX, N) -- a write that a full server allows: what follows is allowed after it
   set_place(string.sub(lock.token, 1, 16)) -- it has said something: its other waiters are in the queue again
   lock.state = state
-  if not hand_over(clock(), remembered(lock), known) then
+  if not hand_over(clock(), as_before(lock), known) then
     forget(lock, state, ms)
   end
 end

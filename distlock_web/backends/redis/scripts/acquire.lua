@@ -6,9 +6,9 @@
 --          6 until when this request is meant, by this server's clock (µs); '' without a limit
 -- Answers  now                                       ours, and `now` is the fence, too
 --          {fence, now}                              ours
---          {0, now, recheck, remaining, place, deaf, holder}
+--          {0, now, recheck, remaining, place, unheard, holder}
 --                                                    somebody else's: asking again before `recheck` ms cannot help;
---                                                    deaf: 1 if nobody of its process listens on this server
+--                                                    unheard: 1 if its process has no subscriber on this server
 --          {-1, now}                                 too late: nobody waits for this answer any more; nothing was done
 
 local token, expire, join, holder, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -17,12 +17,15 @@ if ARGV[6] ~= '' and now > tonumber(ARGV[6]) then
   return {-1, now}
 end
 
--- One call says most of it. LT lists a name that is not listed, which is one that is neither held nor waited for; raises
--- the floor of all fences, unless the clock was set back; and adds the mark to an index that is new.
+-- One ZADD does three things, and `changed` counts those that it did (LT: only a lower score replaces one):
+--   the floor of all fences, negated, is raised to now: not if the clock was set back
+--   the name is listed: not if it is listed already, for then it is held, or waited for
+--   the mark is added: only to an index that is new, and has no TTL yet
+-- 2 or more: free, as far as the index knows; SET NX decides.
 local stamp, ends = format('%d', now), format('%d', now + expire * 1000)
 local changed = call('ZADD', INDEX, 'LT', 'CH', '-' .. stamp, FENCES, ends, N, '-inf', MARK)
-if changed == 3 or now % 64 == 0 or tonumber(expire) > 60000 then
-  call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago, and nobody gave them back
+if changed == 3 or now % 64 == 0 or tonumber(expire) > 60000 then -- housekeeping: now and then, and for long leases
+  call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago without a release
   call('PEXPIRE', INDEX, format('%d', math.max(call('PTTL', INDEX), expire + 86400000)))
 end
 if changed > 1 and place == '' and
@@ -50,7 +53,7 @@ local line, entry = QUEUE .. ':' .. process, token .. ' ' .. expire .. ' ' .. ho
 
 if free then
   -- A holder that died gives nothing back: whoever finds the lock free hands it to the head.
-  local before = lock and remembered(lock) or '-'
+  local before = lock and as_before(lock) or '-'
   set_place(process)
   if not hand_over(now, before, 0, entry) then
     leave(process, entry)
@@ -71,7 +74,7 @@ if call('ZADD', line, 'NX', format('%d', place), entry) == 0 then
   place = tonumber(call('ZSCORE', line, entry)) -- sent again: the place it has, not a later one
 end
 set_place(process)
-want(lock)
+contend(lock)
 -- Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder, to a
 -- message or to those in front costs more than that. Each place adds a millisecond, so that an expiry wakes one, not all.
 local ahead = call('ZRANK', QUEUE, process) + call('ZRANK', line, entry)

@@ -16,7 +16,7 @@ elseif lock.token ~= ARGV[1] or lock.state ~= 'transit' then
   return 0
 end
 local known = call('PTTL', N)
-lock.token, lock.state, lock.holder = ARGV[2], 'wanted', ARGV[4]
+lock.token, lock.state, lock.holder = ARGV[2], 'contended', ARGV[4]
 write(lock, ARGV[3])
 list()
 nudge(known, tonumber(ARGV[3]))

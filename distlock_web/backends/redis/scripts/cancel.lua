@@ -10,6 +10,6 @@ local token = ARGV[1]
 leave(string.sub(token, 1, 16), token .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
 local lock = read()
 if lock and lock.token == token and (holds(lock) or lock.state == 'transit') then
-  let_go(lock, 'released', MEMORY)
+  let_go(lock, 'released', TOMBSTONE)
 end
 return 0

@@ -25,7 +25,7 @@ for i = 1, #KEYS / 2 do
   if not token or state == 'released' or state == 'revoked' then -- over, or no lock of ours
     answers[i] = {'0', '', '', '0', -1, 0}
   else
-    answers[i] = {fence, state == 'wanted' and 'held' or state, holder, since, call('PTTL', name), waiters(queue, string.sub(token, 1, 16))}
+    answers[i] = {fence, state == 'contended' and 'held' or state, holder, since, call('PTTL', name), waiters(queue, string.sub(token, 1, 16))}
   end
 end
 return answers

@@ -1,7 +1,7 @@
 -- Give the lock back, and to the next in the queue.
 --
 -- ARGV     1 token  2 cooldown (ms): leave it taken for so long, or '0'
---          3 memory (ms): remember this while a copy of the acquisition may be on its way, or '0'
+--          3 tombstone (ms): how long a late copy of the acquisition may arrive and must do nothing, or '0'
 -- Answers  0 given back, now or by an earlier copy of this; 1 expired, 2 taken, 3 revoked before
 
 local token, cooldown = ARGV[1], ARGV[2]

@@ -9,6 +9,6 @@ local lock = read()
 if not lock or lock.fence ~= tonumber(ARGV[1]) or lock.state == 'released' or lock.state == 'revoked' then
   return 0
 end
--- Remembered for as long as its holder may ask: who is robbed is told so.
-let_go(lock, 'revoked', math.max(call('PTTL', N), MEMORY))
+-- The tombstone lives as long as the lease would have: until then its holder may ask, and is told.
+let_go(lock, 'revoked', math.max(call('PTTL', N), TOMBSTONE))
 return 1

@@ -24,11 +24,11 @@ _WORD_OF = {
 }
 
 
-class Refused(Exception):
+class ErrorReply(Exception):
     """The server answered with an error: its text."""
 
     @classmethod
-    def by(cls, error: driver.RedisError) -> Refused:
+    def from_driver(cls, error: driver.RedisError) -> ErrorReply:
         """What the server said, of redis-py's exception."""
         word = next((word for kind, word in _WORD_OF.items() if isinstance(error, kind)), "")
         text = str(error)
@@ -39,7 +39,7 @@ class Refused(Exception):
         return str(self).startswith("NOSCRIPT")
 
     @property
-    def elsewhere(self) -> bool:
+    def not_primary(self) -> bool:
         """This server is not, or not yet, the one that takes writes: a failover has moved what we look for."""
         return _MOVED.search(str(self)) is not None
 
@@ -90,7 +90,7 @@ def translated(error: BaseException, address: Address) -> DistLockError:
     """The error for our caller; the driver's own stays behind it as ``__cause__``."""
     where = address.name
     if isinstance(error, driver.ResponseError):
-        error = Refused.by(error)
+        error = ErrorReply.from_driver(error)
     text = str(error)
     for phrase, meaning in _IN_PHRASES.items():
         if phrase in text:
@@ -105,7 +105,7 @@ def translated(error: BaseException, address: Address) -> DistLockError:
         return _by_word("WRONGPASS" if "invalid" in text else "NOAUTH", text, address)
     if isinstance(error, driver.BusyLoadingError):
         return _by_word("LOADING", text, address)
-    if isinstance(error, Refused):
+    if isinstance(error, ErrorReply):
         return DistLockError(f"{where} answered with an error that we do not know: {text}")
     return BackendUnavailable(f"{where} does not answer: {(text or type(error).__name__).rstrip('.')}.")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -96,7 +97,7 @@ class Health:
                 self._silent_since = None
                 self._catch_up()
             else:
-                threading.Event().wait(RETRY_AFTER)
+                time.sleep(RETRY_AFTER)
 
     def _due(self) -> bool:
         """Whether there is something to do now. What came too late is dropped: it has ended with its lease."""

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from ....core.backend import Claim
 from ....core.errors import BackendUnavailable, DistLockError
-from ....core.runtime import THREADS, Parker, Runtime, now
+from ....core.runtime import THREADS, Parker, Runtime, ThreadParker, drive, now
 from .address import Address
 from .errors import translated
 from .subscription import Notification, Subscription
-from .waiter import News, Waiter
+from .waiter import ReceivedGrant, Waiter
 
 logger = logging.getLogger("distlock_web")
 
@@ -35,7 +36,7 @@ POLL = 0.05
 #: Seconds after which a reader that does not poll has been lost.
 READER_LOST = 1.0
 #: Seconds between two looks of the listener's own thread at who reads and who still waits.
-LOOK_EVERY = 0.5
+SUPERVISE_EVERY = 0.5
 
 
 class Listener:
@@ -44,19 +45,21 @@ class Listener:
         self._give_up = give_up  #: called with what was asked for by somebody who has gone
         self._waiters: dict[str, Waiter] = {}
         self._threads_asleep: dict[Waiter, None] = {}
-        self._settled: dict[str, int] = {}  # tokens that learned otherwise, whose message may come: on which connection
+        self._expected_again: dict[
+            str, int
+        ] = {}  # tokens that learned otherwise, whose message may come: on which connection
         self._starting: dict[Parker, None] = {}  # those who wait for the connection
-        self._baton = threading.Lock()  # who has it reads
+        self._reader_lock = threading.Lock()  # who has it reads
         self._polled = 0.0
-        self._quiet_at = 0.0  # when there was nothing to read, for the last time
+        self._last_empty_poll = 0.0  # when there was nothing to read, for the last time
         self._subscription: Subscription | None = None
         self._connections = 0
         self._thread: threading.Thread | None = None
         self._thread_start = threading.RLock()
-        self._look = threading.Event()
+        self._wakeup = ThreadParker()  # no Event: a signal inside of its set() would leave it locked
         self._error: DistLockError | None = None
         self._down = False
-        self._last_wait = self._last_look = 0.0
+        self._last_wait = self._supervised_at = 0.0
 
     # For the port ------------------------------------------------------------------------------------------------
 
@@ -77,7 +80,7 @@ class Listener:
     def remove(self, token: str, *, settled: bool = False) -> None:
         """This token waits no longer. ``settled``: it was told that the lock is its own, and may be told so again."""
         if settled:
-            self._settled[token] = self._connections
+            self._expected_again[token] = self._connections
         if self._waiters.pop(token, None) is not None:
             self._last_wait = now()
 
@@ -112,12 +115,12 @@ class Listener:
                     await parker.park(left)
         finally:
             self._threads_asleep.pop(waiter, None)
-            if not self._baton.locked():  # it has read, or was to read next
-                self._appoint()
+            if not self._reader_lock.locked():  # it has read, or was to read next
+                self._wake_next_reader()
             woken, waiter.woken = waiter.woken, False
         return woken
 
-    def heard_nothing(self, waiter: Waiter) -> None:
+    def reconnect_if_unheard(self, waiter: Waiter) -> None:
         """The server that was asked knows of no listener here: ours stayed with another one (a failover behind it)."""
         if waiter.connection == self._connections:
             self.reconnect()
@@ -133,14 +136,14 @@ class Listener:
         for waiter in waiters.values():
             waiter.wake()
         self.reconnect()
-        self._look.set()
+        self._wakeup.unpark()
 
     # Reading -----------------------------------------------------------------------------------------------------
 
     def _read_as(self, waiter: Waiter, until: float) -> bool:
         """Read for everybody until this waiter is woken or its time is over. False: somebody else does, or none can."""
-        subscription, baton = self._subscription, self._baton
-        if subscription is None or not baton.acquire(blocking=False):
+        subscription, reader_lock = self._subscription, self._reader_lock
+        if subscription is None or not reader_lock.acquire(blocking=False):
             return False
         try:
             while not waiter.woken and (left := until - now()) > 0 and self._subscription is subscription:
@@ -151,48 +154,48 @@ class Listener:
             if not isinstance(error, Exception):
                 raise
         finally:
-            baton.release()
+            reader_lock.release()
         return True
 
-    def _appoint(self) -> None:
+    def _wake_next_reader(self) -> None:
         """Wake one of the threads that sleep, so that it reads; where there is none, the listener's own."""
         for waiter in list(self._threads_asleep):
             if not waiter.woken and waiter.parker is not None:
                 waiter.parker.unpark()
                 return
         if self._waiters:
-            self._look.set()
+            self._wakeup.unpark()
 
     def _read_for_tasks(self) -> None:
-        subscription, baton = self._subscription, self._baton
-        if subscription is None or self._threads_asleep or not baton.acquire(blocking=False):
+        subscription, reader_lock = self._subscription, self._reader_lock
+        if subscription is None or self._threads_asleep or not reader_lock.acquire(blocking=False):
             return
         try:
             while self._waiters and not self._threads_asleep and self._subscription is subscription:
                 self._deliver(subscription, POLL)
-                if self._polled - self._last_look > LOOK_EVERY:
+                if self._polled - self._supervised_at > SUPERVISE_EVERY:
                     return
         except Exception as error:
             self._broken(subscription, error)
         finally:
-            baton.release()
-            self._appoint()
+            reader_lock.release()
+            self._wake_next_reader()
 
     def _deliver(self, subscription: Subscription, seconds: float) -> None:
         connection = self._connections
         begun = self._polled = now()
-        if begun - self._quiet_at > 2 * POLL and not subscription.pending():
-            self._quiet_at = begun  # many messages and no pause among them would leave it far behind
+        if begun - self._last_empty_poll > 2 * POLL and not subscription.pending():
+            self._last_empty_poll = begun  # many messages and no pause among them would leave it far behind
         notification = subscription.read(seconds)
         if notification is None:
-            self._quiet_at = begun
+            self._last_empty_poll = begun
             return
         waiter = self._waiters.get(notification.token)
         if waiter is not None and not waiter.abandoned:
             if notification.grant is not None:
-                waiter.news = News(notification.grant, connection, self._quiet_at)
+                waiter.news = ReceivedGrant(notification.grant, connection, self._last_empty_poll)
             waiter.wake()
-        elif notification.grant is not None and self._settled.pop(notification.token, None) is None:
+        elif notification.grant is not None and self._expected_again.pop(notification.token, None) is None:
             self._unclaimed(notification)
 
     def _unclaimed(self, notification: Notification) -> None:
@@ -209,7 +212,7 @@ class Listener:
             logger.warning("The listener for locks lost its connection: %s", translated(error, self._address))
         for waiter in list(self._waiters.values()):
             waiter.wake()
-        self._look.set()
+        self._wakeup.unpark()
         subscription.close()
 
     # Our own thread ----------------------------------------------------------------------------------------------
@@ -223,10 +226,10 @@ class Listener:
                     thread.start()  # may raise, where the system has no more threads: the next one tries again
                     self._thread = thread
         if self._subscription is None or not self._threads_asleep:
-            self._look.set()
+            self._wakeup.unpark()
 
     def _run(self) -> None:
-        self._last_look = now()
+        self._supervised_at = now()
         while not self._ended():
             if self._subscription is None:
                 if self._waiters or self._starting:
@@ -234,24 +237,23 @@ class Listener:
                     continue
             else:
                 self._read_for_tasks()
-                self._last_look = now()
-                self._look_after()
+                self._supervised_at = now()
+                self._supervise()
             if self._threads_asleep or not self._waiters or self._subscription is None:
-                self._look.wait(LOOK_EVERY)
-                self._look.clear()
+                drive(self._wakeup.park(SUPERVISE_EVERY))
 
-    def _look_after(self) -> None:
+    def _supervise(self) -> None:
         """See to it that somebody reads, and that nobody is waited for who has gone with its event loop."""
         if self._threads_asleep and now() - self._polled > READER_LOST:
-            # Interrupted between taking the baton and reading, or stopped with the whole process.
-            self._baton = threading.Lock()
+            # Interrupted between taking the reader_lock and reading, or stopped with the whole process.
+            self._reader_lock = threading.Lock()
             self._broken(self._subscription, None)
         for token, waiter in list(self._waiters.items()):
             if waiter.abandoned and self._waiters.pop(token, None) is not None:
                 self._give_up(waiter.claim)
-        for token, connection in list(self._settled.items()):
+        for token, connection in list(self._expected_again.items()):
             if connection != self._connections:
-                self._settled.pop(token, None)
+                self._expected_again.pop(token, None)
 
     def _ended(self) -> bool:
         """Nobody has waited for a while: end."""
@@ -261,7 +263,7 @@ class Listener:
             subscription, self._subscription, self._thread = self._subscription, None, None
         if subscription is not None:
             subscription.close()
-        self._settled.clear()
+        self._expected_again.clear()
         return True
 
     def _subscribe(self) -> None:
@@ -276,12 +278,12 @@ class Listener:
                     waiter.wake()
             self._down = bool(self._waiters)
             self._wake_starting()
-            self._look.clear()
-            self._look.wait(RECONNECT_AFTER if self._waiters else 0.0)
+            if self._waiters:
+                time.sleep(RECONNECT_AFTER)
             return
         self._connections += 1
         self._subscription, self._down = subscription, False
-        self._polled, self._quiet_at = now(), begun
+        self._polled, self._last_empty_poll = now(), begun
         self._wake_starting()
         # What was published while nobody listened is lost: everybody asks again.
         for waiter in list(self._waiters.values()):

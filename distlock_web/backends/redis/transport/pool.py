@@ -18,7 +18,7 @@ from ....core.errors import BackendUnavailable
 from ....core.runtime import ThreadParker, drive, now
 from ..scripts import PackedKeys, Script
 from .address import Address
-from .errors import Refused, translated
+from .errors import ErrorReply, translated
 from .health import Health
 
 Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
@@ -39,14 +39,14 @@ class Connection:
         self._connection = address.connect(timeout)
 
     def ask(self, packed: bytes, timeout: float | None = None) -> Reply:
-        """The answer, ``Refused`` as a value if it is an error. Raises ``OSError`` or redis-py's errors."""
+        """The answer, ``ErrorReply`` as a value if it is an error. Raises ``OSError`` or redis-py's errors."""
         self._connection.send_packed_command([packed])
         try:
             if timeout is None:
                 return self._connection.read_response(disable_decoding=True)
             return self._connection.read_response(disable_decoding=True, timeout=timeout)
         except ResponseError as error:
-            return Refused.by(error)
+            return ErrorReply.from_driver(error)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -79,7 +79,7 @@ class ConnectionPool:
         connection = self._borrow(timeout)
         try:
             reply = connection.ask(script.call(keys, args), timeout)
-            if isinstance(reply, Refused) and reply.no_script:  # a restart, a failover, SCRIPT FLUSH
+            if isinstance(reply, ErrorReply) and reply.no_script:  # a restart, a failover, SCRIPT FLUSH
                 reply = connection.ask(script.call(keys, args, by_source=True), timeout)
         except BaseException as error:
             # Also a KeyboardInterrupt or a worker's time limit: the answer would reach the next one who asks here.
@@ -89,8 +89,8 @@ class ConnectionPool:
                 self.drop_idle()  # most likely dead, too: the second try must not meet the next of them
                 raise translated(error, self._address) from error
             raise
-        if isinstance(reply, Refused):
-            if reply.elsewhere:
+        if isinstance(reply, ErrorReply):
+            if reply.not_primary:
                 self._discard(connection)
                 self._moved()
             else:

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from ....core.errors import BackendUnavailable
 from ..scripts import PackedKeys, Script
 from .address import Address, AsyncDriverConnection
-from .errors import Refused, translated
+from .errors import ErrorReply, translated
 from .health import Health
 
 Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
@@ -40,7 +40,7 @@ class Stream(asyncio.Protocol):
         self._connection = connection
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._reader = hiredis.Reader(protocolError=ConnectionError, replyError=Refused, notEnoughData=_PENDING)
+        self._reader = hiredis.Reader(protocolError=ConnectionError, replyError=ErrorReply, notEnoughData=_PENDING)
         self._out: list[bytes] = []
         self._unsent: list[_Question] = []
         self._waiting: deque[_Question] = deque()
@@ -142,13 +142,13 @@ class LoopConnection:
             if stream is None or stream.closed:
                 stream = await self._open()
             reply = await stream.ask(script.call(keys, args))
-            if isinstance(reply, Refused) and reply.no_script:
+            if isinstance(reply, ErrorReply) and reply.no_script:
                 reply = await stream.ask(script.call(keys, args, by_source=True))
         except (OSError, RedisError) as error:
             self._health.failed(error)
             raise translated(error, self._address) from error
-        if isinstance(reply, Refused):
-            if reply.elsewhere:
+        if isinstance(reply, ErrorReply):
+            if reply.not_primary:
                 stream.close()
                 self._moved()
             raise translated(reply, self._address) from reply
@@ -162,7 +162,8 @@ class LoopConnection:
         try:
             return await asyncio.shield(self._opening)
         except asyncio.CancelledError:
-            if self._opening is not None and self._opening.cancelled():
+            task = asyncio.current_task()
+            if self._opening is not None and self._opening.cancelled() and not (task and task.cancelling()):
                 raise BackendUnavailable(f"{self._address.name}: the event loop ends.") from None
             raise
 

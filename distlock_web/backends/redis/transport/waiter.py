@@ -10,19 +10,18 @@ from ....core.runtime import THREADS, Parker, Runtime, now
 from .subscription import Grant
 
 
-class News(NamedTuple):
+class ReceivedGrant(NamedTuple):
     """A grant as it was read: on which connection, and when that had nothing to read for the last time."""
 
     grant: Grant
     connection: int
-    quiet_at: float
+    last_empty_poll: float
 
 
 class Waiter:
     """One waiter of this process: what it last heard from the server, and what was published for it since."""
 
     __slots__ = (
-        "asleep",
         "claim",
         "connection",
         "loop",
@@ -42,7 +41,7 @@ class Waiter:
         self.connection = connection  #: which one was open when it asked
         self.sent_at: float | None = None  #: our clock before the last question that was answered was sent
         self.server_time_us = 0  #: the server's clock in the answer
-        self.news: News | None = None
+        self.news: ReceivedGrant | None = None
         self.woken = False  #: by a message, by a new connection, or by its end: ask
 
     @property
@@ -66,7 +65,7 @@ class Waiter:
         if news is None or self.sent_at is None or news.connection != self.connection:
             return None
         passed = (news.grant.at - self.server_time_us) / 1_000_000
-        since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.quiet_at))
+        since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.last_empty_poll))
         if passed < 0 or now() - since > self.claim.expire / 2:
             return None  # a clock was set, or it comes late: the server knows whose it is, and for how long
         return news.grant.fence, since
