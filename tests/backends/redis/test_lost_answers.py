@@ -215,7 +215,7 @@ async def test_a_cancellation_in_the_turn_in_which_a_release_ends_is_not_swallow
         nonlocal noticed
         async with the_lock() as lease:
             (hold,) = scope_of(lease).holds
-            hold.on_change(cancel)  # called when the answer to the release has come
+            hold.on_end(cancel)  # called when the answer to the release has come
         noticed = False
         await asyncio.sleep(0)
 

@@ -11,6 +11,8 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, configure, lock
+from distlock_web.backends.redis.scripts import ACQUIRE, CANCEL, Script
+from distlock_web.backends.redis.transport.pool import ConnectionPool
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
@@ -116,6 +118,29 @@ async def test_a_place_that_was_taken_for_nobody_is_given_up_when_the_server_ans
     await harness.release(holder)
     await harness.release(await successor.result())
     await free_and_stays_free(harness, client)
+
+
+def test_what_could_not_be_undone_is_undone_later(
+    server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Granted, and neither the answer nor the undoing came through: it is free as soon as something does."""
+    unrelated(KEY).release()
+    run, down = ConnectionPool.run, True
+
+    async def lossy(self: ConnectionPool, script: Script, *args: Any) -> Any:
+        if down and script is CANCEL:
+            raise BackendUnavailable("The test has lost a request.")
+        answer = await run(self, script, *args)
+        if down and script is ACQUIRE:
+            raise BackendUnavailable("The test has lost an answer.")
+        return answer
+
+    monkeypatch.setattr(ConnectionPool, "run", lossy)
+    with pytest.raises(BackendUnavailable):
+        unrelated(KEY)
+    assert left_behind(client) == {NAME: 1}
+    down = False
+    eventually(lambda: left_behind(client) == {}, "it is undone", SOON)
 
 
 async def free_and_stays_free(harness: Harness, client: redis.Redis) -> None:

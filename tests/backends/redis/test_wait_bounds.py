@@ -124,6 +124,20 @@ async def test_who_gives_up_has_looked_a_last_time(
     await harness.release(lease)
 
 
+@in_both_modes
+async def test_nobody_sleeps_longer_than_a_lease_of_its_own(
+    harness: Harness, redis_store: str, redis_client: redis.Redis
+) -> None:
+    """Whatever is lost, of the holder's lease or of what was said: nothing of a long lease is waited for."""
+    hold_for_another(redis_client, 60_000)
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(expire=SHORT, wait=LONG)))
+    await until_queued(harness, redis_client)
+    redis_client.delete(NAME)
+    deleted = now()
+    await harness.release(await waiting.result())
+    assert now() - deleted < SOON
+
+
 @pytest.mark.parametrize("expire", [1.0, 4.0])
 def test_a_killed_holder_is_succeeded_a_lease_later_however_many_processes_wait(
     crowd: StartCrowd, redis_client: redis.Redis, expire: float
