@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from .errors import ConfigurationError
-from .keys import unfit
+from .keys import must_escape
 
 BACKENDS = {
     "redis": "distlock_web.backends.redis.RedisBackend",
@@ -22,7 +22,7 @@ BACKENDS = {
 MAX_SECONDS = 315_360_000.0
 
 
-def seconds(given: object, setting: str, *, zero: bool = False, minimum: float = 0.0, or_none: str = "") -> float:
+def check_seconds(given: object, setting: str, *, zero: bool = False, minimum: float = 0.0, or_none: str = "") -> float:
     """A time that cannot mislead, or ``ConfigurationError`` with the name of the setting and what would be right."""
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         right = "a number of seconds, {least}{or_none}"
@@ -37,9 +37,9 @@ def seconds(given: object, setting: str, *, zero: bool = False, minimum: float =
     raise ConfigurationError(f"{setting} is {given!r}; it has to be {right}.")
 
 
-def seconds_or_none(given: object, setting: str, *, zero: bool = False) -> float | None:
+def check_seconds_or_none(given: object, setting: str, *, zero: bool = False) -> float | None:
     """The same where None has a meaning of its own."""
-    return None if given is None else seconds(given, setting, zero=zero, or_none=", or None")
+    return None if given is None else check_seconds(given, setting, zero=zero, or_none=", or None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def unknown_settings(names: Iterable[str], where: str) -> Iterator[Configuration
     """For every name that begins like a setting of ours and is none."""
     for name in names:
         if name.startswith("DISTLOCK") and name not in PROJECT_SETTINGS:
-            message = unknown(f"{where} the setting", name, PROJECT_SETTINGS)
+            message = unknown_name(f"{where} the setting", name, PROJECT_SETTINGS)
             own = name.removeprefix("DISTLOCK_")
             if own in _SETTINGS:
                 message = f'{where} the setting {name!r}, which belongs to a store: DISTLOCK["default"]["{own}"].'
@@ -136,11 +136,11 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
         raise ConfigurationError(f"{where} has to be a mapping of settings.")
     for name in given:
         if name not in _SETTINGS:
-            raise ConfigurationError(unknown(f"{where} has the setting", name, _SETTINGS))
+            raise ConfigurationError(unknown_name(f"{where} has the setting", name, _SETTINGS))
     backend = _text(given, "BACKEND", "redis", where)
     if backend not in BACKENDS and not re.fullmatch(r"\w+(\.\w+)+", backend):
         raise ConfigurationError(
-            unknown(f'{where}["BACKEND"] names', backend, tuple(BACKENDS)) + " A dotted path does."
+            unknown_name(f'{where}["BACKEND"] names', backend, tuple(BACKENDS)) + " A dotted path does."
         )
     location, cache = _text(given, "LOCATION", "", where), _text(given, "CACHE", "", where)
     if location and cache:
@@ -153,10 +153,10 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
         backend=backend,
         location=location,
         cache=cache,
-        prefix=prefix(given.get("PREFIX", "disLock:"), f'{where}["PREFIX"]'),
-        expire=seconds(given.get("EXPIRE", 10), f'{where}["EXPIRE"]'),
-        wait=seconds_or_none(given.get("WAIT", 0), f'{where}["WAIT"]', zero=True),
-        renew=flag(given.get("RENEW", False), f'{where}["RENEW"]'),
+        prefix=check_prefix(given.get("PREFIX", "disLock:"), f'{where}["PREFIX"]'),
+        expire=check_seconds(given.get("EXPIRE", 10), f'{where}["EXPIRE"]'),
+        wait=check_seconds_or_none(given.get("WAIT", 0), f'{where}["WAIT"]', zero=True),
+        renew=check_flag(given.get("RENEW", False), f'{where}["RENEW"]'),
         **{
             name.lower(): _setting(given.get(name, "raise"), f'{where}["{name}"]', *words)
             for name, words in _POLICIES.items()
@@ -172,9 +172,9 @@ def _text(given: Mapping[str, Any], name: str, default: str, where: str) -> str:
     return found
 
 
-def prefix(given: object, setting: str) -> str:
+def check_prefix(given: object, setting: str) -> str:
     """The fixed beginning of names. It is no template, and braces in a name belong to the store."""
-    if not isinstance(given, str) or any(map(unfit, given)):
+    if not isinstance(given, str) or any(map(must_escape, given)):
         raise ConfigurationError(
             f"{setting} is {given!r}; it has to be text without braces, '%', '~' and control characters. "
             f"What differs from call to call belongs into the key."
@@ -182,13 +182,13 @@ def prefix(given: object, setting: str) -> str:
     return given
 
 
-def flag(given: object, setting: str) -> bool:
+def check_flag(given: object, setting: str) -> bool:
     if not isinstance(given, bool):
         raise ConfigurationError(f"{setting} is {given!r}; it has to be True or False.")
     return given
 
 
-def policy(given: Any, setting: str, *words: str) -> Any:
+def check_policy(given: Any, setting: str, *words: str) -> Any:
     """One of the words, or a callable."""
     if callable(given) or given in words:
         return given
@@ -198,7 +198,7 @@ def policy(given: Any, setting: str, *words: str) -> Any:
 def _setting(given: Any, setting: str, *words: str) -> Any:
     """A policy as a setting may say it, where a callable can be named by its dotted path."""
     if not isinstance(given, str) or "." not in given:
-        return policy(given, setting, *words)
+        return check_policy(given, setting, *words)
     module, _, name = given.rpartition(".")
     try:
         found = getattr(import_module(module), name)
@@ -209,7 +209,7 @@ def _setting(given: Any, setting: str, *words: str) -> Any:
     return found
 
 
-def unknown(where: str, name: object, known: tuple[str, ...]) -> str:
+def unknown_name(where: str, name: object, known: tuple[str, ...]) -> str:
     """The message for a name that does not exist, with the one that was probably meant."""
     close = get_close_matches(str(name).upper() if known and known[0].isupper() else str(name), known, 1)
     hint = f" Did you mean {close[0]!r}?" if close else f" It may be: {', '.join(known)}."

@@ -33,20 +33,20 @@ _ESCAPED = re.compile(r"(%[0-9A-F]{2})")
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 
-def literal(text: str) -> str:
+def escape_literal(text: str) -> str:
     """A whole key, or the fixed part of a template, made fit for a name. Escapes that it has already are kept."""
     if _ORDINARY.fullmatch(text):
         return text
     parts = _ESCAPED.split(text)  # every second one is an escape
-    parts[::2] = ["".join(_escape(char) if unfit(char) else char for char in part) for part in parts[::2]]
+    parts[::2] = ["".join(_escape(char) if must_escape(char) else char for char in part) for part in parts[::2]]
     return "".join(parts)
 
 
-def value(text: str, separators: str = SEPARATORS) -> str:
+def escape_value(text: str, separators: str = SEPARATORS) -> str:
     """A value from outside: it cannot add a separator, nor an escape."""
     if text.isalnum() and text.isascii():
         return text
-    return "".join(_escape(char) if char in separators or unfit(char) else char for char in text)
+    return "".join(_escape(char) if char in separators or must_escape(char) else char for char in text)
 
 
 def escape_key(part: object, separators: str = SEPARATORS) -> str:
@@ -61,7 +61,7 @@ def escape_key(part: object, separators: str = SEPARATORS) -> str:
     if part is None:
         raise KeyUnavailable("A part of a key is None; everybody without a value would share one lock.")
     try:
-        return value(text_of(part), separators)
+        return escape_value(text_of(part), separators)
     except ValueError as error:
         raise ConfigurationError(f"A part of a key {error}.") from error
 
@@ -91,7 +91,7 @@ def shorten(name: str) -> str:
     return data[: MAX_NAME_BYTES - 41].decode("utf-8", "ignore") + "~" + digest
 
 
-def unfit(char: str) -> bool:
+def must_escape(char: str) -> bool:
     """Whether a name never contains this character, so that it is escaped wherever it comes from."""
     return char in _RESERVED or not char.isprintable()
 
@@ -100,8 +100,8 @@ def _escape(char: str) -> str:
     return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
 
 
-def whole(key: object) -> str:
+def check_key(key: object) -> str:
     """A key that was given as it is, to ``lock(...)``."""
     if not isinstance(key, str) or not key:
         raise ConfigurationError(f"A lock's key is a string that is not empty, not {key!r}.")
-    return literal(key)
+    return escape_literal(key)

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from .backend import Backend, Port
-from .config import StoreConfig, parse, unknown
+from .config import StoreConfig, parse, unknown_name
 from .errors import ConfigurationError
 from .hold_times import HoldTimes
 from .runtime import TASKS, Runtime, after_fork, around_fork
@@ -92,7 +92,7 @@ class Registry:
         try:
             return self.stores[alias]
         except KeyError:
-            raise ConfigurationError(unknown("DISTLOCK has no store", alias, tuple(self.stores))) from None
+            raise ConfigurationError(unknown_name("DISTLOCK has no store", alias, tuple(self.stores))) from None
 
     def close(self) -> None:
         for store in self.stores.values():

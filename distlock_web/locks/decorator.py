@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Unpack, overload
 
-from ..core.config import policy
+from ..core.config import check_policy
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.runtime import TASKS, Runtime, drive
 from . import chain, engine, hooks
@@ -81,9 +81,9 @@ def distributed_lockable(given: Callable[..., Any] | str | None = None, /, **opt
         options["key"], given = given, None
     lock_options = Options(options)
     if (on_busy := options.get("on_busy")) is not None:
-        policy(on_busy, "on_busy", "raise", "skip")
+        check_policy(on_busy, "on_busy", "raise", "skip")
     if (on_backend_error := options.get("on_backend_error")) is not None:
-        policy(on_backend_error, "on_backend_error", "raise", "open")
+        check_policy(on_backend_error, "on_backend_error", "raise", "open")
     methods: dict[Any, LockedFunction] = {}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,7 +138,7 @@ class LockedFunction:
 
     async def scope(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
         """The scope of one call, which holds nothing yet."""
-        return Scope(self.options.spec(await self.keys.names(args, kwargs), runtime, self.name, self.code), runtime)
+        return Scope(self.options.spec(await self.keys.keys(args, kwargs), runtime, self.name, self.code), runtime)
 
     async def acquire(self, scope: Scope) -> Scope:
         """Take the lock for one call. The scope that it runs in: another one if it is let through without its lock."""

@@ -36,7 +36,7 @@ from ..core.holder import HolderInfo
 from ..core.runtime import drive, new_token, now
 from . import chain, watchdog
 from .hold import Hold
-from .release import after, release_all, retry_once, to_the_end, undo
+from .release import cancel_quietly, clean_up_after, release_all, retry_once, run_to_completion
 from .scope import Scope, Spec, names_of
 
 logger = logging.getLogger("distlock_web")
@@ -105,7 +105,7 @@ async def begin(scope: Scope, ask: Ask, clock: _WaitClock | None = None) -> None
         scope.warn_once()
         chain.enter(scope)
     except BaseException as error:
-        await give_up(scope, error)
+        await abort(scope, error)
         raise
 
 
@@ -120,7 +120,7 @@ async def _take(scope: Scope, port: Port, name: str, ask: Ask) -> None:
             return
     except BaseException as error:
         # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
-        await after(error, scope, lambda port: undo(port, claim))
+        await clean_up_after(error, scope, lambda port: cancel_quietly(port, claim))
         raise
     raise _busy(scope.spec, name, answer)
 
@@ -173,7 +173,7 @@ async def _reenter(scope: Scope, port: Port, name: str, clock: _WaitClock) -> bo
         hold.raise_if_lost()
         if scope.spec.expire > hold.claim.expire:
             await _extend(port, [hold], scope.spec.expire)
-            hold.want(scope.spec.expire)
+            hold.renew_to(scope.spec.expire)
         return True
     return False
 
@@ -197,7 +197,7 @@ async def end(scope: Scope, error: BaseException | None) -> None:
     if not close(scope):
         return
     try:
-        await _release_all(scope, success=error is None)
+        await _send_releases(scope, success=error is None)
     except DistLockError as failure:
         # The work was done under the lock, and the lease ends by itself: no reason to fail the caller.
         logger.warning("Lock %s could not be given back, it ends within its lease: %s", names_of(scope), failure)
@@ -230,16 +230,16 @@ async def release(scope: Scope) -> None:
     orphaned = scope.orphaned()
     if not close(scope):
         raise NotHeld(f"The lease of {names_of(scope)} is over already.", name=names_of(scope))
-    await _release_all(scope, success=True)
+    await _send_releases(scope, success=True)
     lost = scope.lost_hold() or orphaned
     if lost is not None:
         raise lost.lost_error()
     scope.warn_once()
 
 
-async def _release_all(scope: Scope, success: bool) -> None:
+async def _send_releases(scope: Scope, success: bool) -> None:
     if scope.acquired:
-        await to_the_end(scope.runtime, scope.spec.store, partial(release_all, scope, success=success))
+        await run_to_completion(scope.runtime, scope.spec.store, partial(release_all, scope, success=success))
     else:  # it only re-entered: there is nothing to send, so nothing to shield
         await release_all(scope, scope.spec.store.port(scope.runtime))
 
@@ -249,18 +249,18 @@ def end_now(scope: Scope, error: BaseException | None) -> None:
     try:
         drive(end(scope, error))
     except BaseException as interruption:
-        drive(give_up(scope, interruption))
+        drive(abort(scope, interruption))
         raise
 
 
-async def give_up(scope: Scope, error: BaseException) -> None:
+async def abort(scope: Scope, error: BaseException) -> None:
     """The block does not begin, or its end was interrupted: nothing of it stays. The caller raises ``error`` then."""
     chain.exit_block(scope)
     close(scope)
     scope.stop_watching()
     scope.leave_gates()
     if scope.acquired:
-        await after(error, scope, partial(release_all, scope))
+        await clean_up_after(error, scope, partial(release_all, scope))
 
 
 def close(scope: Scope) -> bool:

@@ -161,11 +161,11 @@ class Hold:
     def leave(self) -> None:
         self.depth -= 1
 
-    def want(self, expire: float) -> None:
+    def renew_to(self, expire: float) -> None:
         """From now on it is renewed to ``expire`` seconds: a block inside of it asked for a longer lease."""
         self.claim = self.claim._replace(expire=expire)
 
-    def on_change(self, callback: Callable[[], object]) -> None:
+    def on_end(self, callback: Callable[[], object]) -> None:
         """Call back, from any thread, once the hold is lost or released."""
         self.check()
         with self._lock:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ..core.errors import ConfigurationError, KeyUnavailable
-from ..core.keys import SEPARATORS, literal, text_of, unfit, value
+from ..core.keys import SEPARATORS, escape_literal, escape_value, must_escape, text_of
 from . import hooks
 from .naming import own_name, qualified_name, signature_of
 
@@ -61,7 +61,7 @@ class Field:
                 missing = error
                 continue
             if found is not None:
-                return "|" * place + value(self._written(found), separators)
+                return "|" * place + escape_value(self._written(found), separators)
         why = "is None" if missing is None else f"is missing: {type(missing).__name__}: {missing}"
         raise KeyUnavailable(
             f"{self.where} {why}; everybody without a value would share one lock. The field may name a second "
@@ -109,7 +109,7 @@ class Template:
             (fixed, None if field is None else Field(field, spec or "", conversion, function, text))
             for fixed, field, spec, conversion in parsed
         ]
-        self._escaped = [(literal(fixed), field) for fixed, field in self.parts]
+        self._escaped = [(escape_literal(fixed), field) for fixed, field in self.parts]
         for root in self.roots:
             self._check_root(root, signature)
         self.separators = SEPARATORS + "".join(map(self._separators, self._between()))
@@ -154,7 +154,7 @@ class Template:
         if any(char in SEPARATORS for char in between):
             return ""
         # What is escaped even outside of values ('%', '~', a tab) separates nothing: a value may end in it.
-        found = "".join(char for char in between if not (char.isalnum() or unfit(char)))
+        found = "".join(char for char in between if not (char.isalnum() or must_escape(char)))
         if not found:
             raise ConfigurationError(
                 f"{self.where} needs a separator such as ':' between its fields, or two different calls could mean "
@@ -184,7 +184,7 @@ class KeyTemplates:
         self.asynchronous = asynchronous
         self.signature = signature_of(function)
         if key is None:
-            key = literal(own_name(function))
+            key = escape_literal(own_name(function))
         if not isinstance(key, (str, Iterable)) and not callable(key):
             raise ConfigurationError(f"{self.function}: a key is a string or a callable, not {key!r}.")
         items = [key] if isinstance(key, str) or callable(key) else list(key)
@@ -219,7 +219,7 @@ class KeyTemplates:
             texts.append(maker.fixed)
         return tuple(texts)
 
-    async def names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
+    async def keys(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
         """The keys of one call, escaped, without a prefix."""
         if self.fixed is not None:
             return self.fixed
@@ -242,7 +242,7 @@ class KeyTemplates:
         made = list(made) if several else [made]
         if not made or any(not isinstance(key, str) or not key for key in made):
             raise ConfigurationError(f"{self.function}: the key function gave {made!r}; a key is a non-empty string.")
-        return [literal(key) for key in made]
+        return [escape_literal(key) for key in made]
 
     def _picked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         """The arguments that the keys name, where they are found at once: to bind them all takes four times as long."""

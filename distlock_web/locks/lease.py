@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from ..core.config import seconds, seconds_or_none
+from ..core.config import check_seconds, check_seconds_or_none
 from ..core.errors import ConfigurationError
 from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop, now
 from . import chain, engine, transfer
@@ -51,7 +51,7 @@ class Lost:
         until = None if timeout is None else now() + timeout
         holds = scope.holds
         for hold in holds:
-            hold.on_change(parker.unpark)
+            hold.on_end(parker.unpark)
         try:
             while scope.alive and scope.state in ("held", "unsure"):
                 # Let through without a lock: nothing can be lost, and nobody tells of the end.
@@ -200,22 +200,22 @@ class Lease:
 
         Raises ``LeaseLost`` if it is lost, ``NotHeld`` if it is over, ``BackendUnavailable``.
         """
-        self._blocking(engine.extend(self._scope, seconds_or_none(expire, "expire")))
+        self._blocking(engine.extend(self._scope, check_seconds_or_none(expire, "expire")))
 
     async def aextend(self, expire: float | None = None) -> None:
         """The asyncio twin of :meth:`extend`."""
-        await engine.extend(self._scope, seconds_or_none(expire, "expire"))
+        await engine.extend(self._scope, check_seconds_or_none(expire, "expire"))
 
     def detach(self, transit: float = 60.0) -> str:
         """Let go of the lock without freeing it; ``attach`` takes it on from the string, within ``transit`` seconds.
 
         The string is proof of ownership, good for one use: hand it to a Celery task, do not log it.
         """
-        return self._blocking(transfer.detach(self._scope, seconds(transit, "transit")))
+        return self._blocking(transfer.detach(self._scope, check_seconds(transit, "transit")))
 
     async def adetach(self, transit: float = 60.0) -> str:
         """The asyncio twin of :meth:`detach`."""
-        return await transfer.detach(self._scope, seconds(transit, "transit"))
+        return await transfer.detach(self._scope, check_seconds(transit, "transit"))
 
     def _blocking(self, work: Coroutine[Any, Any, T]) -> T:
         try:

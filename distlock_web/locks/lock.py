@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Unpack
 
-from ..core.config import flag, seconds
+from ..core.config import check_flag, check_seconds
 from ..core.errors import ConfigurationError, LockBusy
-from ..core.keys import whole
+from ..core.keys import check_key
 from ..core.registry import registry
 from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop
 from . import chain, engine, transfer
@@ -80,7 +80,7 @@ class Lock:
             drive(engine.acquire(scope))
             return Lease(scope)
         except BaseException as error:  # a signal's may come when the lock is ours, and nobody would give it back
-            drive(engine.give_up(scope, error))
+            drive(engine.abort(scope, error))
             raise
 
     def __enter__(self) -> Lease:
@@ -101,7 +101,7 @@ class Lock:
             if scope is None:
                 scope = chain.find_block(self)
             if scope is not None:
-                drive(engine.give_up(scope, interruption))
+                drive(engine.abort(scope, interruption))
             raise
 
     async def __aenter__(self) -> Lease:
@@ -152,11 +152,11 @@ def lock(key: str | Iterable[str], **options: Unpack[LockOptions]) -> Lock:
     """
     check_names("lock", options)
     if isinstance(key, str):
-        return Lock((whole(key),), Options(options))
+        return Lock((check_key(key),), Options(options))
     keys = tuple(key) if isinstance(key, Iterable) and not isinstance(key, bytes) else (key,)
     if not keys:
         raise ConfigurationError("A lock needs at least one key.")
-    return Lock(tuple(map(whole, keys)), Options(options))
+    return Lock(tuple(map(check_key, keys)), Options(options))
 
 
 def attach(ticket: str, *, expire: float | None = None, renew: bool | None = None) -> Lease:
@@ -180,9 +180,9 @@ async def _attach(
     spec = Spec(
         store=registry().store(ticket.store),
         names=tuple(ticket.fences),
-        expire=ticket.expire if expire is None else seconds(expire, "expire"),
+        expire=ticket.expire if expire is None else check_seconds(expire, "expire"),
         wait=0.0,
-        renew=ticket.renew if renew is None else flag(renew, "renew"),
+        renew=ticket.renew if renew is None else check_flag(renew, "renew"),
     )
     scope = Scope(spec, runtime, outlives_task=outlives_task)
     await transfer.attach(scope, ticket)

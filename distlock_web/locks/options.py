@@ -7,8 +7,15 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any, TypedDict, TypeVar
 
-from ..core.config import StoreConfig, flag, policy, seconds, seconds_or_none, unknown
-from ..core.config import prefix as checked_prefix
+from ..core.config import (
+    StoreConfig,
+    check_flag,
+    check_policy,
+    check_prefix,
+    check_seconds,
+    check_seconds_or_none,
+    unknown_name,
+)
 from ..core.errors import ConfigurationError
 from ..core.keys import shorten
 from ..core.registry import Store, registry
@@ -80,7 +87,7 @@ def check_names(function: str, given: Iterable[str], known: tuple[str, ...] = NA
     """``ConfigurationError`` for an option that does not exist, with the one that was probably meant."""
     for name in given:
         if name not in known:
-            raise ConfigurationError(unknown(f"{function} has the option", name, known))
+            raise ConfigurationError(unknown_name(f"{function} has the option", name, known))
 
 
 class Options:
@@ -90,17 +97,17 @@ class Options:
 
     def __init__(self, given: LockOptions) -> None:
         get = given.get
-        self.prefix = None if (prefix := get("prefix")) is None else checked_prefix(prefix, "prefix")
-        self.expire = None if (expire := get("expire")) is None else seconds(expire, "expire")
-        self.wait = seconds_or_none(given["wait"], "wait", zero=True) if "wait" in given else UNSET
-        self.renew = None if (renew := get("renew")) is None else flag(renew, "renew")
-        self.renew_for = None if (renew_for := get("renew_for")) is None else seconds(renew_for, "renew_for")
+        self.prefix = None if (prefix := get("prefix")) is None else check_prefix(prefix, "prefix")
+        self.expire = None if (expire := get("expire")) is None else check_seconds(expire, "expire")
+        self.wait = check_seconds_or_none(given["wait"], "wait", zero=True) if "wait" in given else UNSET
+        self.renew = None if (renew := get("renew")) is None else check_flag(renew, "renew")
+        self.renew_for = None if (renew_for := get("renew_for")) is None else check_seconds(renew_for, "renew_for")
         self.store = given.get("store", "default")
         self.on_lost: OnLost | None = None
         if (on_lost := get("on_lost")) is not None:
-            self.on_lost = policy(on_lost, "on_lost", "raise", "warn", "cancel")
+            self.on_lost = check_policy(on_lost, "on_lost", "raise", "warn", "cancel")
         at_least = get("hold_at_least")
-        self.hold_at_least = 0.0 if at_least is None else seconds(at_least, "hold_at_least", zero=True)
+        self.hold_at_least = 0.0 if at_least is None else check_seconds(at_least, "hold_at_least", zero=True)
         if self.renew_for is not None and self.renew is False:
             raise ConfigurationError("renew_for bounds the renewal: it needs renew=True.")
 
@@ -113,7 +120,7 @@ class Options:
         config, capabilities = store.config, store.backend.capabilities
         expire = self.expire if self.expire is not None else config.expire
         if expire < capabilities.min_expire:
-            seconds(expire, "expire", minimum=capabilities.min_expire)
+            check_seconds(expire, "expire", minimum=capabilities.min_expire)
         wait = config.wait if isinstance(self.wait, Unset) else self.wait
         if wait != 0 and not capabilities.queue:
             raise self._no_queue(store)

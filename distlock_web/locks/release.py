@@ -26,7 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def to_the_end(runtime: Runtime, store: Store, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+async def run_to_completion(runtime: Runtime, store: Store, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
     """Do work that may be done twice, to its end. What interrupts the caller is raised after it.
 
     The end of an event loop cancels the shielded work, too, and a signal's exception may come anywhere: then it is done
@@ -62,13 +62,13 @@ async def to_the_end(runtime: Runtime, store: Store, work: Callable[[Port], Coro
         raise
 
 
-async def after(error: BaseException, scope: Scope, work: Callable[[Port], Coroutine[Any, Any, None]]) -> None:
+async def clean_up_after(error: BaseException, scope: Scope, work: Callable[[Port], Coroutine[Any, Any, None]]) -> None:
     """Undo, to the end, after ``error``, which the caller raises then: what fails meanwhile only adds a note to it.
 
     A cancellation is raised if the error is less than one: the task has to end, whatever is made of the error.
     """
     try:
-        await to_the_end(scope.runtime, scope.spec.store, work)
+        await run_to_completion(scope.runtime, scope.spec.store, work)
     except asyncio.CancelledError:
         if isinstance(error, Exception):
             raise
@@ -125,7 +125,7 @@ async def _release(port: Port, claim: Claim, cooldown: float, sent_before: bool)
     return None
 
 
-async def undo(port: Port, claim: Claim) -> None:
+async def cancel_quietly(port: Port, claim: Claim) -> None:
     """Nothing of this claim stays behind, neither in the queue nor held."""
     try:
         await retry_once(port.cancel, claim)

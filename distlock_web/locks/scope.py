@@ -40,7 +40,7 @@ class Scope:
     """
 
     __slots__ = (
-        "__weakref__", "_cancelled_task", "_gates", "_generation", "_on_change", "_open", "_stop_watching", "_task",
+        "__weakref__", "_cancelled_task", "_gates", "_generation", "_on_end", "_open", "_stop_watching", "_task",
         "_turns", "_warned", "acquired", "locked", "opener", "outlives_task", "reentered", "runtime", "spec",
     )  # fmt: skip
 
@@ -57,7 +57,7 @@ class Scope:
         self._gates: dict[str, ReentryGate] = {}
         self._generation = Process.generation
         self._open = [True]  # emptied by whoever ends the block: list.pop is atomic
-        self._on_change: Callable[[], None] | None = None
+        self._on_end: Callable[[], None] | None = None
         self._stop_watching: Callable[[], None] | None = None
         self._warned = False
         self._task: asyncio.Task[Any] | None = None
@@ -148,8 +148,8 @@ class Scope:
         """Leave the holds of the blocks around: what happens to them from now on is those blocks' business."""
         while self._turns:
             hold, gate = self._turns.pop()
-            if self._on_change is not None:
-                hold.forget_callback(self._on_change)
+            if self._on_end is not None:
+                hold.forget_callback(self._on_end)
             hold.leave()
             gate.leave()
 
@@ -178,9 +178,9 @@ class Scope:
             if scope is not None and scope.state == "lost":
                 callback(scope)
 
-        self._on_change = changed
+        self._on_end = changed
         for hold in self.holds:
-            hold.on_change(changed)
+            hold.on_end(changed)
 
     def cancel_when_lost(self) -> None:
         """Cancel the task in the block when the locks are lost (``on_lost="cancel"``)."""

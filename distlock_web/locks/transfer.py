@@ -16,7 +16,7 @@ from functools import partial
 from ..core.backend import Claim, Granted, Port
 from ..core.errors import ConfigurationError, NotHeld
 from . import engine
-from .release import after, retry_once, undo
+from .release import cancel_quietly, clean_up_after, retry_once
 from .scope import Scope, names_of
 
 
@@ -76,7 +76,7 @@ async def detach(scope: Scope, transit: float) -> str:
         await scope.runtime.shield(_hand_over(scope, ticket.proof, transit))
     except BaseException as error:
         # Nobody has the ticket: nothing may stay behind that only the ticket can take on.
-        await after(error, scope, partial(_take_back, scope, ticket.proof))
+        await clean_up_after(error, scope, partial(_take_back, scope, ticket.proof))
         raise
     return ticket.text
 
@@ -97,7 +97,7 @@ async def _hand_over(scope: Scope, proof: str, transit: float) -> None:
 async def _take_back(scope: Scope, proof: str, port: Port) -> None:
     for hold in scope.acquired:
         for token in (proof, hold.claim.token):
-            await undo(port, hold.claim._replace(token=token))
+            await cancel_quietly(port, hold.claim._replace(token=token))
 
 
 async def attach(scope: Scope, ticket: Ticket) -> None:

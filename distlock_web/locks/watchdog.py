@@ -59,7 +59,7 @@ class Watchdog:
                 return
             for item in watched:
                 if item.renew:
-                    item.look_at(0.0)  # to connect takes its time: not at a third of a lease that is short
+                    item.schedule_at(0.0)  # to connect takes its time: not at a third of a lease that is short
             thread = threading.Thread(target=self._run, name="distlock-watchdog", daemon=True)
             thread.start()  # may raise, where the system has no more threads: the next one tries again
             self._thread = thread
@@ -70,7 +70,7 @@ class Watchdog:
     def look(self, watched: Sequence[WatchedHold]) -> None:
         """Look at these at once. It may be called while garbage is collected: it waits for nobody."""
         for item in watched:
-            item.look_at_once()
+            item.schedule_now()
         self._parker.unpark()
 
     def _run(self) -> None:
@@ -116,14 +116,14 @@ class Watchdog:
             item.begin()
             if not item.hold.check():  # which tells of a loss
                 self.remove([item])
-            elif item.renew and self._wanted(item):
+            elif item.renew and self._should_renew(item):
                 to_renew.append(item)
             else:
                 item.only_watch()
         for first in range(0, len(to_renew), MAX_BATCH_LEASES):
             self._renew(to_renew[first : first + MAX_BATCH_LEASES])
 
-    def _wanted(self, item: WatchedHold) -> bool:
+    def _should_renew(self, item: WatchedHold) -> bool:
         if not item.alive():
             if item.gone is not None:
                 _aside("distlock-gone", item.gone)  # it gives the lock back, and the store may take its time
@@ -157,7 +157,7 @@ class Watchdog:
         moment = now()
         for item in items:
             item.hold.mark_unsure()
-            item.look_at(min(moment + max(0.05, item.period / 4), max(item.hold.deadline, moment + 0.001)))
+            item.schedule_at(min(moment + max(0.05, item.period / 4), max(item.hold.deadline, moment + 0.001)))
 
 
 _watchdogs: weakref.WeakKeyDictionary[Store, Watchdog] = weakref.WeakKeyDictionary()

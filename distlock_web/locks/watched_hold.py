@@ -40,15 +40,15 @@ class WatchedHold:
 
     def schedule(self) -> None:
         # Counted from its end: a lease that is watched only when most of it is over is due at once.
-        self.look_at(self.hold.deadline - 2 * self.period if self.renew else self.hold.deadline)
+        self.schedule_at(self.hold.deadline - 2 * self.period if self.renew else self.hold.deadline)
 
-    def look_at(self, moment: float) -> None:
+    def schedule_at(self, moment: float) -> None:
         """It is due at this moment."""
         self.due = moment
         if self._at_once:  # said while it was being renewed
             self.due = 0.0
 
-    def look_at_once(self) -> None:
+    def schedule_now(self) -> None:
         """It is due now, whatever is just being done with it."""
         self._at_once = True
         self.due = 0.0

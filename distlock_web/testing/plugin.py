@@ -14,7 +14,7 @@ import pytest
 from distlock_web.core import registry
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.config import StoreConfig
-from distlock_web.core.keys import shorten, whole
+from distlock_web.core.keys import check_key, shorten
 from distlock_web.core.registry import Registry, Store
 from distlock_web.core.runtime import THREADS, drive, new_token
 
@@ -56,7 +56,7 @@ def assert_lock_free(key: str, *, prefix: str | None = None, store: str = "defau
 
 
 def _name(store: Store, key: str, prefix: str | None) -> str:
-    return shorten((store.config.prefix if prefix is None else prefix) + whole(key))
+    return shorten((store.config.prefix if prefix is None else prefix) + check_key(key))
 
 
 class _InMemory(Registry):

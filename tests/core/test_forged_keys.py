@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlock_web import ConfigurationError, KeyUnavailable, distributed_lockable, escape_key, lock
-from distlock_web.core.config import parse, seconds
+from distlock_web.core.config import check_seconds, parse
 from distlock_web.core.runtime import drive
 from distlock_web.locks.key_templates import Key, KeyTemplates
 
@@ -21,7 +21,7 @@ def pay(a: object, b: object = 1) -> None:
 
 
 def names(key: Key | None, function: Any, *args: object, **kwargs: object) -> tuple[str, ...]:
-    return drive(KeyTemplates(key, function, asynchronous=False).names(args, kwargs))
+    return drive(KeyTemplates(key, function, asynchronous=False).keys(args, kwargs))
 
 
 # What a value can do ----------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ def test_two_calls_have_one_name_only_if_their_values_are_the_same(
     except ConfigurationError as error:
         assert "needs a separator" in str(error)  # noqa: PT017 - most separators are fine
         return
-    one, two = drive(keys.names((a, b), {})), drive(keys.names((c, d), {}))
+    one, two = drive(keys.keys((a, b), {})), drive(keys.keys((c, d), {}))
     assert (one == two) == ((a, b) == (c, d))
 
 
@@ -130,7 +130,7 @@ def test_a_prefix_is_fixed_text(prefix: Any) -> None:
 @pytest.mark.parametrize("given", [10**400, -(10**400), math.nan, math.inf])
 def test_a_time_that_is_no_time(given: Any) -> None:
     with pytest.raises(ConfigurationError, match="expire is"):
-        seconds(given, "expire")
+        check_seconds(given, "expire")
 
 
 @pytest.mark.parametrize("backend", [".x", "x.", "a b.c", "..", "memry"])

@@ -52,7 +52,7 @@ def test_being_unsure_is_no_loss_until_the_deadline(hold: Hold) -> None:
 def test_a_look_changes_nothing_and_calls_nobody(hold: Hold) -> None:
     """The property ``state`` ran the user's callbacks, in whichever thread happened to look."""
     told: list[str] = []
-    hold.on_change(lambda: told.append("lost"))
+    hold.on_end(lambda: told.append("lost"))
     deadline, hold.deadline = hold.deadline, now() - 1
     assert (hold.state, hold.reason, hold.remaining, told) == ("lost", "expired", 0.0, [])
     hold.deadline = deadline
@@ -109,13 +109,13 @@ def test_callbacks_are_called_once_and_a_failing_one_harms_no_other(
     def forgotten() -> None:
         called.append("forgotten")
 
-    hold.on_change(fail)
-    hold.on_change(forgotten)
-    hold.on_change(lambda: called.append("one"))
+    hold.on_end(fail)
+    hold.on_end(forgotten)
+    hold.on_end(lambda: called.append("one"))
     hold.forget_callback(forgotten)
     hold.lose("taken")
     hold.lose("taken")
-    hold.on_change(lambda: called.append("after"))
+    hold.on_end(lambda: called.append("after"))
     assert called == ["one", "after"]
     assert "a callback of the user's" in caplog.text
 

@@ -15,7 +15,7 @@ from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
-from ....core.config import StoreConfig, seconds, unknown
+from ....core.config import StoreConfig, check_seconds, unknown_name
 from ....core.errors import ConfigurationError
 
 DriverConnection: TypeAlias = redis.connection.AbstractConnection
@@ -96,18 +96,18 @@ def address(config: StoreConfig) -> Address:
     known = _parameters(connection_class)
     for name, value in config.options.items():
         if name not in known and name not in POOL_OPTIONS:
-            raise ConfigurationError(unknown(f'{where}["OPTIONS"] has', name, (*sorted(known), *POOL_OPTIONS)))
+            raise ConfigurationError(unknown_name(f'{where}["OPTIONS"] has', name, (*sorted(known), *POOL_OPTIONS)))
         kwargs[name] = value
     kwargs = {name: value for name, value in kwargs.items() if name in known or name in POOL_OPTIONS}
     _check_files(kwargs, where)
     for name in ("socket_timeout", "socket_connect_timeout"):
-        kwargs[name] = seconds(kwargs.get(name) or TIMEOUT, f'{where}["OPTIONS"][{name!r}]')
+        kwargs[name] = check_seconds(kwargs.get(name) or TIMEOUT, f'{where}["OPTIONS"][{name!r}]')
     max_connections = kwargs.pop("max_connections", 100)
     if not isinstance(max_connections, int) or max_connections < 1:
         raise ConfigurationError(
             f'{where}["OPTIONS"]["max_connections"] is {max_connections!r}; it has to be 1 or more.'
         )
-    pool_timeout = seconds(kwargs.pop("pool_timeout", TIMEOUT), f'{where}["OPTIONS"]["pool_timeout"]', zero=True)
+    pool_timeout = check_seconds(kwargs.pop("pool_timeout", TIMEOUT), f'{where}["OPTIONS"]["pool_timeout"]', zero=True)
     kwargs.update(_OURS)
     return Address(connection_class, kwargs, max_connections, pool_timeout or 0.0, _name(kwargs), config.prefix)
 
