@@ -41,14 +41,10 @@ JUMPS = (4.4, 10.8)
 class Model:
     """One lock, as it has to be."""
 
-    #: Whether a process that was handed the lock stands aside with its other waiters until it says something. All
-    #: waiters here are of one process, and everybody else only tries.
-    stands_aside: bool = False
     owner: object = None
     until: float = 0.0
     queue: dict[object, None] = field(default_factory=dict)  #: who waits, in order
     queue_until: float = 0.0
-    aside: bool = False
     time: float = 0.0
     owners: int = 0  #: how many have had it: where a fence has to grow
 
@@ -70,7 +66,7 @@ class Model:
     def in_front(self) -> bool:
         """Whether somebody waits whom the free lock is for."""
         self.drop_late()
-        return bool(self.queue) and not self.aside
+        return bool(self.queue)
 
     def ask(self, who: object, *, queue: bool) -> bool:
         """Take it, or be in the queue: a free lock is for the head."""
@@ -85,24 +81,19 @@ class Model:
             self.drop_late()
             self.queue.setdefault(who)
             self.queue_until = max(self.queue_until, self.time + min(self.until - self.time, EXPIRE) + GRACE)
-            self.aside = False
         return False
 
     def hand_over(self, taker: object = None) -> None:
         self.owner = None
         if self.in_front():
             head = next(iter(self.queue))
-            self.aside = self.stands_aside and head is not taker
             self.give(head)
         elif taker is not None:
             self.give(taker)
 
     def let_go(self, who: object) -> None:
-        if who in self.queue:
-            del self.queue[who]
-            self.aside = False
+        self.queue.pop(who, None)
         if self.owns(who):
-            self.aside = False
             self.hand_over()
 
 
@@ -137,12 +128,11 @@ class TheLock(RuleBasedStateMachine):
     """The real lock and the model, step by step."""
 
     fresh: ClassVar[Callable[[], Clock]]
-    stands_aside: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = type(self).fresh()
-        self.model = Model(stands_aside=type(self).stands_aside)
+        self.model = Model()
         self.store = registry().store("default")
         self.port = self.store.port(THREADS)
         self.chains = [contextvars.Context() for _ in range(3)]
@@ -369,4 +359,4 @@ def test_the_redis_backend_is_the_model(
         redis_client.flushall()
         return RedisClock(patched, redis_client)
 
-    run(type("RedisLock", (TheLock,), {"fresh": staticmethod(fresh), "stands_aside": True}), 300)
+    run(type("RedisLock", (TheLock,), {"fresh": staticmethod(fresh)}), 300)
