@@ -13,6 +13,7 @@ from distlock_web import LeaseLost, lock
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.testing.harness import AsyncHarness, Harness
+from distlock_web.web.held_locks import force_release
 from distlock_web.web.held_locks import list_all as listing
 from tests.support.callers import unrelated
 from tests.support.modes import in_both_modes
