@@ -24,9 +24,9 @@ from ..web.held_locks import (
     LockRow,
     ReleaseRefused,
     StoreUnreachable,
-    find,
+    find_lock,
     force_release,
-    held,
+    list_all,
 )
 from ..web.printable import printable
 from .models import HeldLock
@@ -96,7 +96,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         if search:
             back += "?" + urlencode({"q": search})
         try:
-            row = find(registry(), given.get("name", ""), given.get("store", ""), _fence(given.get("fence", "")))
+            row = find_lock(registry(), given.get("name", ""), given.get("store", ""), _fence(given.get("fence", "")))
             if request.method == "POST":
                 self._release(request, row)
         except DistLockError as error:
@@ -133,7 +133,7 @@ def _look(search: str) -> tuple[LockListing, list[str], bool]:
         stores = registry()
     except ConfigurationError as error:  # DISTLOCK itself is wrong
         return LockListing(), [str(error)], False
-    listing = held(stores, search)
+    listing = list_all(stores, search)
     errors = [_unreachable(alias, error) for alias, error in listing.errors.items()]
     return listing, errors, len(stores.stores) > 1
 

@@ -214,8 +214,8 @@ def _commits_too_late(where: str, around: set[str], owned: set[str], remedy: str
     known = ", ".join(map(repr, sorted(around)))
     needed = sorted(owned | around)
     return checks.Warning(
-        f"{where}: ATOMIC_REQUESTS commits on {known} after the lock is given back, so that the next holder does not "
-        f"see the changes yet.",
+        f"{where}: ATOMIC_REQUESTS commits on {known} after the lock is released, so that the next holder does not see "
+        f"the changes yet.",
         hint=f'{remedy}Say until="commit" and database={needed if len(needed) > 1 else needed[0]!r} in the decorator; '
         f"or, if the view changes nothing there, put @transaction.non_atomic_requests on it.",
         id="distlock_web.W004",

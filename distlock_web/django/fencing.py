@@ -71,7 +71,7 @@ class FencedQuerySet(models.QuerySet[M]):
         return updated
 
     def fenced_delete(self, lease: Lease | int) -> tuple[int, dict[str, int]]:
-        """Delete the rows that bear exactly this fence, in one transaction; what ``delete()`` gives back.
+        """Delete the rows that bear exactly this fence, in one transaction; what ``delete()`` returns.
 
         Raises ``StaleFence`` if that is none, as :meth:`fenced_update`. Signals and cascades work as ever.
         """

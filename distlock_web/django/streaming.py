@@ -33,7 +33,7 @@ def send_under_lock(response: Any, lease: Lease) -> StreamingHttpResponse:
 
 
 def _close(body: LockedAsyncBody[Any]) -> None:
-    """Close an asynchronous body, which Django leaves to the garbage collector, and then give the lock back."""
+    """Close an asynchronous body, which Django leaves to the garbage collector, and then release the lock."""
     if not body.begun:
         body.drop()
     elif in_event_loop():

@@ -1,4 +1,4 @@
-"""``until="commit"``: the decorator owns the transaction, so that the lock is given back after the commit.
+"""``until="commit"``: the decorator owns the transaction, so that the lock is released after the commit.
 
 A plain decorator cannot do that under ``ATOMIC_REQUESTS``: Django opens its transaction around the already decorated
 view. So the view is marked non-atomic for the aliases that are taken over, and the order is: lock, BEGIN, view, extend
@@ -17,6 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from ..core.errors import ConfigurationError
+from ..locks.hooks import Context
 from ..locks.lease import Lease
 
 R = TypeVar("R")
@@ -28,23 +29,23 @@ class DjangoTransactions:
     Left out it is ``"default"``. Several are committed one after the other, as under ``ATOMIC_REQUESTS``.
     """
 
-    def mark(self, function: Callable[..., Any], database: object) -> None:
+    def mark(self, wrapper: Callable[..., Any], database: object) -> None:
         for alias in aliases(database):
             if alias not in connections.settings:
                 known = ", ".join(map(repr, connections.settings))
                 raise ConfigurationError(f'until="commit": database={alias!r} is not in DATABASES, which has {known}.')
         # What transaction.non_atomic_requests sets; a copy, for the function's own opt-outs are the function's.
-        own: set[str] = getattr(function, "_non_atomic_requests", set())
-        function._non_atomic_requests = {*own, *aliases(database)}  # type: ignore[attr-defined]
+        own: set[str] = getattr(wrapper, "_non_atomic_requests", set())
+        wrapper._non_atomic_requests = {*own, *aliases(database)}  # type: ignore[attr-defined]
 
-    def in_context(self) -> bool | None:
-        return None
+    def context(self) -> Context:
+        return "none"
 
-    def refuse_open(self, function: str, database: object) -> None:
+    def refuse_open(self, function_name: str, database: object) -> None:
         for alias in aliases(database):
-            _refuse_open(function, transaction.get_connection(alias))
+            _refuse_open(function_name, transaction.get_connection(alias))
 
-    def run(self, function: str, call: Callable[[], R], lease: Lease, database: object) -> R:
+    def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: object) -> R:
         names = aliases(database)
         with ExitStack() as transactions:
             for alias in names:
@@ -68,17 +69,17 @@ def aliases(database: object) -> tuple[str, ...]:
     return tuple(several) if all(isinstance(alias, str) for alias in several) else ()
 
 
-def _refuse_open(function: str, connection: BaseDatabaseWrapper) -> None:
+def _refuse_open(function_name: str, connection: BaseDatabaseWrapper) -> None:
     if in_real_transaction(connection):
         raise ConfigurationError(
-            f'{function}: until="commit" opens the transaction itself, but one is open already on '
-            f"{connection.alias!r}: its commit would come after the lock is given back. Put the decorator outermost: "
+            f'{function_name}: until="commit" opens the transaction itself, but one is open already on '
+            f"{connection.alias!r}: its commit would come after the lock is released. Put the decorator outermost: "
             f"above @api_view, on a class-based view's dispatch (method_decorator(..., name='dispatch')), outside of "
             f"atomic(). For single methods or actions of a class there is distlock_web.django.views.UntilCommitMixin."
         )
     if not connection.in_atomic_block and not connection.get_autocommit():
         raise ConfigurationError(
-            f'{function}: until="commit" needs autocommit on {connection.alias!r}; it is off, so that nothing '
+            f'{function_name}: until="commit" needs autocommit on {connection.alias!r}; it is off, so that nothing '
             f"would be committed at the end."
         )
 

@@ -26,7 +26,7 @@ class DistLock:
     or of the environment's ``DISTLOCK_URL``. Its requests get an id, in and out (``DISTLOCK_REQUEST_ID_HEADER``,
     ``Req-Id`` by default). ``LockBusy`` becomes a 409, ``BackendUnavailable`` a 503 and ``KeyUnavailable`` a 400,
     unless the app handles them itself. ``flask distlock`` lists what is held and releases it.
-    ``app.extensions["distlock"]`` has what belongs to the app; its ``registry.close()`` lets go of connections.
+    ``app.extensions["distlock"]`` has what belongs to the app; its ``registry.close()`` closes the connections.
     """
 
     def __init__(self, app: Flask | None = None) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import TextClause, event
 from sqlalchemy.orm import ORMExecuteState, Session, scoped_session
 
 from ..core.errors import ConfigurationError
-from ..locks.hooks import Integration, TransactionManager
+from ..locks.hooks import Context, Integration, TransactionManager
 from ..locks.lease import Lease
 from ..sqlalchemy.transactions import SessionTransactions
 
@@ -34,21 +34,21 @@ class FlaskSQLAlchemyIntegration(Integration):
 class AppSessionTransactions(SessionTransactions):
     """``until="commit"`` without ``database=``: the session of the app's ``SQLAlchemy()`` extension."""
 
-    def in_context(self) -> bool | None:
-        return _app_session() is not None
+    def context(self) -> Context:
+        return "outside" if _app_session() is None else "inside"
 
-    def refuse_open(self, function: str, database: Any) -> None:
-        super().refuse_open(function, _session_for(function, database))
+    def refuse_open(self, function_name: str, database: Any) -> None:
+        super().refuse_open(function_name, _session_for(function_name, database))
 
-    def run(self, function: str, call: Callable[[], R], lease: Lease, database: Any) -> R:
-        return super().run(function, call, lease, _session_for(function, database))
+    def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: Any) -> R:
+        return super().run(function_name, call, lease, _session_for(function_name, database))
 
 
-def _session_for(function: str, database: Any) -> scoped_session[Session]:
+def _session_for(function_name: str, database: Any) -> scoped_session[Session]:
     session = database or _app_session()
     if session is None:
         raise ConfigurationError(
-            f'{function}: until="commit" finds no Flask-SQLAlchemy in the app: give database=session.'
+            f'{function_name}: until="commit" finds no Flask-SQLAlchemy in the app: give database=session.'
         )
     return session
 

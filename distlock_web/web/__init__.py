@@ -1,4 +1,6 @@
-"""What Django and Flask share. It sits on ``locks`` and ``core``; only ``django`` and ``flask`` import it.
+"""What Django and Flask share. It sits on ``locks`` and ``core``, and no other part of the package imports it.
+
+The package itself exports ``held_locks``, which are of use without a framework, too.
 
 ``streaming``        a lease that goes on until the body of a response has been sent
 ``error_responses``  what a client is told when its request cannot run under its lock

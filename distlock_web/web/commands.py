@@ -14,11 +14,11 @@ from contextlib import contextmanager
 
 from ..core.errors import ConfigurationError, DistLockError
 from ..core.registry import registry
-from .held_locks import AmbiguousName, LockNotHeld, StoreUnreachable, find, force_release, held
+from .held_locks import AmbiguousName, LockNotHeld, StoreUnreachable, find_lock, force_release, list_all, not_listed
 from .printable import printable
 from .terminal import as_json, as_table
 
-#: Exit codes beside 0: done.
+#: Exit codes beside 0, which is: done.
 NOT_RELEASED = 1
 USAGE = 2
 UNREACHABLE = 3
@@ -85,7 +85,7 @@ class CommandFailed(Exception):
 def list_locks(write: Callable[[str], object], *, search: str, json: bool) -> None:
     """``distlock list``: ``write`` gets the text. Raises ``CommandFailed``."""
     with _failures():
-        listing = held(registry(), search)
+        listing = list_all(registry(), search)
         if json:
             write(as_json(listing.rows))
         elif listing.rows:
@@ -93,14 +93,14 @@ def list_locks(write: Callable[[str], object], *, search: str, json: bool) -> No
         elif not listing.errors:
             write(f"No lock that is held matches {search!r}." if search else "No lock is held.")
         if listing.errors:
-            raise StoreUnreachable(listing.errors)
+            raise not_listed(listing.errors)
 
 
 def release_lock(write: Callable[[str], object], name: str, *, store: str | None, fence: int | None, yes: bool) -> None:
     """``distlock release NAME``: ``write`` gets the text. Raises ``CommandFailed``."""
     with _failures():
         stores = registry()
-        row = find(stores, name, store, fence)
+        row = find_lock(stores, name, store, fence)
         if not yes and interactive():
             write(as_table([row]))
             if not confirmed("Take the lock from this holder?"):

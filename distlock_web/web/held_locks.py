@@ -9,13 +9,14 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..core.backend import LockInfo
+from ..core.backend import LockInfo, Port
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ..core.holder import HolderInfo
 from ..core.registry import Registry, Store
 from ..core.registry import registry as running_registry
 from ..core.runtime import TASKS, THREADS, Runtime, drive
 from ..locks.lock import blocking_runtime
+from ..locks.release import retry_once
 from .printable import printable
 
 logger = logging.getLogger("distlock_web")
@@ -84,6 +85,14 @@ class StoreUnreachable(BackendUnavailable):
         self.errors = errors
 
 
+def not_listed(errors: Mapping[str, DistLockError]) -> DistLockError:
+    """Why not all stores could be listed: ``StoreUnreachable`` if one did not answer, else ``ConfigurationError``."""
+    failure = StoreUnreachable(errors)
+    if all(isinstance(error, ConfigurationError) for error in errors.values()):
+        return ConfigurationError(str(failure))
+    return failure
+
+
 def held_locks(search: str = "", *, store: str | None = None) -> list[LockRow]:
     """The locks that are held now, the oldest first. A look: it may be over when it is read.
 
@@ -109,7 +118,7 @@ async def _held_locks(search: str, store: str | None, runtime: Runtime) -> list[
     return listing.rows
 
 
-def held(registry: Registry, search: str = "") -> LockListing:
+def list_all(registry: Registry, search: str = "") -> LockListing:
     """Every held lock that has all words of ``search`` in its name or in what is known of its holder.
 
     Blocking. A store that fails does not hide the others: it is among the ``errors``.
@@ -117,16 +126,17 @@ def held(registry: Registry, search: str = "") -> LockListing:
     return _matching(drive(_list(registry.stores.values(), THREADS)), search)
 
 
-def find(registry: Registry, name: str, store: str | None = None, fence: int | None = None) -> LockRow:
+def find_lock(registry: Registry, name: str, store: str | None = None, fence: int | None = None) -> LockRow:
     """The one held lock that is meant by ``name``, given with or without the prefix of its store.
 
     ``store`` (an alias) and ``fence`` narrow it down; a whole name wins over one without its prefix. Blocking. Raises
     ``LockNotHeld``, ``OtherFence``, ``AmbiguousName`` or ``NoFence``; ``StoreUnreachable`` if any store that was
-    asked did not answer, for it may have the lock that is meant; ``ConfigurationError`` for an unknown alias.
+    asked did not answer, for it may have the lock that is meant; ``ConfigurationError`` for an unknown alias, and for
+    a store that cannot show its locks.
     """
     listing = drive(_list(_stores(registry, store), THREADS))
     if listing.errors:
-        raise StoreUnreachable(listing.errors)
+        raise not_listed(listing.errors)
     named = [row for row in listing.rows if row.lock.name in (name, registry.store(row.alias).config.prefix + name)]
     if not named:
         where = "" if store is None else f" in the store {store!r}"
@@ -154,11 +164,14 @@ def force_release(registry: Registry, row: LockRow, by: str) -> None:
     """Take this lock from exactly the holder that ``row`` shows, and log a warning that says who (``by``) did it.
 
     The holder is not stopped: it learns of the loss at its next round trip. Blocking. Raises ``OtherFence`` if the
-    lock is no longer held by that holder; ``StoreUnreachable`` if the store did not say whether it was released.
+    lock is no longer held by that holder, or has no fence to know it by; ``StoreUnreachable`` if the store did not say
+    whether it was released.
     """
     shown = printable(row.lock.name)
     try:
-        released = revoke(registry, row.alias, row.lock.name, row.lock.fence)
+        released = drive(_revoke(registry.store(row.alias).port(THREADS), row.lock.name, row.lock.fence))
+    except ConfigurationError:
+        raise
     except DistLockError as error:
         raise StoreUnreachable({row.alias: error}, "; the lock may be held still") from error
     if not released:
@@ -166,13 +179,16 @@ def force_release(registry: Registry, row: LockRow, by: str) -> None:
     logger.warning("Lock %s released by force by %s: %s", shown, printable(by), row.describe())
 
 
-def revoke(registry: Registry, alias: str, name: str, fence: int | None) -> bool:
-    """Take a lock from the holder with this fence, who learns of it at its next round trip.
-
-    False: it is no longer held under this fence, or its store has no fences, and nothing was done. Blocking; raises
-    ``DistLockError``.
-    """
-    return fence is not None and drive(registry.store(alias).port(THREADS).revoke(name, fence))
+async def _revoke(port: Port, name: str, fence: int | None) -> bool:
+    """False: the lock is not held under this fence, and nothing was done."""
+    if fence is None:
+        return False
+    try:
+        return await port.revoke(name, fence)
+    except BackendUnavailable:
+        # If the first was done and only its answer lost, the second is told that this holder is gone. Either way it is.
+        await port.revoke(name, fence)
+        return True
 
 
 def _stores(registry: Registry, alias: str | None) -> Iterable[Store]:
@@ -201,7 +217,7 @@ async def _list(stores: Iterable[Store], runtime: Runtime) -> LockListing:
 async def _inspect(store: Store, runtime: Runtime) -> Sequence[LockInfo]:
     if not store.backend.capabilities.listing:
         raise ConfigurationError(f"The store {store.alias!r} cannot show who holds its locks.")
-    return await store.port(runtime).inspect()
+    return await retry_once(store.port(runtime).inspect)
 
 
 def _printable(holder: HolderInfo) -> HolderInfo:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import types
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, ParamSpec, TypeVar
 
@@ -55,17 +55,17 @@ class StreamLock:
                 hold.raise_if_lost()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Give the lock back, from any thread. Raises ``LeaseLost`` as ``on_lost`` says."""
+        """Release the lock, from any thread. Raises ``LeaseLost`` as ``on_lost`` says."""
         self._scope.use_runtime(THREADS)  # an async view's own loop may be closed by now
         engine.end_now(self._scope, error)
 
     async def aend(self, error: BaseException | None = None) -> None:
-        """Give the lock back, from an event loop."""
+        """Release the lock, from an event loop."""
         self._scope.use_runtime(TASKS)
         await engine.end(self._scope, error)
 
     def close(self) -> None:
-        """The response is closed: give the lock back if that has not happened. Nobody is left to be told of a loss."""
+        """The response is closed: release the lock if that has not happened. Nobody is left to be told of a loss."""
         if in_event_loop():
             spawn(self.aclose, otherwise=self.close_now)
         else:
@@ -84,6 +84,14 @@ class StreamLock:
             await self.aend()
         except DistLockError as error:
             _log(error)
+
+
+def _exit_stack(lock: StreamLock, closers: Sequence[Callable[[], object]]) -> ExitStack:
+    """Calls each of them once, when it is closed: in their order, inside of the lock, whatever the others raise."""
+    stack = ExitStack()
+    for closer in reversed(closers):
+        stack.callback(lock.context.run, closer)
+    return stack
 
 
 def _note(error: BaseException, failure: Exception) -> None:
@@ -105,7 +113,7 @@ class LockedBody(Iterator[T]):
     def __init__(self, lock: StreamLock, steps: Iterator[T], *closers: Callable[[], object]) -> None:
         self._lock = lock
         self._steps = steps
-        self._closers = closers
+        self._closers = _exit_stack(lock, closers)
         lock.lives_with(self)
 
     def __next__(self) -> T:
@@ -117,7 +125,7 @@ class LockedBody(Iterator[T]):
             raise
         except BaseException as error:
             try:
-                self._close_body()  # not every server closes a response that has failed
+                self._closers.close()  # not every server closes a response that has failed
             except Exception as failure:
                 _note(error, failure)
             finally:
@@ -126,15 +134,9 @@ class LockedBody(Iterator[T]):
 
     def close(self) -> None:
         try:
-            self._close_body()
+            self._closers.close()
         finally:
             self._lock.close()
-
-    def _close_body(self) -> None:
-        closers, self._closers = self._closers, ()
-        with ExitStack() as stack:
-            for closer in reversed(closers):
-                stack.callback(self._lock.context.run, closer)
 
 
 class LockedAsyncBody(AsyncIterator[T]):
@@ -143,7 +145,7 @@ class LockedAsyncBody(AsyncIterator[T]):
     def __init__(self, lock: StreamLock, steps: AsyncIterator[T], *closers: Callable[[], object]) -> None:
         self._lock = lock
         self._steps = steps
-        self._closers = closers
+        self._closers = _exit_stack(lock, closers)
         self.begun = False
         lock.lives_with(self)
 
@@ -169,11 +171,8 @@ class LockedAsyncBody(AsyncIterator[T]):
 
         Not named ``close``: Django would call that for bodies that run.
         """
-        closers, self._closers = self._closers, ()
         try:
-            with ExitStack() as stack:
-                for closer in reversed(closers):
-                    stack.callback(self._lock.context.run, closer)
+            self._closers.close()
         finally:
             self._lock.close()
 
@@ -184,15 +183,12 @@ class LockedAsyncBody(AsyncIterator[T]):
             await self._lock.aclose()
 
     def close_lock(self) -> None:
-        """Give the lock back, whatever becomes of the body: its event loop has ended."""
+        """Release the lock, whatever becomes of the body: its event loop has ended."""
         self._lock.close_now()
 
     async def _close_body(self) -> None:
-        closers, self._closers = self._closers, ()
         aclose = getattr(self._steps, "aclose", None)
-        with ExitStack() as stack:
-            for closer in reversed(closers):
-                stack.callback(self._lock.context.run, closer)
+        with self._closers:
             if aclose is not None:
                 await self._lock.context.arun(_call(aclose))
 
@@ -240,17 +236,17 @@ class SavedContext:
                 resume, answer = step.throw, error
 
 
-_closing: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
+_closing_tasks: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
 
 
 def spawn(close: Callable[[], Coroutine[Any, Any, None]], *, otherwise: Callable[[], None]) -> None:
     """Close in a task of the running loop, for a caller that cannot wait; or ``otherwise``, if the loop ends first."""
 
     def ended(task: asyncio.Task[None]) -> None:
-        _closing.discard(task)
+        _closing_tasks.discard(task)
         if task.cancelled():
             otherwise()
 
     task = asyncio.get_running_loop().create_task(close())
-    _closing.add(task)
+    _closing_tasks.add(task)
     task.add_done_callback(ended)

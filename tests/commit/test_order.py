@@ -19,7 +19,8 @@ from django.views import View
 from distlock_web import BackendUnavailable, LeaseLost, current_lease, distributed_lockable, lock
 from distlock_web.core.registry import registry
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.web.held_locks import held, revoke
+from distlock_web.web.held_locks import list_all
+from tests.support.revoking import revoke
 
 Get = Callable[..., HttpResponse]
 WHOLE = ["acquire", "BEGIN", "view", "extend", "COMMIT", "hook", "release"]
@@ -66,7 +67,7 @@ def test_a_plain_decorator_releases_first(
     def view(request: HttpRequest) -> HttpResponse:
         return work(history)
 
-    with pytest.warns(RuntimeWarning, match="commits after the lock is given back"):
+    with pytest.warns(RuntimeWarning, match="commits after the lock is released"):
         get(view)
     assert history == ["BEGIN", "acquire", "view", "release", "COMMIT", "hook"]
 
@@ -168,7 +169,7 @@ def test_who_waits_sees_the_row_as_soon_as_it_has_the_lock(memory: None, real_tr
         Group.objects.create(name=f"written after {found}")
         if first:
             pool.submit(second)
-            while not held(registry()).rows[0].lock.waiters:
+            while not list_all(registry()).rows[0].lock.waiters:
                 pass
         return found
 
@@ -228,7 +229,7 @@ def test_a_lease_that_is_lost_before_the_commit_writes_nothing(
     def view(request: HttpRequest) -> HttpResponse:
         lease = current_lease()
         assert lease is not None
-        assert revoke(registry(), "default", lease.name, lease.fence)
+        assert revoke(lease.name, lease.fence)
         return work(history)
 
     assert get(view, raises=False).status_code == 500

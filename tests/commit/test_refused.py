@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 
 from distlock_web import ConfigurationError, distributed_lockable
 from distlock_web.core.registry import registry
-from distlock_web.web.held_locks import held
+from distlock_web.web.held_locks import list_all
 
 Get = Callable[..., HttpResponse]
 REMEDY = "Put the decorator outermost: above @api_view, on a class-based view's dispatch"
@@ -73,7 +73,7 @@ def test_an_open_transaction() -> None:
     with transaction.atomic(), pytest.raises(ConfigurationError, match="outside of atomic"):
         task()
     assert not Group.objects.exists()
-    assert not held(registry()).rows
+    assert not list_all(registry()).rows
 
 
 def test_autocommit_that_is_off() -> None:
@@ -191,7 +191,7 @@ def test_a_plain_lock_under_atomic_requests(until: Any, checked: Callable[..., l
 
     [found] = checked(view)
     assert found.id == "distlock_web.W004"
-    assert "'default' after the lock is given back" in found.msg
+    assert "'default' after the lock is released" in found.msg
     assert "until=\"commit\" and database='default'" in str(found.hint)
     assert checked(transaction.non_atomic_requests(view)) == []
 

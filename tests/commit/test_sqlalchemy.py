@@ -19,8 +19,9 @@ from distlock_web.core.errors import OpenTransactionWarning
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.web.held_locks import held, revoke
+from distlock_web.web.held_locks import list_all
 from tests.support.databases import Database
+from tests.support.revoking import revoke
 
 
 class Base(DeclarativeBase):
@@ -83,7 +84,7 @@ def test_the_order(session: scoped_session[Session], history: list[str]) -> None
 
 def test_after_the_commit_the_lock_is_still_held(session: scoped_session[Session], count: Callable[[], int]) -> None:
     seen: list[tuple[int, int]] = []
-    event.listen(session(), "after_commit", lambda _: seen.append((len(held(registry()).rows), count())))
+    event.listen(session(), "after_commit", lambda _: seen.append((len(list_all(registry()).rows), count())))
 
     @distributed_lockable(key="order", until="commit", database=session)
     def pay() -> None:
@@ -114,7 +115,7 @@ def test_a_lost_lease_writes_nothing(session: scoped_session[Session], count: Ca
         session.add(Order())
         lease = current_lease()
         assert lease is not None
-        assert revoke(registry(), "default", lease.name, lease.fence)
+        assert revoke(lease.name, lease.fence)
 
     with pytest.raises(LeaseLost):
         pay()
@@ -173,7 +174,7 @@ def test_a_key_that_reads_a_row_opens_one_too(session: scoped_session[Session]) 
 
     with pytest.raises(ConfigurationError, match="in one already"):
         pay()
-    assert not held(registry()).rows
+    assert not list_all(registry()).rows
 
 
 def test_the_session_is_left_as_it_was(session: scoped_session[Session], history: list[str]) -> None:
@@ -240,7 +241,7 @@ def test_in_flask_the_apps_session_is_meant(app: Flask) -> None:
     def pay() -> str:
         session = database(app).session
         session.add(Order())
-        event.listen(session(), "after_commit", lambda _: seen.append(len(held(registry()).rows)))
+        event.listen(session(), "after_commit", lambda _: seen.append(len(list_all(registry()).rows)))
         return "paid"
 
     @app.post("/fail")

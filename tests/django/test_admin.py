@@ -17,7 +17,7 @@ from django.urls import reverse
 from distlock_web import LeaseLost, lock
 from distlock_web.core import request_id
 from distlock_web.core.registry import registry
-from distlock_web.web.held_locks import held
+from distlock_web.web.held_locks import list_all
 
 pytestmark = pytest.mark.django_db
 
@@ -77,7 +77,7 @@ def test_permissions(
     assert (b"Release" in client.get(LIST).content) == may_release
     assert client.get(RELEASE, target(lease)).status_code == (200 if may_release else refused)
     assert client.post(RELEASE, target(lease)).status_code == (302 if may_release else refused)
-    assert (held(registry()).rows == []) == may_release
+    assert (list_all(registry()).rows == []) == may_release
     assert LogEntry.objects.count() == may_release
 
 
@@ -94,11 +94,11 @@ def test_csrf_is_enforced(memory: None, elsewhere: Any) -> None:
     lease = elsewhere("order:7")
     assert client.post(RELEASE, target(lease)).status_code == 403
     assert lease.state == "held"
-    assert len(held(registry()).rows) == 1
+    assert len(list_all(registry()).rows) == 1
     token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', client.get(RELEASE, target(lease)).content.decode())
     assert token is not None
     assert client.post(RELEASE, target(lease, csrfmiddlewaretoken=token[1])).status_code == 302
-    assert held(registry()).rows == []
+    assert list_all(registry()).rows == []
 
 
 @pytest.mark.parametrize("method", ["get", "head", "put", "patch", "delete", "options"])
@@ -107,7 +107,7 @@ def test_only_a_post_releases(releaser: Client, elsewhere: Any, method: str) -> 
     query = f"?store=default&name={lease.name}&fence={lease.fence}"
     response = getattr(releaser, method)(RELEASE + query)
     assert response.status_code == (200 if method in ("get", "head") else 405)
-    assert len(held(registry()).rows) == 1
+    assert len(list_all(registry()).rows) == 1
 
 
 # The list ---------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_release_by_force(releaser: Client, elsewhere: Any, caplog: pytest.LogCa
     assert messages(response) == [
         "The lock “disLock:order:7” was released. Its holder learns of it at its next round trip."
     ]
-    assert [row.lock.name for row in held(registry()).rows] == [other.name]
+    assert [row.lock.name for row in list_all(registry()).rows] == [other.name]
     with pytest.raises(LeaseLost) as lost:
         lease.extend()
     assert lost.value.reason == "revoked"
@@ -272,10 +272,10 @@ def test_the_holder_changes_between_the_look_and_the_release(
     releaser: Client, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = elsewhere("order:7")
-    (row,) = held(registry()).rows
+    (row,) = list_all(registry()).rows
     lease.release()
     second = elsewhere("order:7")
-    monkeypatch.setattr("distlock_web.django.admin.find", lambda *args: row)
+    monkeypatch.setattr("distlock_web.django.admin.find_lock", lambda *args: row)
     response = releaser.post(RELEASE, target(lease))
     assert response.status_code == 302
     second.extend()

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand
 
 from distlock_web import LeaseLost, LockBusy, distributed_lockable
 from distlock_web.core.registry import registry
-from distlock_web.web.held_locks import held
+from distlock_web.web.held_locks import list_all
 
 
 def run(*args: str) -> str:
@@ -48,7 +48,7 @@ def test_list_as_json(elsewhere: Any) -> None:
 def test_release(elsewhere: Any, name: str) -> None:
     lease = elsewhere("order:7")
     assert run("release", name) == f"Released disLock:order:7 (fence {lease.fence}).\n"
-    assert held(registry()).rows == []
+    assert list_all(registry()).rows == []
     with pytest.raises(LeaseLost):
         lease.extend()
 
@@ -73,7 +73,7 @@ def test_exit_codes(settings: Any, elsewhere: Any) -> None:
         run("release", "order:7")
     assert error.value.returncode == 2
     run("release", "order:7", "--store", "other")
-    assert [row.alias for row in held(registry()).rows] == ["default"]
+    assert [row.alias for row in list_all(registry()).rows] == ["default"]
 
     settings.DISTLOCK = {"default": {"LOCATION": "redis://127.0.0.1:1"}}
     for command in (("list",), ("list", "--json"), ("release", "order:7")):

@@ -19,7 +19,7 @@ from distlock_web.core import request_id
 from distlock_web.core.registry import registry
 from distlock_web.django.logging import RequestIDFilter
 from distlock_web.django.middleware import RequestIDMiddleware
-from distlock_web.web.held_locks import held
+from distlock_web.web.held_locks import list_all
 
 HOSTILE = {
     "100 kB": "a" * 100_000,
@@ -131,7 +131,7 @@ async def test_an_async_request_never_leaves_its_thread(settings: Any) -> None:
 def test_the_holder_of_a_lock_says_which_request_it_is(mode: str, gate: Any, in_thread: Any) -> None:
     in_thread(get, "/shop/function/7/", mode, headers={"Req-Id": "abc"})
     assert gate.entered.wait(20)
-    (row,) = held(registry()).rows
+    (row,) = list_all(registry()).rows
     assert (row.holder.request_id, row.holder.path) == ("abc", "GET /shop/function/7/")
     assert row.holder.function == "tests.support.django_project.views.function"
 

@@ -21,7 +21,8 @@ from distlock_web.core.registry import registry
 from distlock_web.locks.decorator import FunctionOptions
 from distlock_web.locks.options import LockOptions
 from distlock_web.testing.servers import RedisServer
-from distlock_web.web.held_locks import held, revoke
+from distlock_web.web.held_locks import list_all
+from tests.support.revoking import revoke
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(distlock_web.__file__).parent
@@ -355,13 +356,13 @@ def test_the_user_that_the_docs_make_can_do_everything(make_redis: Callable[...,
     with lock("stock:42", renew=True) as lease, ThreadPoolExecutor(1) as pool:
         lease.extend()
         waiting = pool.submit(waiter)
-        while not held(registry()).rows[0].lock.waiters:
+        while not list_all(registry()).rows[0].lock.waiters:
             assert not waiting.done()
         lease.release()
         assert waiting.result() == "had it"
     lease = attach(lock("stock:42").acquire().detach())
-    [row] = held(registry()).rows
-    assert revoke(registry(), row.alias, row.lock.name, lease.fence or 0)
+    [row] = list_all(registry()).rows
+    assert revoke(row.lock.name, lease.fence, row.alias)
     with pytest.raises(LeaseLost):
         lease.release()
     registry().close()

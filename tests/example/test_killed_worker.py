@@ -15,7 +15,7 @@ import pytest
 
 from distlock_web import lock
 from distlock_web.core.registry import registry
-from distlock_web.web.held_locks import LockRow, held
+from distlock_web.web.held_locks import LockRow, list_all
 from example_project.drill import rush
 from example_project.processes import Gunicorn, listen
 
@@ -65,7 +65,7 @@ def test_a_killed_workers_lock_is_free_after_its_lease_and_not_before(shop: Guni
 def the_holder() -> LockRow:
     """Who holds the bicycle, as soon as somebody does."""
     until = time.monotonic() + 30
-    while not (rows := held(registry(), "stock:bicycle").rows):
+    while not (rows := list_all(registry(), "stock:bicycle").rows):
         assert time.monotonic() < until
         time.sleep(0.01)
     return rows[0]

@@ -21,7 +21,7 @@ from django.urls import path
 from distlock_web import LeaseLost, current_lease, current_request_id, distributed_lockable, lock
 from distlock_web.core.registry import registry
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.web.held_locks import revoke
+from tests.support.revoking import revoke
 from tests.support.waiting import eventually
 from tests.support.web_servers import is_free, the_lock
 
@@ -254,9 +254,9 @@ def registry_has_looked() -> None:
 
 
 def names() -> list[str]:
-    from distlock_web.web.held_locks import held
+    from distlock_web.web.held_locks import list_all
 
-    return [row.lock.name for row in held(registry()).rows]
+    return [row.lock.name for row in list_all(registry()).rows]
 
 
 @pytest.mark.slow
@@ -328,7 +328,7 @@ def test_a_view_that_was_let_through_streams(injector: FaultInjector) -> None:
 def take_away() -> None:
     held = the_lock()
     assert held is not None
-    assert revoke(registry(), "default", held.name, held.fence or 0)
+    assert revoke(held.name, held.fence)
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])

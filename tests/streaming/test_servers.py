@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from distlock_web import lock
-from distlock_web.core.registry import registry
-from distlock_web.web.held_locks import revoke
+from tests.support.revoking import revoke
 from tests.support.waiting import eventually
 from tests.support.web_servers import Client, Server, is_free, the_lock
 
@@ -135,7 +134,7 @@ def test_a_lock_that_is_lost_breaks_the_transfer(
     client.read(65536)
     lost = the_lock()
     assert lost is not None
-    assert revoke(registry(), "default", lost.name, lost.fence or 0)
+    assert revoke(lost.name, lost.fence)
     with lock("export", expire=60):
         until = time.monotonic() + 2  # its renewals tell it
         while time.monotonic() < until:

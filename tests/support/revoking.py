@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from distlock_web.core.registry import registry
-from distlock_web.web.held_locks import held, revoke
+from distlock_web.core.runtime import THREADS, drive
+from distlock_web.web.held_locks import list_all
+
+
+def revoke(name: str, fence: int | None, alias: str = "default") -> bool:
+    """Revoke the lock of this name from the holder with this fence; whether it was still held by that one."""
+    return drive(registry().store(alias).port(THREADS).revoke(name, fence or 0))
 
 
 def revoke_the_lock() -> None:
     """Revoke the one lock that is held: its holder has lost it."""
-    [row] = held(registry()).rows
-    assert revoke(registry(), row.alias, row.lock.name, row.lock.fence or 0)
+    [row] = list_all(registry()).rows
+    assert revoke(row.lock.name, row.lock.fence, row.alias)

@@ -13,7 +13,7 @@ from pathlib import Path
 from distlock_web.core.backend import LockInfo
 from distlock_web.core.registry import registry
 from distlock_web.testing.servers import free_port
-from distlock_web.web.held_locks import held
+from distlock_web.web.held_locks import list_all
 
 from .waiting import eventually
 
@@ -124,7 +124,7 @@ class Client:
 
 def the_lock() -> LockInfo | None:
     """The lock as the store has it now."""
-    rows = held(registry()).rows
+    rows = list_all(registry()).rows
     return rows[0].lock if rows else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from django.core.management import ManagementUtility
 from flask import Flask
 
 from distlock_web import Lease, LeaseLost
+from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.web import commands
 
@@ -129,6 +131,21 @@ def test_a_store_does_not_answer(run: Callable[..., Outcome], settings: Any, els
     assert "The store 'down' failed: " in errors
     assert run("release", "order:7").code == 3  # the one in the other store may be meant
     lease.extend()
+
+
+@pytest.mark.parametrize("args", [["list"], ["release", "order:7"]])
+def test_a_store_that_cannot_list_is_wrong_usage(
+    run: Callable[..., Outcome], settings: Any, monkeypatch: pytest.MonkeyPatch, args: list[str]
+) -> None:
+    """It answers: 3 would send somebody to look at the network."""
+    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
+    backend = registry().store("default").backend
+    monkeypatch.setattr(type(backend), "capabilities", replace(backend.capabilities, listing=False))
+    code, out, errors = run(*args)
+    assert (code, out) == (2, "")
+    assert "'default' cannot show who holds its locks" in errors
+    settings.DISTLOCK = {"default": {"BACKEND": "memory"}, "down": {"LOCATION": "redis://127.0.0.1:1"}}
+    assert run(*args).code == 3
 
 
 @pytest.mark.parametrize("command", ["list", "release"])

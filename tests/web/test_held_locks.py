@@ -20,15 +20,16 @@ from distlock_web import (
     request_scope,
 )
 from distlock_web.core.registry import Registry, registry
+from distlock_web.testing.fault_injector import FaultInjector, Half
 from distlock_web.web.held_locks import (
     AmbiguousName,
     LockNotHeld,
     NoFence,
     OtherFence,
     StoreUnreachable,
-    find,
+    find_lock,
     force_release,
-    held,
+    list_all,
 )
 
 Elsewhere = Callable[..., Lease]
@@ -44,44 +45,44 @@ def stores(settings: Any, store_settings: dict[str, Any]) -> Registry:
 def test_with_and_without_the_prefix(stores: Registry, elsewhere: Elsewhere) -> None:
     lease = elsewhere("order:7")
     for name in ("order:7", "disLock:order:7"):
-        row = find(stores, name)
+        row = find_lock(stores, name)
         assert (row.alias, row.lock.name, row.lock.fence) == ("default", "disLock:order:7", lease.fence)
-    assert find(stores, "order:7", "default", lease.fence).lock.fence == lease.fence
+    assert find_lock(stores, "order:7", "default", lease.fence).lock.fence == lease.fence
 
 
 def test_what_is_not_held(stores: Registry, elsewhere: Elsewhere) -> None:
     elsewhere("order:7")
     with pytest.raises(LockNotHeld, match=r"The lock 'order:8' is not held\."):
-        find(stores, "order:8")
+        find_lock(stores, "order:8")
     with pytest.raises(LockNotHeld, match=r"The lock 'order:7' is not held in the store 'other'\."):
-        find(stores, "order:7", "other")
+        find_lock(stores, "order:7", "other")
 
 
 def test_another_fence_is_another_holder(stores: Registry, elsewhere: Elsewhere) -> None:
     lease = elsewhere("order:7")
     with pytest.raises(OtherFence, match=rf"with the fence 7, but with {lease.fence}: nothing was released"):
-        find(stores, "order:7", fence=7)
+        find_lock(stores, "order:7", fence=7)
 
 
 def test_a_name_in_several_stores(stores: Registry, elsewhere: Elsewhere) -> None:
     lease = elsewhere("order:7")
     with lock("order:7", store="other"):
         with pytest.raises(AmbiguousName, match="disLock:order:7 in default, b:order:7 in other"):
-            find(stores, "order:7")
-        assert find(stores, "order:7", "other").alias == "other"
-        assert find(stores, "order:7", fence=lease.fence).alias == "default"
-        assert find(stores, "b:order:7").alias == "other"
+            find_lock(stores, "order:7")
+        assert find_lock(stores, "order:7", "other").alias == "other"
+        assert find_lock(stores, "order:7", fence=lease.fence).alias == "default"
+        assert find_lock(stores, "b:order:7").alias == "other"
 
 
 def test_a_whole_name_wins_over_one_without_its_prefix(stores: Registry, elsewhere: Elsewhere) -> None:
     lease, nested = elsewhere("order:7"), elsewhere("disLock:order:7")
-    assert find(stores, "disLock:order:7").lock.fence == lease.fence
-    assert find(stores, "disLock:order:7", fence=nested.fence).lock.name == "disLock:disLock:order:7"
+    assert find_lock(stores, "disLock:order:7").lock.fence == lease.fence
+    assert find_lock(stores, "disLock:order:7", fence=nested.fence).lock.name == "disLock:disLock:order:7"
 
 
 def test_an_unknown_store(stores: Registry) -> None:
     with pytest.raises(ConfigurationError, match=r"'defualt'.* Did you mean 'default'"):
-        find(stores, "order:7", "defualt")
+        find_lock(stores, "order:7", "defualt")
 
 
 def test_a_store_that_does_not_answer_may_have_the_lock_that_is_meant(
@@ -93,9 +94,9 @@ def test_a_store_that_does_not_answer_may_have_the_lock_that_is_meant(
     }
     elsewhere("order:7")
     with pytest.raises(StoreUnreachable, match="The store 'down' failed: ") as failed:
-        find(registry(), "order:7")
+        find_lock(registry(), "order:7")
     assert list(failed.value.errors) == ["down"]
-    assert find(registry(), "order:7", "default").alias == "default"
+    assert find_lock(registry(), "order:7", "default").alias == "default"
 
 
 def test_a_store_without_fences_cannot_tell_holders_apart(
@@ -103,7 +104,7 @@ def test_a_store_without_fences_cannot_tell_holders_apart(
 ) -> None:
     settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
     elsewhere("order:7")
-    (row,) = held(registry()).rows
+    (row,) = list_all(registry()).rows
     unfenced = replace(row.lock, fence=None)
 
     async def inspect(self: object, names: object = None) -> list[object]:
@@ -112,7 +113,7 @@ def test_a_store_without_fences_cannot_tell_holders_apart(
     port = type(registry().store("default").backend.sync_port())
     monkeypatch.setattr(port, "inspect", inspect)
     with pytest.raises(NoFence, match="'default' gives no fences"):
-        find(registry(), "order:7")
+        find_lock(registry(), "order:7")
     with pytest.raises(OtherFence):
         force_release(registry(), replace(row, lock=unfenced), by="ann")
 
@@ -122,7 +123,7 @@ def test_a_release_by_force_is_logged_with_who_did_it(
 ) -> None:
     lease = elsewhere("order:7")
     with caplog.at_level(logging.WARNING, "distlock_web"):
-        force_release(stores, find(stores, "order:7"), by="ann\n2026 forged")
+        force_release(stores, find_lock(stores, "order:7"), by="ann\n2026 forged")
     (line,) = caplog.messages
     assert line.startswith("Lock disLock:order:7 released by force by ann\N{REPLACEMENT CHARACTER}2026 forged: ")
     assert f"fence {lease.fence}, request " in line
@@ -132,13 +133,50 @@ def test_a_release_by_force_is_logged_with_who_did_it(
 
 def test_a_successor_keeps_its_lock(stores: Registry, elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture) -> None:
     first = elsewhere("order:7")
-    row = find(stores, "order:7")
+    row = find_lock(stores, "order:7")
     first.release()
     second = elsewhere("order:7")
     with pytest.raises(OtherFence, match="changed meanwhile: nothing was released"):
         force_release(stores, row, by="ann")
     second.extend()
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("half", ["request", "answer"])
+def test_an_answer_that_is_lost_is_asked_for_again(injector: FaultInjector, elsewhere: Elsewhere, half: Half) -> None:
+    """Law 3: a verb asks once, so whoever calls it asks again. The first one may have been done."""
+    lease = elsewhere("order:7")
+    injector.lose("inspect", half)
+    row = find_lock(registry(), "order:7")
+    injector.lose("inspect", half)
+    assert [found.lock.fence for found in held_locks()] == [lease.fence]
+    injector.lose("revoke", half)
+    force_release(registry(), row, by="ann")
+    assert injector.calls.count("revoke") == 2
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+def test_a_release_that_is_answered_by_nobody_is_asked_for_twice_and_no_more(
+    injector: FaultInjector, elsewhere: Elsewhere
+) -> None:
+    elsewhere("order:7")
+    row = find_lock(registry(), "order:7")
+    injector.lose("revoke", "request", "request")
+    with pytest.raises(StoreUnreachable, match="; the lock may be held still: "):
+        force_release(registry(), row, by="ann")
+    assert injector.calls.count("revoke") == 2
+
+
+def test_a_store_that_cannot_list_is_a_matter_of_settings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers: to call it unreachable sends somebody to look at the network."""
+    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
+    without = replace(registry().store("default").backend.capabilities, listing=False)
+    monkeypatch.setattr(type(registry().store("default").backend), "capabilities", without)
+    with pytest.raises(ConfigurationError, match="'default' cannot show who holds its locks"):
+        find_lock(registry(), "order:7")
+    with pytest.raises(ConfigurationError, match="'default' cannot show who holds its locks"):
+        held_locks()
 
 
 # For code -----------------------------------------------------------------------------------------------------------
