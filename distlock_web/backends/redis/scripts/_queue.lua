@@ -4,9 +4,9 @@ local GRACE = 15000   -- ms that a line outlives the next question of its waiter
 local TOMBSTONE = 5000   -- ms that a free lock keeps the token of its last owner
 local NUDGED = 4      -- processes that are told of a lease that was shortened
 
--- N as a table; nil: there is no such key. A key of somebody else's is an error, and is not listed.
-local function read()
-  local value = redis.pcall('GET', N)
+-- N as a table, of the value that is `known` or of a new look; nil: there is no such key. A key of somebody else's is an error, and is not listed.
+local function read(known)
+  local value = known or redis.pcall('GET', N)
   if not value then
     return nil
   end
@@ -77,9 +77,11 @@ end
 -- The lock becomes this token's for `ms`. Answers its fence: the time, or more than every fence before.
 local function own(now, token, ms, before, holder)
   local fence = math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
-  call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N)
-  -- Where the clock was set back, the floor is known until it has come there again.
-  keep_index(math.max(tonumber(ms), (fence - now) / 1000))
+  local added = call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N)
+  if added > 0 or tonumber(ms) > 60000 or fence > now + 60000000 then -- it may be new; or has to last for long
+    -- Where the clock was set back, the floor is known until it has come there again.
+    keep_index(math.max(tonumber(ms), (fence - now) / 1000))
+  end
   call('SET', N, format('%s contended %d %d %s %s', token, fence, now, before, holder), 'PX', ms)
   return fence
 end
@@ -107,8 +109,9 @@ local function set_place(process)
   local line = QUEUE .. ':' .. process
   local first = call('ZRANGE', line, '0', '0', 'WITHSCORES')
   if first[1] then
-    call('ZADD', QUEUE, first[2], process)
-    live_at_least(QUEUE, call('PTTL', line))
+    if call('ZADD', QUEUE, first[2], process) == 1 then
+      live_at_least(QUEUE, call('PTTL', line))
+    end
   else
     call('ZREM', QUEUE, process)
   end

@@ -16,7 +16,7 @@ end
 
 -- include: _queue
 
-local lock = read()
+local lock = read(value)
 local lost = loss(lock, token)
 if lost ~= 0 then
   local done = lock and (lock.before == token or (lock.token == token and lock.state ~= 'revoked'))
