@@ -9,14 +9,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PACKAGE := --editable '.[redis,django,django-redis,flask,sqlalchemy]'
 SERVE ?= 1
 ARGS ?=
-COVERAGE ?=
 
-.PHONY: help quick test check demo bench clean
+.PHONY: help quick test coverage check demo bench clean
 
 help:
 	@echo "make quick    after each edit: what needs no server beyond Redis, in under a minute"
 	@echo "make test     the whole suite, on real servers          ARGS='-k name' goes to pytest"
-	@echo "                                                        COVERAGE=1 measures, and has a gate"
+	@echo "make coverage all but the slow tests, measured: it has a gate"
 	@echo "make check    ruff, mypy --strict, typos, the house rules (who imports whom)"
 	@echo "make demo     a flash sale without and with the lock    SERVE=0 ends after the table"
 	@echo "make bench    side by side with other lock libraries    ARGS=--quick for a first look"
@@ -26,15 +25,14 @@ quick: $(VENV)/.test
 	$(BIN)/python -m pytest --quiet -m quick -n 2 $(ARGS)
 
 # `coverage run` and not pytest's --cov: our pytest plugin imports the package before that would begin to measure.
-test: $(VENV)/.test
-ifeq ($(COVERAGE),)
-	$(BIN)/python -m pytest $(ARGS)
-else
+coverage: $(VENV)/.test
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage run -m pytest --quiet -m "not slow" -n 2 $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
-endif
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest $(ARGS)
 
 check: $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .
