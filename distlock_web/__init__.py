@@ -15,11 +15,11 @@ from .core.holder import HolderInfo
 from .core.keys import escape_key
 from .core.registry import configure
 from .core.request_id import RequestIDFilter, current_request_id
-from .core.request_scope import request_scope
 from .locks.decorator import distributed_lockable
 from .locks.fencing import fence_headers, read_fence
 from .locks.lease import Lease, current_lease
 from .locks.lock import aattach, attach, lock
+from .locks.request_scope import request_scope
 from .web.held_locks import LockRow, aheld_locks, held_locks
 
 __version__ = "0.1.0"

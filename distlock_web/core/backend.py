@@ -85,7 +85,7 @@ class Port(Protocol):
         """Sleep until woken or ``busy.recheck_after`` is over, and ask again; or ``busy``, if ``seconds`` end first."""
 
     async def cancel(self, claim: Claim) -> None:
-        """Leave the queue, or give back what was granted meanwhile: afterwards nothing of this claim is left."""
+        """Leave the queue, or release what was granted meanwhile: afterwards nothing of this claim is left."""
 
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
         """Give each lease that is still ours at least its ``expire`` again. ``timeout`` bounds the request."""

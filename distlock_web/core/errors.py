@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from .holder import HolderInfo
+
+#: Why a lease is lost. A store tells the first three; ``ended``: the block that took it has ended before this one.
+LossReason: TypeAlias = Literal["expired", "taken", "revoked", "unreachable", "ended", "forked"]
 
 
 class DistLockError(Exception):
@@ -68,9 +71,10 @@ class NotHeld(DistLockError):
 class LeaseLost(DistLockError):
     """The lock was lost while its block was still running."""
 
-    def __init__(self, message: str | None = None, *, name: str | None = None, reason: str | None = None) -> None:
+    def __init__(
+        self, message: str | None = None, *, name: str | None = None, reason: LossReason | None = None
+    ) -> None:
         super().__init__(message, name=name)
-        #: ``expired``, ``taken``, ``revoked``, ``unreachable``, ``ended`` or ``forked``.
         self.reason = reason
 
 
@@ -79,7 +83,7 @@ class BackendUnavailable(DistLockError):
 
 
 class OpenTransactionWarning(RuntimeWarning):
-    """A lock is given back before the transaction around it commits: others do not see yet what was done under it."""
+    """A lock is released before the transaction around it commits: others do not see yet what was done under it."""
 
 
 class StaleFence(DistLockError):

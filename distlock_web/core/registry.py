@@ -48,7 +48,7 @@ class Store:
         return self.backend.renewal_port()
 
     def close(self) -> None:
-        """Let go of connections. What is held stays held, and can be given back: a later use opens them again."""
+        """Close the connections. What is held stays held, and can be released: a later use opens them again."""
         if self._backend is not None:
             self._backend.close()
 

@@ -70,7 +70,7 @@ def current_origin() -> Origin | None:
 
 
 def current_request_id() -> str:
-    """The request id of the running context. Outside a request one is made and kept, as the seeds' ``WebUtil`` does."""
+    """The request id of the running context. Outside a request one is made and kept."""
     origin = _origin.get()
     if origin is None:
         origin = Origin(os.urandom(_ID_BYTES).hex(), "", request_token())

@@ -29,5 +29,5 @@ class DjangoIntegration(Integration):
     def open_transaction(self) -> str | None:
         return open_transaction()
 
-    def stream(self, result: Any, function: object, lease: Lease) -> StreamingHttpResponse | None:
+    def stream(self, result: Any, locked: object, lease: Lease) -> StreamingHttpResponse | None:
         return send_under_lock(result, lease) if isinstance(result, StreamingHttpResponse) else None

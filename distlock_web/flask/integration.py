@@ -32,5 +32,5 @@ class FlaskIntegration(Integration):
     def variables(self) -> Mapping[str, Callable[[], object]]:
         return {"request": lambda: request, "session": lambda: session, "g": lambda: g}
 
-    def stream(self, result: Any, function: object, lease: Lease) -> Response | None:
-        return send_under_lock(result, function, lease)
+    def stream(self, result: Any, locked: object, lease: Lease) -> Response | None:
+        return send_under_lock(result, locked, lease)

@@ -64,7 +64,7 @@ def leave(scope: Scope) -> None:
     innermost, length, holders = chain = _chain.get()
     if chain is OUTSIDE:
         return
-    if scope not in _blocks:  # given back by hand inside of its block, it stays until the block ends
+    if scope not in _blocks:  # released by hand inside of its block, it stays until the block ends
         if innermost is not None and innermost[0]() is scope:
             if innermost[1] is None:  # the outermost: nothing is left
                 _chain.set(OUTSIDE)
@@ -120,7 +120,7 @@ def _block_of_another_context(opener: object) -> Scope | None:
     """The block ends in another context than it began in, as a generator's may."""
     blocks = [scope for scope in _blocks.copy() if scope.opener is opener]
     if len(blocks) > 1:
-        # Guessing among several live ones could give back the lock of somebody who is still inside.
+        # Guessing among several live ones could release the lock of somebody who is still inside.
         blocks = [scope for scope in blocks if not scope.alive]
         if not blocks:
             raise ConfigurationError(

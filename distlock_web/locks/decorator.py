@@ -56,8 +56,8 @@ def distributed_lockable(
 def distributed_lockable(given: Callable[..., Any] | str | None = None, /, **options: Unpack[FunctionOptions]) -> Any:
     """Run a function under a lock: ``@distributed_lockable(key="order:{order_id}", expire=10)``.
 
-    Works on functions and coroutines: views, methods, tasks, commands. The lock is taken before the call and given
-    back after it, whatever happens, and only by its owner; an exception of the function reaches the caller unchanged.
+    Works on functions and coroutines: views, methods, tasks, commands. The lock is taken before the call and released
+    after it, whatever happens, and only by its owner; an exception of the function reaches the caller unchanged.
 
     ``key`` is a format string over the function's arguments, a callable with the function's arguments, or a list of
     these; left out, the function's qualified name. ``prefix, expire, wait, renew, renew_for, store, on_lost,

@@ -1,25 +1,26 @@
 """The algorithm: acquire, re-enter, wait, release, extend. Written once, as coroutines, for threads and for asyncio.
 
-It awaits nothing but a store's port and its runtime (``core/backend.py``, ``core/runtime.py``). The outcomes:
+It awaits nothing but a store's port (``core/backend.py``), its runtime (``core/runtime.py``) and, to re-enter, the gate
+of a hold (``reentry.py``). The outcomes:
 
-    ask       answer of the port        what happens
+    verb      answer of the port        what happens
     -------   -----------------------   -----------------------------------------------------------------------------
     acquire   Granted                   a hold is added to the scope
               Busy, and wait is 0       LockBusy
               Busy, and there is time   in the queue: wait
     wait      Granted                   a hold is added to the scope
-              Busy                      wait again; when the time is over: cancel, LockBusy
+              Busy, and there is time   wait again
+              Busy, the time is over    acquire once more without queueing: Granted, or cancel and LockBusy
               BackendUnavailable        wait again, for one lease at most
     extend    None                      the deadline moves; a hold that was unsure is held again
               a Loss                    the hold is lost: LeaseLost
-              Busy at the end           one last look: LockBusy is said of a lock that is taken, not of one that was
     release   None                      the hold is released
               a Loss                    the hold is lost: LeaseLost at the end of the block, as on_lost says
               a Loss, asked again       revoked is a loss; expired and taken may be the first release: a warning
               BackendUnavailable        at the end of a block: logged, for the lease ends by itself; else raised
     any       BackendUnavailable        asked once more; if there is no answer again, an acquisition is cancelled
 
-A scope has all of its names or none: what makes one fail gives the others back (``release.py``).
+A scope has all of its names or none: if one fails, the others are released (``release.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from functools import partial
 from typing import TypeAlias
 
 from ..core.backend import Busy, Claim, Granted, Port
-from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LockBusy, NotHeld
+from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LockBusy
 from ..core.holder import HolderInfo
 from ..core.runtime import drive, new_token, now
 from . import chain, watchdog
@@ -41,7 +42,7 @@ from .scope import Scope, Spec, names_of
 
 logger = logging.getLogger("distlock_web")
 
-#: How a name is asked for.
+#: How a name is asked for: one or more verbs of the port.
 Ask: TypeAlias = "Callable[[Port, Claim], Awaitable[Granted | Busy]]"
 
 #: Seconds between two questions to a store that does not answer while we wait for a lock.
@@ -53,7 +54,8 @@ UNREACHABLE_RECHECK_SECONDS = 0.25
 
 async def acquire(scope: Scope) -> None:
     """Take or re-enter every name of the scope, all or none. ``LockBusy``, ``LeaseLost`` or ``BackendUnavailable``."""
-    clock = _WaitClock(scope.spec.wait)
+    spec, clock = scope.spec, _WaitClock(scope.spec.wait)
+    port = spec.store.port(scope.runtime)
 
     async def ask(port: Port, claim: Claim) -> Granted | Busy:
         answer = await retry_once(port.acquire, claim, clock.wait)
@@ -62,7 +64,38 @@ async def acquire(scope: Scope) -> None:
                 return await _queue(scope, port, claim, answer, clock)
         return answer
 
-    await begin(scope, ask, clock)
+    try:
+        for name in spec.names:
+            if chain.find_enclosing(spec.store, name) is None or not await _reenter(scope, port, name, clock):
+                await _take(scope, port, name, ask)
+        if clock.waited and scope.acquired and len(scope.holds) > 1:
+            # The first leases have aged while the others were awaited, and the store may have lost one of them, to a
+            # failover or by force: the block begins only when it has confirmed all, each with a full lease.
+            await _extend(port, scope.acquired, None)
+        _begin(scope)
+    except BaseException as error:
+        await abort(scope, error)
+        raise
+
+
+async def attach(scope: Scope, ask: Ask) -> None:
+    """Take every name of the scope by asking so, all or none. What was handed over is never re-entered."""
+    port = scope.spec.store.port(scope.runtime)
+    try:
+        for name in scope.spec.names:
+            await _take(scope, port, name, ask)
+        _begin(scope)
+    except BaseException as error:
+        await abort(scope, error)
+        raise
+
+
+def _begin(scope: Scope) -> None:
+    """Every name is ours: the block begins, and the running code is inside of it."""
+    scope.raise_if_lost()  # while the others were taken, or while the answer was on its way
+    watchdog.register(scope)
+    scope.warn_once()
+    chain.enter(scope)
 
 
 class _WaitClock:
@@ -83,30 +116,6 @@ class _WaitClock:
     def start_waiting(self) -> float | None:
         self.waited = True
         return self.left()
-
-
-async def begin(scope: Scope, ask: Ask, clock: _WaitClock | None = None) -> None:
-    """Take every name of the scope by asking so, all or none, and go inside of it.
-
-    ``clock`` is for re-entering those that the call chain holds; what was handed over is none of them.
-    """
-    spec = scope.spec
-    port = spec.store.port(scope.runtime)
-    try:
-        for name in spec.names:
-            enclosed = clock is not None and chain.find_enclosing(spec.store, name) is not None
-            if clock is None or not enclosed or not await _reenter(scope, port, name, clock):
-                await _take(scope, port, name, ask)
-        if clock is not None and clock.waited and scope.acquired and len(scope.holds) > 1:
-            await _extend(port, scope.acquired, None)
-        for hold in scope.holds:
-            hold.raise_if_lost()  # while the others were taken, or while the answer was on its way
-        watchdog.register(scope)
-        scope.warn_once()
-        chain.enter(scope)
-    except BaseException as error:
-        await abort(scope, error)
-        raise
 
 
 async def _take(scope: Scope, port: Port, name: str, ask: Ask) -> None:
@@ -133,8 +142,7 @@ async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, clock: _W
     unreachable_since: float | None = None
     left = clock.start_waiting()
     while True:
-        for hold in scope.holds:
-            hold.raise_if_lost()
+        scope.raise_if_lost()
         if left is not None and left <= 0:
             # What we know is from before we slept: the lock may be free, for nobody tells of a lease that ended.
             last = await retry_once(port.acquire, claim, 0.0)
@@ -191,7 +199,7 @@ def _busy(spec: Spec, name: str, answer: Busy) -> LockBusy:
 
 
 async def end(scope: Scope, error: BaseException | None) -> None:
-    """The scope is over: give back what it took, once, whatever happens, and never hide the block's own exception."""
+    """The scope is over: release what it took, once, whatever happens, and never hide the block's own exception."""
     # A nested scope in a task of its own may outlive the one whose lock it re-entered: from then on it had no lock.
     orphaned = scope.orphaned()
     if not close(scope):
@@ -200,12 +208,12 @@ async def end(scope: Scope, error: BaseException | None) -> None:
         await _send_releases(scope, success=error is None)
     except DistLockError as failure:
         # The work was done under the lock, and the lease ends by itself: no reason to fail the caller.
-        logger.warning("Lock %s could not be given back, it ends within its lease: %s", names_of(scope), failure)
+        logger.warning("Lock %s could not be released, it ends within its lease: %s", names_of(scope), failure)
     except Exception as failure:
         if error is None:
             raise
-        logger.exception("Lock %s could not be given back, it ends within its lease", names_of(scope))
-        error.add_note(f"distlock_web: could not be given back: {failure}")
+        logger.exception("Lock %s could not be released, it ends within its lease", names_of(scope))
+        error.add_note(f"distlock_web: could not be released: {failure}")
     lost = scope.lost_hold() or orphaned
     if lost is not None:
         _tell_of_loss(scope, lost.lost_error(), error)
@@ -226,10 +234,10 @@ def _tell_of_loss(scope: Scope, loss: LeaseLost, error: BaseException | None) ->
 
 
 async def release(scope: Scope) -> None:
-    """Give back by hand. Raises what :func:`end` only logs."""
+    """Release by hand. Raises what :func:`end` only logs."""
     orphaned = scope.orphaned()
     if not close(scope):
-        raise NotHeld(f"The lease of {names_of(scope)} is over already.", name=names_of(scope))
+        raise scope.over_error()
     await _send_releases(scope, success=True)
     lost = scope.lost_hold() or orphaned
     if lost is not None:
@@ -277,9 +285,8 @@ def close(scope: Scope) -> bool:
 async def extend(scope: Scope, expire: float | None) -> None:
     """Extend every hold of the scope; ``LeaseLost`` if one is gone."""
     if not scope.alive:
-        raise NotHeld(f"The lease of {names_of(scope)} is over.", name=names_of(scope))
-    for hold in scope.holds:
-        hold.raise_if_lost()
+        raise scope.over_error()
+    scope.raise_if_lost()
     if scope.holds:  # none: the call was let through without a lock
         await _extend(scope.spec.store.port(scope.runtime), scope.holds, expire)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from ..core.backend import Claim, Granted, drift
-from ..core.errors import LeaseLost
+from ..core.errors import LeaseLost, LossReason
 from ..core.registry import Store
 from ..core.runtime import Process, now
 
@@ -17,7 +17,7 @@ State: TypeAlias = Literal["held", "unsure", "lost", "releasing", "released"]
 
 logger = logging.getLogger("distlock_web")
 
-_EXPLAIN = {
+_EXPLAIN: dict[LossReason, str] = {
     "expired": "its lease of {expire:g} s ended before the block did (a longer expire, or renew=True, prevents that)",
     "taken": "its lease ended and somebody else has it now",
     "revoked": "it was released by force",
@@ -30,7 +30,7 @@ _EXPLAIN = {
 class Hold:
     """A lock as its holder knows it. Changes of state are atomic; nothing leads back from ``lost``.
 
-    A look (``state``, ``reason``, ``remaining``) changes nothing; :meth:`check` makes a loss that is due happen.
+    To read ``state``, ``reason`` and ``remaining`` changes nothing; :meth:`check` makes a loss that is due happen.
     """
 
     __slots__ = (
@@ -47,7 +47,7 @@ class Hold:
         self.deadline = granted.since + claim.expire - drift(claim.expire)
         self.depth = 1  #: how many blocks are inside of it
         self._state: State = "held"
-        self._reason: str | None = None
+        self._reason: LossReason | None = None
         self._early = 0.0  #: seconds before the deadline that the store said it is not ours
         self._generation = Process.generation
         # Reentrant: garbage that is collected inside may end a block that is nested in this hold.
@@ -63,7 +63,7 @@ class Hold:
         return self._state if self._due_loss() is None else "lost"
 
     @property
-    def reason(self) -> str | None:
+    def reason(self) -> LossReason | None:
         """Why it is lost: expired, taken, revoked, unreachable or forked. None: it is not."""
         return self._reason or self._due_loss()
 
@@ -72,7 +72,7 @@ class Hold:
         """Seconds that are surely left; 0 when the hold is over."""
         return max(0.0, self.deadline - now()) if self.state in ("held", "unsure") else 0.0
 
-    def _due_loss(self) -> str | None:
+    def _due_loss(self) -> LossReason | None:
         """Why it is lost though nobody has been told yet."""
         if self._state != "held" and self._state != "unsure":
             return None
@@ -83,7 +83,7 @@ class Hold:
         return None
 
     def check(self) -> bool:
-        """Look at the deadline and for a fork, and make the loss happen if it is due. Whether it is held still."""
+        """Compare the deadline and the process, and make the loss happen if it is due. Whether it is held still."""
         due = self._due_loss()
         if due is None:
             return self._state == "held" or self._state == "unsure"
@@ -124,7 +124,7 @@ class Hold:
                 if self._state == "held":
                     self._state = "unsure"
 
-    def lose(self, reason: str) -> None:
+    def lose(self, reason: LossReason) -> None:
         with self._lock:
             if self._state in ("released", "lost"):
                 return
@@ -186,5 +186,5 @@ def _call(callbacks: list[Callable[[], object]]) -> None:
         try:
             callback()
         except Exception:
-            # An on_lost callback of the user's: its failure must not stop the renewal of other leases.
-            logger.exception("on_lost failed")
+            # One callback's failure must not keep the others, or the renewal of other leases, from going on.
+            logger.exception("A callback at the end of a lock failed")

@@ -24,27 +24,31 @@ from .lease import Lease
 R = TypeVar("R")
 Until: TypeAlias = Literal["return", "commit"]
 
+#: Where the running code is, as a framework sees it: inside of a context of its own (an app's, for instance), outside of
+#: it, or the framework has no such context.
+Context: TypeAlias = Literal["inside", "none", "outside"]
+
 
 class TransactionManager(Protocol):
     """Opens and commits the transactions of one kind of database."""
 
-    def mark(self, function: Callable[..., Any], database: object) -> None:
+    def mark(self, wrapper: Callable[..., Any], database: object) -> None:
         """The decorated function owns its transaction: keep the framework from opening one around it."""
 
-    def in_context(self) -> bool | None:
-        """Whether the running code is inside of the framework's own context (an app's, for instance).
+    def context(self) -> Context:
+        """Whether the running code is inside of the framework's own context.
 
-        Asked for each call where several could be meant, because ``database=`` was left out: True is meant before
-        None, which says that there is no such context, and None before False.
+        Asked for each call where several managers could be meant, because ``database=`` was left out: ``"inside"``
+        is meant before ``"none"``, and that before ``"outside"``.
         """
 
-    def refuse_open(self, function: str, database: object) -> None:
+    def refuse_open(self, function_name: str, database: object) -> None:
         """``ConfigurationError`` if a transaction is open already: its commit would come after the lock is gone.
 
-        Asked before the lock is taken. ``function`` is the locked function's name, for the message.
+        Asked before the lock is taken. ``function_name`` is for the message.
         """
 
-    def run(self, function: str, call: Callable[[], R], lease: Lease, database: object) -> R:
+    def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: object) -> R:
         """Make the call in a transaction, extend the lease at its end, and commit; an error rolls back."""
 
 
@@ -85,14 +89,14 @@ class Integration:
     def open_transaction(self) -> str | None:
         """In words, the transaction that the running code is inside of, and that somebody else commits.
 
-        A plain lock that is given back inside of one is warned of. Asked twice for every lock: be quick.
+        A plain lock that is released inside of one is warned of. Asked twice for every lock: be quick.
         """
         return None
 
-    def stream(self, result: Any, function: object, lease: Lease) -> object | None:
+    def stream(self, result: Any, locked: object, lease: Lease) -> object | None:
         """The streaming response that a locked function returned, going on under its lock until its body is sent.
 
-        None: the result is not one of the framework's. ``function`` is what the decorated function carries as
+        None: the result is not one of the framework's. ``locked`` is what the decorated function carries as
         ``__distlock__``. ``web/streaming.py`` has what wraps a body.
         """
         return None
@@ -132,28 +136,31 @@ def name_of(function: Callable[..., Any]) -> str | None:
 
 def variables() -> dict[str, Callable[[], object]]:
     """What a key may name beside the arguments of its function."""
-    return {name: look for each in _installed for name, look in each.variables().items()}
+    return {name: read for each in _installed for name, read in each.variables().items()}
 
 
-def stream(result: Any, function: object, lease: Lease) -> object | None:
+def stream(result: Any, locked: object, lease: Lease) -> object | None:
     """The result as a streaming response that goes on under the lease; None if it is not one."""
     for integration in _streaming:
-        response = integration.stream(result, function, lease)
+        response = integration.stream(result, locked, lease)
         if response is not None:
             return response
     return None
 
 
-def transaction_manager(database: object, function: str) -> TransactionManager:
+def transaction_manager(database: object, function_name: str) -> TransactionManager:
     """Who opens the transaction of ``until="commit"``. Raises ``ConfigurationError`` if nobody can."""
     managers = [found for each in _installed if (found := each.transactions(database)) is not None]
     if managers:
         return managers[0] if len(managers) == 1 else _Meant(managers)
     raise ConfigurationError(
-        f'{function}: until="commit" needs to know the transaction. Django: put "distlock_web.django" into '
+        f'{function_name}: until="commit" needs to know the transaction. Django: put "distlock_web.django" into '
         f"INSTALLED_APPS (database= names an alias). SQLAlchemy: import distlock_web.sqlalchemy and give "
         f"database=session; with Flask-SQLAlchemy and distlock_web.flask it may be left out."
     )
+
+
+_PREFERRED: tuple[Context, ...] = ("inside", "none", "outside")
 
 
 class _Meant:
@@ -162,18 +169,18 @@ class _Meant:
     def __init__(self, managers: list[TransactionManager]) -> None:
         self._managers = managers
 
-    def mark(self, function: Callable[..., Any], database: object) -> None:
+    def mark(self, wrapper: Callable[..., Any], database: object) -> None:
         for manager in self._managers:
-            manager.mark(function, database)
+            manager.mark(wrapper, database)
 
-    def in_context(self) -> bool | None:
-        return self._one().in_context()
+    def context(self) -> Context:
+        return self._one().context()
 
-    def refuse_open(self, function: str, database: object) -> None:
-        self._one().refuse_open(function, database)
+    def refuse_open(self, function_name: str, database: object) -> None:
+        self._one().refuse_open(function_name, database)
 
-    def run(self, function: str, call: Callable[[], R], lease: Lease, database: object) -> R:
-        return self._one().run(function, call, lease, database)
+    def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: object) -> R:
+        return self._one().run(function_name, call, lease, database)
 
     def _one(self) -> TransactionManager:
-        return min(self._managers, key=lambda manager: (True, None, False).index(manager.in_context()))
+        return min(self._managers, key=lambda manager: _PREFERRED.index(manager.context()))

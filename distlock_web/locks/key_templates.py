@@ -196,7 +196,7 @@ class KeyTemplates:
             name: (place, parameter) for place, (name, parameter) in enumerate(self.signature.parameters.items())
         }
         self.variables = {
-            name: look for name, look in hooks.variables().items() if name in self.roots - self.parameters.keys()
+            name: read for name, read in hooks.variables().items() if name in self.roots - self.parameters.keys()
         }
         self.from_arguments = self.roots - self.variables.keys()
         self.fixed = self._fixed()
@@ -246,7 +246,7 @@ class KeyTemplates:
 
     def _picked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         """The arguments that the keys name, where they are found at once: to bind them all takes four times as long."""
-        picked = {name: look() for name, look in self.variables.items()} if self.variables else {}
+        picked = {name: read() for name, read in self.variables.items()} if self.variables else {}
         for root in self.from_arguments:
             place, parameter = self.parameters.get(root, (0, None))
             if parameter is None or parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -267,4 +267,4 @@ class KeyTemplates:
             if parameter.kind is parameter.VAR_KEYWORD:
                 # A positional-only parameter's name may come again in **kwargs, sent by anybody: it must not win.
                 arguments = {**arguments.pop(parameter.name), **arguments}
-        return arguments | {name: look() for name, look in self.variables.items()}
+        return arguments | {name: read() for name, read in self.variables.items()}

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from ..core.config import check_seconds, check_seconds_or_none
-from ..core.errors import ConfigurationError
+from ..core.errors import ConfigurationError, LossReason
 from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop, now
 from . import chain, engine, transfer
 from .hold import State
@@ -20,9 +20,9 @@ OnLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Lease], obje
 
 
 class Lost:
-    """The event that a lease is lost: ``wait(timeout)`` for threads, ``await`` for tasks, ``is_set()`` for a look.
+    """The event that a lease is lost: ``wait(timeout)`` for threads, ``await`` for tasks, ``is_set()`` to check.
 
-    ``if lease.lost:`` is a look, too.
+    ``if lease.lost:`` checks, too.
 
     It is set at the latest when the lease's deadline comes, before anybody else can have the lock.
     """
@@ -160,7 +160,7 @@ class Lease:
         return self._scope.state
 
     @property
-    def reason(self) -> str | None:
+    def reason(self) -> LossReason | None:
         """Why the lease is lost: expired, taken, revoked, unreachable, ended or forked. None: it is not."""
         if self._scope.state != "lost":
             return None
@@ -178,15 +178,14 @@ class Lease:
 
     def raise_if_lost(self) -> None:
         """Raise ``LeaseLost`` unless the lock is surely still ours. No round trip: it looks at the deadline."""
-        for hold in self._scope.holds:
-            hold.raise_if_lost()
+        self._scope.raise_if_lost()
 
     # What can be done with it -------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Give the lock back before the block ends.
+        """Release the lock before the block ends.
 
-        Raises ``LeaseLost`` if it was lost, ``NotHeld`` if it was given back before, ``BackendUnavailable`` if the
+        Raises ``LeaseLost`` if it was lost, ``NotHeld`` if it was released before, ``BackendUnavailable`` if the
         store does not answer (the lease then ends by itself).
         """
         self._blocking(engine.release(self._scope))
@@ -207,7 +206,7 @@ class Lease:
         await engine.extend(self._scope, check_seconds_or_none(expire, "expire"))
 
     def detach(self, transit: float = 60.0) -> str:
-        """Let go of the lock without freeing it; ``attach`` takes it on from the string, within ``transit`` seconds.
+        """Give up the lock without freeing it; ``attach`` takes it on from the string, within ``transit`` seconds.
 
         The string is proof of ownership, good for one use: hand it to a Celery task, do not log it.
         """

@@ -52,7 +52,7 @@ class Lock:
             return None
 
     def locked(self) -> bool:
-        """Whether anybody has the lock, or one of its names; also we ourselves. A look: it may be over when it is read.
+        """Whether anybody has the lock, or one of its names; also we ourselves. It may have changed when it is read.
 
         Never a reason to go on without the lock: ``try_acquire``. Raises ``BackendUnavailable``.
         """
@@ -89,6 +89,8 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # A signal's handler may raise between any two instructions: wherever that is, the block is found (again, if it
+        # was found and not noted yet) and released. A ConfigurationError is ours: there is no such block to release.
         scope = None
         try:
             scope = chain.find_block(self)

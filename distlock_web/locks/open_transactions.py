@@ -1,4 +1,4 @@
-"""The warning about a plain lock inside a transaction, which commits only after the lock is given back."""
+"""The warning about a plain lock inside a transaction, which commits only after the lock is released."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ lookups: list[Callable[[], str | None]] = []
 
 def warn_if_open(function: str, code: CodeType | None) -> bool:
     """Warn if the running code is inside a transaction; whether it is. ``function`` is what is locked, if it is one."""
-    for look in lookups:
-        transaction = look()
+    for lookup in lookups:
+        transaction = lookup()
         if transaction is not None:
             # No lock's name in the text: Python remembers every different warning for ever.
             _warn(
-                f"{function or 'A lock'} is held inside {transaction}, which commits after the lock is given back: "
+                f"{function or 'A lock'} is held inside {transaction}, which commits after the lock is released: "
                 f"the next holder does not see the changes yet. Let the decorator own this transaction, with "
                 f'until="commit" (and database=), or take the lock outside of it.',
                 code,

@@ -32,7 +32,7 @@ class LockOptions(TypedDict, total=False):
 
     #: The fixed beginning of the names in the store.
     prefix: str | None
-    #: How long the lock lives unless it is renewed or given back.
+    #: How long the lock lives unless it is renewed or released.
     expire: float | None
     #: How long to queue: 0 not at all, None for ever.
     wait: float | None

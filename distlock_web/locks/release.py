@@ -1,8 +1,16 @@
-"""Giving back: once, to the end, and without hiding why (laws 3 and 8).
+"""Releasing: once, to completion, and without hiding why (laws 3 and 8).
 
-What has begun to be given back is given back, whatever comes meanwhile: a cancellation, the end of the event loop, an
-exception that a signal's handler raises. What fails is told and hides nothing: the block's own exception, or the first
-one on the way into it, is what the caller hears of. What cannot be given back ends with its lease.
+    release_all          the holds of a scope, the last one first
+    cancel_quietly       one claim that was never answered
+    run_to_completion    such work, whatever interrupts its caller
+    clean_up_after       the same on the way out with an error, which stays the one that is raised
+    retry_once           a verb whose answer did not come
+    engine.end, release  at the end of a block, which logs what fails; by hand, which raises it
+    engine.abort         a block that does not begin, or whose end was interrupted
+
+A release that has begun is completed, whatever comes meanwhile: a cancellation, the end of the event loop, an exception
+that a signal's handler raises. What fails is logged and hides nothing: the block's own exception, or the first one on
+the way into it, is what the caller hears of. What cannot be released ends with its lease.
 
 What Python does not allow: a signal's exception can come before the first instruction of ``__exit__``, and nothing of
 ours runs then. The lock is held until its lease ends; with ``renew``, until ``renew_for`` or the thread ends.
@@ -15,11 +23,12 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from ..core.backend import Claim, Port
-from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from ..core.backend import Claim, Loss, Port
+from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LossReason
 from ..core.registry import Store
 from ..core.runtime import TASKS, THREADS, Runtime, in_event_loop, now
-from .scope import Scope, names_of
+from .hold import Hold
+from .scope import Scope, Spec, names_of
 
 logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
@@ -27,7 +36,7 @@ T = TypeVar("T")
 
 
 async def run_to_completion(runtime: Runtime, store: Store, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
-    """Do work that may be done twice, to its end. What interrupts the caller is raised after it.
+    """Do work that may be done twice, to completion. What interrupts the caller is raised after it.
 
     The end of an event loop cancels the shielded work, too, and a signal's exception may come anywhere: then it is done
     by the blocking port, in this thread, which its timeouts bound.
@@ -58,12 +67,12 @@ async def run_to_completion(runtime: Runtime, store: Store, work: Callable[[Port
             except Exception as error:
                 failure = error
         if failure is not None:
-            logger.warning("Interrupted, a lock could not be given back; it ends within its lease: %s", failure)
+            logger.warning("Interrupted, a lock could not be released; it ends within its lease: %s", failure)
         raise
 
 
 async def clean_up_after(error: BaseException, scope: Scope, work: Callable[[Port], Coroutine[Any, Any, None]]) -> None:
-    """Undo, to the end, after ``error``, which the caller raises then: what fails meanwhile only adds a note to it.
+    """Do the work of cleaning up, to completion. The caller raises ``error`` then: a failure only adds a note to it.
 
     A cancellation is raised if the error is less than one: the task has to end, whatever is made of the error.
     """
@@ -73,8 +82,8 @@ async def clean_up_after(error: BaseException, scope: Scope, work: Callable[[Por
         if isinstance(error, Exception):
             raise
     except Exception as failure:
-        logger.warning("Lock %s could not be given back, it ends within its lease: %s", names_of(scope), failure)
-        error.add_note(f"distlock_web: could not be given back: {failure}")
+        logger.warning("Lock %s could not be released, it ends within its lease: %s", names_of(scope), failure)
+        error.add_note(f"distlock_web: could not be released: {failure}")
 
 
 async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
@@ -90,24 +99,34 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
         interrupted = hold.state == "releasing"
         if not hold.begin_release():
             continue
-        cooldown = max(0.0, hold.since + hold_at_least - now()) if hold_at_least else 0.0
+        cooldown = _cooldown_of(hold, hold_at_least) if hold_at_least else 0.0
+        loss: LossReason | None
         try:
             loss = await _release(port, hold.claim, cooldown, interrupted)
         except DistLockError as error:
             failure = failure or error
             loss = "unreachable" if now() >= hold.deadline else None
-        if loss is None:
-            hold.released()
-            if success:
-                took = now() - hold.since + cooldown
-                scope.spec.store.hold_times.record(scope.spec.function, hold.name, took)
-        else:
+        if loss is not None:
             hold.lose(loss)
+            continue
+        hold.released()
+        if success:
+            _record(scope.spec, hold, cooldown)
     if failure is not None:
         raise failure
 
 
-async def _release(port: Port, claim: Claim, cooldown: float, sent_before: bool) -> str | None:
+def _cooldown_of(hold: Hold, hold_at_least: float) -> float:
+    """Seconds that the name stays taken after its release, to have been taken for ``hold_at_least`` in all."""
+    return max(0.0, hold.since + hold_at_least - now())
+
+
+def _record(spec: Spec, hold: Hold, cooldown: float) -> None:
+    """How long it was taken, for the ``Retry-After`` of those that come later."""
+    spec.store.hold_times.record(spec.function, hold.name, now() - hold.since + cooldown)
+
+
+async def _release(port: Port, claim: Claim, cooldown: float, sent_before: bool) -> Loss | None:
     if not sent_before:
         try:
             return await port.release(claim, cooldown)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from ..core.errors import NotHeld
 from ..core.registry import Store
 from ..core.runtime import Process, Runtime
 from . import open_transactions
@@ -36,7 +37,7 @@ class Spec(NamedTuple):
 class Scope:
     """What the engine fills with holds and ends; a caller sees it through a :class:`~distlock_web.locks.lease.Lease`.
 
-    Whoever has neither a lease of it nor runs its block has let go of it: everything else refers to it weakly.
+    Only its leases and its running block keep it alive: everything else refers to it weakly.
     """
 
     __slots__ = (
@@ -51,7 +52,7 @@ class Scope:
         self.outlives_task = outlives_task  #: the task that runs now ends with the acquisition
         #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
         self.locked = True
-        self.acquired: list[Hold] = []  #: by this block, and given back at its end
+        self.acquired: list[Hold] = []  #: by this block, and released at its end
         self.reentered: list[Hold] = []  #: of a block around it
         self._turns: list[tuple[Hold, ReentryGate]] = []  # in those, not given up yet
         self._gates: dict[str, ReentryGate] = {}
@@ -85,6 +86,11 @@ class Scope:
     @property
     def holds(self) -> list[Hold]:
         return [*self.acquired, *self.reentered] if self.reentered else self.acquired
+
+    def raise_if_lost(self) -> None:
+        """``LeaseLost`` for the first hold that is not surely ours any more."""
+        for hold in self.holds:
+            hold.raise_if_lost()
 
     def lost_hold(self) -> Hold | None:
         for hold in self.holds:
@@ -136,6 +142,10 @@ class Scope:
             for gate in self._gates.copy().values():
                 gate.close()
         return True
+
+    def over_error(self) -> NotHeld:
+        """What to raise when something is asked of the scope after its end."""
+        return NotHeld(f"The lease of {names_of(self)} is over.", name=names_of(self))
 
     def gate(self, hold: Hold) -> ReentryGate:
         """The gate into this hold; closed if the block has ended meanwhile."""

@@ -58,20 +58,18 @@ class Ticket:
 
 async def detach(scope: Scope, transit: float) -> str:
     """Exchange the owner of every name for a ticket that ``attach`` understands, within ``transit`` seconds."""
-    over = NotHeld(f"The lease of {names_of(scope)} is over.", name=names_of(scope))
     if not scope.alive:
-        raise over
+        raise scope.over_error()
     if scope.reentered or any(hold.depth > 1 for hold in scope.acquired):
         raise ConfigurationError(
             f"The lock {names_of(scope)} is held by several blocks of this call chain: detach it from the outermost."
         )
-    for hold in scope.acquired:
-        hold.raise_if_lost()
+    scope.raise_if_lost()
     if not scope.acquired:
         raise NotHeld("There is no lock to hand over: this call was let through without one.")
     ticket = Ticket.of(scope)
     if not engine.close(scope):
-        raise over
+        raise scope.over_error()
     try:
         await scope.runtime.shield(_hand_over(scope, ticket.proof, transit))
     except BaseException as error:
@@ -114,4 +112,4 @@ async def attach(scope: Scope, ticket: Ticket) -> None:
             )
         return granted
 
-    await engine.begin(scope, ask)
+    await engine.attach(scope, ask)

@@ -1,9 +1,12 @@
-"""The watchdog: a thread renews every lease that asked for it, and sees to it that a loss is told.
+"""The watchdog: a thread renews leases, and sees to it that a loss is told.
 
-There is one for each store of the process, so that a store that hangs costs no lease of another. A lease is renewed at
-a third of its ``expire`` (the seeds' v7, Redisson), the first ones at once, for that opens the connection. Leases that
-are due at nearly the same time share one request, on connections of their own. A store that does not answer makes a
-lease unsure, and its deadline makes it lost. The thread starts with the first lease and ends with the last; a forked
+It looks after leases with ``renew``, with ``on_lost="cancel"`` or a callable, and those that are held already while a
+further name is awaited (:func:`keep_alive`). Others know their deadline without it.
+
+There is one thread for each store of the process, so that a store that hangs costs no lease of another. A lease is
+renewed at a third of its ``expire``, as Redisson does it, the first ones at once, for that opens the connection. Leases
+that are due at nearly the same time share one request, on connections of their own. A store that does not answer makes
+a lease unsure, and its deadline makes it lost. The thread starts with the first lease and ends with the last; a forked
 child starts its own.
 """
 
@@ -67,8 +70,8 @@ class Watchdog:
     def remove(self, watched: Sequence[WatchedHold]) -> None:
         self._watched.difference_update(watched)
 
-    def look(self, watched: Sequence[WatchedHold]) -> None:
-        """Look at these at once. It may be called while garbage is collected: it waits for nobody."""
+    def check_now(self, watched: Sequence[WatchedHold]) -> None:
+        """Check these at once. It may be called while garbage is collected: it waits for nobody."""
         for item in watched:
             item.schedule_now()
         self._parker.unpark()
@@ -86,7 +89,7 @@ class Watchdog:
                 self._postpone(due)
 
     def _wait_until_due(self) -> list[WatchedHold] | None:
-        """What is to be looked at next, when it is; None: there has been nothing for a while, the thread may end."""
+        """Those that are due, when they are; None: there has been nothing for a while, the thread may end."""
         idle_since = now()
         while True:
             watched, moment = list(self._watched), now()
@@ -99,13 +102,13 @@ class Watchdog:
             elif moment - idle_since >= IDLE_TIMEOUT and self._end():
                 return None
             self._next = min((item.due for item in watched), default=idle_since + IDLE_TIMEOUT)
-            if self._watched.issubset(watched):  # else somebody came who did not know yet when we would look
+            if self._watched.issubset(watched):  # else somebody came who did not know yet when we would wake
                 drive(self._parker.park(min(self._next - moment, MAX_SLEEP)))
 
     def _end(self) -> bool:
         with self._start_or_end:
             self._thread, mine = None, self._thread
-            if self._watched:  # who comes after this look finds no thread, and starts one
+            if self._watched:  # who comes after this finds no thread, and starts one
                 self._thread = mine
                 return False
             return True
@@ -113,7 +116,7 @@ class Watchdog:
     def _look_after(self, due: list[WatchedHold]) -> None:
         to_renew = []
         for item in due:
-            item.begin()
+            item.begin_check()
             if not item.hold.check():  # which tells of a loss
                 self.remove([item])
             elif item.renew and self._should_renew(item):
@@ -126,7 +129,7 @@ class Watchdog:
     def _should_renew(self, item: WatchedHold) -> bool:
         if not item.alive():
             if item.gone is not None:
-                _aside("distlock-gone", item.gone)  # it gives the lock back, and the store may take its time
+                _aside("distlock-gone", "the release of a lock whose holder is gone", item.gone)  # may take its time
             else:
                 logger.warning("Lock %s: its holder has ended without releasing it; no longer renewed.", item.hold.name)
             return False
@@ -194,12 +197,12 @@ def renew_while(
 ) -> Callable[[], None]:
     """Renew the scope's holds from now on, for at most ``max_seconds``, while ``alive``; then call ``gone``.
 
-    What it returns makes the watchdog look at once whether they are alive.
+    What it returns makes the watchdog check at once whether they are alive.
     """
     until = now() + max_seconds
     watched = [WatchedHold(hold, True, until, alive, gone) for hold in scope.holds]
     _watch(scope, watched)
-    return partial(_watchdog_of(scope.spec.store).look, watched)
+    return partial(_watchdog_of(scope.spec.store).check_now, watched)
 
 
 def _watch(scope: Scope, watched: Sequence[WatchedHold]) -> None:
@@ -228,17 +231,17 @@ def keep_alive(holds: Sequence[Hold]) -> Iterator[None]:
 def _call_aside(callback: Callable[[Scope], object], scope: Scope) -> None:
     """Call the user's ``on_lost``; where a watchdog noticed, in a thread of its own, for it may take its time."""
     if any(watchdog.is_running_here() for watchdog in list(_watchdogs.values())):
-        _aside("distlock-on-lost", partial(callback, scope))
+        _aside("distlock-on-lost", "on_lost", partial(callback, scope))
     else:
-        _call(partial(callback, scope))
+        _call("on_lost", partial(callback, scope))
 
 
-def _aside(name: str, work: Callable[[], object]) -> None:
-    threading.Thread(target=_call, args=(work,), name=name, daemon=True).start()
+def _aside(thread: str, what: str, work: Callable[[], object]) -> None:
+    threading.Thread(target=_call, args=(what, work), name=thread, daemon=True).start()
 
 
-def _call(work: Callable[[], object]) -> None:
+def _call(what: str, work: Callable[[], object]) -> None:
     try:
         work()
     except Exception:
-        logger.exception("on_lost failed")
+        logger.exception("%s failed", what)

@@ -49,12 +49,12 @@ class WatchedHold:
             self.due = 0.0
 
     def schedule_now(self) -> None:
-        """It is due now, whatever is just being done with it."""
+        """It is due now; if it is just being renewed, again after that."""
         self._at_once = True
         self.due = 0.0
 
-    def begin(self) -> None:
-        """It is looked at from here on."""
+    def begin_check(self) -> None:
+        """From here on ``schedule_now`` asks for a further check."""
         self._at_once = False
 
     def only_watch(self) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, scoped_session
 
 from ..core.errors import ConfigurationError
-from ..locks.hooks import Integration, TransactionManager
+from ..locks.hooks import Context, Integration, TransactionManager
 from ..locks.lease import Lease
 from .fencing import refusing_stale
 
@@ -19,22 +19,22 @@ R = TypeVar("R")
 class SessionTransactions:
     """The transactions of ``until="commit"`` for ``database=session``: a ``Session``, or a ``scoped_session``."""
 
-    def mark(self, function: Callable[..., Any], database: object) -> None:
+    def mark(self, wrapper: Callable[..., Any], database: object) -> None:
         """Nothing opens a transaction around the function but the session itself."""
 
-    def in_context(self) -> bool | None:
-        return None
+    def context(self) -> Context:
+        return "none"
 
-    def refuse_open(self, function: str, database: Any) -> None:
+    def refuse_open(self, function_name: str, database: Any) -> None:
         if _session(database).in_transaction():
             raise ConfigurationError(
-                f'{function}: until="commit" begins the transaction itself, but the session is in one already '
+                f'{function_name}: until="commit" begins the transaction itself, but the session is in one already '
                 f"(a query before the lock is enough, in before_request for instance): its reads may be older than the "
                 f"lock. End it before the call: session.commit() or session.rollback()."
             )
 
-    def run(self, function: str, call: Callable[[], R], lease: Lease, database: Any) -> R:
-        self.refuse_open(function, database)  # again: to find the key, a row may have been read
+    def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: Any) -> R:
+        self.refuse_open(function_name, database)  # again: to find the key, a row may have been read
         session = _session(database)
 
         def extend(committing: Session) -> None:

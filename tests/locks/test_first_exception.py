@@ -61,7 +61,7 @@ async def test_a_cancellation_stays_one_though_nothing_can_be_given_back(
 
     task = await cancelled_while_it_waits(work, injected)
     assert task.cancelled()
-    assert "could not be given back" in caplog.text
+    assert "could not be released" in caplog.text
 
 
 async def test_a_cancelled_call_never_runs_without_its_lock(injected: FaultInjector) -> None:
@@ -136,7 +136,7 @@ def test_the_end_of_the_process_stays_one(
     monkeypatch.setattr(store, "port", lambda runtime: port)
     with pytest.raises(kind, match="is stopped") as caught, lock(["a", "b"], wait=SOON):
         pass
-    assert any("could not be given back" in note for note in caught.value.__notes__)
+    assert any("could not be released" in note for note in caught.value.__notes__)
 
 
 def test_busy_stays_busy(injected: FaultInjector) -> None:

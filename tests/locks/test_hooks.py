@@ -18,22 +18,22 @@ pytestmark = pytest.mark.usefixtures("memory_store")
 class Transactions:
     """Of a database library that is in its context, out of it, or has none."""
 
-    def __init__(self, context: bool | None) -> None:
-        self.context = context
+    def __init__(self, context: hooks.Context) -> None:
+        self._context = context
 
-    def mark(self, function: Callable[..., Any], database: object) -> None: ...
+    def mark(self, wrapper: Callable[..., Any], database: object) -> None: ...
 
-    def in_context(self) -> bool | None:
-        return self.context
+    def context(self) -> hooks.Context:
+        return self._context
 
-    def refuse_open(self, function: str, database: object) -> None: ...
+    def refuse_open(self, function_name: str, database: object) -> None: ...
 
-    def run(self, function: str, call: Callable[[], Any], lease: Lease, database: object) -> Any:
-        return self.context, call()
+    def run(self, function_name: str, call: Callable[[], Any], lease: Lease, database: object) -> Any:
+        return self._context, call()
 
 
 class Offering(hooks.Integration):
-    def __init__(self, context: bool | None) -> None:
+    def __init__(self, context: hooks.Context) -> None:
         self._context = context
 
     def transactions(self, database: object) -> Transactions | None:
@@ -47,8 +47,8 @@ def _nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "resolvers", [])
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations([True, None, False])))
-def test_whose_transaction_is_meant_does_not_depend_on_who_came_first(order: tuple[bool | None, ...]) -> None:
+@pytest.mark.parametrize("order", list(itertools.permutations(["inside", "none", "outside"])))
+def test_whose_transaction_is_meant_does_not_depend_on_who_came_first(order: tuple[hooks.Context, ...]) -> None:
     for context in order:
         hooks.install(Offering(context))
 
@@ -56,11 +56,11 @@ def test_whose_transaction_is_meant_does_not_depend_on_who_came_first(order: tup
     def change() -> str:
         return "changed"
 
-    assert change() == (True, "changed")
+    assert change() == ("inside", "changed")
 
 
 def test_what_nobody_knows_is_refused_with_the_remedy() -> None:
-    hooks.install(Offering(True))
+    hooks.install(Offering("inside"))
     with pytest.raises(ConfigurationError, match=r"distlock_web\.django.*INSTALLED_APPS"):
         distributed_lockable(key="a", until="commit", database="a session")(lambda: None)
 
@@ -71,14 +71,14 @@ def test_installing_twice_changes_nothing() -> None:
 
         def open_transaction(self) -> None: ...
 
-        def stream(self, result: Any, function: object, lease: Lease) -> None: ...
+        def stream(self, result: Any, locked: object, lease: Lease) -> None: ...
 
-    integration = Everything(None)
+    integration = Everything("none")
     for _ in range(2):
         hooks.install(integration)
     assert [len(registry.resolvers), len(open_transactions.lookups), len(hooks._streaming)] == [1, 1, 1]
 
 
 def test_nobody_is_asked_for_what_he_does_not_offer() -> None:
-    hooks.install(Offering(None))
+    hooks.install(Offering("none"))
     assert [registry.resolvers, open_transactions.lookups, hooks._streaming] == [[], [], []]

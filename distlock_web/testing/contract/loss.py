@@ -38,7 +38,7 @@ class LossCases(Cases):
 
         with caplog.at_level(logging.WARNING, "distlock_web"):
             assert await harness.decorated(body, key=KEY, prefix=PREFIX)() == "sold"
-        assert "could not be given back" in caplog.text
+        assert "could not be released" in caplog.text
         assert NAME in caplog.text
 
     @case
