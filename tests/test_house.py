@@ -25,7 +25,6 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "django": ({"core", "locks", "web"}, {"django", "asgiref", "rest_framework"}),
     "flask": ({"core", "locks", "web", "sqlalchemy"}, {"flask", "werkzeug", "click", "jinja2", "sqlalchemy"}),
     "sqlalchemy": ({"core", "locks"}, {"sqlalchemy"}),
-    "celery": ({"core", "locks"}, {"celery"}),
     "testing": ({"core", "locks", "__init__"}, {"pytest"}),
 }
 #: The driver of each backend.
@@ -44,7 +43,6 @@ PUBLIC = (
     "distlock_web.flask",
     "distlock_web.flask.responses",
     "distlock_web.sqlalchemy",
-    "distlock_web.celery",
 )
 
 #: Functions that may be longer than LINES, each with its reason.
@@ -159,6 +157,16 @@ def test_example_benchmarks_and_documents_use_public_modules_only() -> None:
     found = [(where, module) for where, text in python_of_users() for module in modules_named(text)]
     assert len(found) > 20
     assert [pair for pair in found if not is_public(pair[1])] == []
+
+
+def test_what_is_public_is_written_down() -> None:
+    """For users as the list above has it; and what the authors of stores and integrations build on."""
+    text = (PROJECT / "docs" / "architecture.md").read_text("utf-8")
+    table = text.partition("## What is public\n")[2].partition("\n## ")[0]
+    *users, authors = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    named = re.findall(r"`([\w.]+)`", " ".join(users))
+    assert sorted(named) == sorted([*PUBLIC, "distlock_web.testing"])
+    assert set(named) | set(re.findall(r"`([\w.]+)`", authors)) <= source.modules()
 
 
 def test_a_lease_shows_what_a_user_needs_each_documented() -> None:

@@ -7,16 +7,19 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from inspect import isfunction, signature
 from pathlib import Path
 
 import pytest
 import redis
 
 import distlock_web
-from distlock_web import ConfigurationError, LeaseLost, attach, configure, lock
+from distlock_web import ConfigurationError, LeaseLost, LockBusy, attach, configure, lock
 from distlock_web.core import config
+from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
 from distlock_web.locks.decorator import FunctionOptions
 from distlock_web.locks.options import LockOptions
@@ -322,6 +325,35 @@ def test_the_table_of_backends_tells_their_capabilities(redis_url: str) -> None:
             has = registry().store(name).backend.capabilities
             assert said == ["yes" if each else "no" for each in (has.fencing, has.queue, has.listing)]
             assert shortest == f"{has.min_expire:g} s"
+
+
+def test_the_table_of_verbs_has_those_of_a_port() -> None:
+    said = {
+        verb: arguments.split(", ")
+        for verb, arguments in re.findall(r"^\| `(\w+)\((.*?)\)` \|", section("backends.md", "The verbs"), re.M)
+    }
+    verbs = {name: list(signature(verb).parameters)[1:] for name, verb in vars(Port).items() if isfunction(verb)}
+    assert said == {name: arguments for name, arguments in verbs.items() if not name.startswith("_")}
+
+
+def test_generators_of_one_thread_are_kept_apart_by_a_context_of_their_own() -> None:
+    """What how.md says of them: without it they enter each other's lock."""
+    configure({"default": {"BACKEND": "memory"}})
+
+    def work() -> Generator[int, None, None]:
+        with lock("order:7") as lease:
+            yield lease.depth
+
+    first, second = work(), work()
+    assert (next(first), next(second)) == (1, 2)
+    second.close()
+    first.close()
+    contexts = [copy_context(), copy_context()]
+    first, second = work(), work()
+    assert contexts[0].run(next, first) == 1
+    with pytest.raises(LockBusy):
+        contexts[1].run(next, second)
+    contexts[0].run(first.close)
 
 
 def test_the_options_of_redis_exist(redis_url: str) -> None:
