@@ -35,7 +35,7 @@ from .presenter import LockPresenter
 
 @admin.register(HeldLock)
 class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic when it runs
-    """Not a changelist over a table: every look asks the stores."""
+    """Not a changelist over a table: every request asks the stores."""
 
     list_per_page = 50
 
@@ -67,7 +67,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         if not self.has_view_permission(request):
             raise PermissionDenied
         search = request.GET.get("q", "").strip()
-        listing, errors, several_stores = _look(search)
+        listing, errors, several_stores = _listing(search)
         paginator = Paginator([LockPresenter(row, search) for row in listing.rows], self.list_per_page)
         page = paginator.get_page(request.GET.get("p"))
         context = {
@@ -127,7 +127,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         return TemplateResponse(request, f"admin/distlock_web/heldlock/{template}.html", everything)
 
 
-def _look(search: str) -> tuple[LockListing, list[str], bool]:
+def _listing(search: str) -> tuple[LockListing, list[str], bool]:
     """The held locks; in words what could not be listed; and whether there are several stores."""
     try:
         stores = registry()

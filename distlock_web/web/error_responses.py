@@ -1,7 +1,8 @@
 """What a client is told when a request cannot run under its lock: pure values, of which a framework makes a response.
 
-A busy lock is a 409 with an honest ``Retry-After``, a store that does not answer is a 503, a request without what the
-key needs is a 400. None names the lock: its key may hold what is nobody's business. JSON is RFC 9457 (problem details).
+A busy lock is a 409 with an estimate in ``Retry-After``, a store that does not answer is a 503, a request without
+what the key needs is a 400. None names the lock: its key may hold what is nobody's business. JSON is RFC 9457 (problem
+details).
 """
 
 from __future__ import annotations

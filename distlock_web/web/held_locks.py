@@ -94,7 +94,7 @@ def not_listed(errors: Mapping[str, DistLockError]) -> DistLockError:
 
 
 def held_locks(search: str = "", *, store: str | None = None) -> list[LockRow]:
-    """The locks that are held now, the oldest first. A look: it may be over when it is read.
+    """The locks that are held now, the oldest first. A snapshot: it may be out of date when it is read.
 
     ``search``: only those that have all of these words in their name, their holder's request id, request token, path,
     function or host. ``store``: an alias; left out, all stores are asked. A row's ``lock`` has ``name``, ``fence``,

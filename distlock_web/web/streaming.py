@@ -39,11 +39,11 @@ class StreamLock:
         chain.leave(self._scope)  # code after the function, and this thread's next request, is not inside of it
         renew_for = self._scope.spec.renew_for
         max_seconds = MAX_STREAM_SECONDS if renew_for is None else renew_for
-        self._look = watchdog.renew_while(self._scope, max_seconds, alive=self._alive, gone=self.close)
+        self._check_owners = watchdog.renew_while(self._scope, max_seconds, alive=self._alive, gone=self.close)
 
     def lives_with(self, owner: object) -> None:
         """The lock lives as long as somebody has one of its owners: the response, or the body put into another."""
-        self._owners.append(weakref.ref(owner, lambda _: self._look()))
+        self._owners.append(weakref.ref(owner, lambda _: self._check_owners()))
 
     def _alive(self) -> bool:
         return any(owner() is not None for owner in self._owners)
@@ -51,8 +51,7 @@ class StreamLock:
     def check(self) -> None:
         """Before each step: ``LeaseLost`` if the lock is gone, unless ``on_lost`` says to go on all the same."""
         if self._scope.alive and self._scope.spec.on_lost in ("raise", "cancel"):
-            for hold in self._scope.holds:
-                hold.raise_if_lost()
+            self._scope.raise_if_lost()
 
     def end(self, error: BaseException | None = None) -> None:
         """Release the lock, from any thread. Raises ``LeaseLost`` as ``on_lost`` says."""
