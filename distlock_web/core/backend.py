@@ -21,7 +21,7 @@ Loss: TypeAlias = Literal["expired", "taken", "revoked"]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can and cannot do; asked when a lock is made, not in the middle of a request."""
+    """What a store can and cannot do; asked when a lock is taken, before anything is sent."""
 
     fencing: bool  #: gives a number that only grows
     queue: bool  #: serves waiters in their order and wakes one
