@@ -96,7 +96,9 @@ class RedisPort:
         recheck_after = busy.recheck_after + RECHECK_MARGIN
         if waiter.sent_at is not None:
             begun = now()
-            woken = await self._listener.sleep(waiter, min(recheck_after, seconds or recheck_after))
+            woken = await self._listener.sleep(
+                waiter, recheck_after if seconds is None else min(recheck_after, seconds)
+            )
             granted = waiter.granted_since()
             if granted is not None:
                 self._listener.remove(claim.token)
@@ -133,9 +135,9 @@ class RedisPort:
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
         token = claim.token
-        memory = TOMBSTONE_MS if token in self._ambiguous else 0
+        tombstone = TOMBSTONE_MS if token in self._ambiguous else 0
         try:
-            answer = await self._runner.run(RELEASE, self._keys(claim.name), (token, _ms(cooldown), memory))
+            answer = await self._runner.run(RELEASE, self._keys(claim.name), (token, _ms(cooldown), tombstone))
         except BackendUnavailable:
             if not cooldown:
                 self._postpone(claim)  # it is over: nobody has to wait for the rest of its lease

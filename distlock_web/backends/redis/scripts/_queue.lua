@@ -4,7 +4,8 @@ local GRACE = 15000   -- ms that a line outlives the next question of its waiter
 local TOMBSTONE = 5000   -- ms that a free lock keeps the token of its last owner
 local NUDGED = 4      -- processes that are told of a lease that was shortened
 
--- N as a table, of the value that is `known` or of a new look; nil: there is no such key. A key of somebody else's is an error, and is not listed.
+-- N as a table, of the value that is `known` or of a new look; nil: there is no such key. A key of somebody else's is an
+-- error, and is not listed.
 local function read(known)
   local value = known or redis.pcall('GET', N)
   if not value then

@@ -35,6 +35,10 @@ RECONNECT_AFTER = 0.2
 POLL = 0.05
 #: Seconds after which a reader that does not poll has been lost.
 READER_LOST = 1.0
+#: Seconds between two reconnections for which the only reason is that the server knows of no listener here.
+UNHEARD_AGAIN_AFTER = 5.0
+#: Messages that may come yet at most; with more of them a new connection is opened, on which none of them comes.
+MAX_EXPECTED_AGAIN = 10_000
 #: Seconds between two looks of the listener's own thread at who reads and who still waits.
 SUPERVISE_EVERY = 0.5
 
@@ -45,9 +49,7 @@ class Listener:
         self._give_up = give_up  #: called with what was asked for by somebody who has gone
         self._waiters: dict[str, Waiter] = {}
         self._threads_asleep: dict[Waiter, None] = {}
-        self._expected_again: dict[
-            str, int
-        ] = {}  # tokens that learned otherwise, whose message may come: on which connection
+        self._expected_again: dict[str, int] = {}  # granted by an answer: the message may come yet, on this connection
         self._starting: dict[Parker, None] = {}  # those who wait for the connection
         self._reader_lock = threading.Lock()  # who has it reads
         self._polled = 0.0
@@ -59,7 +61,7 @@ class Listener:
         self._wakeup = ThreadParker()  # no Event: a signal inside of its set() would leave it locked
         self._error: DistLockError | None = None
         self._down = False
-        self._last_wait = self._supervised_at = 0.0
+        self._last_wait = self._supervised_at = self._unheard_at = 0.0
 
     # For the port ------------------------------------------------------------------------------------------------
 
@@ -122,7 +124,8 @@ class Listener:
 
     def reconnect_if_unheard(self, waiter: Waiter) -> None:
         """The server that was asked knows of no listener here: ours stayed with another one (a failover behind it)."""
-        if waiter.connection == self._connections:
+        if waiter.connection == self._connections and now() - self._unheard_at > UNHEARD_AGAIN_AFTER:
+            self._unheard_at = now()
             self.reconnect()
 
     def reconnect(self) -> None:
@@ -245,12 +248,14 @@ class Listener:
     def _supervise(self) -> None:
         """See to it that somebody reads, and that nobody is waited for who has gone with its event loop."""
         if self._threads_asleep and now() - self._polled > READER_LOST:
-            # Interrupted between taking the reader_lock and reading, or stopped with the whole process.
+            # Interrupted between taking the lock and reading, or stopped with the whole process.
             self._reader_lock = threading.Lock()
             self._broken(self._subscription, None)
         for token, waiter in list(self._waiters.items()):
             if waiter.abandoned and self._waiters.pop(token, None) is not None:
                 self._give_up(waiter.claim)
+        if len(self._expected_again) > MAX_EXPECTED_AGAIN:
+            self.reconnect()
         for token, connection in list(self._expected_again.items()):
             if connection != self._connections:
                 self._expected_again.pop(token, None)

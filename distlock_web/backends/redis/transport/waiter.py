@@ -1,4 +1,4 @@
-"""One waiter of this process: what it last heard from the server, and what was published for it since."""
+"""Who waits here for a lock in Redis, and whether news of a hand-over can be believed."""
 
 from __future__ import annotations
 
@@ -21,17 +21,7 @@ class ReceivedGrant(NamedTuple):
 class Waiter:
     """One waiter of this process: what it last heard from the server, and what was published for it since."""
 
-    __slots__ = (
-        "claim",
-        "connection",
-        "loop",
-        "news",
-        "parker",
-        "runtime",
-        "sent_at",
-        "server_time_us",
-        "woken",
-    )
+    __slots__ = ("claim", "connection", "loop", "news", "parker", "runtime", "sent_at", "server_time_us", "woken")
 
     def __init__(self, claim: Claim, runtime: Runtime, connection: int) -> None:
         self.claim = claim
