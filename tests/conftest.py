@@ -24,7 +24,7 @@ import pytest
 import redis
 
 from distlock_web import Lease, LeaseLost, configure, lock
-from distlock_web.core import registry, request_id
+from distlock_web.core import registry
 from distlock_web.locks import chain
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.servers import RedisServer
@@ -32,6 +32,7 @@ from tests.support.callers import Beside
 from tests.support.database_servers import MariaDBServer, PostgresServer, mariadb_programs, postgres_programs
 from tests.support.databases import Database, Kind, new_database
 from tests.support.lab import Lab
+from tests.support.origins import end_request
 from tests.support.proxy import Proxy
 from tests.support.requirements import require, require_redis
 
@@ -71,10 +72,10 @@ def _clean_process() -> Iterator[None]:
     """No test sees the stores, the leases or the request id of another, and none leaves a listening thread behind."""
     before = registry._configured
     url = os.environ.pop("DISTLOCK_URL", None)
-    request_id.clear()
+    end_request()
     chain.swap_scopes()
     yield
-    request_id.clear()
+    end_request()
     if url is not None:
         os.environ["DISTLOCK_URL"] = url
     for configured in {registry._configured, before}:

@@ -47,16 +47,6 @@ def acceptable(request_id: str) -> bool:
     return _ACCEPTED.fullmatch(request_id) is not None
 
 
-def bind(request_id: str, path: str = "") -> None:
-    """Make a new request the origin of everything that the running context does until :func:`clear`."""
-    _origin.set(Origin(request_id, path, os.urandom(_TOKEN_BYTES).hex()))
-
-
-def clear() -> None:
-    """Forget the origin. The seeds' filter does so in its ``finally``: threads and contexts are used again."""
-    _origin.set(None)
-
-
 def swap_origin(origin: Origin | None) -> Origin | None:
     """Bind this origin (None: no origin) in place of the one that was bound, which is returned."""
     before = _origin.get()

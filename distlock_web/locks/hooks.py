@@ -24,8 +24,7 @@ from .lease import Lease
 R = TypeVar("R")
 Until: TypeAlias = Literal["return", "commit"]
 
-#: Where the running code is, as a framework sees it: inside of a context of its own (an app's, for instance), outside of
-#: it, or the framework has no such context.
+#: Whether the running code is in a framework's own context (an app's, for instance); ``none``: it has no such thing.
 Context: TypeAlias = Literal["inside", "none", "outside"]
 
 

@@ -177,7 +177,7 @@ class Lease:
         return Lost(self._scope)
 
     def raise_if_lost(self) -> None:
-        """Raise ``LeaseLost`` unless the lock is surely still ours. No round trip: it looks at the deadline."""
+        """Raise ``LeaseLost`` unless the lock is surely still ours. No round trip: it checks the deadline."""
         self._scope.raise_if_lost()
 
     # What can be done with it -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 from distlock_web import Lease, LeaseLost, lock
-from distlock_web.core import request_id
+from tests.support.origins import begin_request
 from tests.support.requirements import require_chromium
 
 FLAGS = (
@@ -39,7 +39,7 @@ def hold(beside: Callable[..., Any]) -> Iterator[Callable[..., Lease]]:
 
         def acquire() -> Lease:
             if req:
-                request_id.bind(req, path)
+                begin_request(req, path)
             return lock(key, **{"expire": 30, **options}).acquire()
 
         lease = beside(context.run, acquire)

@@ -18,6 +18,7 @@ from distlock_web.core.holder import HolderInfo
 from distlock_web.core.request_id import Origin, request_token
 from distlock_web.core.runtime import Process, new_token
 from distlock_web.web.request_ids import RequestScope
+from tests.support.origins import begin_request, end_request
 
 
 @pytest.mark.parametrize(
@@ -49,9 +50,9 @@ def test_anything_else_is_replaced_by_a_fresh_one(header: str | None) -> None:
 
 
 def test_it_is_bound_to_the_running_context() -> None:
-    request_id.bind("outer", "GET /")
+    begin_request("outer", "GET /")
     inner = contextvars.copy_context()
-    inner.run(request_id.bind, "inner")
+    inner.run(begin_request, "inner")
     assert current_request_id() == "outer"
     assert inner.run(current_request_id) == "inner"
     origin = request_id.current_origin()
@@ -62,7 +63,7 @@ def test_it_is_bound_to_the_running_context() -> None:
 def test_outside_a_request_one_is_made_and_kept() -> None:
     first = current_request_id()
     assert current_request_id() == first
-    request_id.clear()
+    end_request()
     assert request_id.current_origin() is None
     assert current_request_id() != first
 
@@ -73,8 +74,8 @@ def test_a_cleared_thread_does_not_remember() -> None:
     def worker() -> None:
         for name in ("one", "two"):
             seen.append(request_id.current_origin())
-            request_id.bind(name)
-            request_id.clear()
+            begin_request(name)
+            end_request()
 
     thread = threading.Thread(target=worker)
     thread.start()
@@ -87,7 +88,7 @@ def test_tasks_of_a_request_share_its_id() -> None:
         return current_request_id()
 
     async def request(name: str) -> None:
-        request_id.bind(name)
+        begin_request(name)
         assert await asyncio.gather(child(), child()) == [name, name]
 
     async def both() -> None:
@@ -100,7 +101,7 @@ def test_the_filter_puts_it_on_every_record() -> None:
     record = logging.LogRecord("x", logging.INFO, __file__, 1, "hello", (), None)
     assert request_id.RequestIDFilter().filter(record)
     assert vars(record)["request_id"] == "-"
-    request_id.bind("r-1")
+    begin_request("r-1")
     assert request_id.RequestIDFilter().filter(record)
     assert vars(record)["request_id"] == "r-1"
 
@@ -115,7 +116,7 @@ def test_a_record_about_a_request_that_is_over_has_its_id() -> None:
         record = logging.makeLogRecord({"request": request})
         request_id.RequestIDFilter().filter(record)
         assert vars(record)["request_id"] == expected
-    request_id.bind("r-1")
+    begin_request("r-1")
     record = logging.makeLogRecord({"request": FrameworkRequest()})
     request_id.RequestIDFilter().filter(record)
     assert vars(record)["request_id"] == "r-1"
@@ -125,14 +126,14 @@ def test_a_record_about_a_request_that_is_over_has_its_id() -> None:
 
 
 def test_a_token_names_its_process_and_its_request() -> None:
-    request_id.bind("r-1")
+    begin_request("r-1")
     mine, again = new_token(), new_token()
     assert set(mine) <= set("0123456789abcdef")
     assert len(mine) == 52
     assert mine[:16] == Process.ident
     assert mine[16:40] == request_token() == again[16:40]
     assert mine != again
-    request_id.bind("r-1")
+    begin_request("r-1")
     assert new_token()[16:40] != mine[16:40]  # another request that says it is the same
 
 
@@ -183,7 +184,7 @@ def test_an_id_that_is_made_later_changes_nothing_of_the_token() -> None:
 
 
 def test_no_two_threads_get_the_same_token() -> None:
-    request_id.bind("r-1")
+    begin_request("r-1")
     contexts = [contextvars.copy_context() for _ in range(8)]
 
     def many(context: contextvars.Context) -> list[str]:
@@ -213,11 +214,11 @@ def test_a_child_counts_in_a_name_of_its_own() -> None:
 
 
 def test_a_holder_has_the_beginning_of_the_token_and_no_more() -> None:
-    request_id.bind("r-1")
+    begin_request("r-1")
     text = HolderInfo.current("view", 10.0)
     assert HolderInfo.loads(text).request == request_token()[:8]
     assert request_token()[:9] not in text
-    request_id.clear()
+    end_request()
     assert HolderInfo.loads(HolderInfo.current()).request == request_token()[:8]
 
 
@@ -225,7 +226,7 @@ def test_a_holder_has_the_beginning_of_the_token_and_no_more() -> None:
 
 
 def test_a_task_has_an_id_and_a_token_of_its_own() -> None:
-    request_id.bind("outer", "GET /")
+    begin_request("outer", "GET /")
     outside = request_token()
     with request_scope("job-17", "send_invoice") as given:
         origin = request_id.current_origin()
@@ -275,7 +276,7 @@ def test_an_id_that_no_header_could_have_is_refused(nonsense: Any) -> None:
 
 
 def test_a_holder_comes_back_as_it_was_written() -> None:
-    request_id.bind('r"1', "GET /é\n" + "x" * 10_000)
+    begin_request('r"1', "GET /é\n" + "x" * 10_000)
     holder = HolderInfo.loads(HolderInfo.current("view", 10.0))
     assert (holder.request_id, holder.function, holder.expire) == ('r"1', "view", 10.0)
     assert holder.path.startswith("GET /é\n")

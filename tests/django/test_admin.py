@@ -15,9 +15,9 @@ from django.test import AsyncClient, Client
 from django.urls import reverse
 
 from distlock_web import LeaseLost, lock
-from distlock_web.core import request_id
 from distlock_web.core.registry import registry
 from distlock_web.web.held_locks import list_all
+from tests.support.origins import begin_request
 
 pytestmark = pytest.mark.django_db
 
@@ -116,7 +116,7 @@ def test_only_a_post_releases(releaser: Client, elsewhere: Any, method: str) -> 
 @pytest.mark.usefixtures("store")
 def test_what_a_row_says(elsewhere: Any) -> None:
     client = client_of("view_heldlock")
-    request_id.bind("abc-123", "POST /shop/pay/")
+    begin_request("abc-123", "POST /shop/pay/")
     with lock("order:7", expire=10) as lease:
         page = client.get(LIST).content.decode()
     (holder,) = {line for line in re.findall(r"<span>(.*?)</span>", page) if "/shop/pay/" in line}
@@ -131,7 +131,7 @@ def test_what_a_row_says(elsewhere: Any) -> None:
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_what_clients_send_is_escaped(memory: None, elsewhere: Any, hostile: str) -> None:
     client = client_of("view_heldlock", "release_heldlock")
-    request_id.bind(hostile, f"GET /{hostile}")
+    begin_request(hostile, f"GET /{hostile}")
     with lock(hostile) as lease:
         pages = [
             client.get(LIST), client.get(LIST, {"fragment": 1}), client.get(LIST, {"q": hostile}),
@@ -149,7 +149,7 @@ def test_what_clients_send_is_escaped(memory: None, elsewhere: Any, hostile: str
 
 
 def test_control_characters_and_direction_marks_are_replaced(viewer: Client) -> None:
-    request_id.bind("abc", "GET /\x1b[31m\u202egnp.exe")
+    begin_request("abc", "GET /\x1b[31m\u202egnp.exe")
     with lock("order:7"):
         page = viewer.get(LIST).content.decode()
     assert "\x1b" not in page
@@ -171,7 +171,7 @@ def test_control_characters_and_direction_marks_are_replaced(viewer: Client) -> 
 )
 def test_search(viewer: Client, elsewhere: Any, search: str, shown: list[str]) -> None:
     elsewhere("stock:1")
-    request_id.bind("abc", "POST /shop/pay/")
+    begin_request("abc", "POST /shop/pay/")
     with lock("order:7"):
         page = viewer.get(LIST, {"q": search}).content.decode()
     assert sorted(re.findall(r'<span class="lock-name">disLock:(.*?)</span>', page)) == shown

@@ -202,7 +202,7 @@ with lock("report:2026"):
     ("django.md", "Request id"): """
 import logging
 from distlock_web.core import request_id
-request_id.bind("seven")
+request_id.swap_origin(request_id.Origin.new("seven"))
 record = logging.getLogger().makeRecord("x", logging.INFO, "", 0, "hello", (), None)
 handler = logging.getLogger().handlers[0]
 handler.filter(record)

@@ -13,18 +13,18 @@ from flask import Flask
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, NotHeld, lock
 from distlock_web.core import registry
-from distlock_web.core.request_id import bind, clear
 from distlock_web.flask import DistLock
 from distlock_web.web import commands
+from tests.support.origins import begin_request, end_request
 
 
 @pytest.fixture
 def held(app: Flask) -> Iterator[Lease]:
     """The lock order:42, held by a request that is still running."""
-    bind("seven", "POST /pay/42")
+    begin_request("seven", "POST /pay/42")
     with app.app_context():
         lease = lock("order:42", expire=60).acquire()
-    clear()
+    end_request()
     yield lease
     with suppress(LeaseLost, NotHeld):  # the test may have revoked or released it
         lease.release()
@@ -72,9 +72,9 @@ def test_json(app: Flask, held: Lease) -> None:
 
 
 def test_what_a_client_sent_cannot_steer_the_terminal(app: Flask) -> None:
-    bind("seven", "GET /\x1b[2J\u202e")
+    begin_request("seven", "GET /\x1b[2J\u202e")
     with app.app_context(), lock("x\x1b[31m\r\n"):
-        clear()
+        end_request()
         result = run(app, "list")
     assert not set(result.stdout) & {"\x1b", "\r", "\u202e"}
     assert len(result.stdout.splitlines()) == 2

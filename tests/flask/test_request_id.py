@@ -11,8 +11,9 @@ from flask import Blueprint, Flask, abort, current_app, request, stream_with_con
 from werkzeug.exceptions import HTTPException
 
 from distlock_web import ConfigurationError, LockBusy, current_request_id, lock
-from distlock_web.core.request_id import RequestIDFilter, acceptable, bind, current_origin
+from distlock_web.core.request_id import RequestIDFilter, acceptable, current_origin
 from distlock_web.flask import DistLock
+from tests.support.origins import begin_request
 
 
 @pytest.fixture
@@ -162,7 +163,7 @@ def test_the_id_is_gone_after_the_request_even_if_the_view_raises(app: Flask) ->
 
 
 def test_the_origin_of_a_caller_comes_back(app: Flask) -> None:
-    bind("outer", "a job")
+    begin_request("outer", "a job")
     app.test_client().get("/id")
     assert current_request_id() == "outer"
 

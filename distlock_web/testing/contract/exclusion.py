@@ -6,8 +6,7 @@ from functools import partial
 
 import pytest
 
-from distlock_web import ConfigurationError, LockBusy, lock
-from distlock_web.core import request_id
+from distlock_web import ConfigurationError, LockBusy, lock, request_scope
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.keys import MAX_NAME_BYTES
 from distlock_web.locks.lease import scope_of
@@ -121,8 +120,8 @@ class ExclusionCases(Cases):
     @case
     async def test_two_requests_with_the_same_id_exclude_each_other(self, harness: Harness) -> None:
         async def twin() -> bool:
-            request_id.bind("the-same-id")
-            return await harness.try_acquire(the_lock()) is not None
+            with request_scope("the-same-id"):
+                return await harness.try_acquire(the_lock()) is not None
 
         assert await harness.unrelated(twin).result()
         assert not await harness.unrelated(twin).result()
@@ -130,8 +129,8 @@ class ExclusionCases(Cases):
     @case
     async def test_what_is_public_proves_nothing(self, harness: Harness) -> None:
         """The request id, the holder's words, the fence and the name open nothing."""
-        request_id.bind("known-to-everybody")
-        lease = await harness.acquire(the_lock())
+        with request_scope("known-to-everybody"):
+            lease = await harness.acquire(the_lock())
         line = await harness.line(NAME)
         assert line is not None
         for guess in ("known-to-everybody", line.holder, str(lease.fence), NAME, "*"):
@@ -146,10 +145,10 @@ class ExclusionCases(Cases):
     async def test_every_acquisition_has_a_token_of_its_own(self, harness: Harness) -> None:
         tokens: list[str] = []
         for request in ("one", "the-same-id", "the-same-id"):
-            request_id.bind(request)
-            for _ in range(20):
-                async with harness.inside(the_lock()) as lease:
-                    tokens.append(scope_of(lease).acquired[0].claim.token)
+            with request_scope(request):
+                for _ in range(20):
+                    async with harness.inside(the_lock()) as lease:
+                        tokens.append(scope_of(lease).acquired[0].claim.token)
         assert len(set(tokens)) == 60
         # The process that waits; the request, 96 bits that nobody can guess; and a number.
         assert all(len(token) == 52 for token in tokens)
@@ -201,8 +200,8 @@ class ExclusionCases(Cases):
 
     @case
     async def test_inspect_shows_who_holds_what_and_since_when(self, harness: Harness) -> None:
-        request_id.bind("req-1", "POST /pay")
-        async with harness.inside(the_lock(expire=20)) as lease:
+        with request_scope("req-1", "POST /pay"):
+            lease = await harness.acquire(the_lock(expire=20))
             other = await harness.acquire(lock("sooner", prefix=PREFIX, expire=10))
             lines = await harness.port.inspect()
             assert [line.name for line in lines] == ["test:sooner", NAME]
@@ -214,6 +213,7 @@ class ExclusionCases(Cases):
             assert (line.state, line.waiters) == ("held", 0)
             assert line.since > 1_700_000_000
             await harness.release(other)
+            await harness.release(lease)
         assert await harness.port.inspect() == []
 
     @case
