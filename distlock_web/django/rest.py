@@ -17,8 +17,8 @@ from .responses import logged_error_response
 def exception_handler(exc: Exception, context: dict[str, Any]) -> Any:
     """REST framework's own handler, to which a busy lock is a 409, an unreachable store a 503, a missing value a 400.
 
-    All are ``{"detail": …}`` in the view's renderer, with an estimate in ``Retry-After``. A project with a handler of its
-    own calls :func:`api_exception` in it.
+    All are ``{"detail": …}`` in the view's renderer, with an estimate in ``Retry-After``. A project with a handler of
+    its own calls :func:`api_exception` in it.
     """
     response = views.exception_handler(api_exception(exc, context), context)
     if response is not None and isinstance(exc, REFUSALS):
