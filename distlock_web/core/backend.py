@@ -40,7 +40,7 @@ class Claim(NamedTuple):
     name: str
     token: str
     expire: float
-    holder: str = ""  #: who holds it, for people: what ``HolderInfo.dumps`` made
+    holder: str = ""  #: who holds it, for people: what ``HolderInfo.current`` made
 
 
 class Granted(NamedTuple):
