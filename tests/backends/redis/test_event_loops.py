@@ -47,6 +47,8 @@ def abandon(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[..., None]]:
     yield run
     caplog.set_level(logging.CRITICAL, "asyncio")
     loops.clear()
+    backend: Any = registry().store("default").backend
+    backend._loops.clear()  # what it had open in them: collected here, and not in another test
     gc.collect()
 
 
