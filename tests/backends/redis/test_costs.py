@@ -188,7 +188,7 @@ async def test_a_cycle_of_a_free_lock_costs_the_server_eight_commands(
     for number in range(cycles):
         key = f"{KEY}:{number if names == 'new' else 0}"
         await harness.release(await harness.acquire(lock(key, expire=10)))
-    assert commands.read() <= 8.1 * cycles  # the index is looked after now and then
+    assert commands.read() <= 8.3 * cycles  # about every sixty-fourth looks after the index, with three commands more
 
 
 @in_both_modes
