@@ -90,8 +90,8 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # A signal's handler may raise between any two instructions: wherever that is, the block is found (again, if it
-        # was found and not noted yet) and released. After what the end of the block raises by itself, a LeaseLost, there
-        # is nothing left to abort. A ConfigurationError is find_block's: there is no such block to release.
+        # was found and not noted yet) and released. A LeaseLost is the end's own, and leaves nothing to abort; a
+        # ConfigurationError is find_block's: there is no such block to release.
         scope = None
         try:
             scope = chain.find_block(self)
