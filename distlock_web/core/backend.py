@@ -44,7 +44,7 @@ class Claim(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """The lock is ours. ``since`` is our clock before the request was sent, so no lease outlives the store's."""
+    """The lock is ours. ``since`` is a moment on our clock that is not later than the beginning of the store's lease."""
 
     fence: int | None
     since: float
@@ -100,7 +100,7 @@ class Port(Protocol):
         """Exchange a transit token for ``claim.token``; None: unknown, used or too late."""
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
-        """What is held now, the lease that ends first in front; of these names, or of all."""
+        """What is held now: of these names, or of all."""
 
     async def revoke(self, name: str, fence: int) -> bool:
         """Take the lock from the holder with this fence; its holder learns at its next round trip."""
