@@ -44,7 +44,7 @@ class Claim(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """The lock is ours. ``since`` is a moment on our clock that is not later than the beginning of the store's lease."""
+    """The lock is ours. ``since``: a moment on our clock that is not later than the beginning of the store's lease."""
 
     fence: int | None
     since: float
