@@ -207,6 +207,8 @@ record = logging.getLogger().makeRecord("x", logging.INFO, "", 0, "hello", (), N
 handler = logging.getLogger().handlers[0]
 handler.filter(record)
 assert "[seven] x: hello" in handler.format(record)
+for name in ("django", "django.request", "distlock_web"):
+    assert not logging.getLogger(name).disabled, name
 """,
     ("streaming.md", "Streaming"): """
 assert b"".join(export(None)) == b"0 2\\n1 2\\n2 2\\n"
