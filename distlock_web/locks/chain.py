@@ -9,6 +9,9 @@ References are weak, for a lease that nobody has any more is nobody's: left to i
 
 from __future__ import annotations
 
+import gc
+import sys
+import threading
 import weakref
 from contextvars import ContextVar
 from typing import TypeAlias
@@ -41,6 +44,18 @@ _chain: ContextVar[Chain] = ContextVar("distlock_chain", default=OUTSIDE)
 _blocks: set[Scope] = set()
 after_fork(_blocks.clear)  # they go on in the parent; most of their threads are not here
 
+#: The thread that collects garbage just now, before Python 3.12, which collects between two instructions only.
+_collecting: int | None = None
+
+
+def _note_collection(phase: str, _: dict[str, int]) -> None:
+    global _collecting
+    _collecting = threading.get_ident() if phase == "start" else None
+
+
+if sys.version_info < (3, 12):
+    gc.callbacks.append(_note_collection)
+
 
 def enter(scope: Scope) -> None:
     """From now on the running code is inside of this scope."""
@@ -63,6 +78,10 @@ def leave(scope: Scope) -> None:
     """The running code is no longer inside of this scope, which has ended, or goes on (under a streaming response)."""
     innermost, length, holders = chain = _chain.get()
     if chain is OUTSIDE:
+        return
+    if _collecting is not None and _collecting == threading.get_ident():
+        # Inside of ContextVar.set() garbage may be collected whose block ends here: to set the variable again would free
+        # what the outer call works on, and crash. What has ended is passed over where it is met.
         return
     if scope not in _blocks:  # released by hand inside of its block, it stays until the block ends
         if innermost is not None and innermost[0]() is scope:
