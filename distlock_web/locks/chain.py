@@ -80,8 +80,8 @@ def leave(scope: Scope) -> None:
     if chain is OUTSIDE:
         return
     if _collecting is not None and _collecting == threading.get_ident():
-        # Inside of ContextVar.set() garbage may be collected whose block ends here: to set the variable again would free
-        # what the outer call works on, and crash. What has ended is passed over where it is met.
+        # Inside of ContextVar.set() garbage may be collected whose block ends here. To set the variable again would free
+        # what the outer call works on: a crash. What has ended is passed over where it is met.
         return
     if scope not in _blocks:  # released by hand inside of its block, it stays until the block ends
         if innermost is not None and innermost[0]() is scope:
