@@ -80,8 +80,8 @@ def leave(scope: Scope) -> None:
     if chain is OUTSIDE:
         return
     if _collecting is not None and _collecting == threading.get_ident():
-        # Inside of ContextVar.set() garbage may be collected whose block ends here. To set the variable again would free
-        # what the outer call works on: a crash. What has ended is passed over where it is met.
+        # ContextVar.set() may collect garbage whose block ends here. Setting it again would free what the outer call
+        # works on: a crash. What has ended is passed over where it is met.
         return
     if scope not in _blocks:  # released by hand inside of its block, it stays until the block ends
         if innermost is not None and innermost[0]() is scope:
