@@ -1,0 +1,58 @@
+"""docs/api.md has every public name, and none that does not exist."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import distlock_web
+from distlock_web import DistLockError, Lease, lock
+
+PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+
+#: Public modules of a framework, below its package.
+MODULES = {
+    "distlock_web.django": ("middleware", "logging", "responses", "rest", "views", "fencing"),
+    "distlock_web.flask": ("responses",),
+}
+
+
+def names_under(heading: str) -> set[str]:
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
+    assert found, heading
+    cells = [line.split("|")[1] for line in found[1].splitlines() if line.startswith("| `")]
+    return {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
+
+
+def public(thing: object) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_every_name_of_the_package_is_there() -> None:
+    errors = names_under("Errors")
+    assert names_under("distlock_web") | errors == set(distlock_web.__all__)
+    for name in errors - {"OpenTransactionWarning"}:
+        assert issubclass(getattr(distlock_web, name), DistLockError)
+
+
+@pytest.mark.parametrize(("heading", "kind"), [("Lock", type(lock("a"))), ("Lease", Lease)])
+def test_every_attribute_is_there(heading: str, kind: type) -> None:
+    assert names_under(heading) == public(kind)
+
+
+@pytest.mark.parametrize("package", ["distlock_web.flask", "distlock_web.sqlalchemy"])
+def test_every_name_of_a_framework_is_there(package: str) -> None:
+    names = {name for name in names_under(package) if "." not in name}
+    assert names == set(import_module(package).__all__)
+
+
+@pytest.mark.parametrize("package", MODULES)
+def test_what_is_named_in_a_module_is_in_it(package: str) -> None:
+    dotted = {name for name in names_under(package) if "." in name}
+    assert {name.partition(".")[0] for name in dotted} == set(MODULES[package])
+    for name in dotted:
+        module, _, attribute = name.partition(".")
+        assert hasattr(import_module(f"{package}.{module}"), attribute), name
