@@ -156,6 +156,7 @@ def decorated() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("memory_store")
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a limit inside a weak reference's end
 @pytest.mark.parametrize("section", [with_block, decorated])
 def test_a_time_limit_anywhere_leaves_hardly_a_lock_held(alarm: Alarm, section: Callable[[], None]) -> None:
     """What Python leaves open is the first instruction of ``__exit__``."""
