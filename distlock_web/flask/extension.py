@@ -16,7 +16,7 @@ from .cli import group
 from .middleware import RequestIDMiddleware
 from .responses import handle_error
 from .state import KEY, AppState
-from .views import CheckedViews
+from .views import check_views
 
 
 class DistLock:
@@ -42,7 +42,7 @@ class DistLock:
         header = header_name(app.config.get("DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER))
         state = AppState(_registry(app), header)
         app.extensions[KEY] = state
-        app.view_functions = CheckedViews(app.view_functions, state.registry)
+        check_views(app, state.registry)
         app.wsgi_app = RequestIDMiddleware(app.wsgi_app, state)  # type: ignore[method-assign]
         for error in REFUSALS:
             if error not in app.error_handler_spec[None][None]:

@@ -14,6 +14,7 @@ from ..locks.hooks import Integration
 from ..locks.lease import Lease
 from .state import running_registry
 from .streaming import send_under_lock
+from .views import refuse_registered
 
 
 class FlaskIntegration(Integration):
@@ -21,6 +22,9 @@ class FlaskIntegration(Integration):
 
     def running_registry(self) -> Registry | None:
         return running_registry()
+
+    def check_function(self, function: Callable[..., Any]) -> None:
+        refuse_registered(function)
 
     def name_of(self, function: Callable[..., Any]) -> str | None:
         """Of what a class made, the class and the endpoint: several endpoints of one class do different things."""

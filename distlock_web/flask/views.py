@@ -1,15 +1,44 @@
-"""A view must not be skipped: its None would be a 500. Found when the view is registered, at no cost per request."""
+"""What is wrong with a locked view, found when it is registered or decorated, at no cost per request.
+
+It must not be skipped: its None would be a 500. And it must be what Flask calls: ``@app.route`` registers the function
+that it is given, and a ``distributed_lockable`` above it makes another one, which nobody calls.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
+from weakref import WeakSet
 
+from flask import Flask
 from flask.typing import RouteCallable
 
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry
 from ..locks.decorator import LockedFunction
+
+_apps: WeakSet[Flask] = WeakSet()
+
+
+def check_views(app: Flask, registry: Registry | None) -> None:
+    """Look at every view of the app, those that it has and those to come. Raises ``ConfigurationError``."""
+    app.view_functions = CheckedViews(app.view_functions, registry)
+    _apps.add(app)
+
+
+def refuse_registered(function: Callable[..., Any]) -> None:
+    """Raise ``ConfigurationError`` for a function that is a view already, and would go on to be called without a lock.
+
+    Found in the apps that have the extension; with blueprints, and routes from before ``init_app``, it is
+    :class:`CheckedViews` that looks.
+    """
+    chain = _chain(function)
+    for app in list(_apps):
+        for endpoint, view in list(app.view_functions.items()):
+            if any(each is view for each in chain):
+                raise _registered_without_lock(endpoint)
 
 
 class CheckedViews(dict[str, RouteCallable]):
@@ -22,6 +51,8 @@ class CheckedViews(dict[str, RouteCallable]):
             self[endpoint] = view
 
     def __setitem__(self, endpoint: str, view: RouteCallable) -> None:
+        if _is_locked_elsewhere(view):
+            raise _registered_without_lock(endpoint)
         for name, locked in _locked_functions(endpoint, view):
             if self._on_busy(locked) == "skip":
                 raise ConfigurationError(
@@ -47,3 +78,30 @@ def _locked_functions(endpoint: str, view: Callable[..., Any]) -> Iterator[tuple
         locked = getattr(function, "__distlock__", None)
         if isinstance(locked, LockedFunction):
             yield name, locked
+
+
+def _is_locked_elsewhere(view: Any) -> bool:
+    """Whether the view's name, in its module, means the view under a lock, while this is the one without."""
+    module = sys.modules.get(getattr(view, "__module__", None) or "")
+    named = vars(module).get(getattr(view, "__name__", "")) if module else None
+    if not isinstance(named, FunctionType) or not hasattr(named, "__distlock__"):
+        return False
+    return not hasattr(view, "__distlock__") and any(each is view for each in _chain(named))
+
+
+def _chain(function: Any) -> list[Any]:
+    """The function, and those that it wraps."""
+    found: list[Any] = []
+    while function is not None and all(function is not each for each in found):
+        found.append(function)
+        function = getattr(function, "__wrapped__", None)
+    return found
+
+
+def _registered_without_lock(endpoint: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"distributed_lockable stands above the route of the view {endpoint!r}, which Flask would call without the "
+        f"lock: put it below @app.route, next to the function. To lock a view of somebody else's that is registered "
+        f"already, take it out first: app.view_functions[{endpoint!r}] = distributed_lockable(...)"
+        f"(app.view_functions.pop({endpoint!r}))."
+    )

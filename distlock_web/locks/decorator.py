@@ -103,6 +103,7 @@ class LockedFunction:
 
     def __init__(self, function: Callable[..., Any], lock_options: Options, options: FunctionOptions) -> None:
         _check(function)
+        hooks.check_function(function)
         self.asynchronous = hooks.is_coroutine(function)
         self.keys = KeyTemplates(options.get("key"), function, asynchronous=self.asynchronous)
         self.name = self.keys.function

@@ -67,6 +67,12 @@ class Integration:
         """Whether a call of the function gives a coroutine, though it is no ``async def``."""
         return False
 
+    def check_function(self, function: Callable[..., Any]) -> None:
+        """Raise ``ConfigurationError`` if the framework would call this function without the lock.
+
+        Asked when a function is decorated.
+        """
+
     def name_of(self, function: Callable[..., Any]) -> str | None:
         """The name of a function that the framework made of something else: of a class, by ``as_view()``.
 
@@ -126,6 +132,12 @@ def _offers(integration: Integration, method: str) -> bool:
 def is_coroutine(function: Callable[..., Any]) -> bool:
     """Whether a call of the function gives a coroutine."""
     return inspect.iscoroutinefunction(function) or any(each.is_coroutine(function) for each in _installed)
+
+
+def check_function(function: Callable[..., Any]) -> None:
+    """Raise ``ConfigurationError`` if a framework would call this function without the lock."""
+    for each in _installed:
+        each.check_function(function)
 
 
 def name_of(function: Callable[..., Any]) -> str | None:

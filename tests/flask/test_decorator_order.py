@@ -1,0 +1,145 @@
+"""``distributed_lockable`` above the route was silent: Flask called the function without its lock."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from distlock_web import ConfigurationError, current_lease, distributed_lockable
+from distlock_web.flask import DistLock
+
+pytestmark = pytest.mark.usefixtures("memory_store")
+
+locked = distributed_lockable(key="order:{order_id}")
+REFUSED = "above the route of the view 'pay'.*below @app.route"
+
+
+@pytest.fixture
+def pay() -> Any:
+    """A new view for each test: the app of another one may not be collected yet."""
+
+    def pay(order_id: int) -> str:
+        return str(current_lease())
+
+    return pay
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda app: app.get("/<int:order_id>"),
+        lambda app: app.route("/<int:order_id>", methods=["POST"]),
+        lambda app: app.endpoint("pay"),
+    ],
+    ids=["get", "route", "endpoint"],
+)
+def test_above_the_route_it_is_refused(app: Flask, pay: Any, register: Any) -> None:
+    view = register(app)(pay)
+    with pytest.raises(ConfigurationError, match=REFUSED):
+        locked(view)
+
+
+def test_another_decorator_between_them_hides_nothing(app: Flask, pay: Any) -> None:
+    def logged_in(view: Any) -> Any:
+        return wraps(view)(lambda *args, **kwargs: view(*args, **kwargs))
+
+    view = logged_in(app.get("/<int:order_id>")(pay))
+    with pytest.raises(ConfigurationError, match=REFUSED):
+        locked(view)
+
+
+def test_between_two_routes_it_is_refused(app: Flask, pay: Any) -> None:
+    with pytest.raises(ConfigurationError, match=REFUSED):
+        app.get("/v2/<int:order_id>")(locked(app.get("/<int:order_id>")(pay)))
+
+
+def test_a_registered_view_is_locked_as_the_message_says(app: Flask, pay: Any) -> None:
+    app.get("/<int:order_id>")(pay)
+    registered: Any = app.view_functions.pop("pay")
+    app.view_functions["pay"] = locked(registered)
+    assert "disLock:order:7" in app.test_client().get("/7").text
+
+
+def test_below_the_route_and_beside_it_nothing_is_refused(app: Flask, pay: Any) -> None:
+    app.get("/<int:order_id>")(locked(pay))
+    assert "disLock:order:7" in app.test_client().get("/7").text
+    other = Flask("other")  # has no locks: its views are its own business
+    other.get("/<int:order_id>")(pay)
+    locked(pay)
+
+
+BLUEPRINT = """
+from flask import Blueprint
+from distlock_web import distributed_lockable
+
+routes = Blueprint("shop", __name__)
+
+@distributed_lockable(key="order")
+@routes.get("/")
+def pay():
+    return "paid"
+"""
+
+LATE = """
+from flask import Flask
+from distlock_web import distributed_lockable
+
+routes = Flask(__name__)
+
+@distributed_lockable(key="order")
+@routes.get("/")
+def pay():
+    return "paid"
+"""
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    def run(source: str) -> Any:
+        module = ModuleType("a_shops_views")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(source, vars(module))
+        return module
+
+    return run
+
+
+def test_in_a_blueprint_it_is_refused_when_an_app_takes_the_blueprint(app: Flask, module: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"above the route of the view 'shop\.pay'"):
+        app.register_blueprint(module(BLUEPRINT).routes)
+
+
+def test_of_a_route_before_init_app_it_is_refused_there(module: Any) -> None:
+    views = module(LATE)
+    with pytest.raises(ConfigurationError, match=REFUSED):
+        DistLock(views.routes)
+
+
+@pytest.mark.parametrize("source", [BLUEPRINT, LATE], ids=["blueprint", "app"])
+def test_in_the_right_order_both_are_fine(app: Flask, module: Any, source: str) -> None:
+    lock, route = '@distributed_lockable(key="order")\n', '@routes.get("/")\n'
+    assert lock + route in source
+    routes = module(source.replace(lock + route, route + lock)).routes
+    if isinstance(routes, Flask):
+        DistLock(routes)
+    else:
+        app.register_blueprint(routes)
+        routes = app
+    assert routes.test_client().get("/").text == "paid"
+
+
+def test_an_app_is_not_kept_alive() -> None:
+    app = Flask("gone")
+    DistLock(app)
+    alive = weakref.ref(app)
+    del app
+    gc.collect()
+    assert alive() is None
