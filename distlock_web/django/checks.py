@@ -12,7 +12,7 @@ from django.core import checks, mail
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from ..core.config import unknown_settings
+from ..core.config import PROJECT_POLICIES, unknown_settings
 from ..core.errors import ConfigurationError, DistLockError, LockBusy
 from ..core.registry import registry
 from ..core.request_id import DEFAULT_HEADER
@@ -22,7 +22,7 @@ from ..web.request_ids import header_name
 from .locked_views import SKIP_REMEDY, is_api_view, is_outermost, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
 from .transactions import aliases
-from .views import taken
+from .views import has_mixin, taken
 
 EXAMPLE = 'DISTLOCK = {"default": {"BACKEND": "redis", "LOCATION": "redis://127.0.0.1:6379/0"}}'
 
@@ -64,7 +64,13 @@ def _memory(alias: str) -> checks.Warning:
 
 
 def _invalid(error: ConfigurationError) -> checks.Error:
-    return checks.Error(str(error), hint=f"It has to look like this: {EXAMPLE}.", id="distlock_web.E001")
+    policy = next((name for name in PROJECT_POLICIES if str(error).startswith(name)), None)
+    if policy is None:
+        hint = f"It has to look like this: {EXAMPLE}."
+    else:
+        own = policy.removeprefix("DISTLOCK_")
+        hint = f"Correct {policy}, or leave it out: it is 'raise' then, where DISTLOCK has no {own} for a store."
+    return checks.Error(str(error), hint=hint, id="distlock_web.E001")
 
 
 def _testing() -> bool:
@@ -185,7 +191,7 @@ def check_transactions(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
     """What has to be done before ``until="commit"`` can be right there; nothing, if the decorator is outermost."""
-    if is_outermost(view, function) or taken(view):
+    if is_outermost(view, function) or has_mixin(view):
         return ""
     if is_api_view(view):
         return "Put distributed_lockable above @api_view. "
@@ -196,9 +202,13 @@ def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
 
 
 def _views() -> Iterator[tuple[str, Callable[..., Any], LockedFunction]]:
-    """Every locked view: where it is, in words; the view; its lock."""
-    if getattr(settings, "ROOT_URLCONF", None):
-        for route, view, function in locked_views():
+    """Every locked view: where it is, in words; the view; its lock. Each once, at the first of its routes."""
+    if not getattr(settings, "ROOT_URLCONF", None):
+        return
+    seen = set()  # REST framework's routers have two routes for an action: without a format, and with one
+    for route, view, function in locked_views():
+        if (id(view), function) not in seen:
+            seen.add((id(view), function))
             yield f"The view {name_of(view)} at {route!r}", view, function
 
 

@@ -47,6 +47,11 @@ def taken(view: object) -> set[str]:
     return found
 
 
+def has_mixin(view: object) -> bool:
+    """Whether :class:`UntilCommitMixin` made the view, though nothing of it may be ``until="commit"`` yet."""
+    return hasattr(view, "distlock_taken")
+
+
 def owned(handlers: Iterable[Any]) -> set[str]:
     """The databases whose transactions these methods own."""
     locked = [getattr(handler, "__distlock__", None) for handler in handlers]

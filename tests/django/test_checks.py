@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 from django.core import checks, mail
+from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
 from rest_framework import viewsets
 from rest_framework.decorators import action
-from rest_framework.routers import SimpleRouter
+from rest_framework.routers import DefaultRouter, SimpleRouter
 
 from distlock_web import distributed_lockable
 from distlock_web.django.locked_views import locked_views
 from distlock_web.django.middleware import RequestIDMiddleware
 from distlock_web.django.stores import configure_from_settings
+from distlock_web.django.views import UntilCommitMixin
 from distlock_web.testing.servers import free_port
 
 
@@ -58,6 +60,16 @@ def test_e001_a_wrong_setting(settings: Any, wrong: Any) -> None:
     message = found()["distlock_web.E001"]
     assert "DISTLOCK" in message.msg
     assert '"LOCATION": "redis://127.0.0.1:6379/0"' in str(message.hint)
+
+
+@pytest.mark.parametrize("policy", ["ON_BUSY", "ON_LOST", "ON_BACKEND_ERROR"])
+@pytest.mark.parametrize("wrong", ["skipp", "no.such.function", 1])
+def test_e001_of_a_policy_beside_distlock_gives_its_own_hint(settings: Any, policy: str, wrong: object) -> None:
+    setattr(settings, f"DISTLOCK_{policy}", wrong)
+    message = found()["distlock_web.E001"]
+    assert str(message.hint) == (
+        f"Correct DISTLOCK_{policy}, or leave it out: it is 'raise' then, where DISTLOCK has no {policy} for a store."
+    )
 
 
 @pytest.mark.parametrize("header", ["", "Req Id", "Req_Id", "Req-Id\r\n", "Req:Id", "Prüf-Id", None, 5])
@@ -230,6 +242,37 @@ def test_e003_skip_on_a_view(urls: Any, pattern: Any, name: str, route: str) -> 
     assert route in message.msg
     assert "Leave on_busy out" in str(message.hint)
     assert len([each for each in checks.run_checks() if each.id == "distlock_web.E003"]) == 1
+
+
+class Acting(UntilCommitMixin, viewsets.ViewSet):
+    @action(detail=False)
+    @distributed_lockable(key="acting")
+    def pay(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+def test_w004_comes_once_for_an_action_and_asks_for_nothing_that_is_there(
+    urls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A router has a second route for each action, with a format; and the class has the mixin already."""
+    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", True)
+    router = DefaultRouter()
+    router.register("acting", Acting, basename="acting")
+    urls(path("", include(router.urls)))
+    [late] = [message for message in checks.run_checks() if message.id == "distlock_web.W004"]
+    assert f"{__name__}.Acting " in late.msg
+    assert str(late.hint).startswith('Say until="commit"')
+
+
+def test_w004_of_a_mixin_that_is_not_in_front_says_so(urls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Behind(View, UntilCommitMixin):
+        @method_decorator(distributed_lockable(key="behind"))
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", True)
+    urls(path("behind/", Behind.as_view()))
+    assert "UntilCommitMixin in front of the base classes" in str(found()["distlock_web.W004"].hint)
 
 
 def test_e003_by_the_stores_setting(urls: Any, settings: Any) -> None:
