@@ -163,11 +163,17 @@ async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, clock: _W
         answer, left = asked, clock.left()
 
 
+_STILL_INSIDE = (
+    " This call chain took it in an earlier lease, which was lost and never released, so it cannot enter it again: "
+    "leave that lease's block, or call its release() (which raises LeaseLost), and then take the lock anew."
+)
+
+
 async def _reenter(scope: Scope, port: Port, name: str, clock: _WaitClock) -> bool:
     """Enter a lock that the call chain holds already: no round trip, unless a longer lease is asked for."""
     while (found := chain.find_enclosing(scope.spec.store, name)) is not None:
         outer, hold = found
-        hold.raise_if_lost()
+        hold.raise_if_lost(_STILL_INSIDE)
         gate = outer.gate(hold)
         turn = gate.try_enter()
         if turn == "busy" and clock.wait != 0:
@@ -178,7 +184,7 @@ async def _reenter(scope: Scope, port: Port, name: str, clock: _WaitClock) -> bo
         if turn == "closed":
             continue  # the block around us has ended meanwhile
         scope.reenter(hold, gate)
-        hold.raise_if_lost()
+        hold.raise_if_lost(_STILL_INSIDE)
         if scope.spec.expire > hold.claim.expire:
             await _extend(port, [hold], scope.spec.expire)
             hold.renew_to(scope.spec.expire)

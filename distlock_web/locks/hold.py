@@ -92,18 +92,18 @@ class Hold:
         self.lose(due)
         return False
 
-    def raise_if_lost(self) -> None:
+    def raise_if_lost(self, advice: str = "") -> None:
         if not self.check():
-            raise self.lost_error()
+            raise self.lost_error(advice)
 
-    def lost_error(self) -> LeaseLost:
+    def lost_error(self, advice: str = "") -> LeaseLost:
         reason = self.reason or "ended"
         why = _EXPLAIN[reason].format(expire=self.claim.expire)
         if self._early:
             why = f"the store has it no more, though its lease had {self._early:.1f} s left: flushed, evicted, deleted"
             if reason == "taken":
                 why += ", and somebody else has it now"
-        return LeaseLost(f"The lock {self.name!r} is no longer held: {why}.", name=self.name, reason=reason)
+        return LeaseLost(f"The lock {self.name!r} is no longer held: {why}.{advice}", name=self.name, reason=reason)
 
     def renewed(self, since: float, expire: float) -> None:
         """The store has extended the lease: asked at ``since``, to at least ``expire`` seconds.

@@ -11,7 +11,7 @@ from ..core.errors import ConfigurationError, LossReason
 from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop, now
 from . import chain, engine, transfer
 from .hold import State
-from .scope import Scope
+from .scope import Scope, names_of
 
 T = TypeVar("T")
 
@@ -31,6 +31,9 @@ class Lost:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
+
+    def __repr__(self) -> str:
+        return f"<Lost {names_of(self._scope)}: {'set' if self.is_set() else 'unset'}>"
 
     def is_set(self) -> bool:
         return self._scope.state == "lost"

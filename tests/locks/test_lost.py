@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from distlock_web import current_lease, distributed_lockable, lock
+import pytest
+
+from distlock_web import LeaseLost, current_lease, distributed_lockable, lock
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.revoking import revoke_the_lock
 
@@ -29,6 +31,25 @@ def test_a_lease_that_was_given_back_is_not_lost(memory_store: None) -> None:
     with lock("order") as lease:
         pass
     assert not lease.lost
+
+
+def test_it_says_of_which_lock_it_is_and_whether_that_is_lost(memory_store: None) -> None:
+    with lock(["order", "stock"], expire=0.05, on_lost="warn") as lease:
+        assert repr(lease.lost) == "<Lost 'disLock:order', 'disLock:stock': unset>"
+        assert lease.lost.wait(5)
+        assert repr(lease.lost) == "<Lost 'disLock:order', 'disLock:stock': set>"
+
+
+def test_a_lost_lease_that_is_entered_again_says_what_to_do(memory_store: None) -> None:
+    """The message was the one of a block, and the second block had never begun."""
+    late = lock("order", expire=0.05).acquire()
+    assert late.lost.wait(5)
+    with pytest.raises(LeaseLost, match=r"earlier lease, which was lost and never released.*call its release\(\)"):
+        lock("order").acquire()
+    with pytest.raises(LeaseLost) as released:
+        late.release()
+    assert "never released" not in str(released.value)
+    lock("order", wait=5).acquire().release()  # the store waits a little longer than the holder
 
 
 def test_a_call_that_was_let_through_can_lose_nothing(injector: FaultInjector) -> None:
