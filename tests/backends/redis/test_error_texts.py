@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import redis
@@ -19,7 +21,10 @@ def test_the_rights_that_are_missing_are_for_this_stores_prefix(make_redis: Call
     configure({"default": {"LOCATION": f"redis://shop:secret@127.0.0.1:{server.port}", "PREFIX": "shop:lock:"}})
     with pytest.raises(ConfigurationError) as caught, lock("a"):
         pass
-    assert "(~shop:lock:* ~{shop:lock:*)" in str(caught.value)
+    assert " ~shop:lock:* ~{shop:lock:* " in str(caught.value)
+    page = (Path(__file__).parents[3] / "docs/redis.md").read_text()
+    [rules] = re.findall(r"^ACL SETUSER locks on >secret (.*)", page, re.M)
+    assert rules.replace("disLock:", "shop:lock:") in str(caught.value), "what the page says, which is tried there"
 
 
 @pytest.mark.parametrize("wait", [0, 5])

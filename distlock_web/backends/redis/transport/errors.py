@@ -62,8 +62,8 @@ _NOT_EVER = {
     "MOVED": "belongs to a Redis Cluster: this backend is for one server",
     "CROSSSLOT": "belongs to a Redis Cluster: this backend is for one server",
     "NOPERM": (
-        "does not allow this user what a lock needs: the keys under PREFIX (~<PREFIX>* ~{<PREFIX>*), the channels "
-        "&distlock:*, and +eval +evalsha +subscribe +publish +pubsub with what the scripts call"
+        "does not allow this user what a lock needs: ACL SETUSER <name> ~<PREFIX>* ~{<PREFIX>* &distlock:wake:* "
+        "+@scripting +@string +@hash +@sortedset +@keyspace +@connection +@pubsub +time -@dangerous"
     ),
 }
 #: What it says without such a word in front.
