@@ -172,10 +172,13 @@ def _from_environment() -> Registry:
             return _configured
         url = os.environ.get("DISTLOCK_URL")
         if not url:
-            raise ConfigurationError(
+            text = (
                 "No store for locks: set DISTLOCK (Django: settings.py; Flask: app.config), call "
                 "distlock_web.configure(...), or set the environment variable DISTLOCK_URL."
             )
+            if "PYTEST_CURRENT_TEST" in os.environ:
+                text += " A test that needs no real store uses the fixture distlock_fake."
+            raise ConfigurationError(text)
         return configure({"default": {"LOCATION": url}})
 
 

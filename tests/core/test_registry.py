@@ -23,6 +23,15 @@ def test_without_any_setting_the_message_names_all_the_ways() -> None:
         registry()
 
 
+def test_a_test_without_a_store_is_told_of_the_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
+    module._configured = None
+    with pytest.raises(ConfigurationError, match="the fixture distlock_fake"):
+        registry()
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    with pytest.raises(ConfigurationError, match=r"DISTLOCK_URL\.$"):
+        registry()
+
+
 def test_the_environment_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
     module._configured = None
     monkeypatch.setenv("DISTLOCK_URL", "redis://example:6379/3")
