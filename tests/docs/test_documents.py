@@ -268,6 +268,9 @@ with attach(ticket) as second:
 with lock("a") as third:
     assert third.fence > second.fences.get("disLock:a", 0)
 """,
+    ("backends.md", "Does it pass?"): """
+assert all(hasattr(LockContract, name) for name in QUEUEING)
+""",
     ("flask.md", "Flask"): """
 assert app.test_client().post("/orders/7/pay").text == "paid"
 assert app.test_client().post("/orders/7/ship").text == "shipped"
