@@ -206,11 +206,11 @@ def test_a_child_counts_in_a_name_of_its_own() -> None:
         os.write(write, new_token().encode())
         os._exit(0)
     os.waitpid(pid, 0)
-    childs = os.read(read, 100).decode()
+    child_token = os.read(read, 100).decode()
     os.close(read)
     os.close(write)
-    assert childs[:16] != mine[:16]
-    assert childs[16:40] == mine[16:40]  # it goes on with what it was forked in
+    assert child_token[:16] != mine[:16]
+    assert child_token[16:40] == mine[16:40]  # it goes on with what it was forked in
 
 
 def test_a_holder_has_the_beginning_of_the_token_and_no_more() -> None:
