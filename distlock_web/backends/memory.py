@@ -123,6 +123,9 @@ class MemoryPort:
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         with self._table.mutex:
+            owner = self._lock(claim.name).owner
+            if owner is None or owner.token == claim.token:  # handed over before we came to sleep
+                return await self.acquire(claim, None)
             parker = self._parker(claim.token)
         sooner = seconds is not None and seconds < busy.recheck_after
         if not await parker.park(seconds if sooner else busy.recheck_after) and sooner:

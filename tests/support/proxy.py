@@ -93,7 +93,9 @@ class Proxy:
         if self._server is not None:
             self._server.close()
             self._server = None
-        await self._cut()
+        for _ in range(3):  # a connection that was just accepted is served from the next turn of the loop on
+            await self._cut()
+            await asyncio.sleep(0.01)
 
     async def _cut(self) -> None:
         for writer in list(self._open):

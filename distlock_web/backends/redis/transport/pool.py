@@ -76,6 +76,8 @@ class ConnectionPool:
         """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran."""
         if not self._patient:
             self._health.refuse_if_silent()
+        if timeout is not None:
+            timeout = min(timeout, self._address.kwargs["socket_timeout"])
         connection = self._borrow(timeout)
         try:
             reply = connection.ask(script.call(keys, args), timeout)
