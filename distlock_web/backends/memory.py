@@ -52,7 +52,7 @@ class _Lock:
 class MemoryBackend:
     """``"BACKEND": "memory"``. One process only: for tests and for trying things out."""
 
-    capabilities = Capabilities(fencing=True, queue=True, listing=True, min_expire=0.01)
+    capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.01)
 
     settings: ClassVar[frozenset[str]] = frozenset()
 
@@ -108,9 +108,9 @@ class MemoryPort:
             return Granted(owner.fence, since)
 
     def _busy(self, lock: _Lock, owner: _Owner, claim: Claim, wait: float | None, moment: float) -> Busy:
-        remaining = max(0.001, owner.until - moment)
+        remaining, held_for = max(0.001, owner.until - moment), max(0.0, time.time() - owner.since)
         if wait == 0:
-            return Busy(remaining, remaining, holder=owner.holder)
+            return Busy(remaining, remaining, holder=owner.holder, held_for=held_for)
         waiter = lock.queue.get(claim.token)
         if waiter is None:
             waiter = lock.queue[claim.token] = _Waiter(claim, next(self._table.places), self._parker(claim.token))
@@ -119,7 +119,7 @@ class MemoryPort:
         ahead = list(lock.queue).index(claim.token)
         recheck_after = min(remaining, claim.expire) + ahead * PLACE
         lock.queue_until = max(lock.queue_until, moment + recheck_after + GRACE)
-        return Busy(recheck_after, remaining, waiter.place, owner.holder)
+        return Busy(recheck_after, remaining, waiter.place, owner.holder, held_for)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         with self._table.mutex:

@@ -19,12 +19,17 @@ from .runtime import Runtime
 Loss: TypeAlias = Literal["expired", "taken", "revoked"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a store can and cannot do; asked when a lock is taken, before anything is sent."""
+    """What a store can and cannot do; asked when a lock is taken, before anything is sent.
+
+    The tables in README and docs are made from this: a new field is a new column.
+    """
 
     fencing: bool  #: gives a number that only grows
-    queue: bool  #: serves waiters in their order and wakes one
+    waiting: bool  #: a caller may wait for a lock, and is woken when it may have it
+    queue: bool  #: serves those who wait in the order in which they came
+    transfer: bool  #: can exchange the owner: ``detach`` and ``attach``
     listing: bool  #: can show who holds what
     min_expire: float  #: the shortest lease it can express, in seconds
 
@@ -57,6 +62,7 @@ class Busy(NamedTuple):
     remaining: float  #: what is left of the holder's lease
     position: int = 0  #: our place in the queue, in the store's own terms
     holder: str = ""  #: who has it, for people: what its ``Claim`` said
+    held_for: float | None = None  #: seconds since it was taken, by the store's clock; None: the store does not tell
 
 
 @dataclass(frozen=True, slots=True)

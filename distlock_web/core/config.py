@@ -15,7 +15,31 @@ from .keys import must_escape
 
 BACKENDS = {
     "redis": "distlock_web.backends.redis.RedisBackend",
+    "redis-cluster": "distlock_web.backends.redis.cluster.ClusterBackend",
+    "redlock": "distlock_web.backends.redlock.RedlockBackend",
+    "sql": "distlock_web.backends.sql.SQLBackend",
+    "zookeeper": "distlock_web.backends.zookeeper.ZooKeeperBackend",
     "memory": "distlock_web.backends.memory.MemoryBackend",
+}
+#: What to install for a backend, where the extra has another name.
+EXTRAS = {"redis-cluster": "redis", "redlock": "redis"}
+#: Which of them a LOCATION means, by its scheme; a driver may follow it: ``mysql+pymysql://``.
+SCHEMES = {
+    "redis": "redis",
+    "rediss": "redis",
+    "unix": "redis",
+    "redis+sentinel": "redis",
+    "rediss+sentinel": "redis",
+    "redis+cluster": "redis-cluster",
+    "rediss+cluster": "redis-cluster",
+    "redlock": "redlock",
+    "mysql": "sql",
+    "mariadb": "sql",
+    "postgresql": "sql",
+    "postgres": "sql",
+    "sqlite": "sql",
+    "zookeeper": "zookeeper",
+    "memory": "memory",
 }
 
 #: The longest time that a setting may name, in seconds: ten years.
@@ -137,7 +161,7 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
     for name in given:
         if name not in _SETTINGS:
             raise ConfigurationError(unknown_name(f"{where} has the setting", name, _SETTINGS))
-    backend = _text(given, "BACKEND", "redis", where)
+    backend = _text(given, "BACKEND", _backend_of(_text(given, "LOCATION", "", where)), where)
     if backend not in BACKENDS and not re.fullmatch(r"\w+(\.\w+)+", backend):
         raise ConfigurationError(
             unknown_name(f'{where}["BACKEND"] names', backend, tuple(BACKENDS)) + " A dotted path does."
@@ -163,6 +187,12 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
         },
         options=MappingProxyType(dict(options)),
     )
+
+
+def _backend_of(location: str) -> str:
+    """The backend that a URL means where none is named; of what is no URL of ours, Redis says what is wrong with it."""
+    scheme = location.partition("://")[0]
+    return SCHEMES.get(scheme) or SCHEMES.get(scheme.partition("+")[0], "redis")
 
 
 def _text(given: Mapping[str, Any], name: str, default: str, where: str) -> str:

@@ -49,6 +49,7 @@ class LockBusy(DistLockError):
         retry_after: float = 0.0,
         holder: HolderInfo | None = None,
         usual: float | None = None,
+        held_for: float | None = None,
     ) -> None:
         super().__init__(message, name=name)
         #: Seconds after which the present holder's lease ends unless it is renewed.
@@ -57,6 +58,8 @@ class LockBusy(DistLockError):
         self.holder = holder
         #: Seconds that it was held lately, each time (the median, in this process). None: nothing is known of that.
         self.usual = usual
+        #: Seconds that the present holder has had it, when we asked. None: the store does not tell.
+        self.held_for = held_for
 
     @property
     def estimate(self) -> float:

@@ -180,7 +180,11 @@ async def _reenter(scope: Scope, port: Port, name: str, clock: _WaitClock) -> bo
             with watchdog.keep_alive(scope.holds):
                 turn = await gate.enter(scope.runtime, clock.start_waiting())
         if turn == "busy":
-            raise _busy(scope.spec, name, Busy(hold.remaining, hold.remaining, holder=hold.claim.holder))
+            raise _busy(
+                scope.spec,
+                name,
+                Busy(hold.remaining, hold.remaining, holder=hold.claim.holder, held_for=now() - hold.since),
+            )
         if turn == "closed":
             continue  # the block around us has ended meanwhile
         scope.reenter(hold, gate)
@@ -196,9 +200,17 @@ def _busy(spec: Spec, name: str, answer: Busy) -> LockBusy:
     """What to say of a lock that somebody else has: who, as far as the store tells, and how long it usually takes."""
     holder = HolderInfo.loads(answer.holder)
     who = holder.describe()
-    text = f"Somebody else holds the lock {name!r}{': ' if who else ''}{who}."
+    since = "" if answer.held_for is None else f", for {answer.held_for:.1f} s"
+    text = f"Somebody else holds the lock {name!r}{': ' if who else ''}{who}{since}."
     usual = spec.store.hold_times.usual(holder.function if who else spec.function, name)
-    return LockBusy(text, name=name, retry_after=answer.remaining, holder=holder if who else None, usual=usual)
+    return LockBusy(
+        text,
+        name=name,
+        retry_after=answer.remaining,
+        holder=holder if who else None,
+        usual=usual,
+        held_for=answer.held_for,
+    )
 
 
 # Release ------------------------------------------------------------------------------------------------------------

@@ -122,8 +122,8 @@ class Options:
         if expire < capabilities.min_expire:
             check_seconds(expire, "expire", minimum=capabilities.min_expire)
         wait = config.wait if isinstance(self.wait, Unset) else self.wait
-        if wait != 0 and not capabilities.queue:
-            raise self._no_queue(store)
+        if wait != 0 and not capabilities.waiting:
+            raise self._no_waiting(store)
         prefix = config.prefix if self.prefix is None else self.prefix
         return Spec(
             store=store,
@@ -138,12 +138,12 @@ class Options:
             code=code,
         )
 
-    def _no_queue(self, store: Store) -> ConfigurationError:
+    def _no_waiting(self, store: Store) -> ConfigurationError:
         setting, wait = "wait", self.wait
         if isinstance(wait, Unset):
             setting, wait = f'DISTLOCK[{store.alias!r}]["WAIT"]', store.config.wait
         return ConfigurationError(
-            f"{setting} is {wait!r}, but the store {store.alias!r} has no queue to wait in: say wait=0, and try again "
+            f"{setting} is {wait!r}, but the store {store.alias!r} does not let one wait: say wait=0, and try again "
             f"later."
         )
 

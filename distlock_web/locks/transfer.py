@@ -64,6 +64,8 @@ async def detach(scope: Scope, transit: float) -> str:
         raise ConfigurationError(
             f"The lock {names_of(scope)} is held by several blocks of this call chain: detach it from the outermost."
         )
+    if not scope.spec.store.backend.capabilities.transfer:
+        raise ConfigurationError(f"The store {scope.spec.store.alias!r} cannot hand a lock over: no detach, no attach.")
     scope.raise_if_lost()
     if not scope.acquired:
         raise NotHeld("There is no lock to hand over: this call was let through without one.")

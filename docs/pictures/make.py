@@ -41,7 +41,9 @@ class SampleLocks:
     def __init__(self, config: object) -> None:
         from distlock_web.core.backend import Capabilities
 
-        self.capabilities = Capabilities(fencing=True, queue=True, listing=True, min_expire=0.001)
+        self.capabilities = Capabilities(
+            fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.001
+        )
 
     def sync_port(self) -> SampleLocks:
         return self

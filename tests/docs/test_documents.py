@@ -333,7 +333,9 @@ def test_the_table_of_backends_tells_their_capabilities(redis_url: str) -> None:
         if line.startswith("| `"):
             name, _, *said, shortest = (cell.strip(" `") for cell in line.strip("|").split("|"))
             has = registry().store(name).backend.capabilities
-            assert said == ["yes" if each else "no" for each in (has.fencing, has.queue, has.listing)]
+            assert said == [
+                "yes" if each else "no" for each in (has.fencing, has.waiting, has.queue, has.transfer, has.listing)
+            ]
             assert shortest == f"{has.min_expire:g} s"
 
 

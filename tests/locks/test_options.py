@@ -49,12 +49,12 @@ def without(store: Store, **lacking: bool) -> None:
     store.backend.capabilities = replace(store.backend.capabilities, **lacking)
 
 
-def test_waiting_is_refused_where_the_store_has_no_queue() -> None:
+def test_waiting_is_refused_where_the_store_cannot() -> None:
     store = configure({"default": {"BACKEND": "memory"}}).store("default")
-    without(store, queue=False)
+    without(store, waiting=False)
     injector = FaultInjector(store)
     for wait in (1, None):
-        with pytest.raises(ConfigurationError, match=r"^wait is .*has no queue.*wait=0"):
+        with pytest.raises(ConfigurationError, match=r"^wait is .*does not let one wait.*wait=0"):
             lock("a", wait=wait).acquire()
     assert injector.calls == []
     with lock("a", wait=0), lock("b"):
@@ -63,7 +63,7 @@ def test_waiting_is_refused_where_the_store_has_no_queue() -> None:
 
 def test_the_setting_is_named_where_it_is_the_setting_that_waits() -> None:
     store = configure({"default": {"BACKEND": "memory", "WAIT": 5}}).store("default")
-    without(store, queue=False)
+    without(store, waiting=False)
     with pytest.raises(ConfigurationError, match=r"^DISTLOCK\['default'\]\[\"WAIT\"\] is 5"):
         lock("a").acquire()
     lock("a", wait=0).acquire()

@@ -21,7 +21,7 @@ from .transport.stream import LoopConnection
 class RedisBackend:
     """One server: connections for threads (a pool), for each event loop (one), for renewals, and one to listen on."""
 
-    capabilities = Capabilities(fencing=True, queue=True, listing=True, min_expire=0.01)
+    capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.01)
     settings = frozenset({"LOCATION", "CACHE", "OPTIONS"})
 
     def __init__(self, config: StoreConfig) -> None:

@@ -194,13 +194,19 @@ class RedisPort:
                 self._queued.discard(claim.token)
                 return Granted(fence, since)
             if fence == 0:
-                recheck_after, remaining, place, unheard, holder = rest
+                recheck_after, remaining, place, unheard, holder, held = rest
                 if waiter is not None:
                     self._queued.add(claim.token)
                     waiter.sent_at, waiter.server_time_us = since, server_time_us
                     if unheard:
                         self._listener.reconnect_if_unheard(waiter)
-                return Busy(recheck_after / 1000, remaining / 1000, place, holder.decode("utf-8", "replace"))
+                return Busy(
+                    recheck_after / 1000,
+                    remaining / 1000,
+                    place,
+                    holder.decode("utf-8", "replace"),
+                    max(0, held) / 1_000_000,
+                )
             # The server's clock is further than we thought: it was set, or ours stood still.
         raise BackendUnavailable(
             "The clock of Redis changed between requests (3 were refused as too late): look at NTP, or at a machine "

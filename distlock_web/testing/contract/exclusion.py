@@ -9,6 +9,7 @@ import pytest
 from distlock_web import ConfigurationError, LockBusy, lock, request_scope
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.keys import MAX_NAME_BYTES
+from distlock_web.core.runtime import now
 from distlock_web.locks.lease import scope_of
 
 from ..fault_injector import FaultInjector
@@ -232,6 +233,20 @@ class ExclusionCases(Cases):
             answer = await harness.port.acquire(claim(), 0)
             assert isinstance(answer, Busy)
             assert answer.holder in ("", line.holder)
+
+    @case
+    async def test_a_store_that_says_since_when_it_is_held_says_it_right(self, harness: Harness) -> None:
+        """``held_for`` of ``Busy`` may be left out."""
+        async with harness.inside(the_lock()):
+            begun = now()
+            await harness.sleep(0.05)
+            for wait in (0, 5):
+                other = claim()
+                answer = await harness.port.acquire(other, wait)
+                assert isinstance(answer, Busy)
+                if answer.held_for is not None:
+                    assert now() - begun - 0.02 <= answer.held_for <= now() - begun + 1
+                await harness.port.cancel(other)
 
 
 async def _refused(harness: Harness, text: str) -> bool:

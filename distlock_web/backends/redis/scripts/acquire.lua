@@ -6,9 +6,9 @@
 --          6 until when this request is meant, by this server's clock (µs); '' without a limit
 -- Answers  now                                       ours, and `now` is the fence, too
 --          {fence, now}                              ours
---          {0, now, recheck, remaining, place, unheard, holder}
+--          {0, now, recheck, remaining, place, unheard, holder, held}
 --                                                    somebody else's: asking again before `recheck` ms cannot help;
---                                                    unheard: 1 if its process has no subscriber on this server
+--                                                    unheard: 1 if its process has no subscriber on this server; held: µs since it was taken
 --          {-1, now}                                 too late: nobody waits for this answer any more; nothing was done
 
 local token, expire, join, holder, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -41,7 +41,7 @@ if lock and lock.token == token then
   if not holds(lock) then
     -- A copy of this that was lost on the way, after its owner gave the lock back.
     local left = math.max(call('PTTL', N), 1)
-    return {0, now, left, left, 0, 0, lock.holder}
+    return {0, now, left, left, 0, 0, lock.holder, now - lock.since}
   end
   live_at_least(N, expire)
   list()
@@ -67,7 +67,7 @@ end
 local remaining = math.max(call('PTTL', N), 1)
 if join == '0' then
   leave(process, entry)
-  return {0, now, remaining, remaining, 0, 0, lock.holder}
+  return {0, now, remaining, remaining, 0, 0, lock.holder, now - lock.since}
 end
 place = tonumber(place) or now
 if call('ZADD', line, 'NX', format('%d', place), entry) == 0 then
@@ -81,4 +81,4 @@ local ahead = call('ZRANK', QUEUE, process) + call('ZRANK', line, entry)
 local recheck = math.min(remaining, tonumber(expire)) + math.min(ahead, 1000)
 live_at_least(line, recheck + GRACE)
 live_at_least(QUEUE, recheck + GRACE)
-return {0, now, recheck, remaining, place, listens(process) and 0 or 1, lock.holder}
+return {0, now, recheck, remaining, place, listens(process) and 0 or 1, lock.holder, now - lock.since}

@@ -1,0 +1,160 @@
+"""A port made of plain blocking functions, for stores whose driver knows no asyncio: SQL databases, ZooKeeper.
+
+A store implements :class:`BlockingVerbs` once. A thread calls them where it is. A task has them run in threads of ours:
+the event loop never blocks. Whoever waits for a lock sleeps on a parker and takes no thread, and releases have threads
+of their own: those that want a lock cannot keep one that has it from giving it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_threads
+from typing import Protocol, TypeVar
+
+from .backend import Busy, Claim, Granted, LockInfo, Loss
+from .runtime import TASKS, Parker, Runtime, now
+
+T = TypeVar("T")
+
+#: Threads for those that want a lock, and for those that have one.
+ACQUIRING_THREADS, HOLDING_THREADS = 8, 4
+#: Seconds that an interrupted acquisition is waited for before it is cancelled: a store's answer comes sooner.
+MAX_INTERRUPTED = 30.0
+
+
+class BlockingVerbs(Protocol):
+    """The verbs of ``core/backend.py``, as functions that any thread may call and that end within a bounded time."""
+
+    def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+        """``join``: stand in the queue where it is somebody else's, at ``position`` if the claim stood there before."""
+
+    def cancel(self, claim: Claim) -> None: ...
+
+    def extend(self, claims: Sequence[Claim], timeout: float | None) -> list[Loss | None]: ...
+
+    def release(self, claim: Claim, cooldown: float) -> Loss | None: ...
+
+    def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None: ...
+
+    def attach(self, claim: Claim, transit: str) -> Granted | None: ...
+
+    def inspect(self, names: Sequence[str] | None) -> list[LockInfo]: ...
+
+    def revoke(self, name: str, fence: int) -> bool: ...
+
+
+class Wakeups:
+    """Where the waiters of this process sleep, by token. A wake-up that comes before the sleep is not lost."""
+
+    def __init__(self) -> None:
+        self._parkers: dict[str, Parker] = {}
+
+    def expect(self, token: str, runtime: Runtime) -> Parker:
+        return self._parkers.setdefault(token, runtime.parker())
+
+    def wake(self, token: str) -> bool:
+        """Whether somebody sleeps here under this token, and hears it."""
+        parker = self._parkers.get(token)
+        return parker is not None and parker.unpark()
+
+    def wake_all(self) -> None:
+        """Everybody asks again: what was to be heard may have been lost."""
+        for parker in list(self._parkers.values()):
+            parker.unpark()
+
+    def forget(self, token: str) -> None:
+        self._parkers.pop(token, None)
+
+
+class Executors:
+    """Our threads. Started when a task needs one; a backend makes them anew after a fork."""
+
+    def __init__(self, name: str) -> None:
+        self.acquiring = ThreadPoolExecutor(ACQUIRING_THREADS, f"distlock-{name}-acquire")
+        self.holding = ThreadPoolExecutor(HOLDING_THREADS, f"distlock-{name}-hold")
+        #: By token: acquisitions whose task was cancelled, and whose thread goes on.
+        self.interrupted: dict[str, Future[Granted | Busy]] = {}
+
+    def close(self) -> None:
+        for pool in (self.acquiring, self.holding):
+            pool.shutdown(wait=False)
+
+
+class BlockingPort:
+    """The port of one mode over a store's verbs."""
+
+    def __init__(self, verbs: BlockingVerbs, runtime: Runtime, wakeups: Wakeups, executors: Executors) -> None:
+        self.runtime = runtime
+        self._verbs = verbs
+        self._wakeups = wakeups
+        self._executors = executors
+
+    async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
+        return await self._acquire(claim, wait != 0, 0)
+
+    async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
+        parker, begun = self._wakeups.expect(claim.token, self.runtime), now()
+        sooner = seconds is not None and seconds < busy.recheck_after
+        if not await parker.park(seconds if sooner else busy.recheck_after) and sooner:
+            return busy._replace(remaining=max(0.001, busy.remaining - (now() - begun)))
+        return await self._acquire(claim, True, busy.position)
+
+    async def cancel(self, claim: Claim) -> None:
+        self._wakeups.forget(claim.token)
+        await self._after_interrupted(claim.token)
+        await self._hold(self._verbs.cancel, claim)
+
+    async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
+        return await self._hold(self._verbs.extend, claims, timeout)
+
+    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
+        return await self._hold(self._verbs.release, claim, cooldown)
+
+    async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
+        return await self._hold(self._verbs.detach, claim, transit, seconds)
+
+    async def attach(self, claim: Claim, transit: str) -> Granted | None:
+        return await self._hold(self._verbs.attach, claim, transit)
+
+    async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
+        return await self._hold(self._verbs.inspect, names)
+
+    async def revoke(self, name: str, fence: int) -> bool:
+        return await self._hold(self._verbs.revoke, name, fence)
+
+    async def _acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+        if join:
+            self._wakeups.expect(claim.token, self.runtime)  # before the place in the queue: no wake-up is missed
+        answer = await self._ask(claim, join, position)
+        if isinstance(answer, Granted) or not join:
+            self._wakeups.forget(claim.token)
+        return answer
+
+    async def _ask(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+        if self.runtime is not TASKS:
+            return self._verbs.acquire(claim, join, position)
+        running = self._executors.acquiring.submit(self._verbs.acquire, claim, join, position)
+        try:
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            # One that has not begun is cancelled with the task. One that runs may take the lock yet: see cancel().
+            if not running.cancelled():
+                self._executors.interrupted[claim.token] = running
+            raise
+
+    async def _after_interrupted(self, token: str) -> None:
+        """A cancellation that overtook the acquisition would find nothing to cancel, and leave a lock to nobody."""
+        running = self._executors.interrupted.pop(token, None)
+        if running is None:
+            return
+        if self.runtime is TASKS:
+            await asyncio.wait({asyncio.wrap_future(running)}, timeout=MAX_INTERRUPTED)
+        else:
+            wait_for_threads([running], timeout=MAX_INTERRUPTED)
+
+    async def _hold(self, verb: Callable[..., T], *args: object) -> T:
+        if self.runtime is not TASKS:
+            return verb(*args)
+        return await asyncio.wrap_future(self._executors.holding.submit(verb, *args))
