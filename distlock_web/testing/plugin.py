@@ -19,6 +19,10 @@ from distlock_web.core.registry import Registry, Store
 from distlock_web.core.runtime import THREADS, drive, new_token
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs: a case of the contract, for stores that offer these capabilities")
+
+
 @pytest.fixture
 def distlock_fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All locks of the project in this process's memory, for one test: no server is needed, and none are held.

@@ -34,18 +34,28 @@ class Cases:
 
     @pytest.fixture(params=sorted(HARNESSES))
     def harness(self, request: pytest.FixtureRequest, settings: Mapping[str, Any]) -> Iterator[Harness]:
-        yield from _harness_of(HARNESSES[request.param], settings)
+        yield from _harness_of(HARNESSES[request.param], settings, request.node)
 
     @pytest.fixture
-    def tasks(self, settings: Mapping[str, Any]) -> Iterator[Harness]:
+    def tasks(self, request: pytest.FixtureRequest, settings: Mapping[str, Any]) -> Iterator[Harness]:
         """The asyncio harness alone, for what threads do not have: cancellation."""
-        yield from _harness_of(AsyncHarness, settings)
+        yield from _harness_of(AsyncHarness, settings, request.node)
 
 
-def _harness_of(mode: type[Harness], settings: Mapping[str, Any]) -> Iterator[Harness]:
+def _harness_of(mode: type[Harness], settings: Mapping[str, Any], node: pytest.Item) -> Iterator[Harness]:
     registry = configure({"default": settings})
-    yield mode(registry.store("default"))
+    store = registry.store("default")
+    for marker in node.iter_markers("needs"):
+        for capability in marker.args:
+            if not getattr(store.backend.capabilities, capability):
+                pytest.skip(f"a store without {capability}")
+    yield mode(store)
     registry.close()
+
+
+def needs(*capabilities: str) -> pytest.MarkDecorator:
+    """This case is about something that not every store offers: fields of ``Capabilities``."""
+    return pytest.mark.needs(*capabilities)
 
 
 def case(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -14,7 +14,7 @@ from distlock_web.locks.lease import scope_of
 
 from ..fault_injector import FaultInjector
 from ..harness import Harness
-from .base import KEY, NAME, PREFIX, Cases, case, claim, the_lock
+from .base import KEY, NAME, PREFIX, Cases, case, claim, needs, the_lock
 
 HOSTILE_KEYS = {
     "spaces": "a b  c",
@@ -31,6 +31,7 @@ HOSTILE_KEYS = {
 
 
 class ExclusionCases(Cases):
+    @needs("waiting")
     @case
     async def test_a_read_sleep_write_counter_loses_nothing(self, harness: Harness) -> None:
         count = 0
@@ -71,6 +72,7 @@ class ExclusionCases(Cases):
         await harness.release(lease)
         assert not await harness.unrelated(second).result()
 
+    @needs("waiting")
     @case
     async def test_two_callers_of_one_decorated_function_take_turns(self, harness: Harness) -> None:
         history: list[str] = []
@@ -92,6 +94,7 @@ class ExclusionCases(Cases):
         assert (await first.result(), await second.result()) == ("first", "second")
         assert history == ["first in", "first out", "second in", "second out"]
 
+    @needs("waiting")
     @case
     async def test_one_lock_object_serves_many_at_once(self, harness: Harness) -> None:
         """Who leaves gives back the own lease, also one that was given back before its block ended."""
@@ -157,6 +160,7 @@ class ExclusionCases(Cases):
         assert [len({token[16:40] for token in tokens[first : first + 20]}) for first in (0, 20, 40)] == [1, 1, 1]
         assert len({token[16:40] for token in tokens}) == 3
 
+    @needs("waiting")
     @case
     async def test_one_request_takes_and_one_gives_back(self, harness: Harness) -> None:
         injector = FaultInjector(harness.store)

@@ -9,10 +9,11 @@ from distlock_web.core.runtime import now
 
 from ..fault_injector import FaultInjector
 from ..harness import Harness
-from .base import KEY, NAME, PREFIX, Cases, case, the_lock
+from .base import KEY, NAME, PREFIX, Cases, case, needs, the_lock
 
 
 class LeaseCases(Cases):
+    @needs("waiting")
     @case
     async def test_a_dead_holders_lock_is_free_after_its_lease_and_not_before(self, harness: Harness) -> None:
         async def holder() -> float:
@@ -25,6 +26,7 @@ class LeaseCases(Cases):
             # The store began the lease after `taken`, and answered before now.
             assert now() - taken >= self.ttl * 0.98
 
+    @needs("waiting")
     @case
     async def test_the_holder_knows_of_its_end_before_another_can_begin(self, harness: Harness) -> None:
         lease = await harness.acquire(the_lock(expire=self.ttl))
@@ -129,6 +131,7 @@ class LeaseCases(Cases):
                 assert now() - begun > self.ttl, "renewed at least once"
         assert caught.value.reason == "expired"
 
+    @needs("waiting")
     @case
     async def test_hold_at_least_keeps_the_lock_after_success(self, harness: Harness) -> None:
         begun = now()
@@ -153,6 +156,7 @@ class LeaseCases(Cases):
             await harness.sleep(self.ttl * 1.1)
         assert await harness.line(NAME) is None
 
+    @needs("waiting")
     @case
     async def test_the_fence_grows_from_holder_to_holder(self, harness: Harness) -> None:
         fences: list[int] = []

@@ -12,7 +12,7 @@ from distlock_web import BackendUnavailable, Lease, LeaseLost
 
 from ..fault_injector import FaultInjector
 from ..harness import AsyncHarness, Harness
-from .base import KEY, NAME, PREFIX, Cases, case, the_lock
+from .base import KEY, NAME, PREFIX, Cases, case, needs, the_lock
 
 
 class LossCases(Cases):
@@ -85,6 +85,7 @@ class LossCases(Cases):
             await harness.acquire(the_lock())
         assert await harness.line(NAME) is None
 
+    @needs("waiting")
     @case
     async def test_a_waiter_whose_store_fails_for_a_moment_keeps_waiting(self, harness: Harness) -> None:
         injector = FaultInjector(harness.store)
@@ -232,6 +233,7 @@ class LossCases(Cases):
             await task
         assert await tasks.line(NAME) is None
 
+    @needs("waiting")
     @case
     async def test_a_cancelled_waiter_leaves_the_queue(self, tasks: Harness) -> None:
         async with tasks.inside(the_lock()):

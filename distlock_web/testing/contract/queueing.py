@@ -14,10 +14,11 @@ from distlock_web.core.runtime import now
 
 from ..fault_injector import FaultInjector
 from ..harness import Harness
-from .base import NAME, PREFIX, Cases, case, claim, the_lock
+from .base import NAME, PREFIX, Cases, case, claim, needs, the_lock
 
 
 class QueueCases(Cases):
+    @needs("waiting", "queue")
     @case
     async def test_first_come_first_served(self, harness: Harness) -> None:
         order: list[int] = []
@@ -36,6 +37,7 @@ class QueueCases(Cases):
         assert order == [0, 1, 2, 3, 4, 5]
         assert await _nothing_left(harness)
 
+    @needs("waiting", "queue")
     @case
     async def test_a_newcomer_does_not_overtake_the_queue(self, harness: Harness) -> None:
         entered, leave = harness.event(), harness.event()
@@ -55,6 +57,7 @@ class QueueCases(Cases):
         await entered.wait()
         await actor.result()
 
+    @needs("waiting")
     @case
     async def test_a_release_wakes_the_waiter_and_not_its_timer(self, harness: Harness) -> None:
         async def waiter() -> float:
@@ -68,6 +71,7 @@ class QueueCases(Cases):
         # The lease would have lasted 300 s, so would its sleep: Actor.result() gives up long before that.
         assert await actor.result() < 150
 
+    @needs("waiting")
     @case
     async def test_waiting_ends_after_its_time_and_leaves_nothing(self, harness: Harness) -> None:
         begun = now()
@@ -84,6 +88,7 @@ class QueueCases(Cases):
             assert line.waiters == 0
         assert await _nothing_left(harness)
 
+    @needs("waiting")
     @case
     async def test_waiters_that_give_up_at_the_hand_over_pass_the_lock_on(self, harness: Harness) -> None:
         """The release comes when their time ends: whoever loses that race must not keep the lock for itself."""
@@ -102,6 +107,7 @@ class QueueCases(Cases):
                 await actor.result()
             assert await _nothing_left(harness)
 
+    @needs("waiting")
     @case
     async def test_the_requests_of_waiting_do_not_depend_on_its_length(self, harness: Harness) -> None:
         injector = FaultInjector(harness.store)
@@ -118,6 +124,7 @@ class QueueCases(Cases):
         assert injector.calls.count("wait") <= 2
         assert injector.calls.count("cancel") == 0
 
+    @needs("waiting")
     @case
     async def test_a_waiter_outlasts_many_leases_of_a_holder_that_renews(self, harness: Harness) -> None:
         async def waiter() -> int:
@@ -147,6 +154,7 @@ class QueueCases(Cases):
             assert set(lease.fences) == {"test:a", "test:b", "test:c"}
         assert await harness.port.inspect() == []
 
+    @needs("waiting")
     @case
     async def test_several_keys_in_opposite_order_do_not_deadlock(self, harness: Harness) -> None:
         count = 0
@@ -164,6 +172,7 @@ class QueueCases(Cases):
             await actor.result()
         assert count == 40
 
+    @needs("waiting")
     @case
     async def test_keys_held_already_are_kept_while_a_further_one_is_awaited(self, harness: Harness) -> None:
         holder = await harness.acquire(lock("b", prefix=PREFIX, expire=300))
@@ -181,6 +190,7 @@ class QueueCases(Cases):
         await harness.release(holder)
         await actor.result()
 
+    @needs("waiting")
     @case
     async def test_300_cancellations_at_random_moments_leave_nothing(self, tasks: Harness) -> None:
         seed = random.randrange(1_000_000)

@@ -11,10 +11,11 @@ from distlock_web import ConfigurationError, LeaseLost, NotHeld, lock
 
 from ..fault_injector import FaultInjector
 from ..harness import Harness
-from .base import NAME, PREFIX, Cases, case, the_lock
+from .base import NAME, PREFIX, Cases, case, needs, the_lock
 
 
 class TransferCases(Cases):
+    @needs("transfer")
     @case
     async def test_the_receiver_goes_on_under_the_same_lock_and_fence(self, harness: Harness) -> None:
         async with harness.inside(the_lock()) as lease:
@@ -36,12 +37,14 @@ class TransferCases(Cases):
         await harness.unrelated(receiver).result()
         assert await harness.line(NAME) is None
 
+    @needs("transfer")
     @case
     async def test_nobody_else_gets_in_while_it_is_on_its_way(self, harness: Harness) -> None:
         ticket = await harness.detach(await harness.acquire(the_lock()))
         assert await harness.try_acquire(the_lock()) is None
         await harness.release(await harness.attach(ticket))
 
+    @needs("transfer")
     @case
     async def test_a_ticket_is_good_for_one_use(self, harness: Harness) -> None:
         ticket = await harness.detach(await harness.acquire(the_lock()))
@@ -53,6 +56,7 @@ class TransferCases(Cases):
         with pytest.raises(NotHeld):
             await harness.attach(ticket)
 
+    @needs("waiting", "transfer")
     @case
     async def test_a_ticket_that_comes_too_late_is_refused(self, harness: Harness) -> None:
         ticket = await harness.detach(await harness.acquire(the_lock()), transit=self.ttl)
@@ -60,6 +64,7 @@ class TransferCases(Cases):
             with pytest.raises(NotHeld):
                 await harness.attach(ticket)
 
+    @needs("transfer")
     @case
     async def test_an_altered_ticket_proves_nothing(self, harness: Harness) -> None:
         ticket = await harness.detach(await harness.acquire(the_lock()))
@@ -71,6 +76,7 @@ class TransferCases(Cases):
                 await harness.attach(altered)
         await harness.release(await harness.attach(ticket))
 
+    @needs("transfer")
     @case
     async def test_several_locks_are_passed_on_together(self, harness: Harness) -> None:
         lease = await harness.acquire(lock(["a", "b"], prefix=PREFIX))
@@ -79,6 +85,7 @@ class TransferCases(Cases):
         await harness.release(attached)
         assert await harness.port.inspect() == []
 
+    @needs("transfer")
     @case
     async def test_after_the_hand_over_the_old_lease_is_over(self, harness: Harness) -> None:
         lease = await harness.acquire(the_lock(expire=self.ttl, renew=True))
@@ -89,6 +96,7 @@ class TransferCases(Cases):
                 await verb(lease)
         await harness.release(await harness.attach(ticket))
 
+    @needs("transfer")
     @case
     async def test_a_nested_hold_cannot_be_passed_on(self, harness: Harness) -> None:
         async with harness.inside(the_lock()) as outer:
@@ -98,6 +106,7 @@ class TransferCases(Cases):
                         await harness.detach(lease)
             await harness.extend(outer)
 
+    @needs("transfer")
     @case
     async def test_a_lost_lease_cannot_be_passed_on(self, harness: Harness) -> None:
         lease = await harness.acquire(the_lock(expire=self.ttl))
@@ -105,6 +114,7 @@ class TransferCases(Cases):
         with pytest.raises(LeaseLost):
             await harness.detach(lease)
 
+    @needs("transfer")
     @case
     async def test_answers_lost_on_the_way_change_nothing(self, harness: Harness) -> None:
         lease = await harness.acquire(the_lock())
@@ -117,6 +127,7 @@ class TransferCases(Cases):
         await harness.extend(attached)
         await harness.release(attached)
 
+    @needs("waiting", "transfer")
     @case
     async def test_who_waits_is_served_after_the_receiver(self, harness: Harness) -> None:
         lease = await harness.acquire(the_lock())

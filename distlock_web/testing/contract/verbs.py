@@ -6,7 +6,7 @@ from distlock_web.core.backend import Busy, Claim, Granted, Port
 from distlock_web.core.runtime import now
 
 from ..harness import PATIENCE, Harness
-from .base import NAME, Cases, case, claim
+from .base import NAME, Cases, case, claim, needs
 
 
 async def granted(port: Port, asked: Claim) -> Granted:
@@ -37,6 +37,7 @@ class VerbCases(Cases):
         assert line is not None
         assert line.waiters == 0
 
+    @needs("waiting", "queue")
     @case
     async def test_join_twice_is_one_place(self, harness: Harness) -> None:
         await granted(harness.port, claim())
@@ -94,6 +95,7 @@ class VerbCases(Cases):
         assert line is not None
         assert line.remaining > 100
 
+    @needs("waiting")
     @case
     async def test_cancel_twice_leaves_the_queue_or_gives_back(self, harness: Harness) -> None:
         mine, waiting = claim(), claim()
@@ -108,6 +110,7 @@ class VerbCases(Cases):
             await harness.port.cancel(mine)
         assert await harness.line(NAME) is None
 
+    @needs("transfer")
     @case
     async def test_detach_and_attach_twice(self, harness: Harness) -> None:
         mine, receiver = claim(), claim()
@@ -179,6 +182,7 @@ class VerbCases(Cases):
         assert isinstance(await harness.port.acquire(claim(), 0), Busy)
         await harness.until_free(NAME)
 
+    @needs("waiting")
     @case
     async def test_a_lock_handed_over_goes_on_when_its_new_owner_cancels(self, harness: Harness) -> None:
         mine, second, third = claim(), claim(), claim()
@@ -195,6 +199,7 @@ class VerbCases(Cases):
         assert await harness.port.release(third) is None
         assert await harness.line(NAME) is None
 
+    @needs("waiting", "queue")
     @case
     async def test_a_dead_waiter_does_not_block_those_behind_it(self, harness: Harness) -> None:
         """It is handed the lock and never gives it back: that costs the others its lease, not their whole wait."""
