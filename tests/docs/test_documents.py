@@ -268,9 +268,6 @@ with attach(ticket) as second:
 with lock("a") as third:
     assert third.fence > second.fences.get("disLock:a", 0)
 """,
-    ("backends.md", "Does it pass?"): """
-assert all(hasattr(LockContract, name) for name in QUEUEING)
-""",
     ("flask.md", "Flask"): """
 assert app.test_client().post("/orders/7/pay").text == "paid"
 assert app.test_client().post("/orders/7/ship").text == "shipped"
@@ -346,6 +343,23 @@ def test_the_table_of_verbs_has_those_of_a_port() -> None:
     }
     verbs = {name: list(signature(verb).parameters)[1:] for name, verb in vars(Port).items() if isfunction(verb)}
     assert said == {name: arguments for name, arguments in verbs.items() if not name.startswith("_")}
+
+
+@pytest.mark.slow
+def test_the_store_of_the_example_passes_the_contract(tmp_path: Path) -> None:
+    blocks = python_blocks()
+    for name, heading in (("mystore", "A small one"), ("test_mystore", "Does it pass?")):
+        (tmp_path / f"{name}.py").write_text(blocks["backends.md", heading])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "."],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "DJANGO_SETTINGS_MODULE": ""},
+        cwd=tmp_path,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    assert re.search(r"1\d\d passed, \d\d skipped", done.stdout), done.stdout[-500:]
 
 
 def test_generators_of_one_thread_are_kept_apart_by_a_context_of_their_own() -> None:
