@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from distlock_web.testing.servers import RedisServer, ServerMissing
 
-from . import handoff, recovery, renewal, report, server, uncontended, view
+from . import handoff, recovery, renewal, report, server, silence, uncontended, view
 from .bars import verdicts
 from .chart import svg
 from .plan import FULL, QUICK, Plan
@@ -26,6 +26,7 @@ SCENARIOS = {
     "recovery": recovery,
     "renewal": renewal,
     "view": view,
+    "silence": silence,
 }
 
 ABOUT = """\
@@ -38,6 +39,7 @@ scenarios:
   recovery      the holder is killed: 16 processes wait, or 4 with 50 threads each
   renewal       1,000 leases that are renewed
   view          a Django view under a lock
+  silence       the store is stopped: what is left of a site's other views
 """
 MORE = """\
 examples:

@@ -44,6 +44,8 @@ class Plan:
     leases: int = 1000
     renewal_rounds: int = 3
     renewal: float = 20.0
+    silences: int = 3
+    silence: float = 10.0
 
 
 FULL = Plan(recoveries=(Recovery(16, 1, 1, 20), Recovery(4, 50, 1, 10), Recovery(16, 1, 10, 3), Recovery(4, 50, 10, 3)))
@@ -55,6 +57,8 @@ QUICK = Plan(
     recoveries=(Recovery(16, 1, 1, 3),),
     renewal_rounds=1,
     renewal=6.0,
+    silences=1,
+    silence=5.0,
 )
 
 

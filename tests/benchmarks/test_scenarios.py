@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from benchmarks import recovery, renewal, report, server
+from benchmarks import recovery, renewal, report, server, silence
 from benchmarks.bars import BARS, verdicts
 from benchmarks.contenders import FREE, DjangoRedis
 from benchmarks.crowd import Turn
@@ -26,6 +26,8 @@ TINY = Plan(
     leases=20,
     renewal_rounds=1,
     renewal=1.5,
+    silences=1,
+    silence=1.0,
 )
 
 
@@ -150,3 +152,12 @@ def test_only_the_bars_of_the_cases_that_were_run_are_shown() -> None:
 def test_every_bar_is_for_one_measure_once() -> None:
     meant = [(bar.case, bar.measure, bar.contender) for bar in BARS]
     assert len(meant) == len(set(meant))
+
+
+@pytest.mark.slow
+def test_a_store_that_hangs_leaves_the_other_views_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "VIEWS", {"distlock_web": "decorated"})
+    (case,) = silence.run(bench)
+    seen = {name: samples[0] for name, samples in case.samples["distlock_web"].items()}
+    assert seen["while it hangs"] > 0.5 * seen["before"]
+    assert seen["longest refusal"] < 3, "two time-outs, of a second each"
