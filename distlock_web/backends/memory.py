@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core.backend import Busy, Capabilities, Claim, Granted, LockInfo, Loss
+from ..core.backend import Busy, Capabilities, Claim, Granted, LockInfo, Loss, WaiterInfo
 from ..core.config import StoreConfig
 from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
 
@@ -38,6 +38,7 @@ class _Waiter:
     claim: Claim
     place: int
     parker: Parker
+    since: float
 
 
 @dataclass(slots=True)
@@ -113,7 +114,8 @@ class MemoryPort:
             return Busy(remaining, remaining, holder=owner.holder, held_for=held_for)
         waiter = lock.queue.get(claim.token)
         if waiter is None:
-            waiter = lock.queue[claim.token] = _Waiter(claim, next(self._table.places), self._parker(claim.token))
+            place, parker = next(self._table.places), self._parker(claim.token)
+            waiter = lock.queue[claim.token] = _Waiter(claim, place, parker, time.time())
         # Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder,
         # or to those in front, costs more than that.
         ahead = list(lock.queue).index(claim.token)
@@ -204,12 +206,22 @@ class MemoryPort:
             ]
             held = [
                 LockInfo(
-                    name, owner.fence, owner.holder, owner.since, owner.until - moment, len(lock.queue), owner.state
+                    name, owner.fence, owner.holder, owner.since, owner.until - moment, len(lock.queue), owner.state,
+                    min((waiter.since for waiter in lock.queue.values()), default=None),
                 )
                 for name, lock, owner in locks
                 if owner is not None
             ]  # fmt: skip
             return sorted(held, key=lambda line: line.remaining)
+
+    async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
+        held = [lock.name for lock in await self.inspect()]
+        return len(held), held[:limit]
+
+    async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
+        with self._table.mutex:
+            queue = list(self._lock(name).queue.values())[:limit]
+            return [WaiterInfo(waiter.claim.holder, waiter.since) for waiter in queue]
 
     async def revoke(self, name: str, fence: int) -> bool:
         with self._table.mutex:

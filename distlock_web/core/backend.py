@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from .config import StoreConfig
 from .runtime import Runtime
@@ -77,6 +77,18 @@ class LockInfo:
     waiters: int
     #: ``held``; ``cooldown`` for a while after its end (``hold_at_least``); ``transit``, detached and not yet attached.
     state: str
+    waiting_since: float | None = None  #: since when the first in the queue waits, like ``since``; None: not known
+    #: From whom it went to this holder: ``HolderInfo.request`` of the one before, behind a ``!`` if that was revoked.
+    #: Empty: it was free, or the store does not tell.
+    previous: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WaiterInfo:
+    """One place in the queue of a lock."""
+
+    holder: str  #: who waits, for people: what its ``Claim`` said
+    since: float  #: seconds since the epoch, by the store's clock
 
 
 class Port(Protocol):
@@ -110,6 +122,17 @@ class Port(Protocol):
 
     async def revoke(self, name: str, fence: int) -> bool:
         """Take the lock from the holder with this fence; its holder learns at its next round trip."""
+
+
+@runtime_checkable
+class Browsable(Protocol):
+    """What a port may offer beside the verbs, where a store may hold more locks than one wants to read at once."""
+
+    async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
+        """How many locks are held; and the names of those that end first, ``limit`` at most. No name comes twice."""
+
+    async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
+        """Who waits for this lock, the first in the queue in front, ``limit`` at most."""
 
 
 class Backend(Protocol):

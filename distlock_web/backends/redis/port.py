@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
-from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
+from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo
 from ...core.errors import BackendUnavailable
 from ...core.runtime import Runtime, now
 from .scripts import (
@@ -18,6 +18,7 @@ from .scripts import (
     NAMES,
     RELEASE,
     REVOKE,
+    WAITERS,
     PackedKeys,
     Script,
     extend_keys,
@@ -38,7 +39,8 @@ TOMBSTONE_MS = 5000
 #: Releases that are remembered. The server remembers none: it would cost every one of them a command.
 RELEASED_TOKENS_KEPT = 500
 #: Names in one request for the listing: the server runs a script alone, so one must not be long.
-BATCH = 500
+BATCH = 250
+NAMES_BATCH = 1000
 
 
 class ScriptRunner(Protocol):
@@ -164,7 +166,7 @@ class RedisPort:
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
         if names is None:
-            names = [name.decode() for name in await self._runner.run(NAMES, pack_keys(self._index))]
+            _, names = await self.names()
         held: list[LockInfo] = []
         for first in range(0, len(names), BATCH):
             some = names[first : first + BATCH]
@@ -172,6 +174,24 @@ class RedisPort:
             lines = await self._runner.run(INSPECT, keys)
             held += [_info(name, line) for name, line in zip(some, lines, strict=True) if line[4] >= 0]
         return held
+
+    async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
+        total, found = 0, dict[str, None]()  # one that is renewed meanwhile comes twice
+        end, known = "", 0
+        while limit is None or len(found) < limit:
+            total, *part = await self._runner.run(NAMES, pack_keys(self._index), (end, known, NAMES_BATCH))
+            found.update((name.decode(), None) for name in part[::2])
+            if len(part) < 2 * NAMES_BATCH:
+                break
+            last = part[-1].decode()
+            known = part[1::2].count(part[-1]) + (known if last == end else 0)
+            end = last
+        return total, list(found)[:limit]
+
+    async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
+        answer = await self._runner.run(WAITERS, pack_keys(name, queue_of(name)), (limit,))
+        found = sorted(zip(map(int, answer[1::2]), answer[::2], strict=True))
+        return [WaiterInfo(holder.decode("utf-8", "replace"), place / 1_000_000) for place, holder in found[:limit]]
 
     async def revoke(self, name: str, fence: int) -> bool:
         return bool(await self._runner.run(REVOKE, self._keys(name), (fence,)))
@@ -222,7 +242,9 @@ def _ms(seconds: float) -> int:
 
 
 def _info(name: str, line: list[object]) -> LockInfo:
-    fence, state, holder, since, remaining, waiters = cast("tuple[bytes, bytes, bytes, bytes, int, int]", tuple(line))
+    fence, state, holder, since, remaining, waiters, first, previous = cast(
+        "tuple[bytes, bytes, bytes, bytes, int, int, bytes, bytes]", tuple(line)
+    )
     return LockInfo(
         name,
         int(fence),
@@ -231,4 +253,6 @@ def _info(name: str, line: list[object]) -> LockInfo:
         remaining / 1000,
         waiters,
         state.decode(),
+        int(first) / 1_000_000 if first else None,
+        previous.decode(),
     )

@@ -1,31 +1,52 @@
 -- What the admin page shows of some locks.
 --
 -- KEYS     for each lock N, {N}:queue
--- Answers  for each lock: {fence, state, holder, since (µs), remaining (ms), waiters}; remaining < 0: no longer held
+-- Answers  for each lock: {fence, state, holder, since (µs), remaining (ms), waiters, first, previous}
+--          remaining < 0: no longer held; first: the µs at which the first waiter came, or ''; previous: the token of who
+--          released it to this holder as far as it may be known, behind a '!' if it was revoked, or ''
 
 local call = redis.call
 
+-- How many wait, and since when the first of them.
 local function waiters(queue, owner)
   local count, seen = 0, false
-  for _, process in ipairs(call('ZRANGE', queue, '0', '-1')) do
-    count = count + call('ZCARD', queue .. ':' .. process)
-    seen = seen or process == owner
+  local processes = call('ZRANGE', queue, '0', '-1', 'WITHSCORES')
+  for i = 1, #processes, 2 do
+    count = count + call('ZCARD', queue .. ':' .. processes[i])
+    seen = seen or processes[i] == owner
   end
-  return seen and count or count + call('ZCARD', queue .. ':' .. owner) -- those who stand aside: see _queue.lua
+  local first = processes[2]
+  if not seen then -- those who stand aside: see _queue.lua
+    local line = queue .. ':' .. owner
+    local aside = call('ZRANGE', line, '0', '0', 'WITHSCORES')[2]
+    if aside then
+      count = count + call('ZCARD', line)
+      first = first and tonumber(first) < tonumber(aside) and first or aside
+    end
+  end
+  return count, first or ''
+end
+
+-- Of a token the part that people may see: the beginning of the request's.
+local function shown(token)
+  return string.sub(token, 1, 1) == '!' and '!' .. string.sub(token, 18, 25) or string.sub(token, 17, 24)
 end
 
 local answers = {}
 for i = 1, #KEYS / 2 do
   local name, queue = KEYS[2 * i - 1], KEYS[2 * i]
   local value = redis.pcall('GET', name)
-  local token, state, fence, since, _, holder
+  local token, state, fence, since, before, holder
   if type(value) == 'string' then
-    token, state, fence, since, _, holder = string.match(value, '^(%S+) (%l+) (%d+) (%d+) (%S+) (.*)$')
+    token, state, fence, since, before, holder = string.match(value, '^(%S+) (%l+) (%d+) (%d+) (%S+) (.*)$')
   end
   if not token or state == 'released' or state == 'revoked' then -- over, or no lock of ours
-    answers[i] = {'0', '', '', '0', -1, 0}
+    answers[i] = {'0', '', '', '0', -1, 0, '', ''}
   else
-    answers[i] = {fence, state == 'contended' and 'held' or state, holder, since, call('PTTL', name), waiters(queue, string.sub(token, 1, 16))}
+    local count, first = waiters(queue, string.sub(token, 1, 16))
+    answers[i] = {
+      fence, state == 'contended' and 'held' or state, holder, since, call('PTTL', name), count, first, shown(before),
+    }
   end
 end
 return answers
