@@ -26,6 +26,7 @@ def granted(after: float, connection: int = 7, empty_poll: float | None = None) 
 def test_news_is_counted_from_the_hand_over_on_the_safe_side() -> None:
     waiter = waiter_that_asked(2.0)
     waiter.news = granted(after=1.0)
+    assert waiter.sent_at is not None
     assert waiter.granted_since() == (42, pytest.approx(waiter.sent_at + 0.99))
     assert waiter.granted_since() is None, "it is told once"
 
