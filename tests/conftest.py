@@ -116,6 +116,12 @@ def redis_url(redis_server: RedisServer) -> str:
 
 
 @pytest.fixture
+def redis_settings(redis_url: str) -> dict[str, Any]:
+    """One entry of DISTLOCK; the other stores have theirs in tests/support/stores."""
+    return {"BACKEND": "redis", "LOCATION": redis_url}
+
+
+@pytest.fixture
 def redis_store(redis_url: str) -> str:
     """The default store is an empty Redis; gives its URL."""
     configure({"default": {"BACKEND": "redis", "LOCATION": redis_url}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ WORKER = Path(__file__).parent / "programs" / "worker.py"
 class Lab:
     """Starts workers, and checks in the end what they did."""
 
-    def __init__(self, url: str, folder: Path) -> None:
-        self.url = url
+    def __init__(self, store: str | Mapping[str, Any], folder: Path) -> None:
+        #: One entry of DISTLOCK, of the same store for all.
+        self.store = {"LOCATION": store} if isinstance(store, str) else dict(store)
         self.history = History()
         self.workers: list[Worker] = []
         self._counter = folder / "counter"
@@ -42,7 +44,7 @@ class Lab:
 
     def _spawn(self, **options: Any) -> Worker:
         given = {
-            "actor": f"worker-{len(self.workers)}", "url": self.url, "key": KEY, "counter": str(self._counter),
+            "actor": f"worker-{len(self.workers)}", "store": self.store, "key": KEY, "counter": str(self._counter),
             "mode": "threads", "expire": 5.0, "wait": 60.0, "renew": False, "rounds": 1, "section": 0.0,
             "think": 0.0, "hold": False, **options,
         }  # fmt: skip

@@ -21,7 +21,7 @@ from distlock_web.testing.history import Recorder
 
 
 def main(options: dict[str, Any]) -> None:
-    registry = configure({"default": {"LOCATION": options["url"]}})
+    registry = configure({"default": options["store"]})
     harness = HARNESSES[options["mode"]](registry.store("default"))
     say = Recorder(options["actor"])
     _tell_places(say)

@@ -1,0 +1,60 @@
+"""What holds on every store that processes share: nothing is lost, and a killed holder costs its lease.
+
+How a store's own server fails (a restart, a failover, silence) is in ``tests/backends``, store by store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.lab import Lab
+from tests.support.waiting import SLACK
+
+pytestmark = pytest.mark.slow
+
+#: Each has a fixture ``<name>_settings``, in ``tests/support/stores``.
+STORES = ("redis", "sentinel", "cluster", "redlock", "postgres", "mariadb", "sqlite", "zookeeper")
+
+PROCESSES, ROUNDS = 8, 200
+
+
+@pytest.fixture(params=STORES)
+def laboratory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
+    """Worker processes over an empty store of each kind."""
+    made = Lab(request.getfixturevalue(f"{request.param}_settings"), tmp_path)
+    yield made
+    made.close()
+
+
+def test_eight_processes_lose_no_update(laboratory: Lab) -> None:
+    """Each reads the counter, sleeps, and writes it: without the lock most updates would be lost."""
+    modes = ("threads", "asyncio")
+    crowd = laboratory.ready(
+        *({"mode": modes[number % 2], "rounds": ROUNDS, "section": 0.0005} for number in range(PROCESSES))
+    )
+    for worker in crowd:
+        worker.go()
+    assert [worker.join() for worker in crowd] == [0] * PROCESSES
+    assert laboratory.history.violations(counter=laboratory.counter) == []
+    assert laboratory.counter == PROCESSES * ROUNDS
+
+
+def test_a_killed_holder_costs_its_lease_whatever_the_number_of_waiters(laboratory: Lab) -> None:
+    expire = 1.0
+    holder, *crowd = laboratory.ready(
+        {"hold": True, "expire": expire}, *({"mode": mode} for mode in ("threads", "asyncio") * 3)
+    )
+    holder.go()
+    taken = holder.saw("acquired")
+    for worker in crowd:
+        worker.go()
+        worker.saw("wanted")
+    holder.kill()
+    assert [worker.join() for worker in crowd] == [0] * len(crowd)
+    first, *others = sorted(worker.saw("acquired").at for worker in crowd)
+    assert first - taken.at < expire + SLACK
+    assert others[-1] - first < expire, "the others do not wait for leases that nobody has"
+    assert laboratory.history.violations(counter=laboratory.counter) == []
