@@ -4,7 +4,8 @@ Starts a Redis, a Django site and a Flask app, lets buyers rush at them without 
 it, and goes on serving the shop page until Ctrl-C. Everything that was started is stopped again.
 
 Environment: ``SERVE=0`` ends after the table, with exit code 0 only if the lock kept the shop from overselling and its
-absence did not. ``DISTLOCK_URL`` names a Redis to use in place of one of our own.
+absence did not. ``DISTLOCK_URL`` names the store of the locks, in place of a Redis of our own: redis://,
+redis+sentinel://, redis+cluster://, redlock://, mysql://, postgresql://, sqlite:// or zookeeper://.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ def main() -> int:
 def run(started: ExitStack, arguments: argparse.Namespace) -> int:
     folder = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="distlock-demo-")))
     with undisturbed():
-        redis_url = os.environ.get("DISTLOCK_URL") or own_redis(started)
+        locks_url = os.environ.get("DISTLOCK_URL") or own_redis(started)
     sockets = {"Django": listen(arguments.port), "Flask": listen(arguments.flask_port)}
     shops = {name: "http://{}:{}".format(*sock.getsockname()) for name, sock in sockets.items()}
     os.environ.update(
-        DISTLOCK_URL=redis_url,
+        DISTLOCK_URL=locks_url,
         SHOP_DATABASE=str(folder / "shop.sqlite3"),
         SHOP_DJANGO_URL=shops["Django"],
         SHOP_FLASK_URL=shops["Flask"],
@@ -81,7 +82,7 @@ def run(started: ExitStack, arguments: argparse.Namespace) -> int:
             started.callback(servers[-1].stop)
     for server in servers:
         server.wait_until_ready()
-    addresses = {"Redis": re.sub("//.*@", "//", redis_url), **shops, "Log": str(log)}
+    addresses = {"Locks": re.sub("//.*@", "//", locks_url), **shops, "Log": str(log)}
     console.print(*(f"{name:6}  {address}\n" for name, address in addresses.items()), sep="", soft_wrap=True)
 
     without, with_lock = drill(shops)
@@ -105,7 +106,7 @@ def own_redis(started: ExitStack) -> str:
     except ModuleNotFoundError:
         raise ServerFailed(
             "There is no Redis: install redis-server, or `pip install 'fakeredis[lua]'`, "
-            "or name a Redis of yours: DISTLOCK_URL=redis://host:6379/0"
+            "or name a store of yours: DISTLOCK_URL=redis://host:6379/0, sqlite:////tmp/locks.sqlite3, …"
         ) from None
     return started.enter_context(fake_redis())
 

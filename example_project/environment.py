@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-#: Where the locks live. Both shops name the same Redis: that is all it takes to exclude each other.
-REDIS_URL = os.environ.get("DISTLOCK_URL", "redis://127.0.0.1:6379/0")
+#: Where the locks live: the URL of any store. Both shops name the same one: that is all it takes to exclude each other.
+LOCKS_URL = os.environ.get("DISTLOCK_URL", "redis://127.0.0.1:6379/0")
 
 #: Where the stock lives: one SQLite file, opened by every process of both shops.
 DATABASE = os.environ.get("SHOP_DATABASE", str(Path(__file__).parent / "shop.sqlite3"))

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import os
 
-from example_project.environment import DATABASE, REDIS_URL
+from example_project.environment import DATABASE, LOCKS_URL
 
 # The four lines that distlock_web needs: this mapping, the app, the middleware, and the decorator on a view.
-DISTLOCK = {"default": {"BACKEND": "redis", "LOCATION": REDIS_URL}}
+DISTLOCK = {"default": {"LOCATION": LOCKS_URL}}
 
 INSTALLED_APPS = [
     "example_project.shop_django.apps.ShopConfig",

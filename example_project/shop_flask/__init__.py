@@ -11,12 +11,12 @@ from flask import Flask, abort
 from distlock_web import current_request_id, distributed_lockable
 from distlock_web.flask import DistLock
 
-from ..environment import DATABASE, PAYMENT_SECONDS, REDIS_URL
+from ..environment import DATABASE, LOCKS_URL, PAYMENT_SECONDS
 
 
 def create_app() -> Flask:
     app = Flask(__name__)
-    app.config["DISTLOCK"] = {"default": {"BACKEND": "redis", "LOCATION": REDIS_URL}}
+    app.config["DISTLOCK"] = {"default": {"LOCATION": LOCKS_URL}}
     DistLock(app)
     app.add_url_rule("/buy-without-lock/<item>", view_func=buy_without_lock, methods=["POST"])
     app.add_url_rule("/buy/<item>", view_func=buy, methods=["POST"])
