@@ -67,6 +67,20 @@ def check_seconds_or_none(given: object, setting: str, *, zero: bool = False) ->
 
 
 @dataclass(frozen=True, slots=True)
+class DatabaseAddress:
+    """A database that a framework knows, for a backend that opens connections of its own."""
+
+    kind: str  #: ``postgresql``, ``mysql`` or ``sqlite``
+    name: str  #: for SQLite its file
+    host: str = ""
+    port: int | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
+    connect_args: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: further keywords of its driver
+    migrated: bool = False  #: its tables come by the framework's migrations
+
+
+@dataclass(frozen=True, slots=True)
 class StoreConfig:
     """One alias of ``DISTLOCK``: where its locks live and what they default to."""
 
@@ -74,6 +88,7 @@ class StoreConfig:
     backend: str = "redis"  #: an alias of ours or a dotted path
     location: str = ""
     cache: str = ""  #: a Django cache whose server is used, in place of ``location``
+    database: str = ""  #: a database of Django or of Flask-SQLAlchemy, in place of ``location``
     prefix: str = "disLock:"
     expire: float = 10.0
     wait: float | None = 0.0
@@ -82,13 +97,13 @@ class StoreConfig:
     on_lost: str | Callable[..., Any] = "raise"
     on_backend_error: str | Callable[..., Any] = "raise"
     options: Mapping[str, Any] = field(default_factory=dict)
-    #: What a framework has for ``cache``, made when the backend asks for it.
+    #: What a framework has for ``cache`` or ``database``, made when the backend asks for it.
     resource: Callable[[], object] | None = None
 
     @property
     def given(self) -> tuple[str, ...]:
         """Those of the settings that not every backend understands."""
-        beside = {"LOCATION": self.location, "CACHE": self.cache, "OPTIONS": self.options}
+        beside = {"LOCATION": self.location, "CACHE": self.cache, "DATABASE": self.database, "OPTIONS": self.options}
         return tuple(name for name, value in beside.items() if value)
 
     @property
@@ -106,9 +121,11 @@ def parse(mapping: object) -> dict[str, StoreConfig]:
 
 
 _SETTINGS = (
-    "BACKEND", "LOCATION", "CACHE", "PREFIX", "EXPIRE", "WAIT", "RENEW",
+    "BACKEND", "LOCATION", "CACHE", "DATABASE", "PREFIX", "EXPIRE", "WAIT", "RENEW",
     "ON_BUSY", "ON_LOST", "ON_BACKEND_ERROR", "OPTIONS",
 )  # fmt: skip
+#: Those that say where the locks live: one of them at most.
+_PLACES = ("LOCATION", "CACHE", "DATABASE")
 
 
 #: The words of each policy. A setting may also be a callable, or the dotted path of one.
@@ -161,14 +178,14 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
     for name in given:
         if name not in _SETTINGS:
             raise ConfigurationError(unknown_name(f"{where} has the setting", name, _SETTINGS))
-    backend = _text(given, "BACKEND", _backend_of(_text(given, "LOCATION", "", where)), where)
+    location, cache, database = (_text(given, name, "", where) for name in _PLACES)
+    backend = _text(given, "BACKEND", "sql" if database else _backend_of(location), where)
     if backend not in BACKENDS and not re.fullmatch(r"\w+(\.\w+)+", backend):
         raise ConfigurationError(
             unknown_name(f'{where}["BACKEND"] names', backend, tuple(BACKENDS)) + " A dotted path does."
         )
-    location, cache = _text(given, "LOCATION", "", where), _text(given, "CACHE", "", where)
-    if location and cache:
-        raise ConfigurationError(f"{where} has both LOCATION and CACHE: the locks live in one place, name one.")
+    if len(places := [name for name in _PLACES if given.get(name)]) > 1:
+        raise ConfigurationError(f"{where} has both {' and '.join(places)}: the locks live in one place, name one.")
     options = given.get("OPTIONS", {})
     if not isinstance(options, Mapping):
         raise ConfigurationError(f'{where}["OPTIONS"] has to be a mapping.')
@@ -177,6 +194,7 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
         backend=backend,
         location=location,
         cache=cache,
+        database=database,
         prefix=check_prefix(given.get("PREFIX", "disLock:"), f'{where}["PREFIX"]'),
         expire=check_seconds(given.get("EXPIRE", 10), f'{where}["EXPIRE"]'),
         wait=check_seconds_or_none(given.get("WAIT", 0), f'{where}["WAIT"]', zero=True),

@@ -17,7 +17,8 @@ from .errors import ConfigurationError
 from .hold_times import HoldTimes
 from .runtime import TASKS, Runtime, after_fork, around_fork
 
-#: What only a framework can know, by the setting that names it: ``{"CACHE": connection_pool}``, called with its value.
+#: What only a framework can know, by the setting that names it: ``{"CACHE": connection_pool, "DATABASE": address}``,
+#: called with its value.
 Resources: TypeAlias = Mapping[str, Callable[[str], object]]
 
 
@@ -100,14 +101,23 @@ class Registry:
 
 
 def _with_resource(config: StoreConfig, resources: Resources) -> StoreConfig:
-    if not config.cache:
-        return config
-    if "CACHE" not in resources:
-        raise ConfigurationError(
-            f"DISTLOCK[{config.alias!r}] has CACHE, which names a Django cache, but this is no Django "
-            f"project that lists distlock_web.django in INSTALLED_APPS: use LOCATION."
-        )
-    return replace(config, resource=partial(resources["CACHE"], config.cache))
+    for setting, name in (("CACHE", config.cache), ("DATABASE", config.database)):
+        if name and setting not in resources:
+            raise ConfigurationError(f"DISTLOCK[{config.alias!r}] has {setting}, {_NO_RESOURCE[setting]}: use LOCATION.")
+        if name:
+            return replace(config, resource=partial(resources[setting], name))
+    return config
+
+
+_NO_RESOURCE = {
+    "CACHE": (
+        "which names a Django cache, but this is no Django project that lists distlock_web.django in INSTALLED_APPS"
+    ),
+    "DATABASE": (
+        "which names a database of Django or of Flask-SQLAlchemy, but this is neither a Django project that lists "
+        "distlock_web.django in INSTALLED_APPS, nor the app.config of a Flask app"
+    ),
+}
 
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
