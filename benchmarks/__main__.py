@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from distlock_web.testing.servers import RedisServer, ServerMissing
 
-from . import handoff, recovery, renewal, report, server, silence, uncontended, view
+from . import capacity, handoff, recovery, renewal, report, server, silence, uncontended, view
 from .bars import verdicts
 from .chart import svg
 from .plan import FULL, QUICK, Plan
@@ -27,6 +27,7 @@ SCENARIOS = {
     "renewal": renewal,
     "view": view,
     "silence": silence,
+    "capacity": capacity,
 }
 
 ABOUT = """\
@@ -40,6 +41,7 @@ scenarios:
   renewal       1,000 leases that are renewed
   view          a Django view under a lock
   silence       the store is stopped: what is left of a site's other views
+  capacity      what one server holds: 100,000 locks, 1,000 processes that wait
 """
 MORE = """\
 examples:

@@ -44,6 +44,8 @@ class Plan:
     leases: int = 1000
     renewal_rounds: int = 3
     renewal: float = 20.0
+    waiting_processes: int = 1000
+    held_locks: int = 100_000
     silences: int = 3
     silence: float = 10.0
 
@@ -57,6 +59,8 @@ QUICK = Plan(
     recoveries=(Recovery(16, 1, 1, 3),),
     renewal_rounds=1,
     renewal=6.0,
+    waiting_processes=100,
+    held_locks=10_000,
     silences=1,
     silence=5.0,
 )

@@ -100,6 +100,14 @@ class Probe:
                 pipeline.memory_usage(name, samples=0)
             return sum(size or 0 for size in pipeline.execute())  # None: it has expired meanwhile
 
+    def clients_memory(self) -> int:
+        """Bytes that the server's connections take."""
+        return int(self._client.info("memory")["mem_clients_normal"])
+
+    def connections(self) -> int:
+        """Those of everybody but us."""
+        return int(self._client.info("clients")["connected_clients"]) - 1
+
     def prolong(self, key: str, seconds: float) -> None:
         """Let the lock of this key live so long from now on, under whatever prefix."""
         for name in self.names():
