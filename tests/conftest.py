@@ -35,6 +35,14 @@ from tests.support.lab import Lab
 from tests.support.origins import end_request
 from tests.support.proxy import Proxy
 from tests.support.requirements import require, require_redis
+from tests.support.stores.sentinel import own_sentinel, sentinel_settings, sentinel_setup  # noqa: F401 - fixtures
+from tests.support.stores.sql import (  # noqa: F401 - fixtures
+    mariadb_locks,
+    mariadb_settings,
+    postgres_locks,
+    postgres_settings,
+    sqlite_settings,
+)
 
 #: A test that uses one of these, or lies in one of these folders, is not quick.
 NOT_QUICK = {"postgres_server", "mariadb_server", "lab", "own_lab", "browser", "start", "demo", "pytester"}

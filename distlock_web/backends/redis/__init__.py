@@ -8,8 +8,11 @@ from functools import partial
 
 from ...core.backend import Capabilities, Claim
 from ...core.config import StoreConfig
+from ...core.findings import Finding
 from ...core.runtime import TASKS, THREADS, Runtime, drive
+from .diagnose import diagnose
 from .port import TOMBSTONE_MS, RedisPort, ScriptRunner
+from .sentinel import sentinel_address
 from .transport.address import address
 from .transport.clock import ServerClock
 from .transport.health import Health
@@ -19,15 +22,19 @@ from .transport.stream import LoopConnection
 
 
 class RedisBackend:
-    """One server: connections for threads (a pool), for each event loop (one), for renewals, and one to listen on."""
+    """One server, or the master that sentinels name.
+
+    Connections for threads (a pool), for each event loop (one), for renewals, and one to listen on.
+    """
 
     capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.01)
     settings = frozenset({"LOCATION", "CACHE", "OPTIONS"})
 
     def __init__(self, config: StoreConfig) -> None:
-        self._address = address(config)
+        self._address = sentinel_address(config) or address(config)
         self._index = f"{config.prefix}~held"  # no lock's name has a '~' there: keys.py escapes it
         self._answer_timeout = float(self._address.kwargs["socket_timeout"])
+        self._address.follow(self._moved)
         self._start()
 
     def _start(self) -> None:
@@ -43,7 +50,14 @@ class RedisBackend:
 
     def _port(self, runner: ScriptRunner, runtime: Runtime) -> RedisPort:
         return RedisPort(
-            runner, runtime, self._listener, self._clock, self._index, self._answer_timeout, self._postpone
+            runner,
+            runtime,
+            self._listener,
+            self._clock,
+            self._index,
+            self._answer_timeout,
+            self._postpone,
+            confirm=self._address.min_replicas > 0,
         )
 
     def sync_port(self) -> RedisPort:
@@ -71,6 +85,9 @@ class RedisBackend:
     def after_fork(self) -> None:
         # The sockets are the parent's, too: redis-py closes a child's copy without saying good-bye to the server.
         self._start()
+
+    def diagnose(self) -> list[Finding]:
+        return diagnose(self._address)
 
     def _moved(self) -> None:
         """The address leads to another server now, and the open connections do not: let go of all of them."""

@@ -28,6 +28,7 @@ from .scripts import (
 )
 from .transport.clock import ServerClock
 from .transport.listener import Listener
+from .transport.replicas import GivesLock, TooFewReplicas
 from .transport.waiter import Waiter
 
 _LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
@@ -47,7 +48,12 @@ class ScriptRunner(Protocol):
     """How scripts reach the server: ``ConnectionPool`` or ``LoopConnection``."""
 
     async def run(
-        self, script: Script, keys: PackedKeys, args: tuple[str | int, ...] = (), timeout: float | None = None
+        self,
+        script: Script,
+        keys: PackedKeys,
+        args: tuple[str | int, ...] = (),
+        timeout: float | None = None,
+        confirm: GivesLock | None = None,
     ) -> Any: ...
 
 
@@ -61,6 +67,7 @@ class RedisPort:
         index: str,
         answer_timeout: float,
         postpone: Callable[[Claim], None],
+        confirm: bool = False,
     ) -> None:
         self.runtime = runtime
         self._runner = runner
@@ -68,18 +75,20 @@ class RedisPort:
         self._clock = clock
         self._index = index
         self._answer_timeout = answer_timeout  #: seconds after which nobody waits for an answer any more
+        self._confirm = confirm  #: a lock counts only when ``min_replicas`` have it
         self._postpone = postpone  #: cancel this claim once the server answers again
         self._ambiguous: set[str] = set()  # tokens of which a copy of the acquisition may still be on its way
         self._queued: set[str] = set()  # tokens that may have been handed the lock, and whose message may come
         self._released: dict[str, None] = {}  # tokens that were released lately: a second time is no loss
 
-    async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
+    async def acquire(self, claim: Claim, wait: float | None, fence: int = 0) -> Granted | Busy:
+        """``fence``: the one to give it, where several servers have to agree; see ``acquire.lua``."""
         if wait == 0:
-            return await self._acquire(claim, None)
+            return await self._acquire(claim, None, fence=fence)
         listener = self._listener
         waiter = listener.expect(claim, self.runtime)
         if not listener.ready:
-            answer = await self._acquire(claim, None)
+            answer = await self._acquire(claim, None, fence=fence)
             if isinstance(answer, Granted):
                 listener.remove(claim.token)
                 return answer
@@ -91,7 +100,7 @@ class RedisPort:
                 # is passed over, and asks again by itself after the lease, or when the listener is back.
                 pass
             waiter = listener.expect(claim, self.runtime)
-        return await self._acquire(claim, waiter)
+        return await self._acquire(claim, waiter, fence=fence)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         waiter = self._listener.expect(claim, self.runtime)
@@ -103,8 +112,10 @@ class RedisPort:
             )
             granted = waiter.granted_since()
             if granted is not None:
-                self._listener.remove(claim.token)
                 self._queued.discard(claim.token)
+                if self._confirm:  # it was told by the server alone: asked again, it is confirmed
+                    return await self._acquire(claim, waiter, busy.position)
+                self._listener.remove(claim.token)
                 return Granted(*granted)
             waited = now() - begun
             if not woken and waited < recheck_after:
@@ -132,7 +143,7 @@ class RedisPort:
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
         args = tuple([value for claim in claims for value in (claim.token, _ms(claim.expire))])
         keys = extend_keys([claim.name for claim in claims], self._index)
-        answers = await self._runner.run(EXTEND, keys, args, timeout)
+        answers = await self._runner.run(EXTEND, keys, args, timeout, _extends if self._confirm else None)
         return [_LOSSES[answer] for answer in answers]
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
@@ -161,7 +172,7 @@ class RedisPort:
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
         since = now()
         args = (transit, claim.token, _ms(claim.expire), claim.holder)
-        fence = await self._runner.run(ATTACH, self._keys(claim.name), args)
+        fence = await self._runner.run(ATTACH, self._keys(claim.name), args, confirm=bool if self._confirm else None)
         return Granted(fence, since) if fence else None
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
@@ -196,24 +207,30 @@ class RedisPort:
     async def revoke(self, name: str, fence: int) -> bool:
         return bool(await self._runner.run(REVOKE, self._keys(name), (fence,)))
 
-    async def _acquire(self, claim: Claim, waiter: Waiter | None, place: int = 0) -> Granted | Busy:
+    async def _acquire(self, claim: Claim, waiter: Waiter | None, place: int = 0, fence: int = 0) -> Granted | Busy:
         """Ask for the lock; with a waiter, join its queue where it is not to be had."""
+        confirm = _grants if self._confirm else None
         for _ in range(3):
             since = now()
             until = self._clock.after(self._answer_timeout)
+            args: tuple[str | int, ...]
             args = (claim.token, _ms(claim.expire), int(waiter is not None), claim.holder, place or "", until)
+            if fence:
+                args = (*args, fence)
             try:
-                answer = await self._runner.run(ACQUIRE, self._keys(claim.name), args)
+                answer = await self._runner.run(ACQUIRE, self._keys(claim.name), args, confirm=confirm)
+            except TooFewReplicas:
+                raise  # it is ours, and does not count: who gives up asking cancels it
             except BackendUnavailable:
                 self._ambiguous.add(claim.token)
                 raise
-            fence, server_time_us, *rest = (answer, answer) if type(answer) is int else answer
+            given, server_time_us, *rest = (answer, answer) if type(answer) is int else answer
             self._clock.heard(server_time_us)
-            if fence > 0:
+            if given > 0:
                 self._listener.remove(claim.token, settled=claim.token in self._queued)
                 self._queued.discard(claim.token)
-                return Granted(fence, since)
-            if fence == 0:
+                return Granted(given, since)
+            if given == 0:
                 recheck_after, remaining, place, unheard, holder, held = rest
                 if waiter is not None:
                     self._queued.add(claim.token)
@@ -235,6 +252,16 @@ class RedisPort:
 
     def _keys(self, name: str) -> PackedKeys:
         return lock_keys(name, self._index)
+
+
+def _grants(answer: Any) -> bool:
+    """Of ACQUIRE: the lock is ours."""
+    return type(answer) is int or (type(answer) is list and answer[0] > 0)
+
+
+def _extends(answers: Any) -> bool:
+    """Of EXTEND: at least one of them is ours still."""
+    return type(answers) is list and 0 in answers
 
 
 def _ms(seconds: float) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -13,7 +13,6 @@ import redis.asyncio as aioredis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
-from redis.sentinel import SentinelConnectionPool
 
 from ....core.config import StoreConfig, check_seconds, unknown_name
 from ....core.errors import ConfigurationError
@@ -21,11 +20,16 @@ from ....core.errors import ConfigurationError
 DriverConnection: TypeAlias = redis.connection.AbstractConnection
 AsyncDriverConnection: TypeAlias = aioredis.connection.AbstractConnection
 
-#: Ours beside redis-py's: the size of the pool, and how long to wait for a connection when all are in use.
+#: Ours beside redis-py's: the size of the pool, and how long to wait for a connection when all are in use; how many
+#: replicas must have a lock before it counts, and how long to wait for them.
 POOL_OPTIONS = ("max_connections", "pool_timeout")
+REPLICA_OPTIONS = ("min_replicas", "replica_timeout")
+OWN_OPTIONS = (*POOL_OPTIONS, *REPLICA_OPTIONS)
 
 #: A lock is in front of a request: an answer that takes longer than this is none.
 TIMEOUT = 1.0
+#: Replicas confirm within their network's round trip; this is for one that has to catch up.
+REPLICA_TIMEOUT = 0.5
 
 _TWINS = {
     redis.Connection: aioredis.Connection,
@@ -35,7 +39,7 @@ _TWINS = {
 
 # What we decide ourselves. redis-py's retries (ten, with pauses) would hide from us that an answer is ambiguous and
 # hang a request; the scripts' answers are bytes and the same in RESP2.
-_OURS: dict[str, Any] = {"decode_responses": False, "protocol": 2}
+OURS: dict[str, Any] = {"decode_responses": False, "protocol": 2}
 _NOT_FOR_US = (
     "parser_class",
     "retry",
@@ -56,6 +60,11 @@ class Address:
     pool_timeout: float
     name: str  #: for messages, without credentials
     prefix: str  #: for messages, the store's
+    min_replicas: int = 0  #: how many must have a lock before it counts
+    replica_timeout: float = 0.0  #: seconds that they have for it
+
+    def follow(self, moved: Callable[[], None]) -> None:
+        """Call this where a new connection leads to another server than those before. This address is one server's."""
 
     def connect(self, timeout: float | None = None) -> DriverConnection:
         """A blocking connection, open. Raises redis-py's errors, within the time-outs or within ``timeout``."""
@@ -78,41 +87,81 @@ class Address:
 
 def address(config: StoreConfig) -> Address:
     """The address that a store's settings name. Raises ``ConfigurationError`` for what cannot be right."""
-    where = f"DISTLOCK[{config.alias!r}]"
     if config.resource is not None:
         pool = cast("redis.ConnectionPool", config.resource())
-        if isinstance(pool, SentinelConnectionPool):
-            raise ConfigurationError(
-                f'{where}["CACHE"] is {config.cache!r}, whose master is found by Redis Sentinel; this backend is for '
-                f"one server with an address. Give it a LOCATION that leads to the master, such as a proxy's."
-            )
-        connection_class, kwargs = pool.connection_class, dict(pool.connection_kwargs)
-        kwargs["max_connections"] = pool.max_connections
-        kwargs.pop("decode_responses", None)
-    else:
-        connection_class, kwargs = _from_url(config.location, where)
+        return checked(config, *of_pool(pool), config.options)
+    return checked(config, *of_url(config.location, f"DISTLOCK[{config.alias!r}]"), config.options)
+
+
+def of_pool(pool: redis.ConnectionPool) -> tuple[type[DriverConnection], dict[str, Any]]:
+    """How somebody else's pool connects. Its connections stay its own."""
+    kwargs = {**pool.connection_kwargs, "max_connections": pool.max_connections}
+    kwargs.pop("decode_responses", None)
+    return pool.connection_class, kwargs
+
+
+def checked(
+    config: StoreConfig,
+    connection_class: type[DriverConnection],
+    kwargs: dict[str, Any],
+    options: Mapping[str, Any],
+    also: Collection[str] = (),
+) -> Address:
+    """The address of these keywords, over which ``options`` win. ``also``: further options, for the message."""
+    where = f"DISTLOCK[{config.alias!r}]"
     for name in _NOT_FOR_US:
         kwargs.pop(name, None)
-    known = _parameters(connection_class)
-    for name, value in config.options.items():
-        if name not in known and name not in POOL_OPTIONS:
-            raise ConfigurationError(unknown_name(f'{where}["OPTIONS"] has', name, (*sorted(known), *POOL_OPTIONS)))
+    known = parameters(connection_class)
+    for name, value in options.items():
+        if name not in known and name not in OWN_OPTIONS:
+            every = (*sorted(known), *OWN_OPTIONS, *also)
+            raise ConfigurationError(unknown_name(f'{where}["OPTIONS"] has', name, every))
         kwargs[name] = value
-    kwargs = {name: value for name, value in kwargs.items() if name in known or name in POOL_OPTIONS}
+    kwargs = {name: value for name, value in kwargs.items() if name in known or name in OWN_OPTIONS}
     _check_files(kwargs, where)
     for name in ("socket_timeout", "socket_connect_timeout"):
         kwargs[name] = check_seconds(kwargs.get(name) or TIMEOUT, f'{where}["OPTIONS"][{name!r}]')
-    max_connections = kwargs.pop("max_connections", 100)
-    if not isinstance(max_connections, int) or max_connections < 1:
-        raise ConfigurationError(
-            f'{where}["OPTIONS"]["max_connections"] is {max_connections!r}; it has to be 1 or more.'
-        )
+    max_connections = _count(kwargs.pop("max_connections", 100), "max_connections", where)
     pool_timeout = check_seconds(kwargs.pop("pool_timeout", TIMEOUT), f'{where}["OPTIONS"]["pool_timeout"]', zero=True)
-    kwargs.update(_OURS)
-    return Address(connection_class, kwargs, max_connections, pool_timeout or 0.0, _name(kwargs), config.prefix)
+    replicas = _replicas(kwargs, where)
+    kwargs.update(OURS)
+    return Address(
+        connection_class, kwargs, max_connections, pool_timeout or 0.0, _name(kwargs), config.prefix, *replicas
+    )
 
 
-def _from_url(location: str, where: str) -> tuple[type[DriverConnection], dict[str, Any]]:
+def _replicas(kwargs: dict[str, Any], where: str) -> tuple[int, float]:
+    """``min_replicas`` and ``replica_timeout``, taken out of the keywords. In a URL they are text."""
+    minimum, given = (kwargs.pop(name, None) for name in REPLICA_OPTIONS)
+    if minimum is None:
+        if given is not None:
+            raise ConfigurationError(f'{where}["OPTIONS"]["replica_timeout"] is for min_replicas, which is not given.')
+        return 0, 0.0
+    if isinstance(minimum, str) and minimum.isdecimal():
+        minimum = int(minimum)
+    if isinstance(given, str):
+        try:
+            given = float(given)
+        except ValueError:
+            pass  # refused below, as it stands
+    half = kwargs["socket_timeout"] / 2
+    setting = f'{where}["OPTIONS"]["replica_timeout"]'
+    seconds = min(REPLICA_TIMEOUT, half) if given is None else check_seconds(given, setting, minimum=0.001)
+    if seconds > half:  # two such times may pass before an answer comes: see LoopConnection
+        raise ConfigurationError(
+            f"{setting} is {seconds:g}; it has to be at most half of socket_timeout, which is {2 * half:g} s."
+        )
+    return _count(minimum, "min_replicas", where), seconds
+
+
+def _count(given: object, name: str, where: str) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ConfigurationError(f'{where}["OPTIONS"][{name!r}] is {given!r}; it has to be a whole number, 1 or more.')
+    return given
+
+
+def of_url(location: str, where: str) -> tuple[type[DriverConnection], dict[str, Any]]:
+    """How a URL of redis-py says to connect; without one, its defaults."""
     if not location:
         return redis.Connection, {}
     try:
@@ -136,7 +185,7 @@ def _check_files(kwargs: Mapping[str, Any], where: str) -> None:
             raise ConfigurationError(f"{where}: {name} names {str(path)!r}, which {why}.")
 
 
-def _parameters(connection_class: type) -> set[str]:
+def parameters(connection_class: type) -> set[str]:
     """Every keyword that a connection class of redis-py understands."""
     names: set[str] = set()
     for base in connection_class.__mro__:
@@ -144,7 +193,7 @@ def _parameters(connection_class: type) -> set[str]:
             for parameter in inspect.signature(vars(base)["__init__"]).parameters.values():
                 if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                     names.add(parameter.name)
-    return names - {"self", "args", "kwargs", *_NOT_FOR_US, *_OURS}
+    return names - {"self", "args", "kwargs", *_NOT_FOR_US, *OURS}
 
 
 def _name(kwargs: Mapping[str, Any]) -> str:

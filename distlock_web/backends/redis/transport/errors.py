@@ -24,6 +24,10 @@ _WORD_OF = {
 }
 
 
+class Misconfigured(driver.RedisError):
+    """What an address finds wrong with the settings when it connects."""
+
+
 class ErrorReply(Exception):
     """The server answered with an error: its text."""
 
@@ -52,6 +56,7 @@ _NOT_NOW = {
     "BUSY": "is busy running somebody's script",
     "MASTERDOWN": "is a replica without its master",
     "MISCONF": "cannot write to its disk and therefore refuses writes",
+    "UNBLOCKED": "was demoted to a replica while it waited for its replicas",
     "NOREPLICAS": "has fewer replicas than its min-replicas-to-write",
     "CLUSTERDOWN": "belongs to a cluster that is down",
 }
@@ -83,12 +88,14 @@ _OF_TLS = {
 }
 # Since 7.0 the word stands in front; before that inside "ERR Error running script ...: -OOM command not allowed".
 _WORD = re.compile(r"(?:^|-)({})\b".format("|".join((*_NOT_NOW, *_NOT_EVER))))
-_MOVED = re.compile(r"(?:^|-)(READONLY|MASTERDOWN|LOADING)\b")
+_MOVED = re.compile(r"(?:^|-)(READONLY|MASTERDOWN|LOADING|UNBLOCKED)\b")
 
 
 def translated(error: BaseException, address: Address) -> DistLockError:
     """The error for our caller; the driver's own stays behind it as ``__cause__``."""
     where = address.name
+    if isinstance(error, Misconfigured):
+        return ConfigurationError(f"{where} {error}.")
     if isinstance(error, driver.ResponseError):
         error = ErrorReply.from_driver(error)
     text = str(error)

@@ -20,6 +20,7 @@ from ..scripts import PackedKeys, Script
 from .address import Address
 from .errors import ErrorReply, translated
 from .health import Health
+from .replicas import GivesLock, Replicas
 
 Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
 
@@ -40,13 +41,25 @@ class Connection:
 
     def ask(self, packed: bytes, timeout: float | None = None) -> Reply:
         """The answer, ``ErrorReply`` as a value if it is an error. Raises ``OSError`` or redis-py's errors."""
+        self.send(packed)
+        return self.read(timeout)
+
+    def send(self, packed: bytes) -> None:
         self._connection.send_packed_command([packed])
+
+    def read(self, timeout: float | None = None) -> Reply:
+        """The next answer, where one question was two commands."""
         try:
             if timeout is None:
                 return self._connection.read_response(disable_decoding=True)
             return self._connection.read_response(disable_decoding=True, timeout=timeout)
         except ResponseError as error:
             return ErrorReply.from_driver(error)
+
+    def fileno(self) -> int:
+        """Of its socket; -1: it is closed."""
+        socket = self._connection._sock
+        return -1 if socket is None else int(socket.fileno())
 
     def close(self) -> None:
         if self._connection is not None:
@@ -64,6 +77,7 @@ class ConnectionPool:
         self._address = address
         self._health = health
         self._moved = moved
+        self._replicas = Replicas(address)
         self._patient = patient  #: asks also while the server is silent: for renewals, which have a deadline
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._opening = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
@@ -71,18 +85,32 @@ class ConnectionPool:
         self._waiting: deque[ThreadParker] = deque()
 
     async def run(
-        self, script: Script, keys: PackedKeys, args: tuple[str | int, ...] = (), timeout: float | None = None
+        self,
+        script: Script,
+        keys: PackedKeys,
+        args: tuple[str | int, ...] = (),
+        timeout: float | None = None,
+        confirm: GivesLock | None = None,
     ) -> Reply:
-        """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran."""
+        """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran.
+
+        ``confirm``: if it says so of the answer, ``min_replicas`` must have what was written, else ``TooFewReplicas``.
+        """
         if not self._patient:
             self._health.refuse_if_silent()
         if timeout is not None:
             timeout = min(timeout, self._address.kwargs["socket_timeout"])
+        wait = self._replicas.question(timeout) if confirm is not None else b""
         connection = self._borrow(timeout)
+        confirmed = None
         try:
-            reply = connection.ask(script.call(keys, args), timeout)
-            if isinstance(reply, ErrorReply) and reply.no_script:  # a restart, a failover, SCRIPT FLUSH
-                reply = connection.ask(script.call(keys, args, by_source=True), timeout)
+            for by_source in (False, True):
+                connection.send(script.call(keys, args, by_source=by_source) + wait)
+                reply = await self._read(connection, timeout)
+                if confirm is not None:
+                    confirmed = connection.read(timeout)
+                if not (isinstance(reply, ErrorReply) and reply.no_script):  # a restart, a failover, SCRIPT FLUSH
+                    break
         except BaseException as error:
             # Also a KeyboardInterrupt or a worker's time limit: the answer would reach the next one who asks here.
             self._discard(connection)
@@ -91,15 +119,25 @@ class ConnectionPool:
                 self.drop_idle()  # most likely dead, too: the second try must not meet the next of them
                 raise translated(error, self._address) from error
             raise
-        if isinstance(reply, ErrorReply):
-            if reply.not_primary:
-                self._discard(connection)
-                self._moved()
-            else:
-                self._give_back(connection)
-            raise translated(reply, self._address) from reply
-        self._give_back(connection)
+        self._settle(connection, reply, confirmed)
+        if confirm is not None and confirm(reply):
+            self._replicas.check(confirmed)
         return reply
+
+    async def _read(self, connection: Connection, timeout: float | None) -> Reply:
+        """The answer. Redlock does not wait here: it asks the other servers meanwhile."""
+        return connection.read(timeout)
+
+    def _settle(self, connection: Connection, reply: Reply, confirmed: Reply) -> None:
+        """Give the connection back, unless it leads to a server that is no master; and raise what was answered."""
+        error = next((answer for answer in (reply, confirmed) if isinstance(answer, ErrorReply)), None)
+        if error is not None and error.not_primary:
+            self._discard(connection)
+            self._moved()
+        else:
+            self._give_back(connection)
+        if error is not None:
+            raise translated(error, self._address) from error
 
     def drop_idle(self) -> None:
         while self._idle:

@@ -20,6 +20,7 @@ from ..scripts import PackedKeys, Script
 from .address import Address, AsyncDriverConnection
 from .errors import ErrorReply, translated
 from .health import Health
+from .replicas import GivesLock, Replicas
 
 Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
 _PENDING = object()
@@ -44,6 +45,9 @@ class Stream(asyncio.Protocol):
         self._out: list[bytes] = []
         self._unsent: list[_Question] = []
         self._waiting: deque[_Question] = deque()
+        self._wait = b""  # to be written behind this turn's commands; who waits for its answer:
+        self._confirmation: asyncio.Future[Reply] | None = None
+        self._confirming: asyncio.Future[Reply] | None = None  # the one that was written and is not answered yet
         self._timer: asyncio.TimerHandle | None = None
         self._error: BaseException | None = None
         writer = connection._writer
@@ -65,6 +69,17 @@ class Stream(asyncio.Protocol):
         self._waiting.append(question)
         return question.future
 
+    def confirm(self, question: Callable[[], bytes]) -> asyncio.Future[Reply]:
+        """How many replicas have what is asked in this turn: one WAIT, behind all of it, for all who want to know.
+
+        Until it is answered nothing else is written: the server would not read it, and whoever comes meanwhile shares
+        the next one. So an answer may take the time-out of two of them, however many ask.
+        """
+        if self._confirmation is None:
+            self._wait, self._confirmation = question(), self._loop.create_future()
+            self._confirmation.add_done_callback(_seen)
+        return self._confirmation
+
     def close(self) -> None:
         self.fail(ConnectionError("the connection was closed"))
 
@@ -81,6 +96,15 @@ class Stream(asyncio.Protocol):
                 future.set_exception(error)
 
     def _flush(self) -> None:
+        if not self._out or self._confirming is not None:
+            return
+        if self._confirmation is not None:
+            self._confirming, self._confirmation = self._confirmation, None
+            question = _Question(self._confirming)
+            self._confirming.add_done_callback(self._confirmed)
+            self._out.append(self._wait)
+            self._unsent.append(question)
+            self._waiting.append(question)
         packed, self._out = b"".join(self._out), []
         sent, self._unsent = self._unsent, []
         if self.closed:
@@ -91,6 +115,10 @@ class Stream(asyncio.Protocol):
             question.sent_at = moment
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout, self._check_time)
+
+    def _confirmed(self, _: object) -> None:
+        self._confirming = None
+        self._flush()
 
     def _check_time(self) -> None:
         """One timer for all questions, instead of one each: the oldest tells whether the server still answers."""
@@ -121,6 +149,12 @@ class Stream(asyncio.Protocol):
         self.fail(error or ConnectionError("the server closed the connection"))
 
 
+def _seen(future: asyncio.Future[Reply]) -> None:
+    """Those who share it may all have gone when it fails: nothing to warn of."""
+    if not future.cancelled():
+        future.exception()
+
+
 class LoopConnection:
     """The stream of one event loop: opened when it is needed, again when it broke, closed with the loop."""
 
@@ -128,30 +162,48 @@ class LoopConnection:
         self._address = address
         self._health = health
         self._moved = moved
+        self._replicas = Replicas(address)
         self._stream: Stream | None = None
         self._opening: asyncio.Task[Stream] | None = None
         self._loop_finalizer: AsyncGenerator[None, None] | None = None
 
     async def run(
-        self, script: Script, keys: PackedKeys, args: tuple[str | int, ...] = (), timeout: float | None = None
+        self,
+        script: Script,
+        keys: PackedKeys,
+        args: tuple[str | int, ...] = (),
+        timeout: float | None = None,
+        confirm: GivesLock | None = None,
     ) -> Reply:
-        """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran."""
+        """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran.
+
+        ``confirm``: if it says so of the answer, ``min_replicas`` must have what was written, else ``TooFewReplicas``.
+        """
         self._health.refuse_if_silent()
+        confirmed: Reply = None
         try:
             stream = self._stream
             if stream is None or stream.closed:
                 stream = await self._open()
-            reply = await stream.ask(script.call(keys, args))
-            if isinstance(reply, ErrorReply) and reply.no_script:
-                reply = await stream.ask(script.call(keys, args, by_source=True))
+            for by_source in (False, True):
+                answer = stream.ask(script.call(keys, args, by_source=by_source))
+                confirmation = stream.confirm(self._replicas.question) if confirm is not None else None
+                reply = await answer
+                if not (isinstance(reply, ErrorReply) and reply.no_script):
+                    break
+            if confirm is not None and confirmation is not None and confirm(reply):
+                confirmed = await asyncio.shield(confirmation)  # who is cancelled leaves it to the others
         except (OSError, RedisError) as error:
             self._health.failed(error)
             raise translated(error, self._address) from error
-        if isinstance(reply, ErrorReply):
-            if reply.not_primary:
-                stream.close()
-                self._moved()
-            raise translated(reply, self._address) from reply
+        for answer in (reply, confirmed):
+            if isinstance(answer, ErrorReply):
+                if answer.not_primary:
+                    stream.close()
+                    self._moved()
+                raise translated(answer, self._address) from answer
+        if confirmed is not None:
+            self._replicas.check(confirmed)
         return reply
 
     async def _open(self) -> Stream:

@@ -1,0 +1,305 @@
+"""Redis Sentinel: which server is the master now is asked anew for each connection.
+
+The sentinels are asked in turn, the one that answered last first; the server that they name has to say that it is a
+master. redis-py's ``Sentinel`` is not used for it: it swaps sentinels in a list that threads share, so that one can get
+lost, and of a wrong name or password it says that no master was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import unquote
+
+import redis
+from redis import exceptions as driver
+from redis.sentinel import SentinelConnectionPool
+
+from ...core.config import StoreConfig, unknown_name
+from ...core.errors import ConfigurationError
+from ...core.runtime import drive
+from .transport.address import (
+    OURS,
+    Address,
+    AsyncDriverConnection,
+    DriverConnection,
+    checked,
+    of_pool,
+    of_url,
+    parameters,
+)
+from .transport.errors import Misconfigured
+
+#: In OPTIONS: where the sentinels are, what they call the master, and how to connect to them.
+SENTINEL_OPTIONS = ("sentinels", "service_name", "sentinel_kwargs")
+PORT = 26379
+
+_FORM = "redis+sentinel://[user:password@]host:26379,host:26379/name/0"
+
+
+class _Master(NamedTuple):
+    host: str
+    port: int
+
+
+class _Known:
+    """What was learned last. Each change is one assignment: nothing here waits for a lock."""
+
+    __slots__ = ("first", "master", "moved")
+
+    def __init__(self) -> None:
+        self.first: Address | None = None  #: the sentinel that answered
+        self.master: _Master | None = None
+        self.moved: Callable[[], None] = _nobody
+
+
+def _nobody() -> None:
+    """Nobody wants to know that the master is another one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentinelAddress(Address):
+    """The master of this name, wherever it is when a connection is opened."""
+
+    service_name: str
+    sentinels: tuple[Address, ...]
+    _known: _Known = field(default_factory=_Known)
+
+    def connect(self, timeout: float | None = None) -> DriverConnection:
+        connection: DriverConnection = drive(self._connect(_Blocking(timeout)))
+        return connection
+
+    async def aconnect(self) -> AsyncDriverConnection:
+        connection: AsyncDriverConnection = await self._connect(_Suspending())
+        return connection
+
+    def follow(self, moved: Callable[[], None]) -> None:
+        self._known.moved = moved
+
+    async def _connect(self, mode: _Mode) -> Any:
+        master = await self._find(mode)
+        connection = await mode.open(self._server(master))
+        try:
+            # HELLO, not ROLE: every user may say it.
+            hello = await mode.ask(connection, "HELLO", "2")
+            if dict(zip(hello[::2], hello[1::2], strict=False)).get(b"role") != b"master":
+                raise driver.ReadOnlyError(f"{master.host}:{master.port}, which the sentinels name, is no master")
+        except BaseException:
+            await mode.close(connection)
+            raise
+        known = self._known
+        before, known.master = known.master, master
+        if before not in (None, master):
+            known.moved()  # also connections that nothing else would end: those to a machine that is gone
+        return connection
+
+    async def _find(self, mode: _Mode) -> _Master:
+        """Where the master is, says the first sentinel that knows it. Raises redis-py's errors."""
+        failures: list[tuple[Address, BaseException | None]] = []
+        first = self._known.first
+        for sentinel in sorted(self.sentinels, key=lambda each: each is not first):
+            try:
+                connection = await mode.open(sentinel)
+                try:
+                    found = await mode.ask(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service_name)
+                finally:
+                    await mode.close(connection)
+            except (driver.RedisError, OSError) as error:
+                failures.append((sentinel, error))
+                continue
+            if found:
+                self._known.first = sentinel
+                return _Master(found[0].decode(), int(found[1]))
+            failures.append((sentinel, None))
+        raise self._not_found(failures)
+
+    def _not_found(self, failures: list[tuple[Address, BaseException | None]]) -> driver.RedisError:
+        """Why no sentinel said where the master is: all that answered have the wrong settings, or none answered."""
+        wrong, silent = [], []
+        for sentinel, error in failures:
+            where = sentinel.name
+            if error is None:
+                wrong.append(f"{where} knows no master {self.service_name!r}")
+            elif isinstance(error, driver.AuthenticationError | driver.NoPermissionError):
+                wrong.append(f"{where} does not let us in, see OPTIONS sentinel_kwargs ({error})")
+            elif isinstance(error, driver.ResponseError):
+                wrong.append(f"{where} is no sentinel ({error})")
+            else:
+                silent.append(f"{where}: {str(error).rstrip('.') or type(error).__name__}")
+        if wrong:
+            return Misconfigured("cannot be found: " + "; ".join(wrong + silent))
+        # No TimeoutError: what is open still works, and must not be refused because the sentinels are silent.
+        return driver.ConnectionError("no sentinel answers: " + "; ".join(silent))
+
+    def _server(self, master: _Master) -> Address:
+        kwargs = {**self.kwargs, "host": master.host, "port": master.port}
+        name = f"{self.name}, now {master.host}:{master.port}"
+        return Address(self.connection_class, kwargs, self.max_connections, self.pool_timeout, name, self.prefix)
+
+
+class _Mode(Protocol):
+    """What differs between threads and tasks."""
+
+    def open(self, address: Address) -> Awaitable[Any]: ...
+
+    def ask(self, connection: Any, *words: str) -> Awaitable[Any]: ...
+
+    def close(self, connection: Any) -> Awaitable[None]: ...
+
+
+class _Blocking:
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
+
+    async def open(self, address: Address) -> Any:
+        return address.connect(self._timeout)
+
+    async def ask(self, connection: Any, *words: str) -> Any:
+        connection.send_command(*words)
+        return connection.read_response()
+
+    async def close(self, connection: Any) -> None:
+        connection.disconnect()
+
+
+class _Suspending:
+    async def open(self, address: Address) -> Any:
+        return await address.aconnect()
+
+    async def ask(self, connection: Any, *words: str) -> Any:
+        await connection.send_command(*words)
+        return await connection.read_response()
+
+    async def close(self, connection: Any) -> None:
+        await connection.disconnect(nowait=True)
+
+
+# Settings -----------------------------------------------------------------------------------------------------------
+
+
+class _Given(NamedTuple):
+    """What the settings say of Sentinel, in one of three ways."""
+
+    sentinels: list[tuple[str, int]]
+    service_name: str
+    connection: tuple[type[DriverConnection], dict[str, Any]]  #: to the master
+    sentinel_kwargs: Mapping[str, Any]
+
+
+def sentinel_address(config: StoreConfig) -> SentinelAddress | None:
+    """The address that a store's settings name by way of Sentinel; None: they do not speak of it.
+
+    Raises ``ConfigurationError`` for what cannot be right.
+    """
+    where = f"DISTLOCK[{config.alias!r}]"
+    given = _of_cache(config) if config.resource is not None else _of_settings(config, where)
+    if given is None:
+        return None
+    options = {name: value for name, value in config.options.items() if name not in SENTINEL_OPTIONS}
+    master = checked(config, *given.connection, options, SENTINEL_OPTIONS)
+    sentinels = tuple(_sentinel(master, node, given, where) for node in given.sentinels)
+    places = ", ".join(f"{host}:{port}" for host, port in given.sentinels)
+    return SentinelAddress(
+        connection_class=master.connection_class,
+        kwargs=master.kwargs,
+        max_connections=master.max_connections,
+        pool_timeout=master.pool_timeout,
+        name=f"Redis master {given.service_name!r} (Sentinel at {places})",
+        prefix=master.prefix,
+        min_replicas=master.min_replicas,
+        replica_timeout=master.replica_timeout,
+        service_name=given.service_name,
+        sentinels=sentinels,
+    )
+
+
+def _of_cache(config: StoreConfig) -> _Given | None:
+    """A django-redis cache whose pool asks sentinels."""
+    pool = config.resource() if config.resource is not None else None
+    if not isinstance(pool, SentinelConnectionPool):
+        return None
+    managed, kwargs = of_pool(pool)
+    tls = issubclass(managed, redis.SSLConnection)
+    manager = pool.sentinel_manager
+    nodes = [client.connection_pool.connection_kwargs for client in manager.sentinels]
+    known = parameters(redis.SSLConnection if manager.sentinel_kwargs.get("ssl") else redis.Connection) | {"ssl"}
+    return _Given(
+        [(node["host"], int(node["port"])) for node in nodes],
+        pool.service_name,
+        (redis.SSLConnection if tls else redis.Connection, kwargs),
+        {"ssl": False, **{name: value for name, value in manager.sentinel_kwargs.items() if name in known}},
+    )
+
+
+def _of_settings(config: StoreConfig, where: str) -> _Given | None:
+    options, setting = config.options, f'{where}["OPTIONS"]'
+    scheme, _, rest = config.location.partition("://")
+    by_url = scheme in ("redis+sentinel", "rediss+sentinel")
+    if not by_url and not any(name in options for name in SENTINEL_OPTIONS):
+        return None
+    sentinel_kwargs = options.get("sentinel_kwargs", {})
+    if not isinstance(sentinel_kwargs, Mapping):
+        raise ConfigurationError(f'{setting}["sentinel_kwargs"] is {sentinel_kwargs!r}; it has to be a mapping.')
+    if by_url:
+        for name in ("sentinels", "service_name"):
+            if name in options:
+                raise ConfigurationError(f"{where} names its {name} twice, in LOCATION and in OPTIONS: leave one out.")
+        return _of_url(scheme.removesuffix("+sentinel"), rest, sentinel_kwargs, where)
+    connection_class, kwargs = of_url(config.location, where)
+    service_name: object = options.get("service_name") or kwargs.get("host")
+    nodes = options.get("sentinels")
+    if not nodes or isinstance(nodes, str) or not isinstance(nodes, Iterable):
+        raise ConfigurationError(f'{setting}["sentinels"] is {nodes!r}; it has to be a list such as ["host:{PORT}"].')
+    if not service_name or not isinstance(service_name, str):
+        raise ConfigurationError(
+            f'{setting}["service_name"] is {service_name!r}; it has to be what the sentinels call the master, unless '
+            f"LOCATION says it in place of a host: redis://name/0."
+        )
+    sentinels = [_node(node, f'{setting}["sentinels"]') for node in nodes]
+    return _Given(sentinels, service_name, (connection_class, kwargs), sentinel_kwargs)
+
+
+def _of_url(scheme: str, rest: str, sentinel_kwargs: Mapping[str, Any], where: str) -> _Given:
+    rest, mark, query = rest.partition("?")
+    authority, _, path = rest.partition("/")
+    credentials, at, hosts = authority.rpartition("@")
+    name, _, db = path.partition("/")
+    setting = f'{where}["LOCATION"]'
+    if not hosts or not name:
+        raise ConfigurationError(
+            f"{setting} names {'no master' if hosts else 'no sentinel'}; it has to be such as {_FORM} "
+            f"(name: what the sentinels call the master)."
+        )
+    connection = of_url(f"{scheme}://{credentials}{at}sentinel/{db}{mark}{query}", where)
+    return _Given([_node(host, setting) for host in hosts.split(",")], unquote(name), connection, sentinel_kwargs)
+
+
+def _node(given: object, setting: str) -> tuple[str, int]:
+    """``"host"``, ``"host:port"``, ``"[::1]:port"`` or a pair."""
+    host, port = "", ""
+    if isinstance(given, str):
+        host, _, port = given.rpartition(":") if given.rpartition(":")[2].isdecimal() else (given, "", str(PORT))
+        host = host.removeprefix("[").removesuffix("]")
+    elif isinstance(given, tuple | list) and len(given) == 2:
+        host, port = str(given[0]), str(given[1])
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigurationError(f"{setting} names the sentinel {given!r}; it has to be a host and a port.")
+    return host, int(port)
+
+
+def _sentinel(master: Address, node: tuple[str, int], given: _Given, where: str) -> Address:
+    """One sentinel. Unless ``sentinel_kwargs`` say otherwise: with the master's TLS, and its time shared by all."""
+    own = dict(given.sentinel_kwargs)
+    tls = own.pop("ssl", issubclass(master.connection_class, redis.SSLConnection))
+    connection_class = redis.SSLConnection if tls else redis.Connection
+    known = parameters(connection_class)
+    for name in own:
+        if name not in known:
+            setting = f'{where}["OPTIONS"]["sentinel_kwargs"] has'
+            raise ConfigurationError(unknown_name(setting, name, (*sorted(known), "ssl")))
+    share = master.kwargs["socket_connect_timeout"] / len(given.sentinels)
+    kwargs = {name: value for name, value in master.kwargs.items() if name.startswith(("socket_", "ssl_"))}
+    kwargs |= {"socket_timeout": share, "socket_connect_timeout": share, **own, "host": node[0], "port": node[1]}
+    kwargs = {name: value for name, value in kwargs.items() if name in known} | OURS
+    return Address(connection_class, kwargs, 1, 0.0, f"{node[0]}:{node[1]}", master.prefix)

@@ -1,0 +1,21 @@
+"""Redis by way of Sentinel passes the contract: with locks that count at once, and when two replicas have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from distlock_web.testing.contract import LockContract
+
+
+class TestSentinel(LockContract):
+    @pytest.fixture
+    def settings(self, sentinel_settings: dict[str, Any]) -> dict[str, Any]:
+        return sentinel_settings
+
+
+class TestSentinelWithMinReplicas(LockContract):
+    @pytest.fixture
+    def settings(self, sentinel_settings: dict[str, Any]) -> dict[str, Any]:
+        return {**sentinel_settings, "OPTIONS": {"min_replicas": 2, "replica_timeout": 5, "socket_timeout": 10}}

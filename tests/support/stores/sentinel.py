@@ -1,0 +1,138 @@
+"""A master, its replicas and a sentinel of our own: from redis-server itself, whose other half a sentinel is."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+import redis
+
+from distlock_web.testing.servers import RedisServer, Server, redis_program
+from tests.support.failover import in_step
+from tests.support.requirements import require_redis
+from tests.support.waiting import eventually
+
+#: What the sentinels call the master.
+SERVICE = "mymaster"
+#: Milliseconds of silence after which the sentinel calls a server down: where a test lets one fail, and where not.
+QUICK, PATIENT = 300, 60_000
+
+
+class SentinelServer(Server):
+    """One sentinel, which alone decides. ``args`` are arguments of ``redis-server``."""
+
+    name = "sentinel"
+
+    def __init__(self, master_port: int, down_after: int, *args: str) -> None:
+        super().__init__(*args)
+        self._lines = [
+            f"sentinel monitor {SERVICE} 127.0.0.1 {master_port} 1",
+            f"sentinel down-after-milliseconds {SERVICE} {down_after}",
+            f"sentinel failover-timeout {SERVICE} 4000",
+        ]
+
+    def prepare(self) -> None:
+        Path(self.folder, "sentinel.conf").write_text("\n".join([*self._lines, ""]))  # it rewrites this file
+
+    def command(self, port: int) -> list[str]:
+        config = str(Path(self.folder, "sentinel.conf"))
+        return [redis_program(), config, "--sentinel", "--port", str(port), "--bind", "127.0.0.1"]
+
+    def answers(self, connection: socket.socket) -> bool:
+        connection.sendall(b"PING\r\n")
+        return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+
+
+class SentinelSetup:
+    """``with SentinelSetup(replicas=2) as setup``: what the sentinel names is a master with that many replicas."""
+
+    def __init__(self, replicas: int, down_after: int = QUICK, *args: str) -> None:
+        self.servers = [RedisServer("--repl-diskless-sync-delay", "0", *args) for _ in range(replicas + 1)]
+        self._down_after = down_after
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            for server in self.servers:
+                stack.enter_context(server)
+            self.clients = [
+                stack.enter_context(redis.Redis.from_url(server.url, decode_responses=True)) for server in self.servers
+            ]
+            first, *others = self.clients
+            for client in others:
+                client.replicaof("127.0.0.1", str(self.servers[0].port))
+            for client in others:
+                eventually(partial(in_step, client), "a replica follows")
+            self.sentinel = stack.enter_context(SentinelServer(self.servers[0].port, self._down_after))
+            self.ask = stack.enter_context(redis.Redis(port=self.sentinel.port, decode_responses=True)).execute_command
+            eventually(lambda: len(self.ask("SENTINEL", "REPLICAS", SERVICE)) == len(others), "replicas are known")
+            first.wait(len(others), 20_000)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server in self.servers:
+            with contextlib.suppress(RuntimeError):  # it was killed
+                server.resume()
+        self._stack.close()
+
+    def url(self, query: str = "") -> str:
+        return f"redis+sentinel://127.0.0.1:{self.sentinel.port}/{SERVICE}/0{query and '?'}{query}"
+
+    @property
+    def master(self) -> int:
+        """Which of the servers the sentinel names."""
+        _, port = self.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+        return [server.port for server in self.servers].index(int(port))
+
+    def settled(self, replicas: int) -> None:
+        """Return when the master that the sentinel names has so many replicas that have all it has."""
+
+        def is_settled() -> bool:
+            with contextlib.suppress(redis.RedisError):
+                client = self.clients[self.master]
+                return (
+                    client.role()[0] == "master" and client.set("settled", 1) and client.wait(replicas, 50) >= replicas
+                )
+            return False
+
+        eventually(is_settled, f"a master with {replicas} replicas")
+
+    def fail_over(self) -> None:
+        """Kill the master; return when another one is named and has the remaining replicas."""
+        before = self.master
+        self.servers[before].kill()
+        eventually(lambda: self.master != before, "the sentinel names another master")
+        self.settled(len(self.servers) - 2)
+
+
+@pytest.fixture(scope="session")
+def sentinel_setup() -> Iterator[SentinelSetup]:
+    """A master with two replicas, for the whole session; tests that let one fail use ``own_sentinel``."""
+    require_redis()
+    with SentinelSetup(2, PATIENT) as setup:
+        yield setup
+
+
+@pytest.fixture
+def own_sentinel() -> Iterator[SentinelSetup]:
+    """A master with two replicas for this test alone. Whoever is silent is soon called down."""
+    require_redis()
+    with SentinelSetup(2) as setup:
+        yield setup
+
+
+@pytest.fixture
+def sentinel_settings(sentinel_setup: SentinelSetup) -> dict[str, Any]:
+    """One entry of ``DISTLOCK``: an empty master that a sentinel names."""
+    sentinel_setup.clients[0].flushall()
+    return {"LOCATION": sentinel_setup.url()}
