@@ -15,6 +15,7 @@ from .core.holder import HolderInfo
 from .core.keys import escape_key
 from .core.registry import configure
 from .core.request_id import RequestIDFilter, current_request_id
+from .locks import events
 from .locks.decorator import distributed_lockable
 from .locks.fencing import fence_headers, read_fence
 from .locks.lease import Lease, current_lease
@@ -46,6 +47,7 @@ __all__ = [
     "current_request_id",
     "distributed_lockable",
     "escape_key",
+    "events",
     "fence_headers",
     "held_locks",
     "lock",

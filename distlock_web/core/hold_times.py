@@ -34,6 +34,6 @@ class HoldTimes:
         table[key] = [seconds]
 
     def usual(self, function: str, name: str) -> float | None:
-        """The median of the last times; None: there are none."""
-        times = self._functions.get(function) if function else self._names.get(name)
+        """The median of the last times; None: there are none. ``function`` may be a line of code: that of a block."""
+        times = self._functions.get(function) or self._names.get(name)
         return median(times.copy()) if times else None

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
+import re
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import current_thread
 
 from .request_id import current_origin, request_token
 
+logger = logging.getLogger("distlock_web")
+
 _HOST = socket.gethostname()
 _MAX_FIELD_CHARS = 200  # characters of one field: a path comes from outside and would be stored with every lock
+_MAX_WORKER_CHARS = 60
 _SHOWN_DIGITS = 8  # of the request's token, which has 24: the others stay secret
 
 _quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii
+
+#: Programs whose first argument says what they do. Another one's may be anybody's secret.
+_WITH_COMMANDS = ("manage.py", "django-admin", "flask", "celery", "dramatiq", "huey_consumer", "rq", "distlock")
+_COMMAND = re.compile(r"[A-Za-z][\w.:-]*", re.ASCII)
 
 
 @lru_cache(maxsize=1024)
@@ -23,34 +35,89 @@ def _constant(function: str, expire: float, pid: int) -> str:
     return f"{_quoted(function[:_MAX_FIELD_CHARS])},{_quoted(_HOST)},{pid},{expire}"
 
 
+@lru_cache(maxsize=1)
+def _command() -> str:
+    """What was started: ``manage.py migrate``, ``gunicorn``, ``nightly.py``. In words that can be stored."""
+    path, *arguments = sys.argv or [""]
+    program = os.path.basename(path)
+    if program == "__main__.py":
+        program = os.path.basename(os.path.dirname(path))
+    if program in _WITH_COMMANDS and arguments and _COMMAND.fullmatch(arguments[0]):
+        program = f"{program} {arguments[0]}"
+    return _quoted(program[:_MAX_FIELD_CHARS])
+
+
+def _in_task() -> str:
+    """What runs: the command and the task."""
+    task = asyncio.current_task()
+    return f"{_command()},{_quoted(task.get_name()[:_MAX_WORKER_CHARS])}" if task is not None else _in_thread("")
+
+
+@lru_cache(maxsize=256)
+def _in_thread(name: str) -> str:
+    """What runs: the command and the thread."""
+    return f"{_command()},{_quoted(name[:_MAX_WORKER_CHARS])}"
+
+
+def _user(ask: Callable[[], object]) -> str:
+    """Whose request it is, where the project wants that."""
+    try:
+        return _quoted(str(ask() or "")[:_MAX_FIELD_CHARS])
+    except Exception as error:
+        _tell_once(f"DISTLOCK_USER failed, so that no user stands beside a lock: {type(error).__name__}: {error}")
+        return '""'
+
+
+@lru_cache(maxsize=16)
+def _tell_once(text: str) -> None:
+    logger.warning("%s", text)
+
+
 @dataclass(frozen=True, slots=True)
 class HolderInfo:
     request_id: str = ""
     path: str = ""  #: method and path of the request
-    function: str = ""  #: that took the lock: a view, a task, a method
+    function: str = ""  #: that took the lock: a view, a task, a method; for ``lock(...)`` the line, ``module:line``
     host: str = ""
     pid: int = 0
     expire: float = 0.0  #: the whole of the lease, in seconds: what is left is drawn against it
     #: The beginning of the request's token: the same for all locks of one request (task, process), and for no other's,
     #: which a request id does not promise. No proof of anything.
     request: str = ""
+    command: str = ""  #: the program that runs: ``manage.py migrate``, ``gunicorn``
+    worker: str = ""  #: the thread's or the asyncio task's name
+    user: str = ""  #: whose request it is, as ``DISTLOCK_USER`` says
 
     @classmethod
-    def current(cls, function: str = "", expire: float = 0.0) -> str:
-        """Whoever runs now, in the words that :meth:`loads` reads. Made for every lock that is taken: it is quick."""
+    def current(cls, function: str = "", expire: float = 0.0, asynchronous: bool = False) -> str:
+        """Whoever runs now, in the words that :meth:`loads` reads. Made for every lock that is taken: it is quick.
+
+        ``asynchronous``: it is an asyncio task that takes it.
+        """
         origin = current_origin()
         constant = _constant(function, expire, os.getpid())
+        tail = _in_task() if asynchronous else _in_thread(current_thread().name)
         if origin is None:
-            return f'["","",{constant},"{request_token()[:_SHOWN_DIGITS]}"]'
-        path = _quoted(origin.path[:_MAX_FIELD_CHARS])
-        return f'[{_quoted(origin.request_id)},{path},{constant},"{origin.token[:_SHOWN_DIGITS]}"]'
+            return f'["","",{constant},"{request_token()[:_SHOWN_DIGITS]}",{tail},""]'
+        path, token = _quoted(origin.path[:_MAX_FIELD_CHARS]), origin.token[:_SHOWN_DIGITS]
+        user = '""' if origin.user is None else _user(origin.user)
+        return f'[{_quoted(origin.request_id)},{path},{constant},"{token}",{tail},{user}]'
 
     @classmethod
     def loads(cls, text: str) -> HolderInfo:
-        """The holder in a store's words; empty where the words are not ours (an older version, another program)."""
+        """The holder in a store's words; empty where the words are not ours (another program).
+
+        An older version says less, and a newer one may say more.
+        """
         try:
-            request_id, path, function, host, pid, expire, request = json.loads(text)
-            return cls(str(request_id), str(path), str(function), str(host), int(pid), float(expire), str(request))
+            words = json.loads(text)
+            if not isinstance(words, list):
+                return cls()
+            request_id, path, function, host, pid, expire, request, *more = words
+            names = [str(word) for word in more[:3]]
+            return cls(
+                str(request_id), str(path), str(function), str(host), int(pid), float(expire), str(request), *names
+            )
         except (ValueError, TypeError):
             return cls()
 
@@ -58,7 +125,7 @@ class HolderInfo:
         """In one printable line, for messages and logs; empty if nothing is known."""
         if self == HolderInfo():
             return ""
-        what = self.function or self.path or "a process"
+        what = self.function or self.path or self.command or "a process"
         request = f", request {self.request_id}" if self.request_id else ""
         line = f"{what} on {self.host or 'an unknown host'} (pid {self.pid}){request}"
         return line if line.isprintable() else ascii(line)[1:-1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -28,14 +29,15 @@ class Origin:
     request_id: str
     path: str
     token: str  #: 24 hex digits that nobody can guess
+    user: Callable[[], object] | None = None  #: whose request it is, asked when a lock is taken; None: not to be known
 
     @classmethod
-    def new(cls, request_id: str | None = None, path: str = "") -> Origin:
+    def new(cls, request_id: str | None = None, path: str = "", user: Callable[[], object] | None = None) -> Origin:
         """Of a request that begins. An id that is missing, too long or has unusual characters is replaced."""
         random = os.urandom(_TOKEN_BYTES + _ID_BYTES).hex()
         if request_id is None or not acceptable(request_id):
             request_id = random[2 * _TOKEN_BYTES :]
-        return cls(request_id, path, random[: 2 * _TOKEN_BYTES])
+        return cls(request_id, path, random[: 2 * _TOKEN_BYTES], user)
 
 
 _origin: ContextVar[Origin | None] = ContextVar("distlock_origin", default=None)

@@ -78,6 +78,11 @@ def new_token() -> str:
     return Process.ident + request_token() + _next_number().to_bytes(6).hex()
 
 
+def acquisition_number(token: str) -> int:
+    """The number in a token, which is no secret: one for each acquisition of this process."""
+    return int(token[-12:], 16)
+
+
 class Parker(Protocol):
     """Where one thread or task sleeps. A wake-up that comes before the sleep is not lost."""
 

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from ..core.config import PROJECT_POLICIES
 from ..locks import hooks
 from .integration import DjangoIntegration
-from .middleware import header_and_key
+from .middleware import header_and_key, user_of_request
 from .stores import configure_from_settings
 
 # Now, not in ready(): other apps' models are imported before any app is ready, and with them functions that are locked.
@@ -35,3 +35,5 @@ def _setting_changed(*, setting: str, **kwargs: Any) -> None:
         configure_from_settings()
     elif setting == "DISTLOCK_REQUEST_ID_HEADER":
         header_and_key.cache_clear()
+    elif setting == "DISTLOCK_USER":
+        user_of_request.cache_clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -14,7 +14,7 @@ from django.http.response import HttpResponseBase
 from ..core.errors import ConfigurationError
 from ..core.request_id import DEFAULT_HEADER
 from ..web.error_responses import REFUSALS
-from ..web.request_ids import RequestScope, environ_key, header_name
+from ..web.request_ids import RequestScope, environ_key, header_name, user_hook
 from . import responses
 from .locked_views import SKIP_REMEDY, locked_functions, name_of, skips
 
@@ -84,9 +84,18 @@ def header_and_key() -> tuple[str, str]:
     return header, environ_key(header)
 
 
+@lru_cache(maxsize=1)
+def user_of_request() -> Callable[[Any], object] | None:
+    """``DISTLOCK_USER``. Kept like the header."""
+    return user_hook({"DISTLOCK_USER": getattr(settings, "DISTLOCK_USER", None)})
+
+
 def _scope(request: HttpRequest) -> tuple[RequestScope, str]:
     """The scope of a request, which gets its ``request_id``; and the header to send that back in."""
     header, key = header_and_key()
-    scope = RequestScope(request.META.get(key), f"{request.method} {request.path}")
+    user = user_of_request()
+    scope = RequestScope(
+        request.META.get(key), f"{request.method} {request.path}", None if user is None else partial(user, request)
+    )
     request.request_id = scope.request_id  # type: ignore[attr-defined]
     return scope, header

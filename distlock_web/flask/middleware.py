@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from flask import request
+
 from ..web.request_ids import RequestScope, environ_key
 from .state import AppState, serving
 
@@ -24,12 +26,12 @@ class RequestIDMiddleware:
         self._key = environ_key(state.header)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        request = AppRequestScope(environ.get(self._key), _path(environ), self._state)
-        body = request.run(partial(self._wsgi_app, environ, partial(request.start, start_response)))
+        scope = AppRequestScope(environ.get(self._key), _path(environ), self._state)
+        body = scope.run(partial(self._wsgi_app, environ, partial(scope.start, start_response)))
         wrapper = environ.get("wsgi.file_wrapper")
         if isinstance(wrapper, type) and isinstance(body, wrapper):
             return body  # a file: the server recognises it by its class and sends it without reading it
-        return ScopedBody(body, request)
+        return ScopedBody(body, scope)
 
 
 class AppRequestScope(RequestScope):
@@ -38,7 +40,7 @@ class AppRequestScope(RequestScope):
     __slots__ = ("_state",)
 
     def __init__(self, header: str | None, path: str, state: AppState) -> None:
-        super().__init__(header, path)
+        super().__init__(header, path, None if state.user is None else partial(state.user, request))
         self._state = state
 
     def run(self, step: Callable[[], T]) -> T:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 from flask import current_app
 
@@ -19,6 +21,7 @@ class AppState:
 
     registry: Registry | None  #: None: the process's stores
     header: str
+    user: Callable[[Any], object] | None = None  #: ``DISTLOCK_USER``
 
 
 # The body of a streamed response runs after its app context has ended, and still belongs to the app.

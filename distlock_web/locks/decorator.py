@@ -13,12 +13,15 @@ from ..core.config import check_policy
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.runtime import TASKS, Runtime, drive
 from . import chain, engine, hooks
+from .events import log_fields
 from .hooks import TransactionManager, Until
 from .key_templates import Key, KeyTemplates
 from .lease import Lease
 from .lock import blocking_runtime
+from .log_fields import of_scope
 from .naming import bound_method
 from .options import NAMES, LockOptions, Options, check_names, listing
+from .refusal import tell_of_no_lock
 from .scope import Scope
 
 logger = logging.getLogger("distlock_web")
@@ -139,7 +142,8 @@ class LockedFunction:
 
     async def scope(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
         """The scope of one call, which holds nothing yet."""
-        return Scope(self.options.spec(await self.keys.keys(args, kwargs), runtime, self.name, self.code), runtime)
+        keys = await self.keys.keys(args, kwargs)
+        return Scope(self.options.spec(keys, runtime, self.name, self.code, self.keys.template), runtime)
 
     async def acquire(self, scope: Scope) -> Scope:
         """Take the lock for one call. The scope that it runs in: another one if it is let through without its lock."""
@@ -148,10 +152,11 @@ class LockedFunction:
         except BackendUnavailable as error:
             if self._policy("on_backend_error", scope.spec.store.config.on_backend_error) != "open":
                 raise
-            logger.error("%s runs without its lock: %s", self.name, error)
+            logger.error("%s runs without its lock: %s", self.name, error, extra=of_scope("let_through", scope))
             scope = Scope(scope.spec, scope.runtime)
             scope.let_through()
             chain.enter(scope)
+            tell_of_no_lock(scope, error)
         return scope
 
     async def refused(self, error: LockBusy | BackendUnavailable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -165,7 +170,8 @@ class LockedFunction:
             made = chosen(error, *args, **kwargs)
             return await made if inspect.isawaitable(made) else made
         if chosen == "skip":
-            logger.info("%s skipped. Did not get a lock for key %s.", self.name, error.name)
+            fields = log_fields("busy", config.alias, error.name or "", self.keys.template, function=self.name)
+            logger.info("%s skipped. Did not get a lock for key %s.", self.name, error.name, extra=fields)
             return None
         raise error
 

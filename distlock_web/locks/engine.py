@@ -32,13 +32,14 @@ from functools import partial
 from typing import TypeAlias
 
 from ..core.backend import Busy, Claim, Granted, Port
-from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LockBusy
-from ..core.holder import HolderInfo
+from ..core.errors import BackendUnavailable, DistLockError, LeaseLost
 from ..core.runtime import drive, new_token, now
-from . import chain, watchdog
+from . import chain, events, recent_counts, watchdog
 from .hold import Hold
+from .log_fields import of_scope
+from .refusal import busy_error, claimant, tell_of_refusal
 from .release import cancel_quietly, clean_up_after, release_all, retry_once, run_to_completion
-from .scope import Scope, Spec, names_of
+from .scope import Scope, names_of
 
 logger = logging.getLogger("distlock_web")
 
@@ -60,12 +61,17 @@ async def acquire(scope: Scope) -> None:
     async def ask(port: Port, claim: Claim) -> Granted | Busy:
         answer = await retry_once(port.acquire, claim, clock.wait)
         if isinstance(answer, Busy) and clock.wait != 0:
-            with watchdog.keep_alive(scope.holds):
-                return await _queue(scope, port, claim, answer, clock)
+            begun = now()
+            try:
+                with watchdog.keep_alive(scope.holds):
+                    return await _queue(scope, port, claim, answer, clock)
+            finally:
+                scope.waited = now() - begun
         return answer
 
     try:
         for name in spec.names:
+            scope.waited = 0.0
             if chain.find_enclosing(spec.store, name) is None or not await _reenter(scope, port, name, clock):
                 await _take(scope, port, name, ask)
         if clock.waited and scope.acquired and len(scope.holds) > 1:
@@ -75,6 +81,7 @@ async def acquire(scope: Scope) -> None:
         _begin(scope)
     except BaseException as error:
         await abort(scope, error)
+        tell_of_refusal(scope, error)
         raise
 
 
@@ -83,10 +90,11 @@ async def attach(scope: Scope, ask: Ask) -> None:
     port = scope.spec.store.port(scope.runtime)
     try:
         for name in scope.spec.names:
-            await _take(scope, port, name, ask)
+            await _take(scope, port, name, ask, "attached")
         _begin(scope)
     except BaseException as error:
         await abort(scope, error)
+        tell_of_refusal(scope, error)
         raise
 
 
@@ -118,20 +126,26 @@ class _WaitClock:
         return self.left()
 
 
-async def _take(scope: Scope, port: Port, name: str, ask: Ask) -> None:
-    """Take one name from the store, with a fresh claim."""
+async def _take(scope: Scope, port: Port, name: str, ask: Ask, how: str = "") -> None:
+    """Take one name from the store, with a fresh claim. ``how``, for the event, where it was not free before."""
     spec = scope.spec
-    claim = Claim(name, new_token(), spec.expire, HolderInfo.current(spec.function, spec.expire))
+    claim = Claim(name, new_token(), spec.expire, claimant(scope))
     try:
         answer = await ask(port, claim)
         if isinstance(answer, Granted):
-            scope.add(Hold(spec.store, claim, answer))
+            hold = Hold(spec.store, claim, answer, spec.template, scope.waited)
+            scope.add(hold)
+            recent_counts.count_acquired(hold.since)
+            if events.listeners:
+                if scope.waited:
+                    hold.tell("waited")
+                hold.tell("acquired", how)
             return
     except BaseException as error:
         # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
         await clean_up_after(error, scope, lambda port: cancel_quietly(port, claim))
         raise
-    raise _busy(scope.spec, name, answer)
+    raise busy_error(scope.spec, name, answer)
 
 
 async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, clock: _WaitClock) -> Granted:
@@ -148,7 +162,7 @@ async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, clock: _W
             last = await retry_once(port.acquire, claim, 0.0)
             if isinstance(last, Granted):
                 return last
-            raise _busy(scope.spec, claim.name, last)
+            raise busy_error(scope.spec, claim.name, last)
         try:
             asked = await port.wait(claim, answer, left)
             unreachable_since = None
@@ -180,7 +194,7 @@ async def _reenter(scope: Scope, port: Port, name: str, clock: _WaitClock) -> bo
             with watchdog.keep_alive(scope.holds):
                 turn = await gate.enter(scope.runtime, clock.start_waiting())
         if turn == "busy":
-            raise _busy(
+            raise busy_error(
                 scope.spec,
                 name,
                 Busy(hold.remaining, hold.remaining, holder=hold.claim.holder, held_for=now() - hold.since),
@@ -196,23 +210,6 @@ async def _reenter(scope: Scope, port: Port, name: str, clock: _WaitClock) -> bo
     return False
 
 
-def _busy(spec: Spec, name: str, answer: Busy) -> LockBusy:
-    """What to say of a lock that somebody else has: who, as far as the store tells, and how long it usually takes."""
-    holder = HolderInfo.loads(answer.holder)
-    who = holder.describe()
-    since = "" if answer.held_for is None else f", for {answer.held_for:.1f} s"
-    text = f"Somebody else holds the lock {name!r}{': ' if who else ''}{who}{since}."
-    usual = spec.store.hold_times.usual(holder.function if who else spec.function, name)
-    return LockBusy(
-        text,
-        name=name,
-        retry_after=answer.remaining,
-        holder=holder if who else None,
-        usual=usual,
-        held_for=answer.held_for,
-    )
-
-
 # Release ------------------------------------------------------------------------------------------------------------
 
 
@@ -226,11 +223,20 @@ async def end(scope: Scope, error: BaseException | None) -> None:
         await _send_releases(scope, success=error is None)
     except DistLockError as failure:
         # The work was done under the lock, and the lease ends by itself: no reason to fail the caller.
-        logger.warning("Lock %s could not be released, it ends within its lease: %s", names_of(scope), failure)
+        logger.warning(
+            "Lock %s could not be released, it ends within its lease: %s",
+            names_of(scope),
+            failure,
+            extra=of_scope("error", scope, reason="release"),
+        )
     except Exception as failure:
         if error is None:
             raise
-        logger.exception("Lock %s could not be released, it ends within its lease", names_of(scope))
+        logger.exception(
+            "Lock %s could not be released, it ends within its lease",
+            names_of(scope),
+            extra=of_scope("error", scope, reason="release"),
+        )
         error.add_note(f"distlock_web: could not be released: {failure}")
     lost = scope.lost_hold() or orphaned
     if lost is not None:
@@ -244,7 +250,8 @@ def _tell_of_loss(scope: Scope, loss: LeaseLost, error: BaseException | None) ->
     if error is None:
         if scope.spec.on_lost in ("raise", "cancel"):
             raise loss
-        logger.warning("%s Its block has finished all the same.", loss)
+        fields = of_scope("lost", scope, reason=loss.reason)
+        logger.warning("%s Its block has finished all the same.", loss, extra=fields)
     elif isinstance(error, asyncio.CancelledError) and ours:
         raise loss from error
     elif not isinstance(error, LeaseLost):
@@ -312,10 +319,18 @@ async def extend(scope: Scope, expire: float | None) -> None:
 async def _extend(port: Port, holds: list[Hold], expire: float | None) -> None:
     claims = [hold.claim if expire is None else hold.claim._replace(expire=expire) for hold in holds]
     since = now()
-    losses = await retry_once(port.extend, claims)
+    try:
+        losses = await retry_once(port.extend, claims)
+    except DistLockError as error:
+        for hold in holds:
+            hold.tell_of_failure("extend", error)
+        raise
     for hold, claim, loss in zip(holds, claims, losses, strict=True):
         if loss is None:
             hold.renewed(since, claim.expire)
         else:
             hold.lose(loss)
         hold.raise_if_lost()
+    if events.listeners:
+        for hold in holds:
+            hold.tell("renewed")

@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias
 from ..core.backend import Claim, Granted, drift
 from ..core.errors import LeaseLost, LossReason
 from ..core.registry import Store
-from ..core.runtime import Process, now
+from ..core.runtime import Process, acquisition_number, now
+from . import events, recent_counts
 
 #: held: ours. unsure: the store is not answering, the deadline has not come. releasing: the release is on its way.
 State: TypeAlias = Literal["held", "unsure", "lost", "releasing", "released"]
@@ -35,12 +36,14 @@ class Hold:
 
     __slots__ = (
         "_early", "_generation", "_lock", "_on_end", "_reason", "_state",
-        "claim", "deadline", "depth", "fence", "since", "store",
+        "claim", "deadline", "depth", "fence", "since", "store", "template", "waited",
     )  # fmt: skip
 
-    def __init__(self, store: Store, claim: Claim, granted: Granted) -> None:
+    def __init__(self, store: Store, claim: Claim, granted: Granted, template: str = "", waited: float = 0.0) -> None:
         self.store = store
         self.claim = claim
+        self.template = template  #: as in ``Spec``
+        self.waited = waited  #: seconds in the queue
         self.fence = granted.fence
         self.since = granted.since
         #: By our clock, before the store's: another can begin only after it.
@@ -132,7 +135,10 @@ class Hold:
             if reason in ("expired", "taken"):
                 self._early = max(0.0, self.deadline - now())
             callbacks, self._on_end = self._on_end, []
+        recent_counts.count("lost", now())
         _call(callbacks)
+        if events.listeners:
+            self.tell("lost", reason)
 
     def begin_release(self) -> bool:
         """From here on no renewal counts. False: there is nothing to release, the hold is lost or over.
@@ -146,13 +152,38 @@ class Hold:
             self._state = "releasing"
             return True
 
-    def released(self) -> None:
+    def released(self, how: str = "") -> None:
+        """It is over; ``how``, if it was not simply given back: as the event says it."""
         with self._lock:
-            if self._state == "releasing":
+            ended = self._state == "releasing"
+            if ended:
                 self._state = "released"
             callbacks, self._on_end = self._on_end, []
         if callbacks:
             _call(callbacks)
+        if ended and events.listeners:
+            self.tell("released", how)
+
+    def tell(self, kind: events.Kind, reason: str = "") -> None:
+        """Tell those who listen what has happened to it. Asked for only if somebody does."""
+        claim = self.claim
+        events.publish(
+            kind,
+            self.store.alias,
+            claim.name,
+            self.template,
+            lease=acquisition_number(claim.token),
+            fence=self.fence,
+            expire=claim.expire,
+            waited=self.waited,
+            held=max(0.0, now() - self.since),
+            reason=reason,
+            claimant=claim.holder,
+        )
+
+    def tell_of_failure(self, operation: str, error: BaseException) -> None:
+        """The store has failed in this."""
+        events.failed(operation, self.store.alias, self.name, self.template, error, claimant=self.claim.holder)
 
     def enter(self) -> None:
         """One more block is inside of it."""

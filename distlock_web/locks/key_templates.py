@@ -20,6 +20,10 @@ Key: TypeAlias = "str | Callable[..., Any] | Iterable[str | Callable[..., Any]]"
 _CHOICE = re.compile(r"\|(?![^\[]*\])")
 
 
+#: Characters of a template in events, and so in metrics.
+MAX_SHOWN_CHARS = 120
+
+
 class Field:
     """One field of a template, ``{request.user.pk}``; with a second choice, ``{request.user.pk|request.META[key]}``."""
 
@@ -190,6 +194,8 @@ class KeyTemplates:
         items = [key] if isinstance(key, str) or callable(key) else list(key)
         if not items:
             raise ConfigurationError(f"{self.function}: the list of keys is empty.")
+        #: What the names are made of, in words that are the same for every call.
+        self.template = ", ".join(item if isinstance(item, str) else self.function for item in items)[:MAX_SHOWN_CHARS]
         self.makers = [self._maker(item) for item in items]
         self.roots = {root for maker in self.makers if isinstance(maker, Template) for root in maker.roots}
         self.parameters = {

@@ -16,6 +16,7 @@ from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop
 from . import chain, engine, transfer
 from .lease import Lease
 from .options import LockOptions, Options, check_names, listing
+from .places import place_of
 from .release import retry_once
 from .scope import Scope, Spec
 
@@ -23,31 +24,32 @@ from .scope import Scope, Spec
 class Lock:
     """A lock that can be taken, again and again and by many at once. It holds nothing: what is held is a ``Lease``."""
 
-    __slots__ = ("_keys", "_options")
+    __slots__ = ("_keys", "_made_at", "_options")
 
-    def __init__(self, keys: tuple[str, ...], options: Options) -> None:
+    def __init__(self, keys: tuple[str, ...], options: Options, made_at: str = "") -> None:
         self._keys = keys
         self._options = options
+        self._made_at = made_at  # the line of code
 
     def acquire(self) -> Lease:
         """Take the lock, waiting as ``wait`` says. Raises ``LockBusy``, ``BackendUnavailable``, ``LeaseLost``."""
-        return self._acquire_now()
+        return self._acquire_now(place_of(sys._getframe(1)))
 
     async def aacquire(self) -> Lease:
         """The asyncio twin of :meth:`acquire`."""
-        return await self._acquire(TASKS, outlives_task=_is_whole_task())
+        return await self._acquire(TASKS, place_of(sys._getframe(1)), outlives_task=_is_whole_task())
 
     def try_acquire(self) -> Lease | None:
         """Take the lock, or None if somebody else has it (after ``wait``). ``BackendUnavailable`` is raised still."""
         try:
-            return self.acquire()
+            return self._acquire_now(place_of(sys._getframe(1)))
         except LockBusy:
             return None
 
     async def atry_acquire(self) -> Lease | None:
         """The asyncio twin of :meth:`try_acquire`."""
         try:
-            return await self._acquire(TASKS, outlives_task=_is_whole_task())
+            return await self._acquire(TASKS, place_of(sys._getframe(1)), outlives_task=_is_whole_task())
         except LockBusy:
             return None
 
@@ -68,14 +70,19 @@ class Lock:
             raise ConfigurationError(f"The store {spec.store.alias!r} cannot show who holds its locks.")
         return bool(await retry_once(spec.store.port(runtime).inspect, spec.names))
 
-    async def _acquire(self, runtime: Runtime, opener: Lock | None = None, outlives_task: bool = False) -> Lease:
-        scope = Scope(self._options.spec(self._keys, runtime), runtime, opener, outlives_task)
+    def _spec(self, runtime: Runtime, place: str) -> Spec:
+        return self._options.spec(self._keys, runtime, template=self._made_at, place=place)
+
+    async def _acquire(
+        self, runtime: Runtime, place: str, opener: Lock | None = None, outlives_task: bool = False
+    ) -> Lease:
+        scope = Scope(self._spec(runtime, place), runtime, opener, outlives_task)
         await engine.acquire(scope)
         return Lease(scope)
 
-    def _acquire_now(self, opener: Lock | None = None) -> Lease:
+    def _acquire_now(self, place: str, opener: Lock | None = None) -> Lease:
         runtime = blocking_runtime()
-        scope = Scope(self._options.spec(self._keys, runtime), runtime, opener)
+        scope = Scope(self._spec(runtime, place), runtime, opener)
         try:
             drive(engine.acquire(scope))
             return Lease(scope)
@@ -84,7 +91,7 @@ class Lock:
             raise
 
     def __enter__(self) -> Lease:
-        return self._acquire_now(self)
+        return self._acquire_now(place_of(sys._getframe(1)), self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -108,7 +115,7 @@ class Lock:
             raise
 
     async def __aenter__(self) -> Lease:
-        return await self._acquire(TASKS, self)
+        return await self._acquire(TASKS, place_of(sys._getframe(1)), self)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -154,12 +161,13 @@ def lock(key: str | Iterable[str], **options: Unpack[LockOptions]) -> Lock:
     Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when taken, ``LeaseLost`` at the end.
     """
     check_names("lock", options)
+    made_at = place_of(sys._getframe(1))
     if isinstance(key, str):
-        return Lock((check_key(key),), Options(options))
+        return Lock((check_key(key),), Options(options), made_at)
     keys = tuple(key) if isinstance(key, Iterable) and not isinstance(key, bytes) else (key,)
     if not keys:
         raise ConfigurationError("A lock needs at least one key.")
-    return Lock(tuple(map(check_key, keys)), Options(options))
+    return Lock(tuple(map(check_key, keys)), Options(options), made_at)
 
 
 def attach(ticket: str, *, expire: float | None = None, renew: bool | None = None) -> Lease:
@@ -168,16 +176,16 @@ def attach(ticket: str, *, expire: float | None = None, renew: bool | None = Non
     ``with attach(ticket) as lease:`` goes on under the same lock and the same fence, and releases it. Raises
     ``NotHeld`` if the string was used before, came after its transit time, or was altered.
     """
-    return drive(_attach(ticket, expire, renew, blocking_runtime()))
+    return drive(_attach(ticket, expire, renew, blocking_runtime(), place_of(sys._getframe(1))))
 
 
 async def aattach(ticket: str, *, expire: float | None = None, renew: bool | None = None) -> Lease:
     """The asyncio twin of :func:`attach`."""
-    return await _attach(ticket, expire, renew, TASKS, _is_whole_task())
+    return await _attach(ticket, expire, renew, TASKS, place_of(sys._getframe(1)), _is_whole_task())
 
 
 async def _attach(
-    text: str, expire: float | None, renew: bool | None, runtime: Runtime, outlives_task: bool = False
+    text: str, expire: float | None, renew: bool | None, runtime: Runtime, place: str, outlives_task: bool = False
 ) -> Lease:
     ticket = transfer.Ticket.loads(text)
     spec = Spec(
@@ -186,6 +194,8 @@ async def _attach(
         expire=ticket.expire if expire is None else check_seconds(expire, "expire"),
         wait=0.0,
         renew=ticket.renew if renew is None else check_flag(renew, "renew"),
+        template=place,
+        place=place,
     )
     scope = Scope(spec, runtime, outlives_task=outlives_task)
     await transfer.attach(scope, ticket)

@@ -114,7 +114,15 @@ class Options:
     def config(self) -> StoreConfig:
         return registry().store(self.store).config
 
-    def spec(self, keys: tuple[str, ...], runtime: Runtime, function: str = "", code: CodeType | None = None) -> Spec:
+    def spec(
+        self,
+        keys: tuple[str, ...],
+        runtime: Runtime,
+        function: str = "",
+        code: CodeType | None = None,
+        template: str = "",
+        place: str = "",
+    ) -> Spec:
         """The request for these escaped keys. ``ConfigurationError`` for what the store cannot do."""
         store = registry().store(self.store)
         config, capabilities = store.config, store.backend.capabilities
@@ -136,6 +144,8 @@ class Options:
             hold_at_least=self.hold_at_least,
             function=function,
             code=code,
+            template=template,
+            place=place,
         )
 
     def _no_waiting(self, store: Store) -> ConfigurationError:

@@ -28,6 +28,7 @@ from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError,
 from ..core.registry import Store
 from ..core.runtime import TASKS, THREADS, Runtime, in_event_loop, now
 from .hold import Hold
+from .log_fields import of_hold, of_scope
 from .scope import Scope, Spec, names_of
 
 logger = logging.getLogger("distlock_web")
@@ -82,7 +83,12 @@ async def clean_up_after(error: BaseException, scope: Scope, work: Callable[[Por
         if isinstance(error, Exception):
             raise
     except Exception as failure:
-        logger.warning("Lock %s could not be released, it ends within its lease: %s", names_of(scope), failure)
+        logger.warning(
+            "Lock %s could not be released, it ends within its lease: %s",
+            names_of(scope),
+            failure,
+            extra=of_scope("error", scope, reason="release"),
+        )
         error.add_note(f"distlock_web: could not be released: {failure}")
 
 
@@ -101,15 +107,20 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
             continue
         cooldown = _cooldown_of(hold, hold_at_least) if hold_at_least else 0.0
         loss: LossReason | None
+        failed: DistLockError | None = None
         try:
-            loss = await _release(port, hold.claim, cooldown, interrupted)
+            loss = await _release(port, hold, cooldown, interrupted)
         except DistLockError as error:
-            failure = failure or error
+            failure, failed = failure or error, error
             loss = "unreachable" if now() >= hold.deadline else None
         if loss is not None:
             hold.lose(loss)
+        else:
+            hold.released("unreachable" if failed else "")
+        if failed is not None:
+            hold.tell_of_failure("release", failed)
+        if loss is not None:
             continue
-        hold.released()
         if success:
             _record(scope.spec, hold, cooldown)
     if failure is not None:
@@ -126,7 +137,8 @@ def _record(spec: Spec, hold: Hold, cooldown: float) -> None:
     spec.store.hold_times.record(spec.function, hold.name, now() - hold.since + cooldown)
 
 
-async def _release(port: Port, claim: Claim, cooldown: float, sent_before: bool) -> Loss | None:
+async def _release(port: Port, hold: Hold, cooldown: float, sent_before: bool) -> Loss | None:
+    claim = hold.claim
     if not sent_before:
         try:
             return await port.release(claim, cooldown)
@@ -140,6 +152,7 @@ async def _release(port: Port, claim: Claim, cooldown: float, sent_before: bool)
         "Lock %s: the answer to its release did not come, and it is not held any more. Most likely the release was "
         "done; if the store lost the lock before, the block was not alone to its end.",
         claim.name,
+        extra=of_hold("released", hold, reason="unclear"),
     )
     return None
 

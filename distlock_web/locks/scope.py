@@ -32,6 +32,13 @@ class Spec(NamedTuple):
     hold_at_least: float = 0.0
     function: str = ""  #: what is locked, for people
     code: CodeType | None = None  #: the function's, for a warning that points to it
+    template: str = ""  #: what the names are made of, for people: a decorator's key, or the line of ``lock(...)``
+    place: str = ""  #: the line that takes it, ``module:line``, where no function is locked
+
+    @property
+    def taker(self) -> str:
+        """What takes it, for people."""
+        return self.function or self.place or self.template
 
 
 class Scope:
@@ -42,7 +49,7 @@ class Scope:
 
     __slots__ = (
         "__weakref__", "_cancelled_task", "_gates", "_generation", "_on_end", "_open", "_stop_watching", "_task",
-        "_turns", "_warned", "acquired", "locked", "opener", "outlives_task", "reentered", "runtime", "spec",
+        "_turns", "_warned", "acquired", "locked", "opener", "outlives_task", "reentered", "runtime", "spec", "waited",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, runtime: Runtime, opener: object = None, outlives_task: bool = False) -> None:
@@ -52,6 +59,7 @@ class Scope:
         self.outlives_task = outlives_task  #: the task that runs now ends with the acquisition
         #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
         self.locked = True
+        self.waited = 0.0  #: seconds in the queue for the name that was asked for last
         self.acquired: list[Hold] = []  #: by this block, and released at its end
         self.reentered: list[Hold] = []  #: of a block around it
         self._turns: list[tuple[Hold, ReentryGate]] = []  # in those, not given up yet

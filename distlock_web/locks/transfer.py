@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..core.backend import Claim, Granted, Port
-from ..core.errors import ConfigurationError, NotHeld
+from ..core.errors import ConfigurationError, DistLockError, NotHeld
 from . import engine
 from .release import cancel_quietly, clean_up_after, retry_once
 from .scope import Scope, names_of
@@ -87,11 +87,15 @@ async def _hand_over(scope: Scope, proof: str, transit: float) -> None:
     for hold in scope.acquired:
         if not hold.begin_release():
             raise hold.lost_error()
-        loss = await retry_once(port.detach, hold.claim, proof, transit)
+        try:
+            loss = await retry_once(port.detach, hold.claim, proof, transit)
+        except DistLockError as error:
+            hold.tell_of_failure("transfer", error)
+            raise
         if loss is not None:
             hold.lose(loss)
             raise hold.lost_error()
-        hold.released()
+        hold.released("detached")
 
 
 async def _take_back(scope: Scope, proof: str, port: Port) -> None:

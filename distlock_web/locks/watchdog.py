@@ -22,7 +22,9 @@ from functools import partial
 from ..core.errors import DistLockError
 from ..core.registry import Store
 from ..core.runtime import THREADS, after_fork, drive, now
+from . import events
 from .hold import Hold
+from .log_fields import of_hold
 from .scope import Scope
 from .watched_hold import WatchedHold, holder_alive
 
@@ -77,6 +79,7 @@ class Watchdog:
         self._parker.unpark()
 
     def _run(self) -> None:
+        events.never_wait_here()
         while True:
             due = self._wait_until_due()
             if due is None:
@@ -131,7 +134,11 @@ class Watchdog:
             if item.gone is not None:
                 _aside("distlock-gone", "the release of a lock whose holder is gone", item.gone)  # may take its time
             else:
-                logger.warning("Lock %s: its holder has ended without releasing it; no longer renewed.", item.hold.name)
+                logger.warning(
+                    "Lock %s: its holder has ended without releasing it; no longer renewed.",
+                    item.hold.name,
+                    extra=of_hold("abandoned", item.hold),
+                )
             return False
         return item.until is None or now() < item.until
 
@@ -141,8 +148,11 @@ class Watchdog:
         try:
             losses = drive(store.renewal_port().extend(claims, timeout))
         except DistLockError as error:
-            logger.warning("%d locks could not be renewed, trying again: %s", len(items), error)
+            fields = of_hold("error", items[0].hold, reason="renew", locks=len(items))
+            logger.warning("%d locks could not be renewed, trying again: %s", len(items), error, extra=fields)
             self._postpone(items)
+            for item in items:
+                item.hold.tell_of_failure("renew", error)
             return
         for item, claim, loss in zip(items, claims, losses, strict=True):
             if loss is None:
@@ -152,6 +162,10 @@ class Watchdog:
                 # Not ours: unless it is being released at this moment, it is lost.
                 item.hold.lose(loss)
                 self.remove([item])
+        if events.listeners:
+            for item, loss in zip(items, losses, strict=True):
+                if loss is None:
+                    item.hold.tell("renewed")
 
     def is_running_here(self) -> bool:
         return threading.current_thread() is self._thread

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from ..core.errors import ConfigurationError
 from ..core.request_id import Origin, swap_origin
@@ -29,6 +31,24 @@ def environ_key(header: str) -> str:
     return "HTTP_" + header.upper().replace("-", "_")
 
 
+def user_hook(settings: Mapping[str, Any]) -> Callable[[Any], object] | None:
+    """``DISTLOCK_USER``: says of a request whose it is, for the page of held locks. None: it is not set.
+
+    A callable that is given the request, or the dotted path of one. Raises ``ConfigurationError``.
+    """
+    given = settings.get("DISTLOCK_USER")
+    if given is None or callable(given):
+        return given
+    try:
+        module, _, name = given.rpartition(".")
+        found = getattr(import_module(module), name)
+    except (AttributeError, ImportError, ValueError) as error:
+        raise ConfigurationError(f"DISTLOCK_USER is {given!r}, which cannot be imported: {error}.") from error
+    if not callable(found):
+        raise ConfigurationError(f"DISTLOCK_USER is {given!r}, which cannot be called with a request.")
+    return found  # type: ignore[no-any-return]
+
+
 class Outer(NamedTuple):
     """What was bound to the running context before a request was entered."""
 
@@ -44,8 +64,8 @@ class RequestScope:
 
     __slots__ = ("_origin", "_scopes", "request_id")
 
-    def __init__(self, header: str | None, path: str) -> None:
-        self._origin = Origin.new(header, path)
+    def __init__(self, header: str | None, path: str, user: Callable[[], object] | None = None) -> None:
+        self._origin = Origin.new(header, path, user)
         #: From the header if that is a fit one, else a fresh one.
         self.request_id = self._origin.request_id
         self._scopes: Chain = OUTSIDE

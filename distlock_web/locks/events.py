@@ -1,0 +1,216 @@
+"""What happens to locks, in one stream: metrics, traces, signals and logs are made of it.
+
+    waited        it was not free: the caller queued for ``waited`` seconds, and then got it or was refused
+    acquired      it is ours; ``reason`` is ``attached`` where it was handed over to us
+    busy          refused: ``holder`` has it
+    renewed       the lease was extended
+    released      it is over. ``reason``: ``detached`` (handed over), ``unreachable`` (the store did not answer; the
+                  lease ends by itself), else empty
+    lost          it is over, and the block had not ended; ``reason`` as ``lease.reason`` says it
+    error         the store failed; ``reason``: acquire, release, renew, extend or transfer; ``detail`` in words
+    let_through   ``on_backend_error="open"``: the function runs without its lock
+    revoked       somebody took a lock from its holder by force; ``reason``: who. Told where it was done
+
+``acquired`` is followed by one ``released`` or ``lost`` with the same ``lease``, except where the program forgets a
+lease (``live_leases.py``) or ends.
+
+Nobody who listens can break a lock, nor hold it up: a listener runs in a thread of its own, behind a bounded queue, and
+what it raises is logged. ``subscribe(..., inline=True)`` is for those that need the context of the caller, and are
+quick. An event is told after all that the lock itself has to do. While nobody listens, none is made: whoever has
+something to tell asks first whether ``listeners`` is empty.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias
+
+from ..core.holder import HolderInfo
+from ..core.runtime import now
+from . import recent_counts
+from .background import Background
+from .recent_counts import Minute, recent
+
+__all__ = ["Event", "Kind", "Listener", "Minute", "flush", "log", "recent", "subscribe", "unsubscribe"]
+
+logger = logging.getLogger("distlock_web")
+_event_logger = logging.getLogger("distlock_web.events")
+
+Kind: TypeAlias = Literal[
+    "waited", "acquired", "busy", "renewed", "released", "lost", "error", "let_through", "revoked"
+]
+
+_SERIOUS = ("lost", "error", "let_through", "revoked")
+
+#: Seconds after which an inline listener is warned of, once: the lock is held, or waited for, meanwhile.
+SLOW_SECONDS = 0.1
+
+
+class Event(NamedTuple):
+    """What has happened to one lock. All durations are seconds."""
+
+    kind: Kind
+    store: str  #: its alias
+    name: str
+    #: What names of this kind are made of: the decorator's ``key=``; for ``lock(...)`` its line, ``module:line``.
+    template: str
+    at: float  #: seconds since the epoch
+    #: A number that the events of one acquisition share, in this process; 0: it never came to one.
+    lease: int = 0
+    fence: int | None = None
+    expire: float = 0.0
+    waited: float = 0.0  #: how long it was queued for
+    held: float | None = None  #: how long it is, or was, ours; of one that is busy: its holder's
+    reason: str = ""
+    detail: str = ""
+    claimant: str = ""  #: who took it or asked for it, as it stands in the store; ``caller`` has read it
+    other: HolderInfo | None = None
+
+    @property
+    def caller(self) -> HolderInfo:
+        """Who took it, or asked for it."""
+        return HolderInfo.loads(self.claimant)
+
+    @property
+    def holder(self) -> HolderInfo | None:
+        """Who has it, as far as that is known: of a lock that is ``busy``, somebody else."""
+        return self.other if self.kind in ("busy", "revoked") else self.caller
+
+    @property
+    def request_id(self) -> str:
+        """That of the caller; empty outside of a request."""
+        return self.caller.request_id
+
+    def log_fields(self) -> dict[str, object]:
+        """For ``extra=`` of a log record: what is known, each under a name that begins with ``lock_``."""
+        known = {
+            "waited": self.waited, "held": self.held, "reason": self.reason, "detail": self.detail,
+            "fence": self.fence, "lease": self.lease, "request_id": self.request_id, "function": self.caller.function,
+        }  # fmt: skip
+        if self.other is not None:
+            known["holder"] = self.other.describe()
+        known = {name: value for name, value in known.items() if value}
+        return log_fields(self.kind, self.store, self.name, self.template, **known)
+
+
+def log_fields(event: str, store: str, name: str, template: str, **known: object) -> dict[str, object]:
+    """The same, of what is said without an event."""
+    fields = {"event": event, "store": store, "name": name, "template": template, **known}
+    return {f"lock_{key}": value for key, value in fields.items()}
+
+
+Listener: TypeAlias = Callable[[Event], object]
+
+#: Who is told, each in the thread of what happens. Replaced, never changed.
+listeners: tuple[Listener, ...] = ()
+
+_by_subscriber: dict[Listener, Listener] = {}
+_changing = threading.RLock()
+
+
+def subscribe(listener: Listener, *, inline: bool = False) -> Listener:
+    """Tell ``listener`` of every event from now on: ``subscribe(print)``; also a decorator.
+
+    It is called in a thread of its own, one event after the other. If it cannot keep up, events are dropped, and that
+    is logged. With ``inline`` it is called in the thread, the context and the event loop of the lock, which waits for
+    it: it must be quick. Either way what it raises is logged, once, and goes no further. Subscribing twice changes
+    nothing.
+    """
+    global listeners
+    with _changing:
+        if listener not in _by_subscriber:
+            target: Listener = listener if inline else Background(listener)
+            _by_subscriber[listener] = target
+            listeners = (*listeners, target)
+    return listener
+
+
+def unsubscribe(listener: Listener) -> None:
+    """Tell ``listener`` no more. What happened before is told still, to one with a thread of its own."""
+    global listeners
+    with _changing:
+        target = _by_subscriber.pop(listener, None)
+        listeners = tuple(each for each in listeners if each is not target)
+        _reported.discard(id(target))
+    if isinstance(target, Background):
+        target.stop()
+
+
+def log(event: Event) -> None:
+    """A listener, ``subscribe(log)``: each event is a line of the logger ``distlock_web.events``, and has fields."""
+    level = logging.WARNING if event.kind in _SERIOUS else logging.INFO
+    if _event_logger.isEnabledFor(level):
+        why = f" ({event.reason or event.detail})" if event.reason or event.detail else ""
+        text = "Lock %r in the store %r: %s%s"
+        _event_logger.log(level, text, event.name, event.store, event.kind, why, extra=event.log_fields())
+
+
+def flush(timeout: float = 1.0) -> None:
+    """Wait until everybody has been told of what has happened so far, for so many seconds in all."""
+    until = now() + timeout
+    _deferred.flush(until - now())
+    for listener in listeners:
+        if isinstance(listener, Background):
+            listener.flush(until - now())
+
+
+class _ThisThread(threading.local):
+    deferring = False
+    running: tuple[Listener, ...] = ()
+
+
+_this_thread = _ThisThread()
+
+
+def never_wait_here() -> None:
+    """In this thread no listener is waited for, not even an inline one: the watchdog's, which has leases to renew."""
+    _this_thread.deferring = True
+
+
+def publish(
+    kind: Kind, store: str, name: str, template: str, *, other: HolderInfo | None = None, **known: object
+) -> None:
+    """Tell everybody who listens. ``known`` are further fields of the ``Event``."""
+    if listeners:
+        event = Event(kind, store, name, template, time.time(), other=other, **known)  # type: ignore[arg-type]
+        if _this_thread.deferring:
+            _deferred(event)
+        else:
+            _tell(event)
+
+
+def failed(operation: str, store: str, name: str, template: str, error: BaseException, *, claimant: str = "") -> None:
+    """The store failed in this: acquire, release, renew, extend or transfer."""
+    recent_counts.count("errors", now())
+    publish("error", store, name, template, reason=operation, detail=str(error), claimant=claimant)
+
+
+def _tell(event: Event) -> None:
+    running = _this_thread.running
+    for listener in listeners:
+        if listener in running:
+            continue  # a lock that it takes itself: it would never come to an end
+        _this_thread.running = (*running, listener)
+        begun = now()
+        try:
+            listener(event)
+        except Exception:
+            _report_once(listener, "failed; it is not logged again", exc_info=True)
+        finally:
+            _this_thread.running = running
+        if now() - begun > SLOW_SECONDS:
+            took = f"took {now() - begun:.1f} s, and a lock has waited for it"
+            _report_once(listener, f"{took}: subscribe it without inline")
+
+
+_deferred = Background(_tell)
+_reported: set[int] = set()
+
+
+def _report_once(listener: Listener, what: str, exc_info: bool = False) -> None:
+    if id(listener) not in _reported:
+        _reported.add(id(listener))
+        logger.error("The listener %r to the events of locks %s.", listener, what, exc_info=exc_info)

@@ -1,0 +1,21 @@
+"""What stands beside the words of a log record, for programs that read logs (``extra=``)."""
+
+from __future__ import annotations
+
+from ..core.holder import HolderInfo
+from .events import log_fields
+from .hold import Hold
+from .scope import Scope
+
+
+def of_scope(event: str, scope: Scope, **known: object) -> dict[str, object]:
+    """Of all locks of a block."""
+    spec = scope.spec
+    return log_fields(event, spec.store.alias, ", ".join(spec.names), spec.template, function=spec.taker, **known)
+
+
+def of_hold(event: str, hold: Hold, **known: object) -> dict[str, object]:
+    """Of one lock, with the id of the request that has it: the watchdog speaks of others' locks."""
+    caller = HolderInfo.loads(hold.claim.holder)
+    known |= {"request_id": caller.request_id, "function": caller.function}
+    return log_fields(event, hold.store.alias, hold.name, hold.template, fence=hold.fence, **known)
