@@ -22,8 +22,10 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "core": (set(), set()),
     "locks": ({"core"}, set()),
     "web": ({"core", "locks"}, set()),
-    "django": ({"core", "locks", "web"}, {"django", "asgiref", "rest_framework"}),
-    "flask": ({"core", "locks", "web", "sqlalchemy"}, {"flask", "werkzeug", "click", "jinja2", "sqlalchemy"}),
+    "cli": ({"core", "locks", "web", "__init__"}, set()),
+    "__main__": ({"cli"}, set()),
+    "django": ({"core", "locks", "web", "cli"}, {"django", "asgiref", "rest_framework"}),
+    "flask": ({"core", "locks", "web", "cli", "sqlalchemy"}, {"flask", "werkzeug", "click", "jinja2", "sqlalchemy"}),
     "sqlalchemy": ({"core", "locks"}, {"sqlalchemy"}),
     "testing": ({"core", "locks", "__init__"}, {"pytest"}),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
@@ -13,12 +12,14 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from ..core.config import PROJECT_POLICIES, unknown_settings
-from ..core.errors import ConfigurationError, DistLockError, LockBusy
+from ..core.errors import ConfigurationError
+from ..core.findings import Finding, Severity
 from ..core.registry import registry
 from ..core.request_id import DEFAULT_HEADER
 from ..locks.decorator import LockedFunction
-from ..locks.lock import lock
-from ..web.request_ids import header_name
+from ..web.doctor import examine_store, gunicorn_timeout
+from ..web.request_ids import header_name, user_hook
+from .diagnosis import shared_caches, slow_views
 from .locked_views import SKIP_REMEDY, is_api_view, is_outermost, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
 from .transactions import aliases
@@ -88,31 +89,59 @@ def check_names(**kwargs: Any) -> list[checks.CheckMessage]:
 
 @checks.register("distlock_web", deploy=True)
 def check_deployment(**kwargs: Any) -> list[checks.CheckMessage]:
-    """With ``check --deploy`` each store is asked once, from where this runs."""
-    return list(_deployment()) if _settings_are_right() else []
+    """With ``check --deploy`` the doctor looks at each store, from where this runs."""
+    return [_message(finding) for finding in _examined()] if _settings_are_right() else []
 
 
-def _deployment() -> Iterator[checks.CheckMessage]:
-    for store in registry().stores.values():
-        if store.config.backend == "memory" and (settings.DEBUG or _testing()):  # otherwise said without --deploy
-            yield _memory(store.alias)
+def _examined() -> Iterator[Finding]:
+    configured, gunicorn = registry(), gunicorn_timeout()
+    for store in configured.stores.values():
         try:
             store.backend  # noqa: B018 - what is wrong with it is E001
         except ConfigurationError:
             continue
+        memory_is_said = not settings.DEBUG and not _testing()  # W003, without --deploy
+        yield from (each for each in examine_store(store, gunicorn) if each.code != "DL003" or not memory_is_said)
+    yield from shared_caches(configured)
+    yield from slow_views(configured, gunicorn)
+
+
+def _message(finding: Finding) -> checks.CheckMessage:
+    # That a store is out of reach from where a release is built is no reason to stop the release.
+    severity = "warning" if finding.code == "DL001" else finding.severity
+    kind = {"error": checks.Error, "warning": checks.Warning, "info": checks.Info}[severity]
+    return kind(
+        f"{finding.where}: {finding.problem} {finding.harm}", hint=finding.remedy, id=f"distlock_web.{finding.code}"
+    )
+
+
+def findings() -> list[Finding]:
+    """What the doctor of ``manage.py distlock`` adds to that of the stores: these checks, and what is beside them."""
+    found: list[Finding] = []
+    for check in (check_stores, check_names, check_request_id, check_views, check_transactions):
         try:
-            # A lock as any other: it needs the connection, the password and every right.
-            with suppress(LockBusy), lock("manage.py check --deploy", store=store.alias, wait=0):
-                pass
-        except ConfigurationError as error:
-            hint = "No lock of this store can be taken."
-            yield checks.Error(f"DISTLOCK[{store.alias!r}]: {error}", hint=hint, id="distlock_web.E007")
-        except DistLockError as error:
-            yield checks.Warning(
-                f"DISTLOCK[{store.alias!r}] does not answer: {error}",
-                hint="Locks of this store cannot be taken from here until it does.",
-                id="distlock_web.W005",
-            )
+            messages = check()
+        except Exception as error:  # a URLconf that cannot be imported fails in any way
+            problem = f"{type(error).__name__}: {error}"
+            harm, remedy = "The project's views could not be looked at.", "What the message names."
+            found.append(Finding("DL007", "error", problem, harm, remedy, "project"))
+            continue
+        # The doctor says the same of a store in its own words.
+        found += [_finding(each) for each in messages if each.id not in _SAID_OF_STORES and not each.is_silenced()]
+    if _settings_are_right():
+        found += shared_caches(registry())
+        if not any(each.code == "DL007" for each in found):
+            found += slow_views(registry(), gunicorn_timeout())
+    return found
+
+
+_SAID_OF_STORES = ("distlock_web.W003", "distlock_web.E001")
+
+
+def _finding(message: checks.CheckMessage) -> Finding:
+    severity: Severity = "info" if message.level < checks.WARNING else "error" if message.is_serious() else "warning"
+    code = str(message.id).removeprefix("distlock_web.")
+    return Finding(code, severity, message.msg, "", message.hint or "", "project")
 
 
 @checks.register("distlock_web")
@@ -123,6 +152,11 @@ def check_request_id(**kwargs: Any) -> list[checks.CheckMessage]:
     except ConfigurationError as error:
         hint = f"Such as {DEFAULT_HEADER!r} or 'X-Request-ID'."
         found.append(checks.Error(str(error), hint=hint, id="distlock_web.E002"))
+    try:
+        user_hook({"DISTLOCK_USER": getattr(settings, "DISTLOCK_USER", None)})
+    except ConfigurationError as error:
+        hint = "A callable that is given the request, or its dotted path; None shows no user."
+        found.append(checks.Error(str(error), hint=hint, id="distlock_web.E008"))
     if not any(_is_ours(path) for path in settings.MIDDLEWARE):
         found.append(
             checks.Warning(
@@ -132,7 +166,25 @@ def check_request_id(**kwargs: Any) -> list[checks.CheckMessage]:
                 id="distlock_web.W002",
             )
         )
+    elif _behind_the_cache():
+        found.append(
+            checks.Warning(
+                "UpdateCacheMiddleware stands in front of RequestIDMiddleware in MIDDLEWARE: the request id is cached "
+                "with the page, and every client that gets the page from the cache gets the id of another's request.",
+                hint='Put "distlock_web.django.middleware.RequestIDMiddleware" in front of it.',
+                id="distlock_web.W006",
+            )
+        )
     return found
+
+
+def _behind_the_cache() -> bool:
+    for path in settings.MIDDLEWARE:
+        if _is_ours(path):
+            return False
+        if path.endswith((".UpdateCacheMiddleware", ".CacheMiddleware")):
+            return True
+    return False
 
 
 def _is_ours(path: str) -> bool:

@@ -12,7 +12,7 @@ from ..core.registry import Registry
 from ..core.request_id import DEFAULT_HEADER
 from ..web.error_responses import REFUSALS
 from ..web.request_ids import header_name
-from .cli import group
+from .cli import command
 from .middleware import RequestIDMiddleware
 from .responses import handle_error
 from .state import KEY, AppState
@@ -47,7 +47,7 @@ class DistLock:
         for error in REFUSALS:
             if error not in app.error_handler_spec[None][None]:
                 app.register_error_handler(error, handle_error)
-        app.cli.add_command(group)
+        app.cli.add_command(command)
         if find_spec("sqlalchemy") is not None:
             from .transactions import remember_writes
 

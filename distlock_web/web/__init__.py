@@ -6,7 +6,6 @@ The package itself exports ``held_locks``, which are of use without a framework,
 ``error_responses``  what a client is told when its request cannot run under its lock
 ``request_ids``      the id's header, and the bounds of one request
 ``held_locks``       who holds what; which held lock is meant; the release by force
-``commands``         ``distlock list`` and ``distlock release``, for both command lines
-``terminal``         held locks as a table and as JSON
+``doctor``           what is set up so that it will hurt, for the command line and Django's deploy check
 ``printable``        text from outside without control characters
 """

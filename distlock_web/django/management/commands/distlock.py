@@ -1,43 +1,39 @@
-"""``manage.py distlock``: the shared commands, for Django."""
+"""``manage.py distlock``: the command line that all share, with the stores of the settings."""
 
 from __future__ import annotations
 
-from argparse import RawDescriptionHelpFormatter
-from collections.abc import Sequence
+import sys
+from argparse import REMAINDER, RawDescriptionHelpFormatter
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ....web import commands
-from ....web.commands import OPTIONS
+from ....cli.exit_codes import EPILOG, CommandFailed
+from ....cli.main import execute
+from ....cli.texts import GROUP, SUMMARIES
+from ...checks import findings
+
+PROGRAM = "python manage.py distlock"
 
 
 class Command(BaseCommand):
-    help = commands.GROUP_HELP
+    help = GROUP
     requires_system_checks = ()  # it is for the moment when something is wrong
 
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        commands = "\n".join(f"  {name:9}{summary}" for name, summary in SUMMARIES.items())
+        epilog = f"commands ({PROGRAM} COMMAND --help explains each):\n{commands}\n\n{EPILOG}"
+        return super().create_parser(
+            prog_name, subcommand, epilog=epilog, formatter_class=RawDescriptionHelpFormatter, **kwargs
+        )
+
     def add_arguments(self, parser: CommandParser) -> None:
-        subparsers = parser.add_subparsers(dest="command", required=True)
-        listing = subparsers.add_parser("list", **_help(commands.LIST_SUMMARY, commands.LIST_DESCRIPTION))
-        listing.add_argument("--search", default="", metavar="WORDS", help=OPTIONS["search"])
-        listing.add_argument("--json", action="store_true", help=OPTIONS["json"])
-        release = subparsers.add_parser("release", **_help(commands.RELEASE_SUMMARY, commands.RELEASE_DESCRIPTION))
-        release.add_argument("name", metavar="NAME", help=OPTIONS["name"])
-        release.add_argument("--store", metavar="ALIAS", help=OPTIONS["store"])
-        release.add_argument("--fence", type=int, metavar="N", help=OPTIONS["fence"])
-        release.add_argument("--yes", action="store_true", help=OPTIONS["yes"])
+        parser.add_argument("args", metavar="COMMAND ...", nargs=REMAINDER, help="one of those below, and its options")
 
-    def handle(self, *args: Any, command: str, **options: Any) -> None:
+    def handle(self, *args: Any, **options: Any) -> None:
         try:
-            if command == "list":
-                commands.list_locks(self.stdout.write, search=options["search"], json=options["json"])
-            else:
-                chosen = {name: options[name] for name in ("store", "fence", "yes")}
-                commands.release_lock(self.stdout.write, options["name"], **chosen)
-        except commands.CommandFailed as failed:
+            code = execute(args, PROGRAM, stream=self.stdout, findings=findings)
+        except CommandFailed as failed:
             raise CommandError(str(failed), returncode=failed.exit_code) from failed
-
-
-def _help(summary: str, paragraphs: Sequence[str]) -> dict[str, Any]:
-    description = "\n\n".join(paragraphs).format(program="python manage.py distlock")
-    return {"help": summary, "description": description, "formatter_class": RawDescriptionHelpFormatter}
+        if code:
+            sys.exit(code)

@@ -1,0 +1,137 @@
+"""What is set up on a server of Redis so that locks will be lost: ``distlock doctor``'s findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from ...core.findings import Finding
+from .transport.address import Address, DriverConnection
+from .transport.errors import translated
+
+OLDEST = (6, 2)
+
+
+def diagnose(address: Address, where: str = "") -> list[Finding]:
+    """What is wrong with this server. ``where``: how to call it where a store has several. Raises ``DistLockError``."""
+    try:
+        connection = address.connect()
+        try:
+            info = _info(connection)
+            found = [] if info is None else list(_findings(info, _appendfsync(connection), address.min_replicas))
+        finally:
+            connection.disconnect()  # type: ignore[no-untyped-call]
+    except (RedisError, OSError) as error:
+        raise translated(error, address) from error
+    if info is None:
+        found = [_unknown()]
+    return [
+        Finding(each.code, each.severity, f"{where}: {each.problem}" if where else each.problem, each.harm, each.remedy)
+        for each in found
+    ]
+
+
+def _findings(info: Mapping[str, str], appendfsync: str | None, min_replicas: int) -> Iterator[Finding]:
+    version = info.get("redis_version", "")
+    if _numbers(version) < OLDEST:
+        yield Finding(
+            "DL105",
+            "error",
+            f"The server is Redis {version}.",
+            "The scripts of the locks need Redis 6.2 or newer, or Valkey.",
+            "A newer server.",
+        )
+    if info.get("role") == "slave":
+        yield Finding(
+            "DL106",
+            "error",
+            f"The server is a replica, of {info.get('master_host')}:{info.get('master_port')}.",
+            "A replica accepts no writes, and so no locks.",
+            "LOCATION: the master, or redis+sentinel://..., which finds it.",
+        )
+    yield from _eviction(info)
+    yield from _persistence(info, appendfsync)
+    replicas = int(info.get("connected_slaves", 0))
+    if replicas and not min_replicas:
+        yield Finding(
+            "DL104",
+            "warning",
+            f"The server has {replicas} replica{'s' if replicas > 1 else ''}, and min_replicas is not set.",
+            "A replica that becomes the master may lack the last locks: others take them while their holders go on.",
+            f'OPTIONS: {{"min_replicas": {(replicas + 1) // 2}}}: a lock counts when so many replicas have it.',
+        )
+
+
+def _eviction(info: Mapping[str, str]) -> Iterator[Finding]:
+    policy, limit = info.get("maxmemory_policy", "noeviction"), int(info.get("maxmemory", 0))
+    if policy == "noeviction":
+        return
+    when = f"maxmemory is {limit / 2**20:.0f} MiB" if limit else "without effect only as long as maxmemory is 0"
+    yield Finding(
+        "DL101",
+        "error" if limit else "warning",
+        f"maxmemory-policy is {policy}, {when}.",
+        "A server that is full drops locks that are held, and somebody else takes them while their holders go on.",
+        "maxmemory-policy noeviction: a full server then refuses new locks and keeps the old ones. Caches on a server "
+        "of their own.",
+    )
+
+
+def _persistence(info: Mapping[str, str], appendfsync: str | None) -> Iterator[Finding]:
+    if info.get("aof_enabled", "1") == "0":
+        yield Finding(
+            "DL102",
+            "warning",
+            "The server keeps no append-only file (appendonly no).",
+            "After a restart the locks since its last snapshot, if it makes any, are free while their holders go on.",
+            "appendonly yes; or let it start again only when the longest lease is over.",
+        )
+    elif appendfsync in ("everysec", "no"):
+        yield Finding(
+            "DL103",
+            "info" if appendfsync == "everysec" else "warning",
+            f"appendfsync is {appendfsync}.",
+            f"When the machine fails, the locks of the last {'second' if appendfsync == 'everysec' else 'half minute'} "
+            f"are free after the restart, while their holders go on.",
+            "appendfsync always, if that is too much to lose; every lock then waits for the disk.",
+        )
+
+
+def _unknown() -> Finding:
+    return Finding(
+        "DL107",
+        "info",
+        "This user may not ask for the server's settings (INFO).",
+        "Whether the server drops locks when it is full, or forgets them, is not known.",
+        "Run the doctor as a user with +info and +config|get.",
+    )
+
+
+def _info(connection: DriverConnection) -> dict[str, str] | None:
+    answer = _ask(connection, "INFO")
+    if answer is None:
+        return None
+    lines = answer.decode("utf-8", "replace").splitlines()
+    pairs = (line.partition(":") for line in lines if not line.startswith("#"))
+    return {name: value for name, mark, value in pairs if mark}
+
+
+def _appendfsync(connection: DriverConnection) -> str | None:
+    """None: not known; hosted servers refuse CONFIG."""
+    answer = _ask(connection, "CONFIG", "GET", "appendfsync")
+    return answer[1].decode("ascii", "replace") if answer else None
+
+
+def _ask(connection: DriverConnection, *words: str) -> Any:
+    """The answer, or None if the user may not ask."""
+    connection.send_command(*words)  # type: ignore[no-untyped-call]
+    try:
+        return connection.read_response()
+    except ResponseError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())

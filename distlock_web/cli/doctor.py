@@ -1,0 +1,48 @@
+"""``distlock doctor``: the findings in words or as JSON."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from ..core.findings import SEVERITIES, Finding
+from ..web.doctor import by_severity, examine_store, gunicorn_timeout
+from .exit_codes import DONE, NO
+from .init import chosen
+from .output import Output
+from .parser import Context
+
+_COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
+
+
+def doctor(options: Namespace, context: Context) -> int:
+    gunicorn = gunicorn_timeout() if options.gunicorn_timeout is None else options.gunicorn_timeout
+    found: list[Finding] = []
+    for store in chosen(options.store):
+        if context.errors.terminal and not options.json:
+            context.errors.stream.write(f"Asking store {store.alias} …\n")
+        found += examine_store(store, gunicorn)
+    found = by_severity([*found, *context.findings()])
+    if options.json:
+        context.out.line(json.dumps([asdict(finding) for finding in found], indent=2))
+    else:
+        _print(found, context.out)
+    least = SEVERITIES.index(options.fail_level)
+    return NO if any(SEVERITIES.index(finding.severity) >= least for finding in found) else DONE
+
+
+def _print(found: Sequence[Finding], out: Output) -> None:
+    for finding in found:
+        title = f"{finding.code} {finding.severity}"
+        out.line(f"{out.paint(title, 'bold', _COLOURS[finding.severity])}  {finding.where}")
+        for label, text in (("what", finding.problem), ("why", finding.harm), ("set", finding.remedy)):
+            if text:
+                out.line(textwrap.fill(text, 100, initial_indent=f"  {label:5}", subsequent_indent=" " * 7))
+        out.line()
+    counts = Counter(finding.severity for finding in found)
+    said = ", ".join(f"{counts[severity]} of {severity}" for severity in reversed(SEVERITIES) if counts[severity])
+    out.line(f"{len(found)} found: {said}. docs/doctor.md explains each code." if found else "Nothing found.")

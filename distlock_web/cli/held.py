@@ -1,0 +1,202 @@
+"""``distlock list``, ``show`` and ``release``."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from ..core.backend import Browsable, WaiterInfo
+from ..core.errors import DistLockError
+from ..core.holder import HolderInfo
+from ..core.registry import registry
+from ..core.runtime import THREADS, drive
+from ..locks.release import retry_once
+from ..web.held_locks import LockRow, StoreUnreachable, find_lock, force_release, list_all, not_listed
+from ..web.printable import printable
+from .exit_codes import NO, CommandFailed
+from .output import Output, aligned
+from .parser import Context
+
+_HEADINGS = ("LOCK", "STATE", "REQUEST ID", "HELD BY", "HOST:PID", "SINCE", "LEFT", "FENCE", "WAITERS")
+#: Who waits, at most so many: what is longer is nothing to be read line by line.
+MAX_SHOWN_WAITERS = 100
+
+
+def list_locks(options: Namespace, context: Context) -> int:
+    listing = list_all(registry(), options.search)
+    if options.json:
+        context.out.line(json.dumps([fields(row) for row in listing.rows], indent=2))
+    elif listing.rows:
+        print_table(listing.rows, context.out)
+    elif not listing.errors:
+        context.out.line(none_held(options.search))
+    if listing.errors:
+        raise not_listed(listing.errors)
+    return 0
+
+
+def show_lock(options: Namespace, context: Context) -> int:
+    row = find_lock(registry(), options.name, options.store)
+    waiters = _waiters(row)
+    if options.json:
+        queue = None if waiters is None else [{"since": each.since, **_holder(_known(each))} for each in waiters]
+        context.out.line(json.dumps({**fields(row), "queue": queue}, indent=2))
+        return 0
+    for line in aligned([(f"{name}:", text) for name, text in _described(row)]):
+        context.out.line(line)
+    if waiters:
+        context.out.line()
+        table = [("WAITS", "REQUEST ID", "WHO", "HOST:PID"), *map(_waiter, waiters)]
+        _print(aligned(table), context.out)
+        if len(waiters) < row.lock.waiters:
+            context.out.line(f"and {row.lock.waiters - len(waiters)} more")
+    return 0
+
+
+def release_lock(options: Namespace, context: Context) -> int:
+    stores = registry()
+    row = find_lock(stores, options.name, options.store, options.fence)
+    if not options.yes and interactive():
+        print_table([row], context.out)
+        if not confirmed("Take the lock from this holder?"):
+            raise CommandFailed("Not confirmed: nothing was released.", NO)
+    force_release(stores, row, _user())
+    context.out.line(f"Released {printable(row.lock.name)} (fence {row.lock.fence}).")
+    return 0
+
+
+def interactive() -> bool:
+    """Whether somebody can be asked. A cron job or a pipe cannot, and must not wait for an answer."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def confirmed(question: str) -> bool:
+    """Ask; everything but a yes is a no."""
+    try:
+        return input(f"{question} [y/N]: ").strip().casefold() in ("y", "yes")
+    except (EOFError, KeyboardInterrupt):
+        return False
+
+
+def table_of(rows: Sequence[LockRow]) -> list[str]:
+    """Aligned lines with headings; the store's alias in front where there are several."""
+    several = len({row.alias for row in rows}) > 1
+    table: list[tuple[str, ...]] = [_HEADINGS, *map(_cells, rows)]
+    if several:
+        stores = ("STORE", *(row.alias for row in rows))
+        table = [(store, *cells) for store, cells in zip(stores, table, strict=True)]
+    return aligned(table)
+
+
+def none_held(search: str) -> str:
+    return f"No lock that is held matches {search!r}." if search else "No lock is held."
+
+
+def print_table(rows: Sequence[LockRow], out: Output) -> None:
+    _print(table_of(rows), out)
+
+
+def fields(row: LockRow) -> dict[str, Any]:
+    """What ``--json`` shows of a lock. Times are seconds, ``since`` since the epoch."""
+    lock = row.lock
+    return {
+        "store": row.alias, "name": lock.name, "state": lock.state, **_holder(row.holder),
+        "since": lock.since, "remaining": round(lock.remaining, 3), "fence": lock.fence, "waiters": lock.waiters,
+    }  # fmt: skip
+
+
+def duration(seconds: float) -> str:
+    """``4.2s``, ``3m12s``, ``5h03m``, ``2d04h``."""
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f}m{seconds % 60:02.0f}s"
+    if seconds < 86_400:
+        return f"{seconds // 3600:.0f}h{seconds % 3600 // 60:02.0f}m"
+    return f"{seconds // 86_400:.0f}d{seconds % 86_400 // 3600:02.0f}h"
+
+
+def _print(table: Sequence[str], out: Output) -> None:
+    headings, *lines = table
+    out.line(out.paint(headings, "bold"))
+    for line in lines:
+        out.line(line)
+
+
+def _holder(holder: HolderInfo) -> dict[str, Any]:
+    names = ("request_id", "request", "path", "function", "host", "pid")
+    return {name: getattr(holder, name) for name in names}
+
+
+def _cells(row: LockRow) -> tuple[str, ...]:
+    lock, holder = row.lock, row.holder
+    since = _moment(lock.since) if lock.since else ""
+    cells = (
+        printable(lock.name), lock.state, holder.request_id, holder.path or holder.function,
+        _process(holder), since, f"{lock.remaining:.1f}s",
+        "" if lock.fence is None else str(lock.fence), str(lock.waiters),
+    )  # fmt: skip
+    return tuple(cell or "-" for cell in cells)
+
+
+def _described(row: LockRow) -> list[tuple[str, str]]:
+    lock, holder = row.lock, row.holder
+    since = f"{_moment(lock.since)} ({duration(max(0.0, time.time() - lock.since))} ago)" if lock.since else "-"
+    return [
+        ("lock", printable(lock.name)),
+        ("store", row.alias),
+        ("state", lock.state),
+        ("held by", " ".join(filter(None, (holder.path, holder.function))) or "-"),
+        ("host:pid", _process(holder) or "-"),
+        ("request id", holder.request_id or "-"),
+        ("since", since),
+        ("left", f"{lock.remaining:.1f}s" + (f" of {holder.expire:g}s" if holder.expire else "")),
+        ("fence", "-" if lock.fence is None else str(lock.fence)),
+        ("waiters", str(lock.waiters)),
+    ]
+
+
+def _waiters(row: LockRow) -> list[WaiterInfo] | None:
+    """Who waits, the first in the queue in front; None where the store cannot tell."""
+    port = registry().store(row.alias).port(THREADS)
+    if not isinstance(port, Browsable):
+        return None
+    try:
+        return drive(retry_once(port.waiters, row.lock.name, MAX_SHOWN_WAITERS))
+    except DistLockError as error:
+        raise StoreUnreachable({row.alias: error}) from error
+
+
+def _known(waiter: WaiterInfo) -> HolderInfo:
+    return HolderInfo.loads(waiter.holder)
+
+
+def _waiter(waiter: WaiterInfo) -> tuple[str, ...]:
+    who = _known(waiter)
+    waits = duration(max(0.0, time.time() - waiter.since))
+    cells = (who.request_id, who.path or who.function, _process(who))
+    return (waits, *(printable(cell) or "-" for cell in cells))
+
+
+def _process(holder: HolderInfo) -> str:
+    return f"{holder.host}:{holder.pid}" if holder.host else ""
+
+
+def _moment(since: float) -> str:
+    return datetime.fromtimestamp(since).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _user() -> str:
+    """Who released a lock, for the log."""
+    try:
+        name = getpass.getuser()
+    except (ImportError, KeyError, OSError):  # a container's user that has no name
+        name = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
+    return f"{name} (command line)"

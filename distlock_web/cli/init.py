@@ -1,0 +1,33 @@
+"""``distlock init``: what a store's server needs before the first lock."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable
+
+from ..core.errors import BackendUnavailable
+from ..core.findings import Preparable
+from ..core.registry import Store, registry
+from ..web.held_locks import StoreUnreachable
+from .parser import Context
+
+
+def init(options: Namespace, context: Context) -> int:
+    for store in chosen(options.store):
+        backend = store.backend
+        if not isinstance(backend, Preparable):
+            context.out.line(f"{store.alias}: nothing to make; a {store.config.backend} store needs nothing.")
+            continue
+        try:
+            made = backend.prepare()
+        except BackendUnavailable as error:
+            raise StoreUnreachable({store.alias: error}) from error
+        for what in made or ["all is there already."]:
+            context.out.line(f"{store.alias}: {what}")
+    return 0
+
+
+def chosen(alias: str | None) -> Iterable[Store]:
+    """The store with this alias, or all. ``ConfigurationError`` for an unknown one."""
+    stores = registry()
+    return stores.stores.values() if alias is None else [stores.store(alias)]

@@ -1,0 +1,117 @@
+"""Where all four command lines begin: arguments → a command → an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import NoReturn
+
+from .. import __version__
+from ..core.errors import ConfigurationError, DistLockError
+from ..core.findings import Finding
+from ..core.registry import configure
+from ..web.held_locks import AmbiguousName, LockNotHeld, StoreUnreachable
+from . import doctor, held, init, run, watch
+from .exit_codes import NO, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
+from .output import Output, Stream
+from .parser import Context, parser
+
+_COMMANDS: dict[str, Callable[[Namespace, Context], int]] = {
+    "list": held.list_locks,
+    "show": held.show_lock,
+    "release": held.release_lock,
+    "watch": watch.watch,
+    "doctor": doctor.doctor,
+    "run": run.run,
+    "init": init.init,
+}
+
+
+def console(program: str = "distlock") -> NoReturn:
+    """The console script: the stores are those of ``--url``, ``--config`` or ``DISTLOCK_URL``."""
+    try:
+        if sys.argv[1:] == ["--version"]:
+            print(f"distlock {__version__}")
+            sys.exit(0)
+        code = execute(sys.argv[1:], program, stores=True)
+        sys.stdout.flush()
+    except CommandFailed as failed:
+        print(f"distlock: {failed}", file=sys.stderr)
+        code = failed.exit_code
+    except KeyboardInterrupt:
+        code = SIGNALLED + 2
+    except BrokenPipeError:  # `distlock list | head`: Python would complain once more, when it flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = SIGNALLED + 13
+    sys.exit(code)
+
+
+def execute(
+    argv: Sequence[str],
+    program: str,
+    *,
+    stores: bool = False,
+    stream: Stream | None = None,
+    findings: Callable[[], Sequence[Finding]] = tuple,
+) -> int:
+    """Run one command, and return its exit code. Raises ``CommandFailed``; ``SystemExit(0)`` after ``--help``.
+
+    ``stores``: whether options may say where the locks are. ``findings``: what the project's framework adds to the
+    doctor's.
+    """
+    options = _parsed(argv, program, stores)
+    context = Context(Output(stream or sys.stdout), Output(sys.stderr), findings)
+    try:
+        _configure(options)
+        return _COMMANDS[options.command](options, context)
+    except StoreUnreachable as error:
+        raise CommandFailed(str(error), UNAVAILABLE) from error
+    except ConfigurationError as error:
+        raise CommandFailed(str(error), USAGE) from error
+    except AmbiguousName as error:
+        raise CommandFailed(f"{error} (--store ALIAS)", USAGE) from error
+    except LockNotHeld as error:
+        raise CommandFailed(f"{error} `{program} list` shows what is.", NO) from error
+    except DistLockError as error:
+        raise CommandFailed(str(error), NO) from error
+
+
+def _parsed(argv: Sequence[str], program: str, stores: bool) -> Namespace:
+    """What stands behind the first ``--`` is ``run``'s command, untouched: argparse has eaten a ``--`` in many ways."""
+    own, command = list(argv), []
+    if "--" in own:
+        own, command = own[: own.index("--")], own[own.index("--") :]
+    options = parser(program, stores=stores).parse_args(own)
+    if options.command == "run":
+        # Without a `--` of ours the command begins at the first word that is no option, and this one is its own.
+        options.argv += command if options.argv else command[1:]
+    elif command:
+        raise CommandFailed(f"{options.command}: `--` and a command belong to `run`.", USAGE)
+    return options
+
+
+def _configure(options: Namespace) -> None:
+    url, config = getattr(options, "url", None), getattr(options, "config", None)
+    if url and config:
+        raise CommandFailed("--url and --config both say where the locks are: give one.", USAGE)
+    if url:
+        configure({"default": {"LOCATION": url}})
+    elif config:
+        configure(_mapping(config))
+
+
+def _mapping(named: str) -> Mapping[str, object]:
+    """The ``DISTLOCK`` mapping of ``module:name``, found from the working directory as ``python -m`` does."""
+    module, _, name = named.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(import_module(module), name or "DISTLOCK")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise CommandFailed(f"--config {named}: {error}.", USAGE) from error
+    if not isinstance(found, Mapping):
+        raise CommandFailed(f"--config {named} is no mapping of stores, but {type(found).__name__}.", USAGE)
+    return found

@@ -1,0 +1,69 @@
+"""Text for a terminal, a pipe or a file: aligned columns, and colours where somebody looks at them."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Stream(Protocol):
+    """``sys.stdout``, or what a framework has in its place."""
+
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> object: ...
+    def isatty(self) -> bool: ...
+    def fileno(self) -> int: ...
+
+
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+
+
+class Output:
+    """Lines on a stream. ``colours``: no-color.org's rule, and not on a terminal that has none."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.terminal = stream.isatty()
+        self.colours = self.terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    def line(self, text: str = "") -> None:
+        self.stream.write(f"{text}\n")
+
+    def paint(self, text: str, *styles: str) -> str:
+        """The text in these styles; itself where there are no colours."""
+        if not self.colours or not styles:
+            return text
+        return f"\x1b[{';'.join(_STYLES[style] for style in styles)}m{text}\x1b[0m"
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal a printable text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_columns, text))
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def fitted(text: str, width: int) -> str:
+    """The text, cut with an ellipsis if it is wider."""
+    if columns(text) <= width:
+        return text
+    while text and columns(text) >= width:
+        text = text[:-1]
+    return f"{text}…" if width > 0 else ""
+
+
+def aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of cells under each other, two spaces apart."""
+    widths = [max(map(columns, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell + " " * (width - columns(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in table
+    ]

@@ -1,0 +1,142 @@
+"""``distlock run``: a command that runs while a lock is held, and not longer."""
+
+from __future__ import annotations
+
+import os
+import threading
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..core.errors import BackendUnavailable, LeaseLost, LockBusy
+from ..core.runtime import now
+from ..locks.lease import Lease
+from ..locks.lock import Lock, lock
+from ..web.printable import printable
+from ..web.request_ids import RequestScope
+from .exit_codes import LOST, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
+from .job import Interrupted, Job, Signals
+from .output import Output
+from .parser import Context
+
+
+def run(options: Namespace, context: Context) -> int:
+    if not options.argv:
+        raise CommandFailed("run: which command? `distlock run --key KEY -- COMMAND`", USAGE)
+    if not hasattr(os, "posix_spawnp"):
+        raise CommandFailed("run: this system has no process groups; run works on Linux, macOS and the BSDs.", USAGE)
+    scope = RequestScope(None, f"run {os.path.basename(options.argv[0])}")  # without arguments: they may be secret
+    outer = scope.enter()
+    try:
+        with Signals() as signals:
+            return Run(options, context.errors, signals).run()
+    except Interrupted as interrupted:
+        return SIGNALLED + interrupted.signum
+    except LockBusy as error:
+        if options.busy_exit_code == 0:  # it is all right that another one runs
+            return 0
+        raise CommandFailed(str(error), options.busy_exit_code) from error
+    except BackendUnavailable as error:
+        raise CommandFailed(str(error), UNAVAILABLE) from error
+    finally:
+        scope.leave(outer)
+
+
+class Run:
+    def __init__(self, options: Namespace, errors: Output, signals: Signals) -> None:
+        self._options = options
+        self._errors = errors
+        self._signals = signals
+        self._job: Job | None = None
+        self._lost = False
+
+    def run(self) -> int:
+        if self._options.wait != 0 and self._errors.terminal:
+            self._tell_who_has_it()
+        lease: Lease | None = None
+        code = 0
+        try:
+            with self._lock(self._options.wait) as lease:
+                code = self._under_lock(lease)
+        except LeaseLost as error:
+            self._say(f"{error}")
+            self._lost = True
+        except BackendUnavailable as error:
+            if lease is None:
+                raise
+            self._say(f"the command has ended, and the lock was not released; it ends by itself. {error}")
+        return LOST if self._lost and self._options.on_lost == "kill" else code
+
+    def _lock(self, wait: float | None) -> Lock:
+        options = self._options
+        return lock(
+            options.key, expire=options.expire, wait=wait, renew=True, prefix=options.prefix,
+            store=options.store or "default", on_lost=self._when_lost,
+        )  # fmt: skip
+
+    def _tell_who_has_it(self) -> None:
+        """Somebody sits there and wonders. It costs one question, and the queue is joined behind it."""
+        try:
+            self._lock(0).acquire().release()
+        except LockBusy as error:
+            self._say(f"waiting: {error}")
+
+    def _under_lock(self, lease: Lease) -> int:
+        options = self._options
+        self._signals.starting()
+        self._job = job = Job(options.kill_after)
+        try:
+            with _reported(lease, job, options.on_lost == "kill"):
+                job.start(options.argv, _environment(options.key, lease))
+                self._signals.started(job.group)
+                return job.wait()
+        finally:
+            job.close()
+
+    def _when_lost(self, lease: Lease) -> None:
+        self._lost = True
+        ending = self._options.on_lost == "kill"
+        self._say(f"lost the lock {lease.name} ({lease.reason}); the command {'is ended' if ending else 'goes on'}.")
+        if ending and self._job is not None:
+            self._job.end()
+
+    def _say(self, text: str) -> None:
+        self._errors.stream.write(f"distlock: {printable(text)}\n")
+        self._errors.stream.flush()
+
+
+@contextmanager
+def _reported(lease: Lease, job: Job, ends: bool) -> Iterator[None]:
+    """Tell the guard until when the lock is held, again and again: it ends a command whose time has come.
+
+    We may be stopped, or have no turn for long, and then nobody else would. ``ends``: whether it is to be ended.
+    """
+    if not ends:
+        yield
+        return
+    over = threading.Event()
+    thread = threading.Thread(target=_report, args=(lease, job, over), name="distlock-run", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _report(lease: Lease, job: Job, over: threading.Event) -> None:
+    pause = min(1.0, lease.remaining / 10)
+    while True:
+        asked = now()  # before: the moment must not be later than the lock's end
+        job.held_until(asked + lease.remaining if lease.remaining > 0 else 0.0)
+        if over.wait(pause):
+            return
+
+
+def _environment(key: str, lease: Lease) -> dict[str, str]:
+    """Ours, and what the lock is. A fence of an outer ``distlock run`` is none of this lock."""
+    environment = {name: value for name, value in os.environ.items() if name != "DISTLOCK_FENCE"}
+    environment.update(DISTLOCK_KEY=key, DISTLOCK_NAME=lease.name)
+    if lease.fence is not None:
+        environment["DISTLOCK_FENCE"] = str(lease.fence)
+    return environment

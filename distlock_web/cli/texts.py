@@ -1,0 +1,118 @@
+"""What ``--help`` says. ``{program}`` is what one types in front of the command."""
+
+from __future__ import annotations
+
+GROUP = "See which locks are held, take one away, find what is set up badly, and run a command under a lock."
+
+STORES = {
+    "url": "the store, such as redis://127.0.0.1:6379/0 (else --config, else the environment's DISTLOCK_URL)",
+    "config": "the DISTLOCK mapping in a module of Python, such as shop.settings:DISTLOCK",
+}
+
+SUMMARIES = {
+    "list": "show the locks that are held now",
+    "show": "show one lock: its holder, its fence, who waits for it",
+    "release": "take a lock from its holder, and give it to the next in the queue",
+    "watch": "show the locks that are held, again and again",
+    "doctor": "look for settings that will hurt",
+    "run": "run a command under a lock",
+    "init": "make what a store needs, such as tables",
+}
+
+DESCRIPTIONS = {
+    "list": """\
+Show the locks that are held now, the oldest first, in all stores.
+
+WORDS are looked for in a lock's name, its request id, the path and function
+that hold it, and the host; with the `request` that --json shows they find all
+locks of one request. LEFT is the time until the lock ends unless its
+holder renews it; WAITERS is how many wait for it.
+
+  {program} list
+  {program} list --search "order worker-2"
+  {program} list --json | jq '.[].name'
+
+Exit status: 0, also if nothing is held; 64 wrong usage or settings; 69 a
+store does not answer (the others are shown).""",
+    "show": """\
+Show one lock: who holds it since when, how much is left of its lease, its
+fence, and those who wait for it, the first in the queue in front.
+
+  {program} show order:42
+
+Exit status: 0; 1 not held; 64 wrong usage or settings, or several locks are
+meant; 69 a store does not answer.""",
+    "release": """\
+Take the lock NAME from its holder, and give it to the next in the queue.
+
+NAME is as `list` shows it, or without the store's prefix. The holder is not
+stopped: it learns that it lost the lock at its next renewal or release, and
+may go on writing until then. So look first whether it is alive (HOST:PID); a
+lock whose holder is dead ends by itself, after the time LEFT.
+
+At a terminal it shows the holder and asks, unless --yes is given.
+
+  {program} release order:42
+  {program} release order:42 --fence 1763622000000001 --yes
+
+Exit status: 0 released; 1 not held, or held by somebody else meanwhile, or
+not confirmed; 64 wrong usage or settings, or several locks are meant; 69 a
+store does not answer.""",
+    "watch": """\
+Show the locks that are held again and again, as top does: those that most
+wait for first, then the oldest. q or Ctrl-C leaves. If the output is no
+terminal, it is printed once for each look.
+
+  {program} watch
+  {program} watch --interval 0.5 --search order
+  {program} watch --count 1 > held.txt
+
+Exit status: 0, also when a store did not answer (the screen says so).""",
+    "doctor": """\
+Look at the stores, their servers and the project for settings that will
+hurt: each finding with a code, what is wrong, why it hurts and what to set.
+docs/doctor.md explains every code. It takes and releases one lock in each
+store, and changes nothing else.
+
+  {program} doctor
+  {program} doctor --fail-level warning     # for a pipeline
+  {program} doctor --json | jq '.[].code'
+
+Exit status: 0 nothing of --fail-level or worse; 1 something is; 64 wrong
+usage.""",
+    "run": """\
+Run a command while holding a lock, so that one of its kind runs at a time on
+all machines, as flock does it on one.
+
+  {program} run --key nightly --expire 60 -- ./backup.sh --all
+  {program} run --key nightly --no-wait -- ./backup.sh   # or leave it
+  {program} run --key nightly --wait 30 -E 0 -- ./backup.sh
+
+It waits for the lock, for ever unless --wait or --no-wait is given; renews it
+while the command runs; and releases it when the command has ended. --expire
+is how long the lock stays taken if this machine goes down meanwhile.
+
+If the lock is lost (released by force, or the store did not answer for so
+long that it ran out), the command is ended: SIGTERM, and SIGKILL to whatever
+is left after --kill-after; --on-lost warn lets it go on. The same happens to
+the command if this process is killed or stopped for so long that the lock
+runs out. All processes of the command's process group are meant; those that
+it left behind are ended when it has ended, before the lock is released.
+
+The command has our input and output, and in its environment DISTLOCK_KEY,
+DISTLOCK_NAME (the name in the store) and DISTLOCK_FENCE, a number that grows
+with every holder: what the command writes to can refuse a late one by it.
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on.
+
+Exit status: the command's own; 128+n if signal n ended it; 126 it cannot be
+executed, 127 it is not found; 75 (or --busy-exit-code) the lock is busy; 76
+the lock was lost and the command ended; 69 the store does not answer; 64
+wrong usage or settings.""",
+    "init": """\
+Make what a store needs before its first lock, such as the tables of an SQL
+store. What is there already stays as it is.
+
+  {program} init
+
+Exit status: 0; 64 wrong usage or settings; 69 a store does not answer.""",
+}

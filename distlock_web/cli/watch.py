@@ -1,0 +1,84 @@
+"""``distlock watch``: the locks that are held, looked at again and again."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ..core.registry import registry
+from ..web.held_locks import LockListing, LockRow, StoreUnreachable, list_all
+from .held import duration, none_held, table_of
+from .parser import Context
+from .screen import draw, full_screen, read_key
+
+
+class Line(NamedTuple):
+    text: str
+    styles: Sequence[str] = ()
+
+
+def watch(options: Namespace, context: Context) -> int:
+    looks = itertools.count(1) if options.count is None else range(1, options.count + 1)
+    if not context.out.terminal:
+        return _print(options, context, looks)
+    try:
+        with full_screen(context.out):
+            for look in looks:
+                frame = _frame(options)
+                draw(context.out, [line.text for line in frame], [line.styles for line in frame])
+                if look == options.count or read_key(options.interval) in ("q", "Q"):
+                    break
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _print(options: Namespace, context: Context, looks: Iterator[int] | range) -> int:
+    """For a file or a pipe: each look below the one before."""
+    for look in looks:
+        for line in _frame(options):
+            context.out.line(line.text)
+        context.out.line()
+        context.out.stream.flush()
+        if look != options.count:
+            time.sleep(options.interval)
+    return 0
+
+
+def _frame(options: Namespace) -> list[Line]:
+    """What is held at this moment: the totals, what failed, a line for each lock."""
+    listing = list_all(registry(), options.search)
+    # Whom most wait for first; sorted() keeps the oldest first among equals.
+    rows = sorted(listing.rows, key=lambda row: -row.lock.waiters)
+    frame = [Line(_totals(listing, options), ("bold",)), *_errors(listing), Line("")]
+    if rows:
+        headings, *lines = table_of(rows)
+        frame += [Line(headings, ("cyan",)), *(Line(line, _style(row)) for line, row in zip(lines, rows, strict=True))]
+    elif not listing.errors:
+        frame.append(Line(none_held(options.search)))
+    return frame
+
+
+def _totals(listing: LockListing, options: Namespace) -> str:
+    rows = listing.rows
+    waiting = sum(row.lock.waiters for row in rows)
+    oldest = min((row.lock.since for row in rows if row.lock.since), default=None)
+    parts = [f"held {len(rows)}", f"waiting {waiting}"]
+    if oldest is not None:
+        parts.append(f"longest {duration(max(0.0, time.time() - oldest))}")
+    return f"{'  '.join(parts)}   {time.strftime('%H:%M:%S')}  every {options.interval:g} s  q leaves"
+
+
+def _errors(listing: LockListing) -> list[Line]:
+    if not listing.errors:
+        return []
+    return [Line(line, ("red",)) for line in str(StoreUnreachable(listing.errors)).splitlines()]
+
+
+def _style(row: LockRow) -> tuple[str, ...]:
+    if row.lock.waiters:
+        return ("yellow",)
+    return () if row.lock.state == "held" else ("dim",)

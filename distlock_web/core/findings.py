@@ -1,0 +1,48 @@
+"""What is set up so that it will hurt: the findings of ``distlock doctor``, and what a backend may offer to it.
+
+Both methods are optional: a backend that has nothing to say leaves them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+#: ``error``: locks exclude nobody, or cannot be taken. ``warning``: that they do when something else fails, too.
+#: ``info``: to know.
+Severity: TypeAlias = Literal["error", "warning", "info"]
+
+#: From the one that matters least.
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. ``docs/doctor.md`` has every code."""
+
+    code: str  #: ``DL101``: never given to anything else
+    severity: Severity
+    problem: str  #: what is wrong
+    harm: str  #: why that hurts
+    remedy: str  #: what to set
+    where: str = ""  #: the store, view or setting that it is about; the doctor fills in the store
+
+
+@runtime_checkable
+class Diagnosable(Protocol):
+    """A backend that can look at its server."""
+
+    def diagnose(self) -> Sequence[Finding]:
+        """What is wrong with the server's settings, as seen from here. Blocking; changes nothing there.
+
+        Raises ``BackendUnavailable`` if the server does not answer.
+        """
+
+
+@runtime_checkable
+class Preparable(Protocol):
+    """A backend whose server needs something before the first lock, such as tables."""
+
+    def prepare(self) -> Sequence[str]:
+        """Make what is missing there, and say in a few words each what was made. Blocking; may be called again."""

@@ -1,0 +1,47 @@
+"""What only the project's settings and views can tell the doctor; ``checks`` reports it, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from django.conf import settings
+
+from ..core.findings import Finding
+from ..core.registry import Registry
+from ..web.doctor import examine_times, redis_database, shared_database
+from .locked_views import locked_views, name_of
+
+
+def shared_caches(registry: Registry) -> Iterator[Finding]:
+    """Stores in a database that ``cache.clear()`` empties: both Redis caches of Django send FLUSHDB."""
+    databases = dict(_cache_databases(settings.CACHES))
+    for store in registry.stores.values():
+        config = store.config
+        place = databases.get(config.cache) if config.cache else redis_database(config.location)
+        for alias, database in databases.items():
+            if database == place:
+                yield shared_database(store.alias, f"the cache {alias!r}", f"caches[{alias!r}].clear()")
+
+
+def _cache_databases(caches: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, tuple[str, int] | None]]:
+    for alias, cache in caches.items():
+        if not str(cache.get("BACKEND", "")).endswith("RedisCache"):
+            continue
+        locations = cache.get("LOCATION", "")
+        first = locations.split(",")[0] if isinstance(locations, str) else next(iter(locations), "")
+        yield alias, redis_database(first, (cache.get("OPTIONS") or {}).get("db"))
+
+
+def slow_views(registry: Registry, gunicorn: float | None) -> Iterator[Finding]:
+    """Views with times of their own that do not fit gunicorn's; those of the stores are the stores' findings."""
+    seen = set()
+    for route, view, function in locked_views():
+        options = function.options
+        if function in seen or (options.expire is None and options.renew is None):
+            continue
+        seen.add(function)
+        config = registry.store(options.store).config
+        expire = config.expire if options.expire is None else options.expire
+        renew = config.renew if options.renew is None else options.renew
+        yield from examine_times(f"view {name_of(view)} at {route!r}", expire, renew, gunicorn)

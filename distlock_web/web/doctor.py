@@ -1,0 +1,182 @@
+"""What is set up so that it will hurt, over all stores. ``docs/doctor.md`` explains every code.
+
+The command line prints it, and Django's deploy check reports it. What only a server can tell comes from its backend
+(``core.findings.Diagnosable``), what only a framework can tell from that.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextvars
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LockBusy
+from ..core.findings import SEVERITIES, Diagnosable, Finding
+from ..core.registry import Store
+from ..locks.lock import lock
+
+#: The trial lock: nobody else takes one of this name.
+TRIAL_KEY = "distlock doctor"
+#: What gunicorn waits for a worker that is silent, where nothing else is said.
+GUNICORN_TIMEOUT = 30.0
+
+
+def examine(stores: Iterable[Store], gunicorn: float | None) -> list[Finding]:
+    """Everything that is wrong with these stores, the worst first. Blocking: each store is asked once.
+
+    ``gunicorn``: the time-out of its workers in seconds; None: there is no gunicorn.
+    """
+    return by_severity([finding for store in stores for finding in examine_store(store, gunicorn)])
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: (-SEVERITIES.index(finding.severity), finding.where, finding.code))
+
+
+def examine_store(store: Store, gunicorn: float | None) -> Iterator[Finding]:
+    where = f"store {store.alias}"
+    for finding in (*_settings(store, gunicorn), *_server(store)):
+        yield replace(finding, where=finding.where or where)
+
+
+def _settings(store: Store, gunicorn: float | None) -> Iterator[Finding]:
+    config = store.config
+    if config.backend == "memory":
+        yield Finding(
+            "DL003", "warning", "The locks are kept in memory.",
+            "They exclude nobody outside of one process: another worker takes the same lock.",
+            f'DISTLOCK[{store.alias!r}]["LOCATION"]: a store that all processes share.',
+        )  # fmt: skip
+    yield from examine_times("", config.expire, config.renew, gunicorn)
+
+
+def examine_times(where: str, expire: float, renew: bool, gunicorn: float | None) -> Iterator[Finding]:
+    """Whether a lease is as long as gunicorn lets a request run, and not longer."""
+    if gunicorn is None or gunicorn == 0:  # 0: a worker is never given up
+        return
+    if expire < gunicorn and not renew:
+        yield Finding(
+            "DL004", "warning",
+            f"A lock ends after {expire:g} s and is not renewed, but gunicorn lets a request run for {gunicorn:g} s.",
+            "A slow request outlives its lock: the next one is let in while it still runs.",
+            "RENEW (renew=True), or an EXPIRE above gunicorn's timeout.", where,
+        )  # fmt: skip
+    elif expire > gunicorn:
+        yield Finding(
+            "DL005", "info", f"A lock lives {expire:g} s, but gunicorn ends a silent worker after {gunicorn:g} s.",
+            f"The lock of a worker that was ended stays taken for up to {expire:g} s, and nobody gets it.",
+            "A shorter EXPIRE with RENEW (renew=True).", where,
+        )  # fmt: skip
+
+
+# A database that is shared with a cache ------------------------------------------------------------------------------
+
+
+def shared_database(alias: str, cache: str, clearing: str) -> Finding:
+    return Finding(
+        "DL006", "warning", f"The locks are in the same Redis database as {cache}.",
+        f"{clearing} empties the database: every lock is gone while its holder goes on.",
+        "Another database number for one of them, such as redis://.../1.", f"store {alias}",
+    )  # fmt: skip
+
+
+def redis_database(location: str, number: object = None) -> tuple[str, int] | None:
+    """Server and number of the database that a URL of Redis means; ``number`` is said beside it. None: no such URL."""
+    url = urlsplit(location)
+    if url.scheme not in ("redis", "rediss", "unix"):
+        return None
+    named = parse_qs(url.query).get("db", [url.path.strip("/") if url.scheme != "unix" else ""])[0]
+    if url.scheme == "unix":
+        server = url.path
+    else:
+        host = url.hostname or "localhost"
+        server = f"{'127.0.0.1' if host == 'localhost' else host}:{url.port or 6379}"
+    chosen = named or ("0" if number is None else str(number))
+    return (server, int(chosen)) if chosen.isdigit() else None
+
+
+# The server ----------------------------------------------------------------------------------------------------------
+
+
+def _server(store: Store) -> Sequence[Finding]:
+    try:
+        backend = store.backend
+        # A lock as any other: it needs the connection, the password and every right. In a context of its own: it is
+        # inside of no block that the caller is in.
+        contextvars.Context().run(_take_trial_lock, store.alias)
+        return backend.diagnose() if isinstance(backend, Diagnosable) else ()
+    except BackendUnavailable as error:
+        return [_unavailable(error)]
+    except ConfigurationError as error:
+        return [
+            Finding(
+                "DL002", "error", str(error), "No lock of this store can be taken.", "What the message names."
+            )
+        ]  # fmt: skip
+    except DistLockError as error:
+        return [_unavailable(error)]
+
+
+def _take_trial_lock(alias: str) -> None:
+    try:
+        lock(TRIAL_KEY, store=alias, wait=0).acquire().release()
+    except LockBusy:  # another doctor: it can be taken
+        pass
+
+
+def _unavailable(error: DistLockError) -> Finding:
+    return Finding(
+        "DL001", "error", f"No lock can be taken: {error}",
+        "Requests that need a lock are answered with 503, or go on without it.",
+        "The address and the network from here to there, or the server.",
+    )  # fmt: skip
+
+
+# gunicorn ------------------------------------------------------------------------------------------------------------
+
+
+def gunicorn_timeout() -> float | None:
+    """The workers' time-out as gunicorn would read it here, or None where nothing speaks of gunicorn.
+
+    From the environment's ``GUNICORN_CMD_ARGS``, else ``gunicorn.conf.py`` in the working directory. That is read and
+    not run: a time-out that is computed counts as gunicorn's own.
+    """
+    arguments, conf = os.environ.get("GUNICORN_CMD_ARGS"), Path("gunicorn.conf.py")
+    if arguments and (given := _argument(shlex.split(arguments))) is not None:
+        return given
+    try:
+        configured = _literal(conf.read_text("utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        configured = None
+    if configured is not None:
+        return configured
+    return GUNICORN_TIMEOUT if arguments or conf.exists() else None
+
+
+def _argument(words: Sequence[str]) -> float | None:
+    for number, word in enumerate(words):
+        option, _, value = word.partition("=")
+        if option in ("-t", "--timeout"):
+            value = value or next(iter(words[number + 1 :]), "")
+        elif word.startswith("-t"):
+            value = word[2:]
+        else:
+            continue
+        return float(value) if value.isdigit() else None
+    return None
+
+
+def _literal(source: str) -> float | None:
+    """The number that a module gives to ``timeout``, the last one."""
+    found = None
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
+            names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+            if "timeout" in names and isinstance(statement.value.value, int | float):
+                found = float(statement.value.value)
+    return found
