@@ -136,7 +136,7 @@ _POLICIES = {
 }
 #: The settings beside ``DISTLOCK``: what holds for every alias that does not say its own.
 PROJECT_POLICIES = tuple(f"DISTLOCK_{name}" for name in _POLICIES)
-PROJECT_SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER", "DISTLOCK_USER", *PROJECT_POLICIES)
+PROJECT_SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER", "DISTLOCK_USER", "DISTLOCK_UI", *PROJECT_POLICIES)
 
 
 def unknown_settings(names: Iterable[str], where: str) -> Iterator[ConfigurationError]:

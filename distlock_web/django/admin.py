@@ -1,43 +1,36 @@
-"""The admin page "Held locks": who holds what, now; and the release by force."""
+"""The admin page "Held locks": who holds what, now; and the release by force. Made of ``web/lock_pages``."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import django
 from django.contrib import admin, messages
 from django.contrib.admin.models import DELETION, LogEntry
 from django.core.exceptions import PermissionDenied
-from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.middleware.csrf import get_token
+from django.template import Context, Engine
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils.http import urlencode
-from django.utils.translation import gettext
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext_lazy as _
 
-from ..core.errors import ConfigurationError, DistLockError
-from ..core.registry import registry
-from ..web.held_locks import (
-    LockListing,
-    LockNotHeld,
-    LockRow,
-    ReleaseRefused,
-    StoreUnreachable,
-    find_lock,
-    force_release,
-    list_all,
-)
-from ..web.printable import printable
+from ..web.held_locks import LockRow
+from ..web.lock_pages import Viewer, list_context, lock_context
+from ..web.lock_presenter import Links
+from ..web.page_assets import CACHE_CONTROL, TEMPLATES, VERSION, asset
+from ..web.release_pages import Outcome, choose, release_chosen, release_context
 from .models import HeldLock
-from .presenter import LockPresenter
+
+LEVELS = {"success": messages.SUCCESS, "warning": messages.WARNING, "error": messages.ERROR}
 
 
 @admin.register(HeldLock)
 class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic when it runs
     """Not a changelist over a table: every request asks the stores."""
-
-    list_per_page = 50
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -59,107 +52,92 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         view = self.admin_site.admin_view
         return [
             path("", view(self.changelist_view), name="distlock_web_heldlock_changelist"),
+            path("lock/", view(self.lock_view), name="distlock_web_heldlock_lock"),
             path("release/", view(self.release_view), name="distlock_web_heldlock_release"),
+            path("assets/<str:name>", asset_view, name="distlock_web_heldlock_asset"),
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The list; with ``?fragment`` only its table, for the page that refreshes itself."""
+        """The list; with ``?fragment`` only what goes on by itself."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        search = request.GET.get("q", "").strip()
-        listing, errors, several_stores = _listing(search)
-        paginator = Paginator([LockPresenter(row, search) for row in listing.rows], self.list_per_page)
-        page = paginator.get_page(request.GET.get("p"))
-        context = {
-            "page": page,
-            "pages": list(paginator.get_elided_page_range(page.number)),
-            "ellipsis": paginator.ELLIPSIS,
-            "search": search,
-            "errors": errors,
-            "several_stores": several_stores,
-            "may_release": self.has_release_permission(request),
-        }
-        if "fragment" in request.GET:
-            request.current_app = self.admin_site.name
-            return TemplateResponse(request, "admin/distlock_web/heldlock/list.html", context)
-        return self._page(
-            request, "change_list", context, title=_("Held locks"), subtitle=None, **(extra_context or {})
-        )
+        context = list_context(request.GET.dict(), self._viewer(request))
+        return self._live(request, "list", context, _("Held locks"), extra_context)
+
+    def lock_view(self, request: HttpRequest) -> HttpResponse:
+        """One lock; with ``?fragment`` only what goes on by itself."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = lock_context(request.GET.dict(), self._viewer(request))
+        return self._live(request, "lock", context, context["name"])
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask before, then take the lock from exactly the holder that was shown: store, name and fence name it."""
+        """Ask before, then take each lock from exactly the holder that was shown: store, name and fence name it."""
         if not self.has_release_permission(request):
             raise PermissionDenied
-        given = request.POST if request.method == "POST" else request.GET
-        search = given.get("q", "")
-        back = reverse("admin:distlock_web_heldlock_changelist", current_app=self.admin_site.name)
-        if search:
-            back += "?" + urlencode({"q": search})
-        try:
-            row = find_lock(registry(), given.get("name", ""), given.get("store", ""), _fence(given.get("fence", "")))
-            if request.method == "POST":
-                self._release(request, row)
-        except DistLockError as error:
-            _explain(request, error, given.get("name", ""))
-            return HttpResponseRedirect(back)
-        if request.method == "POST":
-            return HttpResponseRedirect(back)
-        if request.method not in ("GET", "HEAD"):
+        if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
-        context = {"lock": LockPresenter(row), "back": back, "search": search}
-        return self._page(request, "release", context, title=_("Release by force?"), subtitle=None)
+        given = request.POST if request.method == "POST" else request.GET
+        chosen = choose(given.getlist("lock"), given.dict())
+        if chosen.rows and "confirmed" not in request.POST:
+            context = release_context(chosen, self._viewer(request))
+            return self._page(request, render("release.html", context), _("Release by force?"))
+        outcome = release_chosen(chosen, str(request.user), lambda row: self._audit(request, row))
+        self._tell(request, outcome)
+        return HttpResponseRedirect(self._viewer(request).links.list)
 
-    def _release(self, request: HttpRequest, row: LockRow) -> None:
-        force_release(registry(), row, by=str(request.user))
+    def _tell(self, request: HttpRequest, outcome: Outcome) -> None:
+        for kind, text in outcome.messages():
+            messages.add_message(request, LEVELS[kind], text)
+
+    def _audit(self, request: HttpRequest, row: LockRow) -> None:
         LogEntry.objects.log_actions(
             user_id=request.user.pk,  # type: ignore[arg-type]  # admin_view lets in nobody without one
             queryset=[HeldLock(name=row.lock.name)],
             action_flag=DELETION,
             change_message=f"Released by force: {row.describe()}",
         )
-        done = gettext("The lock “%(name)s” was released. Its holder learns of it at its next round trip.")
-        messages.success(request, done % {"name": printable(row.lock.name)})
 
-    def _page(self, request: HttpRequest, template: str, context: dict[str, Any], **more: Any) -> HttpResponse:
+    def _viewer(self, request: HttpRequest) -> Viewer:
         request.current_app = self.admin_site.name
-        own = {"opts": self.opts, "breadcrumbs_are_a_list": django.VERSION >= (6, 1)}
-        everything = {**self.admin_site.each_context(request), **own, **context, **more}
-        return TemplateResponse(request, f"admin/distlock_web/heldlock/{template}.html", everything)
+        list_url, lock_url, release_url = (
+            reverse(f"admin:distlock_web_heldlock_{name}", current_app=self.admin_site.name)
+            for name in ("changelist", "lock", "release")
+        )
+        csrf = format_html('<input type="hidden" name="csrfmiddlewaretoken" value="{}">', get_token(request))
+        return Viewer(Links(list_url, lock_url, release_url), self.has_release_permission(request), csrf)
+
+    def _live(
+        self, request: HttpRequest, name: str, context: dict[str, Any], title: Any, more: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        if "fragment" in request.GET:
+            return HttpResponse(render(f"{name}_live.html", context), headers={"Cache-Control": "no-store"})
+        return self._page(request, render(f"{name}.html", context), title, more)
+
+    def _page(
+        self, request: HttpRequest, body: SafeString, title: Any, more: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        own = {
+            "opts": self.opts, "title": title, "subtitle": None, "body": body, "version": VERSION,
+            "breadcrumbs_are_a_list": django.VERSION >= (6, 1),
+        }  # fmt: skip
+        everything = {**self.admin_site.each_context(request), **own, **(more or {})}
+        return TemplateResponse(request, "admin/distlock_web/heldlock/change_list.html", everything)
 
 
-def _listing(search: str) -> tuple[LockListing, list[str], bool]:
-    """The held locks; in words what could not be listed; and whether there are several stores."""
-    try:
-        stores = registry()
-    except ConfigurationError as error:  # DISTLOCK itself is wrong
-        return LockListing(), [str(error)], False
-    listing = list_all(stores, search)
-    errors = [_unreachable(alias, error) for alias, error in listing.errors.items()]
-    return listing, errors, len(stores.stores) > 1
+def asset_view(request: HttpRequest, name: str) -> HttpResponse:
+    """A style sheet or a script, which every framework has from the same place. No secret: nobody has to log in."""
+    found = asset(name)
+    if found is None:
+        raise Http404
+    return HttpResponse(found[1], content_type=found[0], headers={"Cache-Control": CACHE_CONTROL})
 
 
-def _fence(text: str) -> int:
-    """The fence in a form or an address. Raises ``LockNotHeld`` if it is no number: nobody holds a lock with that."""
-    try:
-        return int(text)
-    except ValueError as error:
-        raise LockNotHeld from error
+def render(template: str, context: dict[str, Any]) -> SafeString:
+    """One of the templates that all frameworks share, in Django's engine."""
+    return mark_safe(_engine().get_template(template).render(Context(context)))  # noqa: S308 - the engine has escaped it
 
 
-def _explain(request: HttpRequest, error: DistLockError, name: str) -> None:
-    """Say on the next page why nothing was released."""
-    if isinstance(error, ReleaseRefused):
-        gone = gettext("Nothing was released: the lock “%(name)s” is no longer held by that holder.")
-        messages.warning(request, gone % {"name": printable(name)[:200]})
-    elif isinstance(error, StoreUnreachable):
-        for alias, reason in error.errors.items():
-            messages.error(request, _unreachable(alias, reason))
-    else:
-        messages.error(request, gettext("Nothing was released: %(error)s") % {"error": error})
-
-
-def _unreachable(alias: str, error: DistLockError) -> str:
-    return gettext("The locks of the store “%(alias)s” cannot be reached at the moment: %(error)s") % {
-        "alias": alias,
-        "error": error,
-    }
+@lru_cache(maxsize=1)
+def _engine() -> Engine:
+    return Engine(dirs=[str(TEMPLATES)])

@@ -11,11 +11,12 @@ from ..core.errors import ConfigurationError
 from ..core.registry import Registry
 from ..core.request_id import DEFAULT_HEADER
 from ..web.error_responses import REFUSALS
-from ..web.request_ids import header_name
+from ..web.request_ids import header_name, user_hook
 from .cli import command
 from .middleware import RequestIDMiddleware
 from .responses import handle_error
 from .state import KEY, AppState
+from .ui import install_pages
 from .views import check_views
 
 
@@ -40,7 +41,7 @@ class DistLock:
                 f"DistLock was installed in {app.name!r} already: DistLock(app) or init_app, once."
             )
         header = header_name(app.config.get("DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER))
-        state = AppState(_registry(app), header)
+        state = AppState(_registry(app), header, user_hook(app.config))
         app.extensions[KEY] = state
         check_views(app, state.registry)
         app.wsgi_app = RequestIDMiddleware(app.wsgi_app, state)  # type: ignore[method-assign]
@@ -48,6 +49,7 @@ class DistLock:
             if error not in app.error_handler_spec[None][None]:
                 app.register_error_handler(error, handle_error)
         app.cli.add_command(command)
+        install_pages(app)
         if find_spec("sqlalchemy") is not None:
             from .transactions import remember_writes
 

@@ -6,8 +6,9 @@ The admin page and both command lines are made of this: they only put the outcom
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..core.backend import LockInfo, Port
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError
@@ -15,6 +16,7 @@ from ..core.holder import HolderInfo
 from ..core.registry import Registry, Store
 from ..core.registry import registry as running_registry
 from ..core.runtime import TASKS, THREADS, Runtime, drive
+from ..locks import events
 from ..locks.lock import blocking_runtime
 from ..locks.release import retry_once
 from .printable import printable
@@ -35,9 +37,7 @@ class LockRow:
 
     def matches(self, words: Iterable[str]) -> bool:
         """Whether all of these (casefolded) words are in the lock's name or in what is known of its holder."""
-        holder = self.holder
-        known = (self.lock.name, holder.request_id, holder.request, holder.path, holder.function, holder.host)
-        text = "\n".join(known).casefold()
+        text = "\n".join([self.lock.name, *_texts(self.holder).values()]).casefold()
         return all(word in text for word in words)
 
     def describe(self) -> str:
@@ -134,10 +134,10 @@ def find_lock(registry: Registry, name: str, store: str | None = None, fence: in
     asked did not answer, for it may have the lock that is meant; ``ConfigurationError`` for an unknown alias, and for
     a store that cannot show its locks.
     """
-    listing = drive(_list(_stores(registry, store), THREADS))
+    listing = drive(_list(_stores(registry, store), THREADS, name))
     if listing.errors:
         raise not_listed(listing.errors)
-    named = [row for row in listing.rows if row.lock.name in (name, registry.store(row.alias).config.prefix + name)]
+    named = listing.rows
     if not named:
         where = "" if store is None else f" in the store {store!r}"
         raise LockNotHeld(f"The lock {printable(name)!r} is not held{where}.", name=name)
@@ -176,7 +176,9 @@ def force_release(registry: Registry, row: LockRow, by: str) -> None:
         raise StoreUnreachable({row.alias: error}, "; the lock may be held still") from error
     if not released:
         raise OtherFence(f"The holder of {shown!r} changed meanwhile: nothing was released.", name=row.lock.name)
-    logger.warning("Lock %s released by force by %s: %s", shown, printable(by), row.describe())
+    fields = events.log_fields("revoked", row.alias, row.lock.name, "", fence=row.lock.fence, reason=by)
+    logger.warning("Lock %s released by force by %s: %s", shown, printable(by), row.describe(), extra=fields)
+    events.publish("revoked", row.alias, row.lock.name, "", other=row.holder, fence=row.lock.fence, reason=by)
 
 
 async def _revoke(port: Port, name: str, fence: int | None) -> bool:
@@ -201,31 +203,41 @@ def _matching(listing: LockListing, search: str) -> LockListing:
     return listing
 
 
-async def _list(stores: Iterable[Store], runtime: Runtime) -> LockListing:
+async def _list(stores: Iterable[Store], runtime: Runtime, name: str | None = None) -> LockListing:
+    """All that these stores hold; or what is meant by ``name``, with or without the prefix of its store."""
     listing = LockListing()
     for store in stores:
+        names = None if name is None else {name, store.config.prefix + name}
         try:
-            locks = await _inspect(store, runtime)
+            listing.rows += await inspect_store(store, runtime, names)
         except DistLockError as error:
             listing.errors[store.alias] = error
-        else:
-            listing.rows += [LockRow(store.alias, lock, _printable(HolderInfo.loads(lock.holder))) for lock in locks]
     listing.rows.sort(key=lambda row: (row.lock.since, row.alias, row.lock.name))
     return listing
 
 
-async def _inspect(store: Store, runtime: Runtime) -> Sequence[LockInfo]:
+async def inspect_store(store: Store, runtime: Runtime, names: Iterable[str] | None = None) -> list[LockRow]:
+    """What this store holds now: of these names, or all. Raises ``ConfigurationError`` if it cannot show that."""
+    port = listing_port(store, runtime)
+    chosen = None if names is None else list(names)
+    locks = await retry_once(port.inspect, chosen)
+    return [LockRow(store.alias, lock, readable_holder(lock.holder)) for lock in locks]
+
+
+def listing_port(store: Store, runtime: Runtime) -> Port:
+    """Where to ask what a store holds. Raises ``ConfigurationError`` if it cannot show that."""
     if not store.backend.capabilities.listing:
         raise ConfigurationError(f"The store {store.alias!r} cannot show who holds its locks.")
-    return await retry_once(store.port(runtime).inspect)
+    return store.port(runtime)
 
 
-def _printable(holder: HolderInfo) -> HolderInfo:
-    return replace(
-        holder,
-        request_id=printable(holder.request_id),
-        path=printable(holder.path),
-        function=printable(holder.function),
-        host=printable(holder.host),
-        request=printable(holder.request),
-    )
+def readable_holder(text: str) -> HolderInfo:
+    """Who holds a lock or waits for it, of a store's words, safe to show."""
+    holder = HolderInfo.loads(text)
+    shown: dict[str, Any] = {name: printable(value) for name, value in _texts(holder).items()}
+    return replace(holder, **shown)
+
+
+def _texts(holder: HolderInfo) -> dict[str, str]:
+    values = {name: getattr(holder, name) for name in holder.__dataclass_fields__}
+    return {name: value for name, value in values.items() if isinstance(value, str)}

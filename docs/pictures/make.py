@@ -48,18 +48,48 @@ class SampleLocks:
     def sync_port(self) -> SampleLocks:
         return self
 
-    async def inspect(self) -> list[Any]:
+    async def inspect(self, names: Any = None) -> list[Any]:
         from distlock_web.core.backend import LockInfo
 
         now = time.time()
         return [
             LockInfo(
                 f"disLock:{name}", 1_763_622_000_000_001 + number * 137_911,
-                json.dumps([request_id, path, function, host, pid, expire]), now - age, left, waiting, state,
+                json.dumps([request_id, path, function, host, pid, expire, request_id[:8], "gunicorn", "Thread-2", ""]), now - age, left, waiting, state,
+                now - age / 2 if waiting else None, "5f0c1e5d" if waiting else "",
             )
             for number, (name, path, function, request_id, host, pid, age, expire, left, waiting, state)
             in enumerate(SAMPLES)
+            if names is None or f"disLock:{name}" in names
         ]  # fmt: skip
+
+    async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
+        return len(SAMPLES), [f"disLock:{sample[0]}" for sample in SAMPLES][:limit]
+
+    async def waiters(self, name: str, limit: int) -> list[Any]:
+        from distlock_web.core.backend import WaiterInfo
+
+        now = time.time()
+        return [
+            WaiterInfo(
+                json.dumps(
+                    [
+                        f"{n:012x}",
+                        "POST /shop/buy/",
+                        "shop.views.buy",
+                        "web-2",
+                        1911,
+                        5.0,
+                        "abcd1234",
+                        "gunicorn",
+                        "Thread-3",
+                        "",
+                    ]
+                ),
+                now - 3 + n / 5,
+            )
+            for n in range(14)
+        ][:limit]
 
     def close(self) -> None:
         """Nothing to close."""

@@ -1,0 +1,136 @@
+"""The pages of held locks in Flask: who may, the forms' own CSRF token, and the views. Made of ``web/lock_pages``."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from flask import Response, abort, current_app, make_response, request, url_for
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
+from werkzeug.wrappers import Response as AnyResponse
+
+from ..web.lock_pages import Viewer, list_context, lock_context
+from ..web.lock_presenter import Links
+from ..web.page_assets import CACHE_CONTROL, TEMPLATES, VERSION, asset
+from ..web.release_pages import choose, release_chosen, release_context
+
+#: Called with ``"view"`` or ``"release"``: gives the name of who may, for the log, or True; a false value: 403; a
+#: response (a redirect to the login page) is sent as it is.
+Authorize = Callable[[str], object]
+
+FIELD = "distlock_csrf"
+
+environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
+
+
+class LockPages:
+    """The views. ``page`` puts a body under a title into a whole page; ``endpoint``: its blueprint."""
+
+    def __init__(self, authorize: Authorize, endpoint: str, page: Callable[[str, Markup], str]) -> None:
+        self._authorize = authorize
+        self._endpoint = endpoint
+        self._page = page
+
+    def index(self) -> Response:
+        """The list; with ``?fragment`` only what goes on by itself."""
+        self._who("view")
+        return self._live("list", list_context(request.args, self._viewer()), "Held locks")
+
+    def lock(self) -> Response:
+        """One lock; with ``?fragment`` only what goes on by itself."""
+        self._who("view")
+        context = lock_context(request.args, self._viewer())
+        return self._live("lock", context, context["name"])
+
+    def release(self) -> Response:
+        """Ask before, then take each lock from exactly the holder that was shown."""
+        self._who("view")
+        by = self._who("release")
+        if request.method == "POST":
+            _check_csrf()
+        given = request.form if request.method == "POST" else request.args
+        chosen = choose(given.getlist("lock"), given)
+        if chosen.rows and "confirmed" not in request.form:
+            return self._send("release.html", release_context(chosen, self._viewer()), "Release by force?")
+        outcome = release_chosen(chosen, by, lambda row: None)  # the log has it
+        context = {"messages": outcome.messages(), "links": self._links()}
+        return self._send("released.html", context, "Release by force")
+
+    def asset(self, file: str) -> Response:
+        """A style sheet or a script. No secret: nobody has to log in."""
+        found = asset(file)
+        if found is None:
+            abort(404)
+        return Response(found[1], content_type=found[0], headers={"Cache-Control": CACHE_CONTROL})
+
+    def asset_url(self, name: str) -> str:
+        return url_for(f"{self._endpoint}.asset", file=name, v=VERSION)
+
+    def may(self, action: str) -> bool:
+        answer = self._authorize(action)
+        return bool(answer) and not isinstance(answer, AnyResponse)
+
+    def _who(self, action: str) -> str:
+        """Who does it, for the log. Ends the request where they may not."""
+        answer = self._authorize(action)
+        if isinstance(answer, AnyResponse):
+            abort(answer)
+        if not answer:
+            abort(403)
+        return answer if isinstance(answer, str) else f"somebody at {request.remote_addr}"
+
+    def _links(self) -> Links:
+        index, lock, release = (url_for(f"{self._endpoint}.{name}") for name in ("index", "lock", "release"))
+        return Links(index, lock, release)
+
+    def _viewer(self) -> Viewer:
+        may_release = self.may("release")
+        return Viewer(self._links(), may_release, _csrf_inputs() if may_release else "")
+
+    def _live(self, name: str, context: dict[str, Any], title: str) -> Response:
+        if "fragment" in request.args:
+            return self._finish(environment.get_template(f"{name}_live.html").render(context))
+        return self._send(f"{name}.html", context, title)
+
+    def _send(self, template: str, context: dict[str, Any], title: str) -> Response:
+        body = environment.get_template(template).render(context)
+        return self._finish(self._page(title, Markup(body)))  # noqa: S704 - the engine has escaped it
+
+    def _finish(self, html: str) -> Response:
+        response = make_response(html)
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["Referrer-Policy"] = "same-origin"
+        response.headers["X-Frame-Options"] = "DENY"  # a click on a page that frames this one must not release a lock
+        if FIELD not in request.cookies:
+            response.set_cookie(
+                FIELD, _csrf_token(), path=self._links().list, httponly=True, samesite="Lax", secure=request.is_secure
+            )
+        return response
+
+
+def _csrf_token() -> str:
+    """That of this browser: a cookie, which no other site can read, and which a form repeats."""
+    known = request.cookies.get(FIELD)
+    if known is not None:
+        return known
+    if FIELD not in request.environ:
+        request.environ[FIELD] = secrets.token_urlsafe(32)
+    return str(request.environ[FIELD])
+
+
+def _csrf_inputs() -> Markup:
+    """Ours, and that of Flask-WTF where it protects the whole app."""
+    inputs = Markup('<input type="hidden" name="{}" value="{}">').format(FIELD, _csrf_token())
+    of_the_app = current_app.jinja_env.globals.get("csrf_token")
+    if callable(of_the_app):
+        inputs += Markup('<input type="hidden" name="csrf_token" value="{}">').format(of_the_app())
+    return inputs
+
+
+def _check_csrf() -> None:
+    known, given = request.cookies.get(FIELD, ""), request.form.get(FIELD, "")
+    same_site = request.headers.get("Sec-Fetch-Site", "same-origin") in ("same-origin", "none")
+    if not (known and same_site and secrets.compare_digest(known.encode(), given.encode())):
+        abort(400, "The form is too old or comes from another site: go back, reload the page and try again.")

@@ -1,0 +1,65 @@
+"""The page "Held locks" as a blueprint: ``app.config["DISTLOCK_UI"]``. Off, unless that says who may see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flask import Blueprint, Flask, Response
+from markupsafe import Markup
+
+from ..core.config import unknown_name
+from ..core.errors import ConfigurationError
+from .lock_pages import Authorize, LockPages, environment
+
+SETTING = "DISTLOCK_UI"
+OPTIONS = ("AUTHORIZE", "URL_PREFIX")
+DEFAULT_PREFIX = "/distlock"
+
+ENDPOINT = "distlock"
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+def install_pages(app: Flask) -> None:
+    """Register the pages that ``app.config["DISTLOCK_UI"]`` asks for. Raises ``ConfigurationError`` if it is wrong."""
+    given = app.config.get(SETTING)
+    if given is None or given is False:
+        return
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f'{SETTING} is {given!r}: it is a mapping, such as {{"AUTHORIZE": may_see_locks}}.')
+    for option in given:
+        if option not in OPTIONS:
+            raise ConfigurationError(unknown_name(f"{SETTING} has the option", option, OPTIONS))
+    authorize, prefix = given.get("AUTHORIZE"), given.get("URL_PREFIX", DEFAULT_PREFIX)
+    if not callable(authorize):
+        raise ConfigurationError(
+            f'{SETTING}["AUTHORIZE"] is {authorize!r}: it has to be a function that is called with "view" or "release" '
+            f"and gives the name of who may do that, or None. Without it everybody could release every lock."
+        )
+    if not (isinstance(prefix, str) and prefix.startswith("/") and prefix.strip("/")):
+        raise ConfigurationError(f'{SETTING}["URL_PREFIX"] is {prefix!r}: it has to be a path, such as "/admin/locks".')
+    app.register_blueprint(_blueprint(authorize), url_prefix=prefix.rstrip("/"))
+
+
+def _blueprint(authorize: Authorize) -> Blueprint:
+    def page(title: str, body: Markup) -> str:
+        assets = {
+            name.replace(".", "_"): pages.asset_url(name) for name in ("page.css", "held_locks.css", "held_locks.js")
+        }
+        return environment.get_template("page.html").render(title=title, body=body, **assets)
+
+    def protect(response: Response) -> Response:
+        response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+    pages = LockPages(authorize, ENDPOINT, page)
+    blueprint = Blueprint(ENDPOINT, __name__)
+    blueprint.add_url_rule("/", "index", pages.index)
+    blueprint.add_url_rule("/lock/", "lock", pages.lock)
+    blueprint.add_url_rule("/release/", "release", pages.release, methods=["GET", "POST"])
+    blueprint.add_url_rule("/assets/<file>", "asset", pages.asset)
+    blueprint.after_request(protect)
+    return blueprint

@@ -1,0 +1,213 @@
+"""Held locks to look through: sorted, filtered, searched and in pages, over all stores.
+
+All locks of a store are read where they are few. Of many, those that end first are (``READ_AT_MOST``), and those whose
+name is searched for: what is said then of order and totals is said of these, and ``Browsed.partial`` tells.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from itertools import islice
+from typing import Any
+from urllib.parse import urlencode
+
+from ..core.backend import Browsable, LockInfo, Port, WaiterInfo
+from ..core.errors import DistLockError
+from ..core.registry import Registry, Store
+from ..core.runtime import THREADS, drive
+from ..locks.release import retry_once
+from .held_locks import LockRow, inspect_store, listing_port
+
+#: Locks of one store that are read for one look: a few hundredths of a second.
+READ_AT_MOST = 2000
+PER_PAGE = 50
+#: Hosts and functions that are offered as filters.
+OFFERED = 200
+
+STATES = ("held", "transit", "cooldown")
+
+
+def _since(row: LockRow) -> float:
+    return row.lock.since or math.inf
+
+
+#: By the name of an order: what comes first has the smallest key.
+SORTS: dict[str, Callable[[LockRow], tuple[Any, ...]]] = {
+    "waiting": lambda row: (-row.lock.waiters, row.lock.waiting_since or math.inf, _since(row)),
+    "age": lambda row: (_since(row),),
+    "left": lambda row: (row.lock.remaining,),
+    "name": lambda row: (row.lock.name,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LockQuery:
+    """Which locks, in which order. The names of the fields are those of the parameters in an address."""
+
+    q: str = ""  #: words that are all in the lock's name or in what is known of its holder
+    store: str = ""
+    host: str = ""
+    function: str = ""
+    state: str = ""
+    older: int = 0  #: seconds
+    waiters: bool = False  #: only those that somebody waits for
+    sort: str = "waiting"  #: one of ``SORTS``; behind a ``-`` from the other end
+    p: int = 1  #: page
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, str]) -> LockQuery:
+        """What an address asks for. What it could not ask for is left out: somebody may have typed it."""
+        given = {known.name: parameters.get(known.name, "").strip() for known in fields(cls)}
+        return cls(
+            given["q"], given["store"], given["host"], given["function"],
+            given["state"] if given["state"] in STATES else "",
+            _number(given["older"]), given["waiters"] not in ("", "0"),
+            given["sort"] if given["sort"].removeprefix("-") in SORTS else "waiting",
+            max(1, _number(given["p"])),
+        )  # fmt: skip
+
+    def address(self, **changed: Any) -> str:
+        """As the query of an address, without what goes without saying; a change starts from the first page."""
+        query = replace(self, **{"p": 1, **changed})
+        values = {known.name: getattr(query, known.name) for known in fields(query)}
+        said = {name: value for name, value in values.items() if value != getattr(_EVERYTHING, name)}
+        return "?" + urlencode({name: 1 if value is True else value for name, value in said.items()})
+
+    @property
+    def filtered(self) -> bool:
+        """Whether some locks may not be shown."""
+        return replace(self, sort=_EVERYTHING.sort, p=1) != _EVERYTHING
+
+    def matches(self, row: LockRow, now: float) -> bool:
+        lock, holder = row.lock, row.holder
+        return (
+            self.host in ("", holder.host)
+            and self.function in ("", who(row))
+            and self.state in ("", lock.state)
+            and (not self.waiters or lock.waiters > 0)
+            and (not self.older or 0 < lock.since <= now - self.older)
+            and row.matches(self.words)
+        )
+
+    @property
+    def words(self) -> list[str]:
+        return self.q.casefold().split()
+
+    def sorted(self, rows: Iterable[LockRow]) -> list[LockRow]:
+        """Ties in the order of their names, so that nothing jumps from one look to the next."""
+        named = sorted(rows, key=lambda row: (row.alias, row.lock.name))
+        return sorted(named, key=SORTS[self.sort.removeprefix("-")], reverse=self.sort.startswith("-"))
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+_EVERYTHING = LockQuery()
+
+
+def who(row: LockRow) -> str:
+    """The function that holds the lock, else the request."""
+    return row.holder.function or row.holder.path
+
+
+@dataclass(slots=True)
+class Totals:
+    """Of all locks that were read, whatever is searched for. Times in seconds."""
+
+    held: int = 0  #: in the stores, read or not
+    waiting: int = 0
+    longest_hold: float = 0.0
+    longest_wait: float = 0.0
+
+    def add(self, lock: LockInfo, now: float) -> None:
+        self.waiting += lock.waiters
+        if lock.since:
+            self.longest_hold = max(self.longest_hold, now - lock.since)
+        if lock.waiting_since:
+            self.longest_wait = max(self.longest_wait, now - lock.waiting_since)
+
+
+@dataclass(slots=True)
+class Browsed:
+    """One look at the stores."""
+
+    query: LockQuery
+    rows: list[LockRow] = field(default_factory=list)  #: all that match, in order
+    totals: Totals = field(default_factory=Totals)
+    read: int = 0
+    errors: dict[str, DistLockError] = field(default_factory=dict)  #: by alias, why a store could not be listed
+    stores: tuple[str, ...] = ()
+    hosts: set[str] = field(default_factory=set)
+    functions: set[str] = field(default_factory=set)
+    moment: float = 0.0  #: seconds since the epoch
+
+    @property
+    def partial(self) -> bool:
+        """Whether a store holds more locks than were read."""
+        return self.read < self.totals.held
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-len(self.rows) // PER_PAGE))
+
+    @property
+    def page(self) -> int:
+        """The page that is asked for, or the last."""
+        return min(self.query.p, self.pages)
+
+    @property
+    def shown(self) -> list[LockRow]:
+        return self.rows[(self.page - 1) * PER_PAGE : self.page * PER_PAGE]
+
+
+def browse(registry: Registry, query: LockQuery) -> Browsed:
+    """Look at the stores. Blocking. A store that fails does not hide the others: it is among the ``errors``."""
+    browsed = Browsed(query, stores=tuple(registry.stores), moment=time.time())
+    found: list[LockRow] = []
+    for store in registry.stores.values():
+        if query.store in ("", store.alias):
+            try:
+                held, rows = drive(_read(store, query.words))
+            except DistLockError as error:
+                browsed.errors[store.alias] = error
+            else:
+                browsed.totals.held += held
+                found += rows
+    browsed.read = len(found)
+    for row in found:
+        browsed.totals.add(row.lock, browsed.moment)
+        browsed.hosts.add(row.holder.host)
+        browsed.functions.add(who(row))
+    browsed.rows = query.sorted(row for row in found if query.matches(row, browsed.moment))
+    return browsed
+
+
+async def _read(store: Store, words: list[str]) -> tuple[int, list[LockRow]]:
+    """How many locks a store holds; and all of them, or the first and those that have all words in their name."""
+    port = listing_port(store, THREADS)
+    if not isinstance(port, Browsable):
+        rows = await inspect_store(store, THREADS)
+        return len(rows), rows
+    held, names = await retry_once(port.names, READ_AT_MOST)
+    if held > len(names) and words:
+        held, everything = await retry_once(port.names)
+        meant = (name for name in everything if _has(name, words))
+        names = list(dict.fromkeys([*names, *islice(meant, READ_AT_MOST)]))
+    rows = await inspect_store(store, THREADS, names)
+    # What ended between the two questions is not held any more, and is not missing either.
+    return (len(rows) if held <= len(names) else held), rows
+
+
+def _has(name: str, words: list[str]) -> bool:
+    text = name.casefold()
+    return all(word in text for word in words)
+
+
+def waiters_of(registry: Registry, row: LockRow, limit: int) -> list[WaiterInfo] | None:
+    """Who waits for this lock, the first in the queue in front; None: its store cannot tell. Blocking."""
+    port: Port = registry.store(row.alias).port(THREADS)
+    return drive(retry_once(port.waiters, row.lock.name, limit)) if isinstance(port, Browsable) else None

@@ -1,0 +1,223 @@
+"""The pages of held locks, for every framework: what their templates show.
+
+A framework says who asks, what they may do and where the pages are; it renders a template of ``templates`` with what
+the functions here give, in the engine that it has (the templates use what Django's and Jinja have in common), and puts
+that into a page of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from ..core.errors import ConfigurationError, DistLockError
+from ..core.registry import Registry, registry
+from ..core.runtime import THREADS, drive
+from ..locks.recent_counts import recent
+from .held_locks import LockRow, inspect_store
+from .lock_browser import OFFERED, READ_AT_MOST, Browsed, LockQuery, browse, waiters_of
+from .lock_presenter import STATES, Links, LockPresenter, WaiterPresenter, span, timeline
+from .printable import printable
+
+Context = dict[str, Any]
+
+#: Of a queue.
+SHOWN = 50
+RECENT_MINUTES = 5
+
+_COLUMNS = (
+    ("name", "Lock", "lock"), ("", "Store", "store"), ("", "Held by", "who"), ("", "Process", "process"),
+    ("age", "Age", "age"), ("left", "Left", "left"), ("waiting", "Waiting", "waiting"),
+)  # fmt: skip
+_SORTS = (("waiting", "Most waiters"), ("age", "Longest held"), ("left", "Ends first"), ("name", "Name"))
+_AGES = ((10, "10 seconds"), (60, "1 minute"), (300, "5 minutes"), (3600, "1 hour"), (86400, "1 day"))
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks at the pages, and where they are."""
+
+    links: Links
+    may_release: bool
+    csrf: object = ""  #: hidden inputs of a form, which the engine must not escape
+
+
+# The list -----------------------------------------------------------------------------------------------------------
+
+
+def list_context(parameters: Mapping[str, str], viewer: Viewer) -> Context:
+    """For ``list.html``, and for ``list_live.html``, the part that goes on by itself."""
+    query = LockQuery.of(parameters)
+    try:
+        stores = registry()
+    except ConfigurationError as error:  # DISTLOCK itself is wrong
+        return {**_common(viewer), **_listed(Browsed(query), None, viewer), "errors": [str(error)]}
+    return {**_common(viewer), **_listed(browse(stores, query), stores, viewer)}
+
+
+def _listed(browsed: Browsed, stores: Registry | None, viewer: Viewer) -> Context:
+    query = browsed.query
+    return {
+        "query": query,
+        "errors": [not_listed(alias, error) for alias, error in browsed.errors.items()],
+        "notice": _partial(browsed) if browsed.partial else "",
+        "totals": _totals(browsed),
+        "columns": [_column(*column, query) for column in _COLUMNS if column[2] != "store" or len(browsed.stores) > 1],
+        "locks": [
+            LockPresenter(row, viewer.links, stores.store(row.alias).config.prefix if stores else "")
+            for row in browsed.shown
+        ],
+        "several_stores": len(browsed.stores) > 1,
+        "nothing": "No held lock matches." if query.filtered else "No lock is held at the moment.",
+        "count": _count(browsed),
+        "pages": _pages(browsed),
+        "filters": _filters(browsed),
+        "release_host_url": _release_host(browsed, viewer) if viewer.may_release else "",
+        "fragment_url": viewer.links.list + query.address(p=query.p),
+    }
+
+
+def _common(viewer: Viewer) -> Context:
+    return {"links": viewer.links, "may_release": viewer.may_release, "csrf": viewer.csrf}
+
+
+def not_listed(alias: str, error: DistLockError) -> str:
+    if isinstance(error, ConfigurationError):
+        return str(error)
+    return f"The locks of the store “{alias}” cannot be reached at the moment: {error}"
+
+
+def _partial(browsed: Browsed) -> str:
+    return (
+        f"{browsed.totals.held:,} locks are held. Order, filters and totals are of {browsed.read:,} of them: of each "
+        f"store the {READ_AT_MOST:,} that end first, and those whose name has all words that are searched for."
+    )
+
+
+def _totals(browsed: Browsed) -> list[dict[str, str]]:
+    """Each with its name, so that a chart can go on from one look to the next."""
+    totals, minutes = browsed.totals, recent(RECENT_MINUTES)
+    refused, lost = sum(minute.busy for minute in minutes), sum(minute.lost for minute in minutes)
+    here = f"In this process, in the last {RECENT_MINUTES} minutes"
+    of_all = "Of the locks that were read" if browsed.partial else "In all stores"
+    figures: list[tuple[str, str, float, str, str]] = [
+        ("held", "Held", totals.held, f"{totals.held:,}", "In all stores"),
+        ("waiting", "Waiting", totals.waiting, f"{totals.waiting:,}", of_all),
+        ("hold", "Longest hold", totals.longest_hold, _time(totals.longest_hold), of_all),
+        ("wait", "Longest wait", totals.longest_wait, _time(totals.longest_wait), of_all),
+        ("refused", "Refused here", refused, f"{refused:,}", f"{here}: somebody else had the lock"),
+        ("lost", "Lost here", lost, f"{lost:,}", f"{here}: the lease ended before its block"),
+    ]
+    return [
+        {"name": name, "label": label, "value": f"{value:.3f}", "text": text, "title": title}
+        for name, label, value, text, title in figures
+    ]
+
+
+def _time(seconds: float) -> str:
+    return span(seconds) if seconds else "–"
+
+
+def _column(sort: str, label: str, kind: str, query: LockQuery) -> dict[str, str]:
+    """A heading: clicked for the second time it turns the order around."""
+    column = {"label": label, "kind": kind, "url": "", "sorted": ""}
+    if sort:
+        column["url"] = query.address(sort="-" + sort if query.sort == sort else sort)
+        # What `age`, `left` and `name` begin with is the smallest of a moment, a time or a name; `waiting` the largest.
+        down = {"waiting", "age"} if not query.sort.startswith("-") else {"left", "name"}
+        if query.sort.removeprefix("-") == sort:
+            column["sorted"] = "descending" if sort in down else "ascending"
+    return column
+
+
+def _count(browsed: Browsed) -> str:
+    matching = len(browsed.rows)
+    if browsed.query.filtered:
+        return f"{matching:,} of {browsed.totals.held:,} held locks"
+    return f"{browsed.totals.held:,} held lock{'' if browsed.totals.held == 1 else 's'}"
+
+
+def _pages(browsed: Browsed) -> list[dict[str, str]]:
+    """Links to the pages around this one, the first and the last; a gap has no address. None where one page is all."""
+    if browsed.pages == 1:
+        return []
+    near = range(browsed.page - 2, browsed.page + 3)
+    numbers = [number for number in range(1, browsed.pages + 1) if number in (1, browsed.pages) or number in near]
+    links: list[dict[str, str]] = []
+    for before, number in zip([0, *numbers], numbers, strict=False):
+        if number > before + 1:
+            links.append({"text": "…", "url": "", "current": ""})
+        current = "1" if number == browsed.page else ""
+        links.append({"text": str(number), "url": browsed.query.address(p=number), "current": current})
+    return links
+
+
+def _filters(browsed: Browsed) -> list[dict[str, Any]]:
+    query = browsed.query
+    offered: list[tuple[str, str, str, Iterable[tuple[str, str]]]] = [
+        ("store", "Store", "All stores", [(alias, alias) for alias in browsed.stores]),
+        ("host", "Host", "All hosts", _offer(browsed.hosts, query.host)),
+        ("function", "View or function", "All functions", _offer(browsed.functions, query.function)),
+        ("state", "State", "All states", STATES.items()),
+        ("older", "Age", "Any age", [(str(seconds), f"Over {text}") for seconds, text in _AGES]),
+        ("sort", "Order", "", _SORTS),
+    ]
+    return [
+        {"name": name, "label": label, "any": everything, "options": _options(choices, str(getattr(query, name)))}
+        for name, label, everything, choices in offered
+        if name != "store" or len(browsed.stores) > 1
+    ]
+
+
+def _offer(values: set[str], chosen: str) -> list[tuple[str, str]]:
+    some = sorted(value for value in values | {chosen} if value)
+    return [(value, printable(value)) for value in some[:OFFERED] if value != chosen] + (
+        [(chosen, printable(chosen))] if chosen else []
+    )
+
+
+def _options(choices: Iterable[tuple[str, str]], chosen: str) -> list[dict[str, str]]:
+    return [{"value": value, "text": text, "chosen": "1" if value == chosen else ""} for value, text in choices]
+
+
+def _release_host(browsed: Browsed, viewer: Viewer) -> str:
+    host = browsed.query.host
+    if not host or not browsed.rows:
+        return ""
+    query = LockQuery(host=host, store=browsed.query.store)
+    return viewer.links.release + query.address()
+
+
+# One lock -----------------------------------------------------------------------------------------------------------
+
+
+def lock_context(parameters: Mapping[str, str], viewer: Viewer) -> Context:
+    """For ``lock.html``, and for ``lock_live.html``, the part that goes on by itself."""
+    alias, name = parameters.get("store", ""), parameters.get("name", "")
+    context: Context = {
+        **_common(viewer), "name": printable(name), "store": printable(alias), "errors": [], "lock": None,
+        "fragment_url": f"{viewer.links.lock}?{urlencode({'store': alias, 'name': name})}",
+    }  # fmt: skip
+    try:
+        stores = registry()
+        rows = drive(inspect_store(stores.store(alias), THREADS, [name]))
+        if rows:
+            context.update(_detail(stores, rows[0], viewer))
+    except DistLockError as error:
+        context["errors"] = [not_listed(alias, error)]
+    return context
+
+
+def _detail(stores: Registry, row: LockRow, viewer: Viewer) -> Context:
+    waiters = waiters_of(stores, row, SHOWN)
+    queue = [WaiterPresenter(place, waiter) for place, waiter in enumerate(waiters or [], 1)]
+    unseen = row.lock.waiters - len(queue)
+    return {
+        "lock": LockPresenter(row, viewer.links),
+        "timeline": timeline(row),
+        "queue": queue,
+        "unseen": f"and {unseen:,} more" if queue and unseen > 0 else "",
+        "queue_unknown": waiters is None,
+    }

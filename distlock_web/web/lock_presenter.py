@@ -1,0 +1,172 @@
+"""A held lock as the pages' templates show it: in words and numbers, printable, not escaped."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from ..core.backend import WaiterInfo
+from ..core.holder import HolderInfo
+from .held_locks import LockRow, readable_holder
+from .printable import printable
+
+STATES = {"held": "held", "cooldown": "cooldown", "transit": "in transit"}
+
+
+class LockKey(NamedTuple):
+    """One acquisition, as a form sends it back."""
+
+    alias: str
+    name: str  #: as the store has it
+    fence: int
+
+    def dumps(self) -> str:
+        return json.dumps([self.alias, self.name, str(self.fence)])
+
+    @classmethod
+    def loads(cls, text: str) -> LockKey:
+        """Raises ``ValueError`` if it is none."""
+        try:
+            alias, name, fence = json.loads(text)
+            return cls(str(alias), str(name), int(fence))
+        except (TypeError, RecursionError) as error:
+            raise ValueError("no key of a lock") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Where the pages are: addresses without a query."""
+
+    list: str
+    lock: str
+    release: str
+
+
+class HolderPresenter:
+    """Who holds a lock, or waits for one."""
+
+    def __init__(self, holder: HolderInfo) -> None:
+        self.path, self.function, self.request_id = holder.path, holder.function, holder.request_id
+        self.host, self.pid = holder.host, str(holder.pid) if holder.host else ""
+        self.request, self.user = holder.request, holder.user
+        self.command, self.worker = holder.command, holder.worker
+
+    @property
+    def who(self) -> str:
+        """In as few words as tell something."""
+        return self.path or self.function or self.command or "–"
+
+    @property
+    def also(self) -> str:
+        """What else is known of that."""
+        return " · ".join(text for text in (self.function if self.path else "", self.user) if text)
+
+    @property
+    def short_host(self) -> str:
+        """Without its domain, which all hosts share. Of an address all."""
+        return self.host if self.host.replace(".", "").isdigit() else self.host.partition(".")[0]
+
+    @property
+    def process(self) -> str:
+        return " ".join(text for text in (self.host, self.pid, self.worker, self.command) if text)
+
+
+class LockPresenter(HolderPresenter):
+    """One held lock."""
+
+    def __init__(self, row: LockRow, links: Links, prefix: str = "") -> None:
+        super().__init__(row.holder)
+        lock, now = row.lock, time.time()
+        self.store = row.alias
+        self.name = printable(lock.name)
+        self.prefix = printable(prefix) if prefix and lock.name.startswith(prefix) else ""
+        self.short_name = self.name[len(self.prefix) :]
+        self.fence = "" if lock.fence is None else str(lock.fence)
+        self.key = "" if lock.fence is None else LockKey(row.alias, lock.name, lock.fence).dumps()
+        self.row_key = f"{row.alias}/{lock.name}/{lock.fence}"
+        self.held = lock.state == "held"
+        self.state = STATES.get(lock.state, lock.state)
+        self.since = moment(lock.since) if lock.since else ""
+        self.age = span(now - lock.since) if lock.since else "–"
+        self.left = span(lock.remaining)
+        self.percent = str(_percent(lock.remaining, row.holder.expire))
+        self.urgency = "low" if int(self.percent) <= 20 else "middle" if int(self.percent) <= 50 else "high"
+        self.waiters = str(lock.waiters) if lock.waiters else ""
+        self.longest_wait = span(now - lock.waiting_since) if lock.waiting_since else ""
+        query = {"store": row.alias, "name": lock.name}
+        self.lock_url = f"{links.lock}?{urlencode(query)}"
+        self.release_url = f"{links.release}?{urlencode({'lock': self.key})}" if self.key else ""
+        self.request_url = f"{links.list}?{urlencode({'q': self.request})}" if self.request else ""
+        self.host_url = f"{links.list}?{urlencode({'host': self.host})}" if self.host else ""
+        self.release_host_url = f"{links.release}?{urlencode({'host': self.host})}" if self.host else ""
+
+    @property
+    def label(self) -> str:
+        """For who hears the page: a button beside each of many locks has to say which."""
+        return f"{self.name}, {self.who}"
+
+
+class WaiterPresenter(HolderPresenter):
+    """One place in a queue."""
+
+    def __init__(self, place: int, waiter: WaiterInfo) -> None:
+        super().__init__(readable_holder(waiter.holder))
+        self.place = str(place)
+        self.since = moment(waiter.since)
+        self.waits = span(time.time() - waiter.since)
+
+
+class Event(NamedTuple):
+    """One line of a lock's timeline."""
+
+    moment: str
+    ago: str
+    text: str
+
+
+def timeline(row: LockRow) -> list[Event]:
+    """What the store knows of how the lock came here, the latest first."""
+    lock, expire = row.lock, row.holder.expire
+    now = time.time()
+    events: list[tuple[float, str]] = []
+    if lock.waiting_since:
+        events.append((lock.waiting_since, "The first of those who wait now joined the queue"))
+    if lock.since:
+        events.append((lock.since, _taken(lock.previous)))
+        renewed = now - (expire - lock.remaining)
+        if lock.state == "held" and 0 < expire < math.inf and renewed > lock.since + 0.5:
+            events.append((renewed, "Renewed"))
+    return [Event(moment(when), span(now - when), text) for when, text in sorted(events, reverse=True)]
+
+
+def _taken(previous: str) -> str:
+    if not previous:
+        return "Taken"
+    how = "after it was released by force from" if previous.startswith("!") else "handed over by"
+    return f"Taken, {how} request {printable(previous.lstrip('!'))}"
+
+
+def _percent(remaining: float, expire: float) -> int:
+    """What is left of the lease: 0 to 100."""
+    whole = expire if 0 < expire < math.inf else remaining
+    return min(100, max(0, round(100 * remaining / whole))) if whole > 0 else 0
+
+
+def moment(seconds: float) -> str:
+    """As ISO 8601 in UTC; the page's script shows it in the reader's own time."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def span(seconds: float) -> str:
+    """A length of time in its two largest units: ``7s``, ``2m 5s``, ``3h 10m``, ``4d 2h``."""
+    whole = max(0, math.floor(seconds))
+    for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size}{unit} {rest}{smaller}" if rest else f"{whole // size}{unit}"
+    return f"{whole}s"

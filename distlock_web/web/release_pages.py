@@ -1,0 +1,147 @@
+"""The release by force on the pages: what is asked before, and what became of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.errors import ConfigurationError, DistLockError
+from ..core.registry import Registry, registry
+from ..core.runtime import THREADS, drive
+from .held_locks import LockRow, OtherFence, StoreUnreachable, force_release, inspect_store
+from .lock_browser import LockQuery, browse
+from .lock_pages import Viewer, not_listed
+from .lock_presenter import LockKey, LockPresenter
+from .printable import printable
+
+#: Locks that are released in one go: frameworks bound the fields of a form, too.
+RELEASED_AT_MOST = 500
+#: Names in one message.
+NAMED = 5
+
+
+@dataclass(slots=True)
+class Chosen:
+    """The locks that are meant, each as its holder has it now."""
+
+    rows: list[LockRow] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)  #: names that are not held (any more) by the holder that was meant
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a release by force."""
+
+    released: list[LockRow] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def messages(self) -> list[tuple[str, str]]:
+        """For people: ``success``, ``warning`` or ``error``, and the text."""
+        said: list[tuple[str, str]] = []
+        names = [printable(row.lock.name) for row in self.released]
+        if len(names) == 1:
+            said.append(
+                ("success", f"The lock “{names[0]}” was released. Its holder learns of it at its next round trip.")
+            )
+        elif names:
+            learn = "Their holders learn of it at their next round trips."
+            said.append(("success", f"{len(names)} locks were released: {_some(names)}. {learn}"))
+        if self.gone:
+            what = f"the lock “{self.gone[0]}” is" if len(self.gone) == 1 else f"{_some(self.gone)} are"
+            begin = "Not released" if self.released else "Nothing was released"
+            said.append(("warning", f"{begin}: {what} no longer held by that holder."))
+        return said + [("error", error) for error in self.errors]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(f"“{name}”" for name in names[:NAMED]) + more
+
+
+def choose(locks: Iterable[str], parameters: Mapping[str, str]) -> Chosen:
+    """The locks that ``locks`` name, as ``LockKey`` writes them; without any, all of the parameters' ``host``."""
+    wanted = list(locks)
+    try:
+        stores = registry()
+        if not wanted and parameters.get("host"):
+            return _of_host(stores, parameters["host"], parameters.get("store", ""))
+        return _named(stores, wanted)
+    except ConfigurationError as error:
+        return Chosen(errors=[f"Nothing was released: {error}"])
+
+
+def _of_host(stores: Registry, host: str, alias: str) -> Chosen:
+    browsed = browse(stores, LockQuery(host=host, store=alias, sort="age"))
+    errors = [not_listed(alias, error) for alias, error in browsed.errors.items()]
+    gone = [] if browsed.rows or errors else [f"any of {printable(host)}"]
+    return Chosen([row for row in browsed.rows if row.lock.fence is not None], gone, errors)
+
+
+def _named(stores: Registry, texts: Iterable[str]) -> Chosen:
+    chosen, keys = Chosen(), defaultdict[str, list[LockKey]](list)
+    for text in list(texts)[:RELEASED_AT_MOST]:
+        try:
+            key = LockKey.loads(text)
+        except ValueError:
+            chosen.gone.append(printable(text)[:100])
+        else:
+            keys[key.alias].append(key)
+    for alias, meant in keys.items():
+        try:
+            rows = drive(inspect_store(stores.store(alias), THREADS, {key.name for key in meant}))
+        except DistLockError as error:
+            chosen.errors.append(not_listed(alias, error))
+            continue
+        held = {(row.lock.name, row.lock.fence): row for row in rows}
+        for key in meant:
+            row = held.get((key.name, key.fence))
+            chosen.gone += [printable(key.name)[:200]] if row is None else []
+            chosen.rows += [] if row is None else [row]
+    if not keys and not chosen.gone:
+        chosen.errors.append("Nothing was released: no lock was chosen.")
+    return chosen
+
+
+def release_context(chosen: Chosen, viewer: Viewer) -> dict[str, Any]:
+    """For ``release.html``: the question before, with all that is known of those who would lose their locks."""
+    rows = chosen.rows[:RELEASED_AT_MOST]
+    left_out = len(chosen.rows) - len(rows)
+    outcome = Outcome(gone=chosen.gone, errors=chosen.errors)
+    return {
+        "links": viewer.links,
+        "csrf": viewer.csrf,
+        "locks": [LockPresenter(row, viewer.links) for row in rows],
+        "number": str(len(rows)),
+        "one": len(rows) == 1,
+        "messages": outcome.messages(),
+        "left_out": f"These are the {len(rows)} that are held longest; {left_out:,} more are not among them."
+        if left_out
+        else "",
+    }
+
+
+def release_chosen(chosen: Chosen, by: str, audit: Callable[[LockRow], object]) -> Outcome:
+    """Take each lock from exactly the holder that is shown. ``audit`` is told of each that was. Blocking.
+
+    A store that does not answer is not asked for the others: each would wait for as long.
+    """
+    outcome, down = Outcome(gone=list(chosen.gone), errors=list(chosen.errors)), set[str]()
+    stores = registry()
+    for row in chosen.rows:
+        if row.alias in down:
+            continue
+        try:
+            force_release(stores, row, by)
+        except OtherFence:
+            outcome.gone.append(printable(row.lock.name))
+        except StoreUnreachable as error:
+            down.add(row.alias)
+            outcome.errors += [not_listed(alias, reason) for alias, reason in error.errors.items()]
+        else:
+            outcome.released.append(row)
+            audit(row)
+    return outcome

@@ -1,0 +1,248 @@
+"use strict";
+const root = document.getElementById("distlock");
+if (root) { // else a page that stands still
+    // The list goes on by itself. The server renders it anew, and only what differs goes into the page: a selection, the
+    // focus and the scroll position stay where they are. While somebody reads, it stands still.
+    const EVERY = 2000; // milliseconds
+    const SAMPLES = 60; // of a chart
+    const KEPT = 180000; // milliseconds that a chart is kept from one page to the next
+    const live = document.getElementById("dl-live");
+    const totals = document.getElementById("dl-totals"); // none on the page of one lock
+    const status = document.getElementById("dl-status");
+    const pause = document.getElementById("dl-pause");
+    let timer = null;
+    let request = null;
+
+    // What differs ---------------------------------------------------------------------------------------------------
+
+    function sync(old, fresh) {
+        if (old.isEqualNode(fresh)) {
+            return;
+        }
+        if (old.nodeType === Node.TEXT_NODE && fresh.nodeType === Node.TEXT_NODE) {
+            old.nodeValue = fresh.nodeValue;
+        } else if (old.nodeName !== fresh.nodeName || old.nodeType !== Node.ELEMENT_NODE) {
+            old.replaceWith(fresh);
+        } else if (old.nodeName === "TBODY" && old.querySelector("[data-key]")) {
+            syncRows(old, fresh);
+        } else if (!old.dataset.chart && old.childNodes.length !== fresh.childNodes.length) {
+            old.replaceWith(fresh);
+        } else {
+            syncAttributes(old, fresh);
+            if (!old.dataset.chart) {
+                const children = [...fresh.childNodes];
+                [...old.childNodes].forEach((child, place) => sync(child, children[place]));
+            }
+        }
+    }
+
+    function syncAttributes(old, fresh) {
+        for (const { name } of [...old.attributes]) {
+            if (!fresh.hasAttribute(name)) {
+                old.removeAttribute(name);
+            }
+        }
+        for (const { name, value } of fresh.attributes) {
+            if (old.getAttribute(name) !== value) {
+                old.setAttribute(name, value);
+            }
+        }
+    }
+
+    function syncRows(body, fresh) {
+        const gone = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+        let place = body.rows[0] || null;
+        for (const row of [...fresh.rows]) {
+            const known = gone.get(row.dataset.key);
+            gone.delete(row.dataset.key);
+            if (known && known === place) {
+                place = place.nextElementSibling;
+            } else {
+                body.insertBefore(known || row, place);
+            }
+            if (known) {
+                sync(known, row);
+            }
+        }
+        gone.forEach((row) => row.remove());
+    }
+
+    function syncParts(parts) {
+        const same = live.children.length === parts.length
+            && parts.every((part, place) => part.nodeName === live.children[place].nodeName);
+        if (same) {
+            parts.forEach((part, place) => sync(live.children[place], part));
+        } else {
+            live.replaceChildren(...parts);
+        }
+    }
+
+    function show(html) {
+        const fresh = new DOMParser().parseFromString(html, "text/html").body;
+        localise(fresh);
+        if (totals) {
+            sync(totals.firstElementChild, fresh.querySelector(".dl-totals"));
+            fresh.querySelector(".dl-totals")?.remove(); // where the first one was put in place of the old
+        }
+        const standing = read() && !fresh.querySelector(".dl-error");
+        if (!standing) {
+            syncParts([...fresh.children]);
+        }
+        say("live", standing ? "Standing still while you read" : "Live");
+        draw();
+        count();
+    }
+
+    // Somebody reads: points at the list, or is in it with the keyboard.
+    function read() {
+        const list = live.querySelector(".dl-table, .dl-queue");
+        const points = window.matchMedia("(hover: hover)").matches && list && list.matches(":hover");
+        return Boolean(points || live.querySelector("table :focus-visible"));
+    }
+
+    // Times in the reader's own zone ---------------------------------------------------------------------------------
+
+    function localise(part) {
+        for (const time of part.querySelectorAll("time[datetime]")) {
+            const moment = new Date(time.dateTime);
+            if (!Number.isNaN(moment.getTime())) {
+                const today = moment.toDateString() === new Date().toDateString();
+                const text = today ? moment.toLocaleTimeString() : moment.toLocaleString();
+                time.title = moment.toLocaleString();
+                if (time.textContent === time.getAttribute("datetime")) {
+                    time.textContent = text;
+                }
+            }
+        }
+    }
+
+    // Charts ---------------------------------------------------------------------------------------------------------
+
+    function remembered() {
+        try {
+            const kept = JSON.parse(sessionStorage.getItem("distlock-charts"));
+            return kept && Date.now() - kept.at < KEPT ? kept.series : {};
+        } catch {
+            return {};
+        }
+    }
+
+    const series = remembered();
+
+    function draw() {
+        for (const chart of root.querySelectorAll("svg[data-chart]")) {
+            const values = series[chart.dataset.chart] = [...series[chart.dataset.chart] || [], Number(chart.dataset.value)];
+            values.splice(0, values.length - SAMPLES);
+            const most = Math.max(...values, 1e-9);
+            const first = SAMPLES - values.length;
+            const points = values.map((value, place) => `${first + place},${(18.5 - 17 * value / most).toFixed(1)}`);
+            const line = chart.firstElementChild || document.createElementNS(chart.namespaceURI, "polyline");
+            line.setAttribute("points", points.join(" "));
+            chart.append(line);
+        }
+        try {
+            sessionStorage.setItem("distlock-charts", JSON.stringify({ at: Date.now(), series }));
+        } catch {
+            // Storage is full or forbidden: the charts begin anew on the next page.
+        }
+    }
+
+    // The refresh ----------------------------------------------------------------------------------------------------
+
+    function say(kind, text) {
+        status.className = `dl-${kind}`;
+        if (status.textContent !== text) {
+            status.textContent = text;
+        }
+    }
+
+    async function refresh() {
+        const mine = request = new AbortController();
+        const begun = performance.now();
+        try {
+            const signal = AbortSignal.any([mine.signal, AbortSignal.timeout(15000)]);
+            const url = `${root.dataset.fragment}${root.dataset.fragment.includes("?") ? "&" : "?"}fragment=1`;
+            const response = await fetch(url, { cache: "no-store", signal });
+            if (response.redirected || response.status === 401 || response.status === 403) {
+                say("stale", "Not updated: please log in again");
+                return;
+            }
+            if (!response.ok) {
+                throw new Error(response.status);
+            }
+            show(await response.text());
+        } catch {
+            if (mine.signal.aborted) {
+                return; // Hidden or paused meanwhile: the next look comes when that ends.
+            }
+            say("stale", "Not updated: the server does not answer");
+        }
+        // Nobody asks for a long listing more often than a fifth of the time.
+        plan(Math.max(EVERY, 4 * (performance.now() - begun)));
+    }
+
+    function plan(delay) {
+        clearTimeout(timer);
+        if (!document.hidden && pause.getAttribute("aria-pressed") === "false") {
+            timer = setTimeout(refresh, delay);
+        }
+    }
+
+    function restart() {
+        clearTimeout(timer);
+        if (request) {
+            request.abort();
+        }
+        plan(0);
+    }
+
+    document.addEventListener("visibilitychange", restart);
+    pause.addEventListener("click", () => {
+        const paused = pause.getAttribute("aria-pressed") === "false";
+        pause.setAttribute("aria-pressed", paused);
+        say(paused ? "stale" : "live", paused ? "Paused" : "Live");
+        restart();
+    });
+
+    // The filters, and what is chosen --------------------------------------------------------------------------------
+
+    const filters = root.querySelector(".dl-filters");
+    const release = document.getElementById("dl-release-selected");
+
+    function count() {
+        if (release) {
+            const chosen = live.querySelectorAll("input[name=lock]:checked").length;
+            release.disabled = chosen === 0;
+            release.textContent = chosen ? `Release selected (${chosen})…` : "Release selected…";
+        }
+    }
+
+    if (filters) {
+        filters.addEventListener("change", (event) => {
+            if (event.target.matches("select, [type=checkbox]")) {
+                filters.requestSubmit();
+            }
+        });
+        // An address without what goes without saying.
+        filters.addEventListener("formdata", ({ formData }) => {
+            for (const [name, value] of [...formData]) {
+                if (value === "" || (name === "sort" && value === "waiting")) {
+                    formData.delete(name);
+                }
+            }
+        });
+        live.addEventListener("change", (event) => {
+            if (event.target.id === "dl-all") {
+                live.querySelectorAll("input[name=lock]").forEach((box) => { box.checked = event.target.checked; });
+            }
+            count();
+        });
+    }
+
+    pause.hidden = false;
+    localise(live);
+    draw();
+    count();
+    say("live", "Live");
+    plan(EVERY);
+}
