@@ -43,6 +43,12 @@ from tests.support.stores.sql import (  # noqa: F401 - fixtures
     postgres_settings,
     sqlite_settings,
 )
+from tests.support.stores.zookeeper import (  # noqa: F401 - fixtures
+    _zookeeper,
+    zookeeper_server,
+    zookeeper_settings,
+    zookeeper_url,
+)
 
 #: A test that uses one of these, or lies in one of these folders, is not quick.
 NOT_QUICK = {"postgres_server", "mariadb_server", "lab", "own_lab", "browser", "start", "demo", "pytester"}

@@ -1,0 +1,290 @@
+"""The line for a lock: who comes joins its end, the first has the lock, the others wait.
+
+Two questions are decided here.
+
+*Whether the first in the line still has its lease*, by the leader's clock alone: its node's last change began the
+lease, and the node says how long it lasts. Whoever finds it over removes the node, in the version that it has seen: a
+renewal that comes meanwhile wins, or finds the node gone. Under a new leader, whose clock is another, the time that
+has passed is not known: the lease begins anew, once.
+
+*Its fence*: the number of its node, which only grows while the lock's own node lives, added to a base that is not less
+than the time, in microseconds, when the lock's node was made. A base that has fallen behind the time is raised by the
+next holder, before it is told that it is the holder, and never lowered. So a fence keeps to the floor that all stores
+share, and grows without a request of its own. If a lock was idle until the servers removed its node, it is the leader's
+time that makes the next fence greater, as in the other stores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kazoo.exceptions import NoNodeError, ZookeeperError
+
+from ...core.backend import Busy, Claim, Granted
+from ...core.errors import BackendUnavailable, ConfigurationError
+from ...core.runtime import now
+from .nodes import (
+    CLAIMED,
+    HELD,
+    OFFERED,
+    ROOT,
+    WAITING,
+    Child,
+    Mark,
+    Record,
+    digest_of,
+    in_order,
+    mark,
+    path_of,
+    record,
+)
+from .places import Place, Places
+from .session import Client, Request, Session, committed
+
+#: Seconds that each place in the line adds to a waiter's sleep: an expiry wakes one, not all.
+PLACE = 0.001
+#: Seconds until the next question where a lease may end at this very moment.
+MIN_RECHECK = 0.002
+#: Microseconds that a fence may be behind the leader's time.
+MAX_LAG = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A lock, as it was a moment ago."""
+
+    path: str
+    line: list[Child]
+    mark: Mark  #: with the base in force
+    version: int
+
+    def find(self, digest: str) -> Child | None:
+        return next((child for child in self.line if child.digest == digest), None)
+
+    def fence(self, child: Child) -> int:
+        return self.mark.base + child.number
+
+    def child_path(self, child: Child) -> str:
+        return f"{self.path}/{child.node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first in a line."""
+
+    path: str
+    record: Record
+    stat: Any
+    remaining: float
+
+
+class Line:
+    def __init__(self, session: Session, places: Places) -> None:
+        self._session = session
+        self._places = places
+        self.clock = session.clock
+
+    # Looking ------------------------------------------------------------------------------------------------------
+
+    def look(self, name: str) -> View:
+        """Who stands in the line now; nobody, if there is no such lock."""
+        path = path_of(name)
+        children, found = self._session.send(*look_requests(path))
+        return view_of(path, children, found)
+
+    def head(self, view: View) -> Head | None:
+        """The first in the line. None: it has gone meanwhile."""
+        return self.read(view, view.line[0])
+
+    def read(self, view: View, child: Child) -> Head | None:
+        """What one in the line says. None: it has gone meanwhile."""
+        path = view.child_path(child)
+        (found,) = self._session.send(get_request(path))
+        return self.head_of(path, found)
+
+    def head_of(self, path: str, found: Any) -> Head | None:
+        if isinstance(found, NoNodeError):
+            return None
+        data, stat = found
+        says = record(data, path)
+        return Head(path, says, stat, self.clock.remaining(stat, says.expire))
+
+    def touch(self) -> None:
+        """Learn what time it is there."""
+        (stat,) = self._session.send(lambda client: client.set_async(ROOT, b""))
+        if not isinstance(stat, NoNodeError):
+            self.clock.observe(stat)
+
+    # Joining ------------------------------------------------------------------------------------------------------
+
+    def join(self, claim: Claim) -> View:
+        """Take a place at the end of the line, and look who stands in it."""
+        path, digest = path_of(claim.name), digest_of(claim.token)
+        if claim.token in self._places.uncertain:
+            view = self.look(claim.name)
+            child = view.find(digest)
+            if child is not None:  # made, though we never heard of it
+                self._adopt(claim, view, child)
+                return view
+
+        def create(client: Client) -> Any:
+            value = Record(CLAIMED, claim.expire, claim.holder).dumps()
+            made = client.create_async(f"{path}/{digest}_", value, ephemeral=True, sequence=True, include_data=True)
+            self._places.uncertain[claim.token] = made
+            return made
+
+        asked = now()
+        created, children, found = self._session.send(create, *look_requests(path))
+        if isinstance(created, NoNodeError):
+            _, created, children, found = self._session.send(self._make(path), create, *look_requests(path))
+        if isinstance(created, NoNodeError):
+            self._make_root()
+            _, created, children, found = self._session.send(self._make(path), create, *look_requests(path))
+        if isinstance(created, ZookeeperError):
+            raise BackendUnavailable(f"{self._session.address.name} did not make {path}.") from created
+        node_path, stat = created
+        self.clock.observe(stat)
+        (child,) = in_order([node_path.rpartition("/")[2]])
+        self._places.add(Place(claim, child, True, claim.expire, stat, CLAIMED, since=asked))
+        return view_of(path, children, found)
+
+    def _adopt(self, claim: Claim, view: View, child: Child) -> None:
+        found = self.read(view, child)
+        if found is not None:
+            ephemeral = found.stat.ephemeralOwner != 0
+            self._places.add(Place(claim, child, ephemeral, found.record.expire, found.stat, WAITING))
+
+    def _make(self, path: str) -> Request:
+        """The lock's own node. Its base is the time there, as we know it: that of a clock that was set back is less."""
+        value = Mark(int(self.clock.now_ms() * 1000) if self.clock.is_fresh(60.0) else 0).dumps()
+        return lambda client: client.create_container_async(path, value)
+
+    def _make_root(self) -> None:
+        (made,) = self._session.send(lambda client: client.create_async(ROOT))
+        if isinstance(made, NoNodeError):
+            chroot = self._session.address.chroot
+            raise ConfigurationError(
+                f"{self._session.address.name}: there is no node {chroot}, the chroot that LOCATION names. Create it, "
+                f"with zkCli.sh: create {chroot}"
+            ) from made
+
+    # Having it ----------------------------------------------------------------------------------------------------
+
+    def grant(self, place: Place, view: View, asked: float) -> Granted | None:
+        """We are the first: begin the lease, unless it has begun when the node was made. None: we are not any more."""
+        claim, fence = place.claim, view.fence(place.child)
+        if place.granted and self.clock.remaining(place.stat, place.expire) > 0:
+            return Granted(fence, place.since)
+        persist = place.ephemeral and claim.expire > self._session.outlives
+        rewrite = persist or place.state != CLAIMED
+        place.taken = int(self.clock.now_ms()) if rewrite else place.stat.ctime
+        time_us = int(self.clock.now_ms() * 1000)
+        base = time_us - place.child.number if fence < time_us - MAX_LAG else None
+        if rewrite or base is not None:
+            if not self._begin(place, view, rewrite, persist, base):
+                return None
+            fence = fence if base is None else base + place.child.number
+        since = asked if rewrite else place.since
+        place.granted, place.since, place.expire, place.state = True, since, claim.expire, HELD
+        return Granted(fence, since)
+
+    def _begin(self, place: Place, view: View, rewrite: bool, persist: bool, base: int | None) -> bool:
+        def transaction(client: Client) -> Any:
+            change = client.transaction()
+            if not rewrite:
+                change.check(place.path, -1)
+            elif persist:
+                change.delete(place.path)
+                change.create(place.path, place.says(HELD, place.claim.expire))
+            else:
+                change.set_data(place.path, place.says(HELD, place.claim.expire))
+            if base is not None:
+                change.set_data(view.path, view.mark._replace(base=base).dumps(), view.version)
+            return change.commit_async()
+
+        answers, stat = self._session.send(transaction, lambda client: client.exists_async(place.path))
+        if not committed(answers) or stat is None:
+            return False
+        if rewrite:
+            place.stat, place.ephemeral = stat, place.ephemeral and not persist
+            self.clock.observe(stat)
+        return True
+
+    # Waiting ------------------------------------------------------------------------------------------------------
+
+    def wait_behind(self, place: Place, view: View, ahead: list[Child], join: bool) -> Busy | None:
+        """Stand behind them, and be woken when the one in front goes; None: things have changed, look again."""
+        first, before = view.child_path(ahead[0]), view.child_path(ahead[-1])
+        requests: list[Request] = [get_request(first)]
+        if join and place.watching != before:
+            callback = self._places.watch(place, before)
+            requests.append(lambda client: client.get_async(before, callback))
+        mark_waiting = join and place.state != WAITING
+        if mark_waiting:
+            data = place.says(WAITING, place.claim.expire)
+            requests.append(lambda client: client.set_async(place.path, data))
+        answers = self._session.send(*requests)
+        if mark_waiting and not isinstance(answers[-1], NoNodeError):
+            place.state, place.stat = WAITING, answers[-1]
+            self.clock.observe(place.stat)
+        if any(isinstance(answer, NoNodeError) for answer in answers):
+            return None
+        head = self.head_of(first, answers[0])
+        head = head and self.judge(head)
+        return None if head is None else self._busy(place, head, len(ahead), join)
+
+    def _busy(self, place: Place, head: Head, ahead: int, join: bool) -> Busy:
+        remaining = max(MIN_RECHECK, head.remaining)
+        # Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder,
+        # or to those in front, costs more than that.
+        recheck_after = (min(remaining, place.claim.expire) if join else remaining) + (ahead - 1) * PLACE
+        held_for = max(0.0, (self.clock.now_ms() - (head.record.taken or head.stat.ctime)) / 1000)
+        return Busy(max(MIN_RECHECK, recheck_after), remaining, place.child.number, head.record.holder, held_for)
+
+    def judge(self, head: Head) -> Head | None:
+        """The first in the line, with what is left of its lease; None: that is over, and its node is removed.
+
+        Its lease begins here if it had not begun.
+        """
+        if head.record.state == WAITING:
+            return self._rewrite(head, head.record._replace(state=OFFERED, taken=int(self.clock.now_ms())))
+        if head.remaining > 0 and self.clock.can_judge(head.stat):
+            return head
+        if not self.clock.is_fresh() or self.clock.is_behind(head.stat):
+            self.touch()
+        if not self.clock.can_judge(head.stat):
+            return self._rewrite(head, head.record)
+        remaining = self.clock.remaining(head.stat, head.record.expire)
+        if remaining > 0:
+            return replace(head, remaining=remaining)
+        self.remove(head)
+        return None
+
+    def remove(self, head: Head) -> None:
+        """Remove the node, unless it has changed meanwhile."""
+        self._session.send(lambda client: client.delete_async(head.path, head.stat.version))
+
+    def _rewrite(self, head: Head, says: Record) -> Head:
+        """Its lease begins now, unless something has happened to it meanwhile."""
+        (stat,) = self._session.send(lambda client: client.set_async(head.path, says.dumps(), head.stat.version))
+        if isinstance(stat, ZookeeperError):
+            return replace(head, remaining=MIN_RECHECK)
+        self.clock.observe(stat)
+        return Head(head.path, says, stat, says.expire)
+
+
+def get_request(path: str) -> Request:
+    return lambda client: client.get_async(path)
+
+
+def look_requests(path: str) -> tuple[Request, Request]:
+    return lambda client: client.get_children_async(path), get_request(path)
+
+
+def view_of(path: str, children: Any, found: Any) -> View:
+    if isinstance(children, NoNodeError) or isinstance(found, NoNodeError):
+        return View(path, [], Mark(0), -1)
+    data, stat = found
+    says = mark(data, path)
+    return View(path, in_order(children), says._replace(base=max(says.base, stat.ctime * 1000)), stat.version)

@@ -1,0 +1,157 @@
+"""What this process has in ZooKeeper: its places in the lines, whom it watches there, and what it has to remove."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ...core.backend import Claim
+from ...core.blocking_port import Wakeups
+from ...core.runtime import now
+from .nodes import Child, Record, path_of
+from .session import Session
+
+#: Tokens that were released here lately, so that a second copy of a release is told the truth.
+MAX_RELEASED = 10_000
+#: Seconds between two looks for what was left behind, and after its end until a lease of ours is removed.
+TIDY_EVERY = 1.0
+
+
+@dataclass(slots=True)
+class Place:
+    """One node of ours in the line for a lock."""
+
+    claim: Claim
+    child: Child
+    ephemeral: bool
+    expire: float  #: seconds that its lease lasts after the last change
+    stat: Any  #: of its last change
+    state: str  #: as ZooKeeper has it
+    granted: bool = False
+    since: float = 0.0  #: not later than the beginning of the lease, by our clock
+    taken: int = 0  #: milliseconds since the epoch, by the leader's clock, when it got the lock
+    releasing: bool = False  #: a release was sent, and its answer may have been lost
+    watching: str = ""  #: the path of the one in front, while a watch on it is out
+
+    @property
+    def path(self) -> str:
+        return f"{path_of(self.claim.name)}/{self.child.node}"
+
+    def says(self, state: str, expire: float) -> bytes:
+        return Record(state, expire, self.claim.holder, self.taken).dumps()
+
+
+class Places:
+    """By token. Changed in single steps: garbage that is collected anywhere may release a lock."""
+
+    def __init__(self, session: Session, wakeups: Wakeups) -> None:
+        self._session = session
+        self._wakeups = wakeups
+        self._places: dict[str, Place] = {}
+        self._released: OrderedDict[str, None] = OrderedDict()
+        #: Acquisitions of which we do not know whether they made a node, and kazoo's result to come.
+        self.uncertain: dict[str, Any] = {}
+        self._leftovers: dict[str, float] = {}
+        self._next_tidy = 0.0
+        self._watchers: dict[str, tuple[set[str], Callable[[object], None]]] = {}
+        # Reentrant: garbage that is collected inside may cancel a claim.
+        self._watching = threading.RLock()
+
+    def get(self, token: str) -> Place | None:
+        return self._places.get(token)
+
+    def add(self, place: Place) -> Place:
+        self._places[place.claim.token] = place
+        self.uncertain.pop(place.claim.token, None)
+        return place
+
+    def forget(self, token: str) -> None:
+        place = self._places.pop(token, None)
+        if place is not None and place.watching:
+            self._unwatch(place)
+
+    def all(self) -> list[Place]:
+        return list(self._places.values())
+
+    # Those that were released -------------------------------------------------------------------------------------
+
+    def released(self, token: str) -> None:
+        self.forget(token)
+        self._released[token] = None
+        while len(self._released) > MAX_RELEASED:
+            self._released.popitem(last=False)
+
+    def was_released(self, token: str) -> bool:
+        return token in self._released
+
+    # Watches ------------------------------------------------------------------------------------------------------
+
+    def watch(self, place: Place, path: str) -> Callable[[object], None]:
+        """What kazoo calls, once, when the node at ``path`` changes, is deleted, or the connection is gone.
+
+        It is the same for all that watch this path: kazoo keeps it until then, even if they have long given up.
+        """
+        with self._watching:
+            tokens, callback = self._watchers.setdefault(path, (set(), partial(self._changed, path)))
+            tokens.add(place.claim.token)
+            place.watching = path
+            return callback
+
+    def _unwatch(self, place: Place) -> None:
+        with self._watching:
+            if place.watching in self._watchers:
+                self._watchers[place.watching][0].discard(place.claim.token)
+            place.watching = ""
+
+    def _changed(self, path: str, event: object) -> None:
+        with self._watching:
+            tokens, _ = self._watchers.pop(path, (set(), None))
+            for token in tokens:
+                place = self._places.get(token)
+                if place is not None and place.watching == path:
+                    place.watching = ""
+        for token in tokens:
+            self._wakeups.wake(token)
+
+    # What is left behind ------------------------------------------------------------------------------------------
+
+    def remove_when_made(self, token: str) -> None:
+        """Nobody wants any more what this acquisition may still make."""
+        made = self.uncertain.pop(token, None)
+        if made is not None:
+            made.rawlink(self._made_late)
+
+    def _made_late(self, made: Any) -> None:
+        if made.successful():
+            self.remove(made.value[0])
+
+    def discard(self, token: str) -> None:
+        """Remove our node, without waiting for it; if that fails, later again."""
+        place = self._places.get(token)
+        if place is not None:
+            self.forget(token)
+            self.remove(place.path)
+
+    def remove_later(self, path: str, seconds: float) -> None:
+        """What nobody's session ends: remove it when its time is over, if nobody has done it by then."""
+        self._leftovers[path] = now() + seconds
+
+    def remove(self, path: str) -> None:
+        self._session.post(lambda client: client.delete_async(path), partial(self.remove_later, path, 0.0))
+
+    def tidy(self) -> None:
+        """Remove what has ended and was never released, once in a while. In the way of others, they do it."""
+        moment = now()
+        if moment < self._next_tidy:
+            return
+        self._next_tidy = moment + TIDY_EVERY
+        for path, due in list(self._leftovers.items()):
+            if due + TIDY_EVERY < moment and self._leftovers.pop(path, None) is not None:
+                self.remove(path)
+        for place in self.all():
+            if place.granted and place.since + place.expire + TIDY_EVERY < moment:
+                self.discard(place.claim.token)

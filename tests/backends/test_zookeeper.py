@@ -1,0 +1,15 @@
+"""The ZooKeeper backend passes the contract, on a server of our own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from distlock_web.testing.contract import LockContract
+
+
+class TestZooKeeper(LockContract):
+    @pytest.fixture
+    def settings(self, zookeeper_settings: dict[str, Any]) -> dict[str, Any]:
+        return zookeeper_settings
