@@ -1,0 +1,337 @@
+"""``min_replicas``: a lock counts only when so many replicas have it, however it was got; else it is given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, configure, lock
+from distlock_web.backends.redis.transport import replicas
+from distlock_web.backends.redis.transport.address import Address
+from distlock_web.backends.redis.transport.replicas import Replicas, TooFewReplicas
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import now
+from distlock_web.testing.harness import Harness
+from distlock_web.testing.servers import RedisServer
+from tests.support.callers import Beside
+from tests.support.modes import in_both_modes
+from tests.support.redis_lock import KEY, held, left_behind, the_lock, until_queued
+from tests.support.stores.sentinel import SentinelSetup
+from tests.support.waiting import LONG, SLACK, SOON, eventually
+
+TIMEOUT = 0.3
+OPTIONS = {"min_replicas": 2, "replica_timeout": TIMEOUT}
+
+
+class Replicated:
+    """A master with two replicas, and the default store on it, for which both have to have a lock."""
+
+    def __init__(self, setup: SentinelSetup) -> None:
+        self.client = setup.clients[0]
+        self.url = setup.servers[0].url
+        self._replica = setup.servers[1]
+
+    def configure(self, **options: Any) -> None:
+        configure({"default": {"LOCATION": self.url, "OPTIONS": options}})
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """One of the replicas does not answer."""
+        self._replica.pause()
+        try:
+            yield
+        finally:
+            self._replica.resume()
+
+    def waits(self) -> int:
+        """How often WAIT was sent."""
+        stats: Any = self.client.info("commandstats")
+        return int(stats.get("cmdstat_wait", {"calls": 0})["calls"])
+
+
+@pytest.fixture
+def replicated(sentinel_setup: SentinelSetup) -> Replicated:
+    made = Replicated(sentinel_setup)
+    made.client.flushall()
+    assert made.client.wait(2, 20_000) == 2
+    made.client.config_resetstat()
+    made.configure(**OPTIONS)
+    return made
+
+
+@in_both_modes
+async def test_what_too_few_replicas_have_is_refused_in_time_and_given_back(
+    harness: Harness, replicated: Replicated
+) -> None:
+    await harness.release(await harness.acquire(the_lock()))
+    with replicated.frozen():
+        begun = now()
+        with pytest.raises(BackendUnavailable, match="1 of the 2 replicas asked for by min_replicas"):
+            await harness.acquire(the_lock())
+        assert now() - begun < 2 * TIMEOUT + SLACK
+        assert left_behind(replicated.client) == {}
+    await _again(harness)
+
+
+async def _again(harness: Harness) -> None:
+    """When the replicas answer again, locks are to be had again: the time-out may be a short one at first."""
+    for _ in range(100):
+        try:
+            await harness.release(await harness.acquire(the_lock(wait=LONG)))
+            return
+        except BackendUnavailable:
+            await harness.sleep(0.05)
+    raise AssertionError("the replicas answer, and no lock counts")
+
+
+@in_both_modes
+async def test_a_master_without_replicas_is_told_which_setting_asks_for_them(
+    harness: Harness, redis_server: RedisServer, redis_url: str
+) -> None:
+    options = {"min_replicas": 1, "replica_timeout": 0.05}
+    harness.store = configure({"default": {"LOCATION": redis_url, "OPTIONS": options}}).store("default")
+    with pytest.raises(BackendUnavailable, match="0 of the 1 replicas asked for by min_replicas") as refused:
+        await harness.acquire(the_lock())
+    assert str(redis_server.port) in str(refused.value)
+
+
+@in_both_modes
+async def test_that_it_is_somebody_elses_needs_no_replicas(harness: Harness, replicated: Replicated) -> None:
+    holder = await harness.acquire(the_lock())
+    with replicated.frozen(), pytest.raises(LockBusy):
+        await harness.unrelated(lambda: harness.acquire(the_lock())).result()
+    await harness.release(holder)
+
+
+@in_both_modes
+async def test_a_lock_that_was_handed_over_is_confirmed_before_its_block_begins(
+    harness: Harness, replicated: Replicated
+) -> None:
+    """The server has handed it over, and a failover now would hand it to another: nobody is inside meanwhile."""
+    entered: list[float] = []
+
+    async def wait() -> None:
+        async with harness.inside(the_lock(wait=LONG)):
+            entered.append(now())
+
+    holder = await harness.acquire(the_lock())
+    owner = (held(replicated.client) or {})["owner"]
+    waiting = harness.unrelated(wait)
+    await until_queued(harness, replicated.client)
+    with replicated.frozen():
+        await harness.release(holder)
+
+        async def handed_over() -> bool:
+            return (held(replicated.client) or {"owner": owner})["owner"] != owner
+
+        await harness.until(handed_over)
+        await harness.sleep(2 * TIMEOUT)
+        assert entered == []
+        thawed = now()
+    await waiting.result()
+    assert entered[0] >= thawed
+    assert left_behind(replicated.client) == {}
+
+
+@in_both_modes
+async def test_who_waits_in_vain_for_the_replicas_leaves_the_lock_to_others(
+    harness: Harness, replicated: Replicated
+) -> None:
+    holder = await harness.acquire(the_lock())
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=1.0)))
+    await until_queued(harness, replicated.client)
+    with replicated.frozen():
+        await harness.release(holder)
+        with pytest.raises(BackendUnavailable, match="min_replicas"):
+            await waiting.result()
+        assert left_behind(replicated.client) == {}
+
+
+@in_both_modes
+async def test_an_extension_that_too_few_have_leaves_the_lease_as_it_was(
+    harness: Harness, replicated: Replicated
+) -> None:
+    lease = await harness.acquire(the_lock(expire=LONG))
+    with replicated.frozen():
+        with pytest.raises(BackendUnavailable, match="min_replicas"):
+            await harness.extend(lease, 10 * LONG)
+        assert lease.remaining < LONG, "what a failover would forget is not believed"
+        assert lease.state != "lost"
+    for _ in range(100):
+        try:
+            await harness.extend(lease, 10 * LONG)
+            break
+        except BackendUnavailable:
+            await harness.sleep(0.05)
+    assert lease.remaining > 5 * LONG
+    await harness.release(lease)
+
+
+@in_both_modes
+async def test_a_renewal_that_too_few_have_makes_unsure_and_not_lost(harness: Harness, replicated: Replicated) -> None:
+    expire = 4.0
+    async with harness.inside(the_lock(expire=expire, renew=True)) as lease:
+
+        async def becomes(state: str) -> None:
+            async def is_it() -> bool:
+                return lease.state == state
+
+            await harness.until(is_it)
+
+        with replicated.frozen():
+            await becomes("unsure")
+        await becomes("held")
+    assert left_behind(replicated.client) == {}
+
+
+@in_both_modes
+async def test_what_was_detached_is_attached_only_where_enough_have_it(
+    harness: Harness, replicated: Replicated
+) -> None:
+    ticket = await harness.detach(await harness.acquire(the_lock()))
+    with replicated.frozen(), pytest.raises(BackendUnavailable, match="min_replicas"):
+        await harness.attach(ticket)
+    assert left_behind(replicated.client) == {}
+    await _again(harness)
+    ticket = await harness.detach(await harness.acquire(the_lock()))
+    await harness.release(await harness.attach(ticket))
+
+
+def test_tasks_that_ask_at_the_same_time_share_a_confirmation(replicated: Replicated) -> None:
+    """One WAIT each, one behind the other on their connection, would make a thousand tasks wait for a thousand."""
+    crowd = 200
+
+    async def take(number: int) -> None:
+        async with lock(f"{KEY}:{number}"):
+            pass
+
+    async def main() -> None:
+        await take(crowd)
+        before = replicated.waits()
+        await asyncio.gather(*(take(number) for number in range(crowd)))
+        assert 0 < replicated.waits() - before < crowd / 4
+
+    asyncio.run(main())
+
+
+def test_a_frozen_replica_holds_up_a_crowd_of_tasks_as_it_does_one(replicated: Replicated) -> None:
+    async def refused(number: int) -> None:
+        with pytest.raises(BackendUnavailable, match="min_replicas"):
+            await lock(f"{KEY}:{number}").aacquire()
+
+    async def main() -> None:
+        async with lock(KEY):
+            pass
+        with replicated.frozen():
+            begun = now()
+            await asyncio.gather(*(refused(number) for number in range(100)))
+            assert now() - begun < 10 * TIMEOUT, "they waited one after the other"
+
+    asyncio.run(main())
+
+
+@in_both_modes
+async def test_without_the_option_nobody_is_asked(harness: Harness, replicated: Replicated) -> None:
+    replicated.configure()
+    harness.store = registry().store("default")
+    before = replicated.waits()
+    await harness.release(await harness.acquire(the_lock()))
+    assert replicated.waits() == before
+
+
+@in_both_modes
+async def test_the_script_and_the_wait_leave_in_one_write(harness: Harness, replicated: Replicated) -> None:
+    await harness.release(await harness.acquire(the_lock()))
+    monitor = replicated.client.monitor()
+    with monitor as seen:
+        seen.next_command()  # of its own
+        await harness.release(await harness.acquire(the_lock()))
+        words: list[str] = []
+        sent = iter(seen.listen())
+        while len(words) < 3:
+            command = next(sent)
+            if command["client_type"] != "lua":
+                words += [command["command"].split()[0].upper()] if command["command"][:4] in ("EVAL", "WAIT") else []
+    assert words == ["EVALSHA", "WAIT", "EVALSHA"]
+
+
+def test_a_master_that_is_demoted_meanwhile(make_redis: Callable[..., RedisServer], beside: Beside) -> None:
+    """The server says UNBLOCKED to whom it has kept waiting: not an error that nobody knows."""
+    first, second = make_redis(), make_redis()
+    options = {"min_replicas": 1, "replica_timeout": 5, "socket_timeout": 10}
+    configure({"default": {"LOCATION": first.url, "OPTIONS": options}})
+    with redis.Redis.from_url(first.url) as client:
+        waiting = beside(lock(KEY).acquire)
+        eventually(lambda: client.info("clients")["blocked_clients"] == 1, "somebody waits for replicas")
+        client.replicaof("127.0.0.1", str(second.port))
+        with pytest.raises(BackendUnavailable, match="replica"):
+            waiting.result(SOON)
+
+
+def test_the_rights_in_the_documents_suffice(replicated: Replicated) -> None:
+    rules = "on >pw ~disLock:* ~{disLock:* &distlock:wake:* +@scripting +@string +@hash +@sortedset +@keyspace"
+    more = "+@connection +@pubsub +time -@dangerous"
+    replicated.client.execute_command("ACL", "SETUSER", "locks", *rules.split(), *more.split())
+    configure({"default": {"LOCATION": replicated.url, "OPTIONS": {**OPTIONS, "username": "locks", "password": "pw"}}})
+    with lock(KEY):
+        pass
+
+
+# How long one waits ------------------------------------------------------------------------------------------------
+
+
+def test_while_they_are_missing_only_one_request_in_a_while_has_the_whole_time_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Requests that all wait for what is known to be missing would stop the site."""
+    moment = 100.0
+    monkeypatch.setattr(replicas, "now", lambda: moment)
+    asked = Replicas(Address(redis.Connection, {}, 1, 0.0, "here", "", min_replicas=2, replica_timeout=0.5))
+
+    def milliseconds() -> int:
+        return int(asked.question().split(b"\r\n")[-2])
+
+    assert [milliseconds(), milliseconds()] == [500, 500]
+    with pytest.raises(TooFewReplicas):
+        asked.check(1)
+    assert [milliseconds(), milliseconds()] == [50, 50]
+    moment += replicas.PATIENT_EVERY
+    assert [milliseconds(), milliseconds()] == [500, 50]
+    asked.check(2)
+    assert [milliseconds(), milliseconds()] == [500, 500]
+    assert int(asked.question(timeout=0.2).split(b"\r\n")[-2]) == 100, "within the time of its request"
+
+
+# Settings -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_replicas": 0}, "min_replicas.*is 0; it has to be a whole number, 1 or more"),
+        ({"min_replicas": True}, "min_replicas.*is True"),
+        ({"min_replicas": "two"}, "min_replicas.*is 'two'"),
+        ({"min_replicas": 1.5}, "min_replicas.*is 1.5"),
+        ({"replica_timeout": 1}, "replica_timeout.*is for min_replicas, which is not given"),
+        ({"min_replicas": 1, "replica_timeout": 0}, "replica_timeout.*is 0"),
+        ({"min_replicas": 1, "replica_timeout": 0.6}, "replica_timeout.*at most half of socket_timeout, which is 1 s"),
+        ({"min_replica": 1}, "Did you mean 'min_replicas'"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(options: dict[str, Any], message: str) -> None:
+    configure({"default": {"LOCATION": "redis://127.0.0.1:1", "OPTIONS": options}})
+    with pytest.raises(ConfigurationError, match=message), lock("a"):
+        pass
+
+
+def test_a_url_may_say_it(replicated: Replicated) -> None:
+    configure({"default": {"LOCATION": f"{replicated.url}?min_replicas=2&replica_timeout=0.2"}})
+    with lock(KEY):
+        assert replicated.waits() > 0
+    with replicated.frozen(), pytest.raises(BackendUnavailable, match="min_replicas"):
+        lock(KEY).acquire()
