@@ -1,0 +1,397 @@
+"""The port: each verb is one question to every node, and counts where more than half of them agree.
+
+Safety is the majority's alone. What follows is for those who wait, so that they neither storm nor split the votes for
+ever. Every name has an order of the nodes, the same in all processes; the first that can be reached is its *lead*. Who
+wants the lock asks all nodes at once, but it is had only by whom the lead does not refuse: of those who come at the same
+time one goes on, the others give back what they got. Those who wait stand in the queue of the lead, which hands the lock
+over as on one server; who was handed it there asks the others, which the same release has freed. Where processes
+disagree about the lead, for a node has just failed or come back, two may go on at once: neither gets a majority, each
+gives back what is not its lead's, and tries again after a time of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+from zlib import crc32
+
+from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo, drift
+from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from ...core.runtime import TASKS, Runtime, now
+from ..redis.port import RedisPort
+from .listing import merged
+from .node import Members, Node
+from .quorum import Part, ask, finish, run_blocking, unavailable
+from .votes import Ledger, loss_of
+
+T = TypeVar("T")
+
+#: Seconds between two questions of one whom the lead has let in, while others still have a majority: at first, at most.
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
+#: Seconds that it goes on so before it says that the lock is busy.
+TRIES_FOR = 0.5
+#: Leases that one renewal takes again where a node has lost them.
+MAX_REPAIRS = 8
+
+#: What a node is asked.
+Verb = Callable[[Node, RedisPort], Coroutine[Any, Any, T]]
+FOREVER = float("inf")
+
+
+class RedlockPort:
+    def __init__(
+        self,
+        runtime: Runtime,
+        ports: Sequence[tuple[Node, RedisPort]],
+        members: Members,
+        ledger: Ledger,
+        longest: float,
+        patient: bool = False,
+    ) -> None:
+        self.runtime = runtime
+        self._ports = dict(ports)
+        self._nodes = [node for node, _ in ports]
+        self._members = members
+        self._ledger = ledger
+        self._longest = longest  #: seconds of the longest lease after which a node may come back empty; 0: any
+        self._patient = patient  #: asks also nodes that cannot be reached, if the others are too few
+        self._needed = len(self._nodes) // 2 + 1
+
+    async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
+        self._check_lease(claim.expire)
+        return await self._attempt(claim, wait)
+
+    async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
+        until = FOREVER if seconds is None else now() + seconds
+        if busy.position:
+            answer = await self._stand_in_queue(claim, busy, seconds)
+            if isinstance(answer, Busy):
+                return answer
+        else:
+            pause = min(busy.recheck_after, until - now())
+            await self._sleep(pause)
+            if pause < busy.recheck_after:
+                return busy._replace(remaining=max(0.001, busy.remaining - pause))
+        pause, tries_until = FIRST_PAUSE, min(until, now() + TRIES_FOR)
+        while True:
+            answer = await self._attempt(claim, None)
+            if isinstance(answer, Granted) or answer.position or now() + pause >= tries_until:
+                return answer
+            await self._sleep(min(answer.recheck_after, random.uniform(pause / 2, pause)))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def cancel(self, claim: Claim) -> None:
+        self._ledger.close(claim.token)
+        await self._ask(lambda node, port: port.cancel(claim), lambda parts: False, token=claim.token, also_down=True)
+
+    async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
+        for claim in claims:
+            self._check_lease(claim.expire)
+        within = FOREVER if timeout is None else timeout
+
+        def enough(parts: Sequence[Part[list[Loss | None]]]) -> bool:
+            answers = [part.value for part in parts if part.value is not None]
+            return len(answers) >= self._needed and all(
+                column.count(None) >= self._needed for column in zip(*answers, strict=True)
+            )
+
+        parts = await self._ask(lambda node, port: port.extend(claims, timeout), enough, within=within)
+        answers = {part.node: part.value for part in self._answered(parts) if part.value is not None}
+        losses: list[Loss | None] = []
+        repairs: list[tuple[Node, Claim]] = []
+        for index, claim in enumerate(claims):
+            given = [answer[index] for answer in answers.values()]
+            losses.append(None if given.count(None) >= self._needed else loss_of(given, self._needed))
+            if losses[-1] is None and "expired" in given:
+                repairs += [(node, claim) for node, answer in answers.items() if answer[index] == "expired"]
+        await self._repair(repairs)
+        return losses
+
+    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
+        held = self._ledger.close(claim.token)
+        # Who went down before it was taken never had it; the others give it back when they can.
+        asked = [node for node in self._order(claim.name) if not (held and (node.down_since or FOREVER) < held.begun)]
+
+        def enough(parts: Sequence[Part[Loss | None]]) -> bool:
+            return sum(part.done and part.error is None and part.value is None for part in parts) >= self._needed
+
+        parts = await self._ask(
+            lambda node, port: port.release(claim, cooldown),
+            enough,
+            nodes=asked[1:] + asked[:1],  # the lead last: whom it hands the lock to finds the others free
+            token=claim.token,
+            also_down=True,
+        )
+        given = [part.value for part in self._answered(parts)]
+        if None in given and given.count(None) + len(self._nodes) - len(given) >= self._needed:
+            return None
+        return loss_of(given, self._needed)
+
+    async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
+        self._check_lease(seconds)
+
+        def enough(parts: Sequence[Part[Loss | None]]) -> bool:
+            return sum(part.done and part.error is None and part.value is None for part in parts) >= self._needed
+
+        parts = await self._ask(lambda node, port: port.detach(claim, transit, seconds), enough, token=claim.token)
+        given = [part.value for part in self._answered(parts)]
+        if given.count(None) < self._needed:
+            return loss_of(given, self._needed)
+        self._ledger.close(claim.token)
+        return None
+
+    async def attach(self, claim: Claim, transit: str) -> Granted | None:
+        self._check_lease(claim.expire)
+        begun = now()
+
+        def fences(parts: Sequence[Part[Granted | None]]) -> list[int]:
+            return [part.value.fence or 0 for part in parts if part.value is not None]
+
+        def enough(parts: Sequence[Part[Granted | None]]) -> bool:
+            return len(fences(parts)) >= self._needed
+
+        parts = await self._ask(
+            lambda node, port: port.attach(claim, transit), enough, token=claim.token, within=claim.expire
+        )
+        self._answered(parts)
+        given = fences(parts)
+        if len(given) < self._needed:
+            await self._undo(claim, [part.node for part in parts if part.value is not None or not part.done])
+            return None
+        fence = max(sorted(given), key=given.count)
+        self._ledger.open(claim.token, fence, begun)
+        return Granted(fence, begun)
+
+    async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
+        parts = await self._ask(lambda node, port: port.inspect(names), lambda parts: False)
+        answered = self._answered(parts)
+        by_name: dict[str, list[tuple[Node, LockInfo]]] = {}
+        for part in answered:
+            for line in part.value or ():
+                by_name.setdefault(line.name, []).append((part.node, line))
+        needed = self._needed - (len(self._nodes) - len(answered))  # the others may have it, too
+        lines = [merged(given, self._lead(name), needed) for name, given in by_name.items()]
+        return sorted((line for line in lines if line is not None), key=lambda line: line.remaining)
+
+    async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
+        held = [line.name for line in await self.inspect()]
+        return len(held), held[:limit]
+
+    async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
+        return await self._ask_one(self._lead(name), lambda node, port: port.waiters(name, limit))
+
+    async def revoke(self, name: str, fence: int) -> bool:
+        shown = self._answered(await self._ask(lambda node, port: port.inspect([name]), lambda parts: False))
+        holders = {line.holder for part in shown for line in part.value or () if line.fence == fence}
+        # A node that has lost the lock and got it again has it under a fence of its own.
+        meant = {part.node: line for part in shown for line in part.value or () if line.holder in holders}
+        if not meant:
+            return False
+        parts = await self._ask(
+            lambda node, port: port.revoke(name, meant[node].fence or 0), lambda parts: False, nodes=list(meant)
+        )
+        kept = len(self._nodes) - len(shown) + sum(not part.done or part.error is not None for part in parts)
+        if kept >= self._needed:
+            raise unavailable(parts, self._needed)
+        return any(part.value for part in parts)
+
+    # To take it ----------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, claim: Claim, wait: float | None) -> Granted | Busy:
+        begun, order = now(), self._order(claim.name, claim.token)
+        lead = order[0]
+        held = self._ledger.held.get(claim.token)
+        fence = held.fence if held is not None else self._ledger.propose(self._nodes)
+
+        def verb(node: Node, port: RedisPort) -> Coroutine[Any, Any, Granted | Busy]:
+            return port.acquire(claim, wait if node is lead else 0, fence)
+
+        def enough(parts: Sequence[Part[Granted | Busy]]) -> bool:
+            first = next(part for part in parts if part.node is lead)
+            if not first.done or type(first.value) is Busy:
+                return False  # refused: what the others have given has to be known, to be given back
+            return sum(type(part.value) is Granted for part in parts) >= self._needed
+
+        parts = await self._ask(verb, enough, nodes=order, token=claim.token, within=claim.expire)
+        if self._members.twice:
+            raise ConfigurationError(self._members.twice)
+        granted = {part.node: part.value for part in parts if isinstance(part.value, Granted)}
+        refused = next((part.value for part in parts if part.node is lead and isinstance(part.value, Busy)), None)
+        if refused is None and len(granted) >= self._needed:
+            fence = await self._agree(claim, [answer.fence or 0 for answer in granted.values()])
+            return self._granted(claim, fence, begun)
+        self._answered(parts)
+        kept = {lead} if wait != 0 else set()
+        await self._undo(claim, [part.node for part in parts if part.node not in kept and _may_have_it(part)])
+        if refused is not None:
+            if wait != 0:
+                self._ledger.queued[claim.token] = lead
+            return refused
+        return self._outvoted([part.value for part in parts if isinstance(part.value, Busy)])
+
+    def _granted(self, claim: Claim, fence: int, begun: float) -> Granted:
+        took = now() - begun
+        if took >= claim.expire - drift(claim.expire):
+            raise BackendUnavailable(
+                f"A majority of the nodes needed {took:.3f} s to give the lock, and its lease is {claim.expire:g} s."
+            )
+        self._ledger.open(claim.token, fence, begun)
+        return Granted(fence, begun)
+
+    async def _agree(self, claim: Claim, fences: list[int]) -> int:
+        """One fence that a majority has written down: the next holder's is greater, whichever majority gives it."""
+        highest = max(fences)
+        if fences.count(highest) >= self._needed:
+            return highest
+
+        def enough(parts: Sequence[Part[Granted | Busy]]) -> bool:
+            return sum(type(part.value) is Granted and part.value.fence >= highest for part in parts) >= self._needed
+
+        parts = await self._ask(
+            lambda node, port: port.acquire(claim, 0, highest), enough, token=claim.token, within=claim.expire
+        )
+        if not enough(parts):
+            raise unavailable(parts, self._needed)
+        return highest
+
+    def _outvoted(self, refusals: list[Busy]) -> Busy:
+        """The lead has let us in, and the others have not: somebody has a majority, or nobody has."""
+        last = max(refusals, key=lambda busy: busy.remaining, default=Busy(LONGEST_PAUSE, LONGEST_PAUSE))
+        return last._replace(
+            recheck_after=min(last.remaining, random.uniform(LONGEST_PAUSE / 2, LONGEST_PAUSE)), position=0
+        )
+
+    async def _undo(self, claim: Claim, nodes: list[Node]) -> None:
+        """Give back what these nodes have given, or may give yet. One that does not confirm it has no vote any more.
+
+        For it will be done later, and may then undo what the node has given anew.
+        """
+        if not nodes:
+            return
+        parts = await self._ask(
+            lambda node, port: port.cancel_now(claim), lambda parts: False, nodes=nodes, token=claim.token
+        )
+        for part in parts:
+            if not part.done or part.error is not None:
+                self._ledger.barred.setdefault(claim.token, set()).add(part.node)
+                part.node.cancel_later(claim)
+
+    async def _stand_in_queue(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
+        """The lead's answer, after a sleep. Where the lead is another one by now: the place in the queue goes along."""
+        lead = self._lead(claim.name, claim.token)
+        before = self._ledger.queued.get(claim.token, lead)
+        if before is not lead:
+            self._ledger.barred.setdefault(claim.token, set()).add(before)
+            before.cancel_later(claim)
+            self._ledger.queued[claim.token] = lead
+        try:
+            return await self._ask_one(lead, lambda node, port: port.wait(claim, busy, seconds), claim.token)
+        except DistLockError:
+            if self._lead(claim.name, claim.token) is lead:
+                raise
+            return busy  # asked again at once, at another node
+
+    async def _repair(self, lost: list[tuple[Node, Claim]]) -> None:
+        """Take leases that a majority has again on nodes that have lost them: the next loss shall not be the last."""
+        for node, claim in lost[:MAX_REPAIRS]:
+            held = self._ledger.held.get(claim.token)
+            if held is None:
+                continue
+            await self._ask(
+                lambda node, port, claim=claim, fence=held.fence: port.acquire(claim, 0, fence),  # type: ignore[misc]
+                lambda parts: False,
+                nodes=[node],
+            )
+            if claim.token not in self._ledger.held:  # released meanwhile: it must not come after that
+                await self._ask(
+                    lambda node, port, claim=claim: port.cancel_now(claim), lambda parts: False, nodes=[node]
+                )  # type: ignore[misc]
+
+    # To ask --------------------------------------------------------------------------------------------------------
+
+    async def _ask(
+        self,
+        verb: Verb[T],
+        enough: Callable[[Sequence[Part[T]]], bool],
+        *,
+        nodes: Sequence[Node] | None = None,
+        token: str = "",
+        within: float = FOREVER,
+        also_down: bool = False,
+    ) -> list[Part[T]]:
+        """Ask these nodes, or all, until enough is known. One that cannot be reached fails at once."""
+        if self.runtime is not TASKS:
+            finish(self._nodes, patient=False)
+        asked = self._nodes if nodes is None else nodes
+        also_down = also_down or (self._patient and sum(node.down_since is None for node in asked) < self._needed)
+        barred = self._ledger.barred.get(token, ()) if not also_down else ()
+        parts = [Part(node, self._bound(verb, node), token) for node in asked]
+        for part, node in zip(parts, asked, strict=True):
+            if not also_down:
+                self._rule_out(part, node, node in barred)
+        first = parts
+        if self.runtime is not TASKS and token and not also_down:
+            first = [part for part, node in zip(parts, asked, strict=True) if not node.crowded]
+            if len(first) < self._needed:
+                first = parts
+        await ask(self.runtime, first, lambda: enough(parts), within)
+        if first is not parts and not enough(parts):
+            await ask(self.runtime, [part for part in parts if part not in first], lambda: enough(parts), within)
+        return parts
+
+    def _bound(self, verb: Verb[T], node: Node) -> Callable[[], Coroutine[Any, Any, T]]:
+        return lambda: verb(node, self._ports[node])
+
+    def _rule_out(self, part: Part[Any], node: Node, barred: bool) -> None:
+        if barred:
+            part.fail(BackendUnavailable(f"{node} has not confirmed that an earlier attempt was undone."))
+            return
+        try:
+            node.check_down()
+        except DistLockError as error:
+            part.fail(error)
+
+    async def _ask_one(self, node: Node, verb: Verb[T], token: str = "") -> T:
+        """The answer of one node, however long it takes. A task that is cancelled meanwhile asks no longer."""
+        node.check_down()
+        if self.runtime is not TASKS:
+            return run_blocking(node, self._bound(verb, node), token)
+        try:
+            return await verb(node, self._ports[node])
+        except DistLockError as error:
+            node.failed(error)
+            raise
+
+    def _answered(self, parts: Sequence[Part[T]]) -> list[Part[T]]:
+        """Those that have an answer; raises if they are too few."""
+        answered = [part for part in parts if part.done and part.error is None]
+        if len(answered) < self._needed:
+            raise unavailable(parts, self._needed)
+        return answered
+
+    def _order(self, name: str, token: str = "") -> list[Node]:
+        """The same in all processes, but for nodes that have no vote now: these come last."""
+        first = crc32(name.encode("utf-8", "surrogatepass")) % len(self._nodes)
+        order = self._nodes[first:] + self._nodes[:first]
+        barred = self._ledger.barred.get(token, ())
+        return sorted(order, key=lambda node: node.down_since is not None or node in barred)
+
+    def _lead(self, name: str, token: str = "") -> Node:
+        return self._order(name, token)[0]
+
+    async def _sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            await self.runtime.parker().park(seconds)
+
+    def _check_lease(self, seconds: float) -> None:
+        if 0 < self._longest < seconds:
+            raise ConfigurationError(
+                f"A lease of {seconds:g} s is longer than OPTIONS['restart_delay'], {self._longest:g} s: a node that came "
+                f"back empty would vote for somebody else while it runs. Set restart_delay to the longest lease, or to 0 "
+                f"if the nodes keep their data through a restart (appendfsync always)."
+            )
+
+
+def _may_have_it(part: Part[Granted | Busy]) -> bool:
+    return isinstance(part.value, Granted) or (not part.done)

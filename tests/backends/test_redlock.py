@@ -1,0 +1,15 @@
+"""The Redlock backend passes the contract, over five servers of our own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from distlock_web.testing.contract import LockContract
+
+
+class TestRedlock(LockContract):
+    @pytest.fixture
+    def settings(self, redlock_settings: dict[str, Any]) -> dict[str, Any]:
+        return redlock_settings
