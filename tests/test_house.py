@@ -25,12 +25,12 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "cli": ({"core", "locks", "web", "__init__"}, set()),
     "__main__": ({"cli"}, set()),
     "django": ({"core", "locks", "web", "cli"}, {"django", "asgiref", "rest_framework"}),
-    "flask": ({"core", "locks", "web", "cli", "sqlalchemy"}, {"flask", "werkzeug", "click", "jinja2", "sqlalchemy"}),
+    "flask": ({"core", "locks", "web", "cli", "sqlalchemy"}, {"flask", "flask_admin", "werkzeug", "click", "jinja2", "markupsafe", "sqlalchemy"}),
     "sqlalchemy": ({"core", "locks"}, {"sqlalchemy"}),
     "testing": ({"core", "locks", "__init__"}, {"pytest"}),
 }
 #: The driver of each backend.
-DRIVERS: dict[str, set[str]] = {"redis": {"redis", "hiredis"}, "sql": {"sqlalchemy"}, "zookeeper": {"kazoo"}}
+DRIVERS: dict[str, set[str]] = {"redis": {"redis", "hiredis"}, "sql": {"sqlalchemy", "psycopg"}, "zookeeper": {"kazoo"}}
 #: Redlock is a quorum of Redis: it runs over their ports, and has no client of its own.
 ON_TOP: dict[str, set[str]] = {"redlock": {"backends.redis"}}
 
@@ -45,6 +45,7 @@ PUBLIC = (
     "distlock_web.django.rest",
     "distlock_web.django.views",
     "distlock_web.flask",
+    "distlock_web.flask.flask_admin",
     "distlock_web.flask.responses",
     "distlock_web.sqlalchemy",
 )

@@ -54,6 +54,13 @@ class Wakeups:
     def expect(self, token: str, runtime: Runtime) -> Parker:
         return self._parkers.setdefault(token, runtime.parker())
 
+    def expected(self) -> frozenset[str]:
+        """Who waits here, or has just asked and may have to: their tokens."""
+        return frozenset(self._parkers.copy())
+
+    def expects(self, token: str) -> bool:
+        return token in self._parkers
+
     def wake(self, token: str) -> bool:
         """Whether somebody sleeps here under this token, and hears it."""
         parker = self._parkers.get(token)
@@ -72,13 +79,20 @@ class Executors:
     """Our threads. Started when a task needs one; a backend makes them anew after a fork."""
 
     def __init__(self, name: str) -> None:
-        self.acquiring = ThreadPoolExecutor(ACQUIRING_THREADS, f"distlock-{name}-acquire")
-        self.holding = ThreadPoolExecutor(HOLDING_THREADS, f"distlock-{name}-hold")
+        self._name = name
+        self._start()
         #: By token: acquisitions whose task was cancelled, and whose thread goes on.
         self.interrupted: dict[str, Future[Granted | Busy]] = {}
 
+    def _start(self) -> None:
+        self.acquiring = ThreadPoolExecutor(ACQUIRING_THREADS, f"distlock-{self._name}-acquire")
+        self.holding = ThreadPoolExecutor(HOLDING_THREADS, f"distlock-{self._name}-hold")
+
     def close(self) -> None:
-        for pool in (self.acquiring, self.holding):
+        """End the threads, each after what it does. A later use starts others."""
+        ended = self.acquiring, self.holding
+        self._start()
+        for pool in ended:
             pool.shutdown(wait=False)
 
 

@@ -103,7 +103,8 @@ class Registry:
 def _with_resource(config: StoreConfig, resources: Resources) -> StoreConfig:
     for setting, name in (("CACHE", config.cache), ("DATABASE", config.database)):
         if name and setting not in resources:
-            raise ConfigurationError(f"DISTLOCK[{config.alias!r}] has {setting}, {_NO_RESOURCE[setting]}: use LOCATION.")
+            why = _NO_RESOURCE[setting]
+            raise ConfigurationError(f"DISTLOCK[{config.alias!r}] has {setting}, {why}: use LOCATION.")
         if name:
             return replace(config, resource=partial(resources[setting], name))
     return config

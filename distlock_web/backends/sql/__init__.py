@@ -1,0 +1,80 @@
+"""Locks in a database, MariaDB or MySQL, PostgreSQL, SQLite: ``"BACKEND": "sql"``. See docs/sql.md."""
+
+from __future__ import annotations
+
+from ...core.backend import Capabilities
+from ...core.blocking_port import BlockingPort, Executors, Wakeups
+from ...core.config import StoreConfig
+from ...core.runtime import TASKS, THREADS, Runtime
+from .address import address
+from .database import Database
+from .dialects import PostgreSQL
+from .news import Listener, Poller
+from .tables import Tables
+from .verbs import SQLVerbs
+
+#: Of its own, for the renewals: there is one thread that renews.
+RENEWAL_CONNECTIONS = 2
+
+
+class SQLBackend:
+    """One database: a pool of connections, one for the renewals, and on PostgreSQL a connection to listen on."""
+
+    capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.05)
+    settings = frozenset({"LOCATION", "DATABASE", "OPTIONS"})
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._address = address(config)
+        self._tables = Tables(self._address.dialect.clock, self._address.schema)
+        #: Of the parent, after a fork: kept, for to close them would be to speak on its connections.
+        self._inherited: list[object] = []
+        self._start()
+
+    def _start(self) -> None:
+        self._wakeups = Wakeups()
+        self._executors = Executors("sql")
+        alone = self._address.in_memory  # what is in memory is there for one connection only
+        self._requests = self._database(1 if alone else self._address.max_connections)
+        self._renewals = self._requests if alone else self._database(RENEWAL_CONNECTIONS, patient=True)
+        self._listening: Database | None = None
+        if isinstance(self._address.dialect, PostgreSQL) and self._address.listen is not False:
+            self._listening = self._database(1, patient=True)
+            self._news: Poller = Listener(self._wakeups, self._listening)
+        else:
+            self._news = Poller(self._wakeups)
+        verbs = SQLVerbs(self._requests, self._news)
+        self._news.ask = verbs.news_of
+        self._sync_port = self._port(verbs, THREADS)
+        self._async_port = self._port(verbs, TASKS)
+        self._renewal_port = self._port(SQLVerbs(self._renewals, self._news), THREADS)
+
+    def _database(self, connections: int, patient: bool = False) -> Database:
+        return Database(self._address, self._tables, self._wakeups, connections=connections, patient=patient)
+
+    def _port(self, verbs: SQLVerbs, runtime: Runtime) -> BlockingPort:
+        return BlockingPort(verbs, runtime, self._wakeups, self._executors)
+
+    def sync_port(self) -> BlockingPort:
+        return self._sync_port
+
+    def async_port(self) -> BlockingPort:
+        return self._async_port
+
+    def renewal_port(self) -> BlockingPort:
+        return self._renewal_port
+
+    def prepare(self) -> str:
+        """Make the tables where they are missing, whatever ``OPTIONS["create"]`` says; what was done, in words."""
+        self._requests.create_tables()
+        return f"{self._address.name} has the tables distlock_lease and distlock_waiter."
+
+    def close(self) -> None:
+        self._news.close()
+        self._executors.close()
+        for database in (self._requests, self._renewals, self._listening):
+            if database is not None:
+                database.close()
+
+    def after_fork(self) -> None:
+        self._inherited += [self._requests, self._renewals, self._listening, self._news, self._executors]
+        self._start()

@@ -1,0 +1,266 @@
+"""One pool of connections, and short transactions on them: tried again where nothing has happened, bounded in time."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Executable, Row, create_engine, event
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import QueuePool
+
+from ...core.blocking_port import Wakeups
+from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from ...core.runtime import now
+from .address import Address
+from .dialects import GONE, SILENT, Fault, PostgreSQL, channel_of
+from .tables import Tables
+
+logger = logging.getLogger("distlock_web")
+T = TypeVar("T")
+
+#: How often a transaction is tried of which the database says that nothing was done.
+TRIES = 5
+#: Seconds for which a database that did not answer in time is not asked: each question would cost its time-out.
+PAUSE = 1.0
+
+
+class Transaction:
+    """A transaction on a connection of ours; the caller's are never touched."""
+
+    def __init__(self, connection: Connection, database: Database, seconds: float) -> None:
+        self.tables = database.tables
+        self.woken: list[str] = []  #: tokens of waiters that have something to hear when it is committed
+        self.ending = False  #: whether it was asked to commit: without an answer nobody knows what was done
+        self._connection = connection
+        self._driver: Any = connection.connection.driver_connection
+        self._database = database
+        self._until = now() + seconds
+
+    def run(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Any:
+        self._limit()
+        return self._connection.execute(statement, parameters)
+
+    def one(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Row[Any]:
+        found: Row[Any] = self.run(statement, parameters).one()
+        return found
+
+    def first(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Row[Any] | None:
+        found: Row[Any] | None = self.run(statement, parameters).first()
+        return found
+
+    def all(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
+        found: Sequence[Row[Any]] = self.run(statement, parameters).all()
+        return found
+
+    def wake(self, token: str) -> None:
+        """The waiter with this token has something to hear, when this is committed."""
+        self.woken.append(token)
+        if self._database.notify is not None and not self._database.wakeups.expects(token):
+            self.run(self._database.notify, {"channel": channel_of(token), "token": token})
+
+    def say(self, text: str) -> None:
+        self._limit()
+        self._connection.exec_driver_sql(text)
+
+    def commit(self) -> None:
+        self.ending = True
+        self.say("COMMIT")
+
+    def abandon(self, fault: Fault | None) -> None:
+        """Nothing of it stays. A connection that has not answered is not used again."""
+        if fault is not None and fault.kind not in ("gone", "silent"):
+            try:
+                self.say("ROLLBACK")
+                return
+            except SQLAlchemyError:
+                pass  # the same, by closing it
+        self._connection.invalidate()
+
+    def _limit(self) -> None:
+        self._database.address.dialect.limit(self._driver, max(0.05, self._until - now()))
+
+
+class Database:
+    """The connections for one purpose. ``patient``: it asks again even where the last question got no answer."""
+
+    def __init__(
+        self, address: Address, tables: Tables, wakeups: Wakeups, *, connections: int, patient: bool = False
+    ) -> None:
+        self.address = address
+        self.tables = tables
+        self.wakeups = wakeups
+        self.notify = None if address.listen is False else address.dialect.notify
+        self._patient = patient
+        self._silent_until = 0.0
+        try:
+            self.engine = create_engine(
+                address.url,
+                # We begin and end ourselves: then it is known what an error is the answer to.
+                isolation_level="AUTOCOMMIT",
+                skip_autocommit_rollback=True,
+                pool_reset_on_return=None,
+                poolclass=QueuePool,
+                pool_size=connections,
+                max_overflow=0,
+                pool_timeout=address.pool_timeout,
+                pool_use_lifo=True,
+                connect_args=dict(address.connect_args),
+            )
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(
+                f"{address.name} needs a driver that is not installed ({error.name}): pip install "
+                f'"distlock_web[{address.dialect.extra}]".'
+            ) from error
+        event.listen(self.engine, "connect", lambda connection, record: address.dialect.connected(connection))
+        if isinstance(address.dialect, PostgreSQL):
+            from .bounded import BoundedConnection
+
+            event.listen(self.engine, "do_connect", _bounded_connect(BoundedConnection, address.timeout))
+
+    def run(self, work: Callable[[Transaction], T], timeout: float | None = None) -> T:
+        """Do the work in a transaction: all of it, or nothing.
+
+        ``BackendUnavailable`` within a bounded time; it may have been done all the same, if that came of the commit.
+        """
+        if now() < self._silent_until:
+            raise BackendUnavailable(f"{self.address.name} did not answer a moment ago, and is asked again soon.")
+        seconds = self.address.timeout if timeout is None else min(timeout, self.address.timeout)
+        for tried in range(1, TRIES + 1):
+            try:
+                return self._attempt(work, seconds)
+            except _Undone as undone:
+                if tried == TRIES or (undone.fault.kind != "again" and tried > 1):
+                    raise self._translated(undone.error, undone.fault) from undone.error
+                if undone.fault.kind == "no_table":
+                    self.create_tables()
+                elif undone.fault.kind == "again":
+                    time.sleep(random.random() * 0.005 * 2**tried)  # noqa: S311 - to meet the others not again
+        raise AssertionError("the last try raises")
+
+    def _attempt(self, work: Callable[[Transaction], T], seconds: float) -> T:
+        pool = self.engine.pool
+        connection = self._connect()
+        transaction = Transaction(connection, self, seconds)
+        try:
+            transaction.say(self.address.dialect.begin)
+            result = work(transaction)
+            transaction.commit()
+            return result
+        except DBAPIError as error:
+            fault = self._fault(error)
+            transaction.abandon(fault)
+            if self._nothing_done(fault, transaction):
+                raise _Undone(error, fault) from error
+            raise self._translated(error, fault) from error
+        except BaseException:
+            transaction.abandon(None)
+            raise
+        finally:
+            connection.close()
+            if pool is not self.engine.pool:  # closed meanwhile, and now it has an open connection again
+                pool.dispose()
+            if transaction.ending:
+                for token in transaction.woken:
+                    self.wakeups.wake(token)
+
+    @contextmanager
+    def open(self) -> Iterator[Connection]:
+        """A connection for long, closed at the end."""
+        connection = self._connect()
+        try:
+            yield connection
+        finally:
+            connection.invalidate()
+            connection.close()
+
+    @property
+    def driver_error(self) -> type[Exception]:
+        return self.engine.dialect.loaded_dbapi.Error
+
+    def _nothing_done(self, fault: Fault, transaction: Transaction) -> bool:
+        """Whether the same may be tried again."""
+        if fault.kind == "no_table":
+            return self.address.create
+        return fault.kind == "again" or (fault.kind == "gone" and not transaction.ending)
+
+    def _connect(self) -> Connection:
+        try:
+            return self.engine.connect()
+        except PoolTimeout:
+            raise BackendUnavailable(
+                f"{self.address.name}: all {self.engine.pool.size()} connections of this process are in use "  # type: ignore[attr-defined]
+                f'for {self.address.pool_timeout:g} s; see OPTIONS["max_connections"].'
+            ) from None
+        except DBAPIError as error:
+            fault = self.address.dialect.fault(error)
+            if fault.kind in ("unknown", "gone"):
+                fault = Fault("not_now", "cannot be reached")
+            raise self._translated(error, fault) from error
+        except RuntimeError as error:  # PyMySQL's, for what a password needs beside it
+            raise ConfigurationError(f"{self.address.name} cannot be connected to: {error}.") from error
+
+    def _fault(self, error: DBAPIError) -> Fault:
+        fault = self.address.dialect.fault(error)
+        return GONE if error.connection_invalidated and fault != SILENT else fault
+
+    def _translated(self, error: DBAPIError, fault: Fault) -> DistLockError:
+        """The error for our caller; the driver's own stays behind it as ``__cause__``."""
+        if fault.kind == "silent" and not self._patient:
+            self._silent_until = now() + PAUSE
+        words = _words(error)
+        text = f"{self.address.name} {fault.meaning or 'broke the connection'} ({words})."
+        if fault.kind == "no_table":
+            return ConfigurationError(f"{text[:-1]}: {self.address.remedy}.")
+        if fault.kind == "wrong":
+            return ConfigurationError(text)
+        if fault.kind == "unknown":
+            return DistLockError(f"{self.address.name} answered with an error that we do not know: {words}")
+        if fault.kind == "again":
+            text = f"{self.address.name} undid the transaction {TRIES} times, for others were in its way ({words})."
+        return BackendUnavailable(text)
+
+    def create_tables(self) -> None:
+        """Make the tables where they are missing. Another process may do the same at the same moment."""
+        for tried in range(1, TRIES + 1):
+            connection = self._connect()
+            try:
+                self.address.dialect.limit(connection.connection.driver_connection, self.address.timeout)
+                self.tables.metadata.create_all(connection)
+                return
+            except DBAPIError as error:
+                if tried == TRIES:
+                    raise self._translated(error, self._fault(error)) from error
+            finally:
+                connection.close()
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+class _Undone(Exception):
+    """Nothing was done, and the same may be tried again."""
+
+    def __init__(self, error: DBAPIError, fault: Fault) -> None:
+        self.error = error
+        self.fault = fault
+
+
+def _words(error: DBAPIError) -> str:
+    """What the database said, in one line; never the statement, nor its parameters."""
+    text = " ".join(str(error.orig).split())
+    return text.rstrip(".") or type(error.orig).__name__
+
+
+def _bounded_connect(connection_class: Any, limit: float) -> Callable[..., Any]:
+    def connect(dialect: Any, record: Any, args: Any, kwargs: Any) -> Any:
+        connection = connection_class.connect(*args, **kwargs)
+        connection.limit = limit
+        return connection
+
+    return connect

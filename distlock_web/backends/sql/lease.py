@@ -1,0 +1,216 @@
+"""The row of one name while a transaction has it locked, and the queue behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Row
+
+from ...core.backend import Claim, LockInfo, Loss
+from .database import Transaction
+from .dialects import PROCESS_DIGITS
+from .tables import FLOOR, from_ascii, key_of, to_ascii
+
+MICROSECONDS = 1_000_000
+#: Microseconds that each place in the queue adds to a waiter's sleep: an expiry wakes one, not all.
+PLACE = 1_000
+#: Microseconds after the time to ask again at which a waiter that has not asked is dead.
+GRACE = 15 * MICROSECONDS
+
+
+def microseconds(seconds: float) -> int:
+    return round(seconds * MICROSECONDS)
+
+
+class LeaseRow:
+    """What is known of one name. Changed here, and written by :meth:`save`."""
+
+    def __init__(self, transaction: Transaction, name: str, found: Row[Any] | None) -> None:
+        self._transaction = transaction
+        self._exists = found is not None
+        self.key = key_of(name)
+        self.name = name
+        self.now, self.token, self.state, self.fence = 0, "", "", 0
+        self.since, self.expires_at, self.holder = 0, 0, ""
+        self.released, self.revoked, self.queued = "", "", 0
+        if found is not None:
+            self.now, self.token, self.state, self.fence = found.now, found.token, found.state, found.fence
+            self.since, self.expires_at, self.holder = found.since, found.expires_at, from_ascii(found.holder)
+            self.released, self.revoked, self.queued = found.released, found.revoked, found.queued
+        self._read = self._values()
+
+    @classmethod
+    def lock(cls, transaction: Transaction, name: str) -> LeaseRow:
+        """The row, which nobody else changes until the transaction ends. There may be none yet."""
+        return cls(transaction, name, transaction.first(transaction.tables.lock_one, {"key": key_of(name)}))
+
+    def _values(self) -> dict[str, Any]:
+        return {
+            "token": self.token, "state": self.state, "fence": self.fence, "since": self.since,
+            "expires_at": self.expires_at, "holder": to_ascii(self.holder), "released": self.released,
+            "revoked": self.revoked, "queued": self.queued,
+        }  # fmt: skip
+
+    def save(self) -> None:
+        values = self._values()
+        if values == self._read:
+            return
+        tables = self._transaction.tables
+        if self._exists:
+            self._transaction.run(tables.update, {"key": self.key, **values})
+        else:
+            self._transaction.run(tables.insert, {"name_key": self.key, "name": to_ascii(self.name), **values})
+
+    # Whose it is -----------------------------------------------------------------------------------------------------
+
+    @property
+    def taken(self) -> bool:
+        return self.token != "" and self.expires_at > self.now
+
+    @property
+    def new(self) -> bool:
+        return not self._exists
+
+    def held_by(self, token: str) -> bool:
+        return self.taken and self.token == token and self.state in ("held", "granted")
+
+    def loss(self, token: str) -> Loss:
+        if self.revoked == token:
+            return "revoked"
+        return "taken" if self.taken and self.token != token else "expired"
+
+    @property
+    def remaining(self) -> float:
+        return max(self.expires_at - self.now, 1_000) / MICROSECONDS
+
+    @property
+    def held_for(self) -> float:
+        return max(self.now - self.since, 0) / MICROSECONDS
+
+    # Who has it next -------------------------------------------------------------------------------------------------
+
+    def read_clock(self) -> None:
+        """The database's time for a name that it does not know, and the fence that its next one exceeds."""
+        found = self._transaction.one(self._transaction.tables.clock_and_floor)
+        self.now, self.fence = found.now, found.floor or 0
+
+    def own(self, token: str, holder: str, expire: int, state: str) -> None:
+        self.fence = max(self.fence + 1, self.now)
+        self.token, self.holder, self.state = token, holder, state
+        self.since, self.expires_at = self.now, self.now + expire
+
+    def confirm(self, expire: float) -> None:
+        """Its owner has asked: it knows that it is the owner, and has a full lease again."""
+        self.state = "held"
+        self.expires_at = max(self.expires_at, self.now + microseconds(expire))
+
+    def end_lease(self, asking: str) -> None:
+        """The lease is over. One that was handed over and never heard of is a sign that its process is no more."""
+        if self.state == "granted" and self.queued and self.token[:PROCESS_DIGITS] != asking[:PROCESS_DIGITS]:
+            process = {"key": self.key, "process": f"{self.token[:PROCESS_DIGITS]}%"}
+            self._transaction.run(self._transaction.tables.strike, process)
+        self.token, self.state = "", ""
+
+    def hand_over(self, asking: str = "") -> bool:
+        """Give the free lock to the first waiter, unless that is who asks. False: to nobody."""
+        head = self._head()
+        if head is None or head.token == asking:
+            return False
+        known = self.expires_at
+        self._transaction.run(self._transaction.tables.leave, {"whose": head.token})
+        self.own(head.token, from_ascii(head.holder), head.expire, "granted")
+        self._transaction.wake(head.token)
+        self._tell_first(known)
+        return True
+
+    def let_go(self) -> None:
+        """Its owner gives it back, or it is taken from it."""
+        if not (self.queued and self.hand_over()):
+            self.token, self.state, self.expires_at = "", "", self.now
+
+    def end_at(self, moment: int) -> None:
+        """The lease ends then, which may be sooner than those who wait know."""
+        known, self.expires_at = self.expires_at, moment
+        self._tell_first(known)
+
+    # The queue -------------------------------------------------------------------------------------------------------
+
+    def _head(self) -> Row[Any] | None:
+        """The first who lives; the dead in front of it are dropped."""
+        tables = self._transaction.tables
+        while self.queued:
+            heads = self._transaction.all(tables.heads, {"key": self.key})
+            if not heads:
+                self.queued = 0
+                break
+            dead = [head.token for head in heads if head.deadline <= self.now]
+            if dead:
+                self._transaction.run(tables.leave_many, {"tokens": dead})
+            for head in heads:
+                if head.deadline > self.now:
+                    return head
+        return None
+
+    def _tell_first(self, known: int) -> None:
+        """``known`` is until when those who wait believe it taken: if it is sooner, the first of them asks."""
+        if self.expires_at < known:
+            head = self._head()
+            if head is not None:
+                self._transaction.run(self._transaction.tables.wake, {"whose": head.token})
+                self._transaction.wake(head.token)
+
+    def join(self, claim: Claim, position: int) -> tuple[float, int]:
+        """Stand in the queue, where it stood before if it did: the seconds after which to ask again, and the place."""
+        tables = self._transaction.tables
+        found = self._transaction.one(tables.place, {"key": self.key, "whose": claim.token})
+        place = found.own or position or max(self.now, (found.last or 0) + 1)
+        recheck = min(max(self.expires_at - self.now, 1_000), microseconds(claim.expire)) + found.ahead * PLACE
+        waiting = {"deadline": self.now + recheck + GRACE, "wake": 0}
+        if found.own is not None:
+            self._transaction.run(tables.stay, {"whose": claim.token, **waiting})
+        else:
+            waiter = {"token": claim.token, "name_key": self.key, "place": place, "expire": microseconds(claim.expire)}
+            self._transaction.run(tables.join, {**waiter, **waiting, "holder": to_ascii(claim.holder)})
+            self.queued = 1
+        return recheck / MICROSECONDS, place
+
+    def leave(self, token: str) -> None:
+        if self.queued:
+            self._transaction.run(self._transaction.tables.leave, {"whose": token})
+
+
+def lock_rows(transaction: Transaction, names: list[str]) -> dict[str, LeaseRow]:
+    """The rows of several names, by name."""
+    by_key = {key_of(name): name for name in names}
+    found = transaction.all(transaction.tables.lock_many, {"keys": sorted(by_key)})
+    known = {by_key[row.name_key]: row for row in found}
+    return {name: LeaseRow(transaction, name, known.get(name)) for name in names}
+
+
+def purge(transaction: Transaction, age: float) -> int:
+    """Forget names that nobody has used for so many seconds, a bounded number of them. How many it were."""
+    tables = transaction.tables
+    idle = transaction.all(tables.idle, {"age": microseconds(age)})
+    if idle:
+        # The next fence of such a name exceeds its last one even if the clock was set back in between.
+        fence = max(row.fence for row in idle)
+        transaction.run(tables.forget, {"keys": [row.name_key for row in idle]})
+        if transaction.first(tables.floor) is None:
+            floor = LeaseRow(transaction, FLOOR, None)._values()
+            transaction.run(tables.insert, {**floor, "name_key": FLOOR, "name": FLOOR, "fence": fence})
+        else:
+            transaction.run(tables.raise_floor, {"highest": fence})
+    transaction.run(tables.forget_waiters, {"age": microseconds(age)})
+    return len(idle)
+
+
+def as_info(row: Row[Any], waiters: int) -> LockInfo:
+    return LockInfo(
+        from_ascii(row.name),
+        row.fence,
+        from_ascii(row.holder),
+        row.since / MICROSECONDS,
+        max(row.expires_at - row.now, 1) / MICROSECONDS,
+        waiters,
+        "held" if row.state == "granted" else row.state,
+    )

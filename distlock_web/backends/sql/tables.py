@@ -1,0 +1,155 @@
+"""The two tables: a row for each name, and a row for everybody who waits. In Django the migrations make the same.
+
+What is compared is compared here, and not by the database: a name is found by the digest of its exact text, so that no
+collation, no trailing blank and no length makes two names one, or one name two. Text is stored in ASCII, for a database
+may have any character set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    Column,
+    ColumnElement,
+    Index,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    bindparam,
+    case,
+    func,
+    select,
+    union_all,
+)
+
+#: How many of the queue are read at a time, to find the first who lives.
+HEADS = 8
+#: Rows of names that one call purges at most.
+MAX_PURGED = 500
+#: The row that has the highest fence of those that were purged. No digest looks like this.
+FLOOR = "floor"
+
+
+def key_of(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def to_ascii(text: str) -> str:
+    """Text that every character set has. :func:`from_ascii` reads it."""
+    if text.isascii() and text.isprintable() and "\\" not in text:
+        return text
+    return text.encode("unicode_escape").decode("ascii")
+
+
+def from_ascii(text: str) -> str:
+    return text.encode("ascii").decode("unicode_escape") if "\\" in text else text
+
+
+def _lease_table(metadata: MetaData) -> Table:
+    return Table(
+        "distlock_lease",
+        metadata,
+        Column("name_key", String(64), primary_key=True),  # the digest of the name
+        Column("name", Text, nullable=False),  # for people
+        Column("token", String(100), nullable=False),  # whose it is until ``expires_at``; empty: free
+        # held; granted: handed over and not yet heard of by its new owner; transit; cooldown
+        Column("state", String(10), nullable=False),
+        Column("fence", BigInteger, nullable=False),
+        Column("since", BigInteger, nullable=False),  # these two in microseconds, by the database's clock
+        Column("expires_at", BigInteger, nullable=False),
+        Column("holder", Text, nullable=False),
+        # The last that released it, and the last that it was taken from by force: a verb may be sent twice.
+        Column("released", String(100), nullable=False),
+        Column("revoked", String(100), nullable=False),
+        Column("queued", SmallInteger, nullable=False),  # 1: somebody may be waiting
+        Index("distlock_lease_expires_at", "expires_at"),
+        mysql_engine="InnoDB",  # another one has no transactions
+        mariadb_engine="InnoDB",
+    )
+
+
+def _waiter_table(metadata: MetaData) -> Table:
+    return Table(
+        "distlock_waiter",
+        metadata,
+        Column("token", String(100), primary_key=True),
+        Column("name_key", String(64), nullable=False),
+        Column("place", BigInteger, nullable=False),
+        Column("expire", BigInteger, nullable=False),  # of the lease that it wants, in microseconds
+        Column("deadline", BigInteger, nullable=False),  # who has not asked again by then is dead
+        Column("holder", Text, nullable=False),
+        Column("wake", SmallInteger, nullable=False),  # 1: it is to ask again now
+        Index("distlock_waiter_queue", "name_key", "place"),
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+    )
+
+
+class Tables:
+    """The tables of one database, and the statements, built once. ``clock``: its time, in microseconds."""
+
+    def __init__(self, clock: ColumnElement[int], schema: str | None = None) -> None:
+        self.metadata = MetaData(schema=schema)
+        self.lease = _lease_table(self.metadata)
+        self.waiter = _waiter_table(self.metadata)
+        self._key: BindParameter[str] = bindparam("key")
+        self._keys: BindParameter[Sequence[str]] = bindparam("keys", expanding=True)
+        self._of_leases(clock)
+        self._of_queues(clock)
+        self._of_purging(clock)
+
+    def _of_leases(self, clock: ColumnElement[int]) -> None:
+        lease, now, until = self.lease, clock.label("now"), bindparam("until", type_=BigInteger)
+        of_keys = lease.c.name_key.in_(self._keys)
+        self.lock_one = select(lease, now).where(lease.c.name_key == self._key).with_for_update()
+        # In one order, so that two that lock the same rows do not wait for each other.
+        self.lock_many = select(lease, now).where(of_keys).order_by(lease.c.name_key).with_for_update()
+        self.floor = select(lease.c.fence).where(lease.c.name_key == FLOOR)
+        self.clock_and_floor = select(now, self.floor.scalar_subquery().label("floor"))
+        self.insert = lease.insert()
+        self.update = lease.update().where(lease.c.name_key == self._key)
+        self.extend = lease.update().where(of_keys, lease.c.expires_at < until).values(expires_at=until)
+        self.held = select(lease, now).where(lease.c.expires_at > clock, lease.c.token != "")
+
+    def _of_queues(self, clock: ColumnElement[int]) -> None:
+        lease, waiter, whose = self.lease, self.waiter, bindparam("whose", type_=String)
+        queue = waiter.c.name_key == self._key
+        self.heads = select(waiter).where(queue).order_by(waiter.c.place, waiter.c.token).limit(HEADS)
+        own = select(waiter.c.place).where(waiter.c.token == whose).scalar_subquery()
+        self.place = select(
+            own.label("own"),
+            func.max(waiter.c.place).label("last"),
+            func.count(case((own.is_(None) | (waiter.c.place < own), 1))).label("ahead"),
+        ).where(queue)
+        self.join = waiter.insert()
+        self.stay = waiter.update().where(waiter.c.token == whose)
+        self.wake = self.stay.values(wake=1)
+        self.leave = waiter.delete().where(waiter.c.token == whose)
+        self.leave_many = waiter.delete().where(waiter.c.token.in_(bindparam("tokens", expanding=True)))
+        self.strike = waiter.delete().where(queue, waiter.c.token.like(bindparam("process")))
+        living = select(waiter.c.name_key, func.count().label("waiters")).where(waiter.c.deadline > clock)
+        self.waiters = living.group_by(waiter.c.name_key)
+        self.news = union_all(
+            select(lease.c.token).where(lease.c.name_key.in_(self._keys)),
+            select(waiter.c.token).where(waiter.c.name_key.in_(self._keys), waiter.c.wake == 1),
+        )
+
+    def _of_purging(self, clock: ColumnElement[int]) -> None:
+        lease, waiter, before = self.lease, self.waiter, clock - bindparam("age", type_=BigInteger)
+        idle = select(lease.c.name_key, lease.c.fence).where(lease.c.expires_at < before, lease.c.name_key != FLOOR)
+        self.idle = idle.order_by(lease.c.expires_at).limit(MAX_PURGED).with_for_update()
+        self.forget = lease.delete().where(lease.c.name_key.in_(self._keys))
+        self.forget_waiters = waiter.delete().where(waiter.c.deadline < before)
+        highest = bindparam("highest", type_=BigInteger)
+        self.raise_floor = (
+            lease.update().where(lease.c.name_key == FLOOR, lease.c.fence < highest).values(fence=highest)
+        )
+
+    def named(self, names: Sequence[str]) -> ColumnElement[bool]:
+        return self.lease.c.name_key.in_([key_of(name) for name in names])

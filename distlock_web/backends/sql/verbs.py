@@ -1,0 +1,194 @@
+"""The verbs, as transactions on the row of a name: each locks it, looks, changes it, and commits."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
+from ...core.errors import DistLockError
+from ...core.runtime import now
+from .database import Database, Transaction
+from .lease import LeaseRow, as_info, lock_rows, microseconds, purge
+from .news import Poller
+from .tables import key_of
+
+logger = logging.getLogger("distlock_web")
+
+#: Seconds after which a name that nobody uses is forgotten: no copy of a request is on its way for so long.
+FORGET_AFTER = 600.0
+#: One of so many new names purges old ones, more of them than have come meanwhile.
+PURGE_ONE_IN = 200
+
+
+class SQLVerbs:
+    """Blocking, for any thread. ``news`` tells those who wait here what others have done."""
+
+    def __init__(self, database: Database, news: Poller) -> None:
+        self._database = database
+        self._news = news
+
+    def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+        ready = join and self._news.ready()
+        answer = self._acquire(claim, ready, position)
+        if join and isinstance(answer, Busy):
+            if not ready:
+                # Nothing is listened to until somebody has to wait. Heard of from before its place in the queue on.
+                self._news.start(self._database.address.timeout)
+                answer = self._acquire(claim, True, position)
+            if isinstance(answer, Busy):
+                self._news.expect(claim.token, claim.name)
+        return answer
+
+    def _acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+        since, new = now(), False
+
+        def work(transaction: Transaction) -> Granted | Busy:
+            nonlocal new
+            row = LeaseRow.lock(transaction, claim.name)
+            new = row.new
+            answer = _take(row, claim, since) or _wait(row, claim, join, position)
+            row.save()
+            return answer
+
+        answer = self._database.run(work)
+        if new and random.randrange(PURGE_ONE_IN) == 0:  # noqa: S311 - no secret
+            self._purge()
+        return answer
+
+    def _purge(self) -> None:
+        try:
+            self._database.run(lambda transaction: purge(transaction, FORGET_AFTER))
+        except DistLockError as error:  # the lock is taken all the same, and the next one purges
+            logger.info("Old names of locks were not purged: %s", error)
+
+    def cancel(self, claim: Claim) -> None:
+        def work(transaction: Transaction) -> None:
+            row = LeaseRow.lock(transaction, claim.name)
+            row.leave(claim.token)
+            if row.taken and row.token == claim.token and row.state != "cooldown":
+                row.let_go()
+            row.save()
+
+        self._database.run(work)
+
+    def extend(self, claims: Sequence[Claim], timeout: float | None) -> list[Loss | None]:
+        def work(transaction: Transaction) -> list[Loss | None]:
+            rows = lock_rows(transaction, [claim.name for claim in claims])
+            keys = defaultdict(list)
+            for claim in claims:
+                row = rows[claim.name]
+                if row.held_by(claim.token):
+                    keys[row.now + microseconds(claim.expire)].append(row.key)
+            for until, those in keys.items():
+                transaction.run(transaction.tables.extend, {"keys": sorted(those), "until": until})
+            return [
+                None if rows[claim.name].held_by(claim.token) else rows[claim.name].loss(claim.token)
+                for claim in claims
+            ]
+
+        return self._database.run(work, timeout)
+
+    def release(self, claim: Claim, cooldown: float) -> Loss | None:
+        def work(transaction: Transaction) -> Loss | None:
+            row = LeaseRow.lock(transaction, claim.name)
+            if not row.held_by(claim.token):
+                return None if row.released == claim.token else row.loss(claim.token)
+            row.released = claim.token
+            if cooldown > 0:
+                row.state = "cooldown"
+                row.end_at(row.now + microseconds(cooldown))
+            else:
+                row.let_go()
+            row.save()
+            return None
+
+        return self._database.run(work)
+
+    def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
+        def work(transaction: Transaction) -> Loss | None:
+            row = LeaseRow.lock(transaction, claim.name)
+            if row.taken and row.token == transit:
+                return None
+            if not row.held_by(claim.token):
+                return row.loss(claim.token)
+            row.token, row.state = transit, "transit"
+            row.end_at(row.now + microseconds(seconds))
+            row.save()
+            return None
+
+        return self._database.run(work)
+
+    def attach(self, claim: Claim, transit: str) -> Granted | None:
+        since = now()
+
+        def work(transaction: Transaction) -> Granted | None:
+            row = LeaseRow.lock(transaction, claim.name)
+            if row.held_by(claim.token):  # a second copy; it may have been extended since
+                row.confirm(claim.expire)
+            elif row.taken and row.token == transit and row.state == "transit":
+                row.token, row.state, row.holder = claim.token, "held", claim.holder
+                row.end_at(row.now + microseconds(claim.expire))
+            else:
+                return None
+            row.save()
+            return Granted(row.fence, since)
+
+        return self._database.run(work)
+
+    def inspect(self, names: Sequence[str] | None) -> list[LockInfo]:
+        if names is not None and not names:
+            return []
+
+        def work(transaction: Transaction) -> list[LockInfo]:
+            tables = transaction.tables
+            statement = tables.held if names is None else tables.held.where(tables.named(names))
+            held = transaction.all(statement)
+            waiters = {row.name_key: row.waiters for row in transaction.all(tables.waiters)} if held else {}
+            return [as_info(row, waiters.get(row.name_key, 0)) for row in held]
+
+        return self._database.run(work)
+
+    def revoke(self, name: str, fence: int) -> bool:
+        def work(transaction: Transaction) -> bool:
+            row = LeaseRow.lock(transaction, name)
+            if not row.taken or row.fence != fence:
+                return False
+            row.revoked = row.token
+            row.let_go()
+            row.save()
+            return True
+
+        return self._database.run(work)
+
+    def news_of(self, names: Sequence[str]) -> list[str]:
+        """Tokens that may have something to hear: the owners of these names, and waiters that are to ask again."""
+        parameters = {"keys": [key_of(name) for name in names]}
+        return self._database.run(
+            lambda transaction: [row.token for row in transaction.all(transaction.tables.news, parameters)]
+        )
+
+
+def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
+    """The lock, if it is free and this claim's turn, or this claim's already."""
+    if row.new:
+        row.read_clock()
+    if not row.taken:
+        row.end_lease(claim.token)
+        if not (row.queued and row.hand_over(asking=claim.token)):
+            row.leave(claim.token)
+            row.own(claim.token, claim.holder, microseconds(claim.expire), "held")
+    elif row.held_by(claim.token):
+        row.confirm(claim.expire)
+    if not row.held_by(claim.token):
+        return None
+    return Granted(row.fence, since)
+
+
+def _wait(row: LeaseRow, claim: Claim, join: bool, position: int) -> Busy:
+    if not join:
+        return Busy(row.remaining, row.remaining, holder=row.holder, held_for=row.held_for)
+    recheck_after, place = row.join(claim, position)
+    return Busy(recheck_after, row.remaining, place, row.holder, row.held_for)

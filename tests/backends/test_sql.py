@@ -1,0 +1,27 @@
+"""The SQL backend passes the contract, on a server of each kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from distlock_web.testing.contract import LockContract
+
+
+class TestSQLite(LockContract):
+    @pytest.fixture
+    def settings(self, sqlite_settings: dict[str, Any]) -> dict[str, Any]:
+        return sqlite_settings
+
+
+class TestPostgreSQL(LockContract):
+    @pytest.fixture
+    def settings(self, postgres_settings: dict[str, Any]) -> dict[str, Any]:
+        return postgres_settings
+
+
+class TestMariaDB(LockContract):
+    @pytest.fixture
+    def settings(self, mariadb_settings: dict[str, Any]) -> dict[str, Any]:
+        return mariadb_settings
