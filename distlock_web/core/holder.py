@@ -42,6 +42,8 @@ def _command() -> str:
     program = os.path.basename(path)
     if program == "__main__.py":
         program = os.path.basename(os.path.dirname(path))
+    if program in ("", "-", "-c"):
+        program = "python"
     if program in _WITH_COMMANDS and arguments and _COMMAND.fullmatch(arguments[0]):
         program = f"{program} {arguments[0]}"
     return _quoted(program[:_MAX_FIELD_CHARS])
@@ -125,7 +127,8 @@ class HolderInfo:
         """In one printable line, for messages and logs; empty if nothing is known."""
         if self == HolderInfo():
             return ""
-        what = self.function or self.path or self.command or "a process"
+        by_hand = ":" in self.function  # a line of code: what runs says more
+        what = (self.path if by_hand else "") or self.function or self.path or self.command or "a process"
         request = f", request {self.request_id}" if self.request_id else ""
         line = f"{what} on {self.host or 'an unknown host'} (pid {self.pid}){request}"
         return line if line.isprintable() else ascii(line)[1:-1]

@@ -76,12 +76,12 @@ class Background:
             if self._thread is not None:
                 return
             thread = threading.Thread(target=self._run, name="distlock-events", daemon=True)
+            self._thread = thread  # before it runs: it asks whether it is the one
             try:
                 thread.start()
             except RuntimeError as error:  # no more threads, or the interpreter ends: no reason for a lock to fail
+                self._thread = None
                 logger.warning("The events of locks wait for a thread: %s", error)
-                return
-            self._thread = thread
 
     def _run(self) -> None:
         while True:

@@ -135,17 +135,17 @@ async def _take(scope: Scope, port: Port, name: str, ask: Ask, how: str = "") ->
         if isinstance(answer, Granted):
             hold = Hold(spec.store, claim, answer, spec.template, scope.waited)
             scope.add(hold)
-            recent_counts.count_acquired(hold.since)
-            if events.listeners:
-                if scope.waited:
-                    hold.tell("waited")
-                hold.tell("acquired", how)
-            return
     except BaseException as error:
         # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
         await clean_up_after(error, scope, lambda port: cancel_quietly(port, claim))
         raise
-    raise busy_error(scope.spec, name, answer)
+    if isinstance(answer, Busy):
+        raise busy_error(scope.spec, name, answer)
+    recent_counts.count_acquired(answer.since)
+    if events.listeners:
+        if hold.waited:
+            hold.tell("waited")
+        hold.tell("acquired", how)
 
 
 async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, clock: _WaitClock) -> Granted:

@@ -7,7 +7,7 @@ from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.holder import HolderInfo
 from ..core.runtime import TASKS, now
 from . import events, recent_counts
-from .scope import Scope, Spec, names_of
+from .scope import Scope, Spec
 
 
 def claimant(scope: Scope) -> str:
@@ -40,12 +40,13 @@ def tell_of_refusal(scope: Scope, error: BaseException) -> None:
             _tell_of_busy(scope, error)
     elif isinstance(error, BackendUnavailable | ConfigurationError):
         spec = scope.spec
-        events.failed("acquire", spec.store.alias, names_of(scope), spec.template, error, claimant=claimant(scope))
+        name = error.name or ", ".join(spec.names)
+        events.failed("acquire", spec.store.alias, name, spec.template, error, claimant=claimant(scope))
 
 
 def _tell_of_busy(scope: Scope, error: LockBusy) -> None:
     spec, waited, asking = scope.spec, scope.waited, claimant(scope)
-    where = (spec.store.alias, error.name or names_of(scope), spec.template)
+    where = (spec.store.alias, error.name or ", ".join(spec.names), spec.template)
     if waited:
         events.publish("waited", *where, waited=waited, expire=spec.expire, claimant=asking)
     events.publish(

@@ -1,0 +1,289 @@
+"""Nobody who listens can break a lock, hold it up, or cost anything while he does not listen."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from typing import Any
+
+import pytest
+
+from distlock_web import events, lock
+from distlock_web.locks import background
+from distlock_web.locks import events as stream
+from distlock_web.locks.background import Background
+from distlock_web.locks.events import Event
+from distlock_web.testing.harness import Harness
+from tests.support.modes import in_both_modes
+from tests.support.waiting import PATIENCE, eventually
+
+pytestmark = pytest.mark.usefixtures("memory_store")
+
+
+def take() -> None:
+    with lock("a"):
+        pass
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@in_both_modes
+async def test_while_nobody_listens_no_event_is_made(
+    harness: Harness, memory_store: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(stream, "Event", lambda *args, **known: made.append(args))
+    assert events.listeners == ()
+    async with harness.inside(lock("a")) as lease:
+        await harness.extend(lease)
+    assert made == []
+    events.subscribe(lambda event: None, inline=True)
+    async with harness.inside(lock("a")):
+        pass
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_a_listener_that_fails_is_logged_once_and_goes_on(inline: bool, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[Event] = []
+
+    def fail(event: Event) -> None:
+        told.append(event)
+        raise LookupError("of the listener")
+
+    after: list[Event] = []
+    events.subscribe(fail, inline=inline)
+    events.subscribe(after.append, inline=True)
+    take()
+    take()
+    events.flush(PATIENCE)
+    assert len(told) == len(after) == 4
+    [message] = errors(caplog)
+    assert "fail" in message
+    assert "of the listener" in caplog.text
+
+
+def test_a_listener_that_blocks_holds_up_no_lock() -> None:
+    go_on, begun = threading.Event(), threading.Event()
+    told: list[str] = []
+
+    def block(event: Event) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        told.append(event.kind)
+
+    events.subscribe(block)
+    take()
+    assert begun.wait(PATIENCE)
+    take()  # while the first event is not done with
+    assert told == []
+    go_on.set()
+    events.flush(PATIENCE)
+    assert told == ["acquired", "released"] * 2
+
+
+def test_an_event_loop_goes_on_beside_a_listener_that_blocks() -> None:
+    go_on = threading.Event()
+    events.subscribe(lambda event: go_on.wait(PATIENCE))
+
+    async def work() -> None:
+        async with lock("a"):
+            await asyncio.sleep(0)
+
+    asyncio.run(work())
+    go_on.set()
+
+
+def test_what_does_not_fit_is_dropped_and_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "MAX_QUEUED", 3)
+    go_on, begun = threading.Event(), threading.Event()
+    told: list[Event] = []
+
+    def block(event: Event) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        told.append(event)
+
+    events.subscribe(block)
+    take()
+    assert begun.wait(PATIENCE)
+    for _ in range(10):
+        take()
+    go_on.set()
+    events.flush(PATIENCE)
+    assert len(told) == 4
+    assert len(errors(caplog)) == 1
+    assert "cannot keep up" in caplog.text
+
+
+def test_a_slow_inline_listener_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "SLOW_SECONDS", 0.0)
+    events.subscribe(lambda event: None, inline=True)
+    take()
+    take()
+    [message] = errors(caplog)
+    assert "a lock has waited for it" in message
+
+
+@in_both_modes
+async def test_an_inline_listener_does_not_hold_up_the_watchdog(harness: Harness, memory_store: None) -> None:
+    """It renews the leases of others: who is told by it is told in a thread beside it."""
+    go_on, told = threading.Event(), []
+
+    def block(event: Event) -> None:
+        if event.kind == "renewed":
+            told.append(threading.current_thread().name)
+            assert go_on.wait(PATIENCE)
+
+    events.subscribe(block, inline=True)
+
+    async def blocked() -> bool:
+        return bool(told)
+
+    async with harness.inside(lock("a", expire=0.3, renew=True)) as lease:
+        await harness.until(blocked)
+        await harness.sleep(0.6)  # two leases long nothing would be renewed
+        lease.raise_if_lost()
+    go_on.set()
+    assert set(told) == {"distlock-events"}
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_a_listener_is_not_told_of_its_own_locks(inline: bool) -> None:
+    told: list[str] = []
+    other: list[str] = []
+
+    def take_another(event: Event) -> None:
+        told.append(event.name)
+        with lock("log"):
+            pass
+
+    events.subscribe(take_another, inline=inline)
+    events.subscribe(lambda event: other.append(event.name), inline=True)
+    take()
+    events.flush(PATIENCE)
+    assert told == ["disLock:a"] * 2
+    assert sorted(other) == ["disLock:a"] * 2 + ["disLock:log"] * 4
+
+
+def test_to_subscribe_twice_is_to_subscribe() -> None:
+    told: list[Event] = []
+    listener = told.append
+    assert events.subscribe(listener, inline=True) is listener
+    events.subscribe(listener, inline=True)
+    take()
+    assert len(told) == 2
+    events.unsubscribe(listener)
+    events.unsubscribe(listener)
+    take()
+    assert len(told) == 2
+    assert events.listeners == ()
+
+
+def test_who_listens_no_more_hears_what_happened_before() -> None:
+    told: list[str] = []
+    events.subscribe(lambda event: None)
+
+    @events.subscribe
+    def listener(event: Event) -> None:
+        told.append(event.kind)
+
+    take()
+    events.unsubscribe(listener)
+    take()
+    eventually(lambda: len(told) >= 2, "the first two are told")
+    assert told == ["acquired", "released"]
+
+
+def test_the_thread_ends_when_nothing_happens_and_begins_anew() -> None:
+    told: list[object] = []
+    aside = Background(told.append)
+    for number in range(3):
+        aside(number)
+        eventually(lambda: not events_threads(), "the idle thread ends")
+    assert told == [0, 1, 2]
+
+
+def events_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "distlock-events"]
+
+
+def test_no_thread_to_be_had_is_no_reason_for_a_lock_to_fail(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_more(self: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    told: list[str] = []
+    events.subscribe(lambda event: told.append(event.kind))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_more)
+        take()
+    assert "can't start new thread" in caplog.text
+    take()
+    events.flush(PATIENCE)
+    assert told == ["acquired", "released"] * 2
+
+
+def test_a_signal_in_a_listener_leaves_nothing_held(seen: list[Event]) -> None:
+    """What is no ``Exception`` ends the program, or the task: it is not a listener's failure, and passes."""
+
+    def interrupt(event: Event) -> None:
+        if event.kind == "acquired":
+            raise KeyboardInterrupt
+
+    events.subscribe(interrupt, inline=True)
+    with pytest.raises(KeyboardInterrupt):
+        take()
+    events.unsubscribe(interrupt)
+    assert [event.kind for event in seen] == ["acquired", "released"]
+    assert not lock("a").locked()
+
+
+@pytest.mark.slow
+def test_a_forked_child_tells_its_own_listener() -> None:
+    read, write = os.pipe()
+    parent = os.getpid()
+
+    @events.subscribe
+    def listener(event: Event) -> None:
+        os.write(write, b"p" if os.getpid() == parent else b"c")
+
+    take()
+    events.flush(PATIENCE)
+    pid = os.fork()
+    if pid == 0:  # the thread that listens is not here
+        try:
+            take()
+            events.flush(PATIENCE)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+    assert os.read(read, 100) == b"ppcc"
+    os.close(read)
+
+
+@pytest.mark.slow
+def test_the_end_of_the_program_tells_what_is_queued(tmp_path: Any) -> None:
+    import subprocess
+    import sys
+
+    program = tmp_path / "nightly.py"
+    program.write_text(
+        "from distlock_web import configure, events, lock\n"
+        "configure({'default': {'BACKEND': 'memory'}})\n"
+        "events.subscribe(lambda event: print(event.kind, event.template))\n"
+        "with lock('a'):\n    pass\n"
+    )
+    said = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout.split("\n")[:2] == ["acquired nightly.py:4", "released nightly.py:4"]
+    assert said.stderr == ""
