@@ -56,6 +56,7 @@ class SentinelSetup:
     def __init__(self, replicas: int, down_after: int = QUICK, *args: str) -> None:
         self.servers = [RedisServer("--repl-diskless-sync-delay", "0", *args) for _ in range(replicas + 1)]
         self._down_after = down_after
+        self._dead = 0
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -65,7 +66,7 @@ class SentinelSetup:
             self.clients = [
                 stack.enter_context(redis.Redis.from_url(server.url, decode_responses=True)) for server in self.servers
             ]
-            first, *others = self.clients
+            others = self.clients[1:]
             for client in others:
                 client.replicaof("127.0.0.1", str(self.servers[0].port))
             for client in others:
@@ -73,7 +74,7 @@ class SentinelSetup:
             self.sentinel = stack.enter_context(SentinelServer(self.servers[0].port, self._down_after))
             self.ask = stack.enter_context(redis.Redis(port=self.sentinel.port, decode_responses=True)).execute_command
             eventually(lambda: len(self.ask("SENTINEL", "REPLICAS", SERVICE)) == len(others), "replicas are known")
-            first.wait(len(others), 20_000)
+            self.settled(len(others))  # the stream begins up to a second after the link is up
             self._stack = stack.pop_all()
         return self
 
@@ -107,12 +108,27 @@ class SentinelSetup:
 
         eventually(is_settled, f"a master with {replicas} replicas")
 
+    def cut_off(self, replica: int) -> None:
+        """From now on this replica hears nothing of its master, though the sentinel finds both well."""
+        client = self.clients[replica]
+        client.config_set("masterauth", "wrong")
+        client.execute_command("CLIENT", "KILL", "TYPE", "MASTER")
+        eventually(lambda: not in_step(client), "the replica hears nothing")
+
     def fail_over(self) -> None:
         """Kill the master; return when another one is named and has the remaining replicas."""
         before = self.master
+        self._dead = before
         self.servers[before].kill()
         eventually(lambda: self.master != before, "the sentinel names another master")
         self.settled(len(self.servers) - 2)
+
+    def rejoin(self) -> None:
+        """The killed master is back, as a replica of the new one; the sentinel would see to that only after seconds."""
+        self.servers[self._dead].start()
+        self.clients[self.master].config_set("masterauth", "")
+        self.clients[self._dead].replicaof("127.0.0.1", str(self.servers[self.master].port))
+        self.settled(len(self.servers) - 1)
 
 
 @pytest.fixture(scope="session")

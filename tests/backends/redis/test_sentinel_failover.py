@@ -1,0 +1,195 @@
+"""A master fails, and Sentinel names another: locks go on there; with ``min_replicas`` never two believe at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, configure, lock
+from distlock_web.core.registry import registry
+from distlock_web.testing.harness import AsyncHarness, Harness
+from tests.support.callers import unrelated
+from tests.support.lab import Lab
+from tests.support.modes import in_both_modes
+from tests.support.redis_lock import KEY, NAME, held, the_lock, until_queued
+from tests.support.requirements import require_redis
+from tests.support.stores.sentinel import SentinelSetup
+from tests.support.waiting import LONG, eventually
+
+pytestmark = pytest.mark.slow
+
+OPTIONS = {"min_replicas": 1, "replica_timeout": 0.3}
+
+
+@pytest.fixture
+def pair() -> Iterator[SentinelSetup]:
+    """A master with one replica: ``min_replicas=1`` asks for all that may be promoted."""
+    require_redis()
+    with SentinelSetup(1) as setup:
+        yield setup
+
+
+@pytest.fixture
+def make_lab(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], Lab]]:
+    with ExitStack() as labs:
+
+        def make(store: dict[str, Any]) -> Lab:
+            made = Lab(store, tmp_path)
+            labs.callback(made.close)
+            return made
+
+        yield make
+
+
+def test_without_min_replicas_a_replica_that_did_not_know_the_lock_gives_it_to_another(
+    pair: SentinelSetup, make_lab: Callable[[dict[str, Any]], Lab]
+) -> None:
+    """The documented exception: replication is asynchronous, so the lock can die with its master."""
+    lab = make_lab({"LOCATION": pair.url()})
+    holder, other = lab.ready({"hold": True, "expire": LONG}, {"wait": 0, "think": 0.2})
+    pair.cut_off(1)
+    holder.go()
+    holder.saw("acquired")
+    pair.fail_over()
+    other.go()
+    assert other.join() == 0
+    holder.go()
+    holder.join()
+    (overlap, *_) = lab.history.violations()
+    assert overlap.startswith("overlap")
+
+
+def test_with_it_what_a_promoted_replica_would_not_know_was_never_a_lock(
+    pair: SentinelSetup, make_lab: Callable[[dict[str, Any]], Lab]
+) -> None:
+    lab = make_lab({"LOCATION": pair.url(), "OPTIONS": OPTIONS})
+    early, other = lab.ready({"wait": 0, "think": 0.2, "actor": "early"}, {"wait": 0, "think": 0.2})
+    pair.cut_off(1)
+    early.go()
+    early.saw("gave_up", 2)
+    pair.fail_over()
+    pair.rejoin()
+    other.go()
+    assert [early.join(), other.join()] == [0, 0]
+    assert lab.history.violations(counter=lab.counter) == []
+    assert lab.counter == 2
+
+
+def test_with_it_no_two_believe_through_a_failover_among_many(
+    pair: SentinelSetup, make_lab: Callable[[dict[str, Any]], Lab]
+) -> None:
+    lab = make_lab({"LOCATION": pair.url(), "OPTIONS": OPTIONS})
+    options = {"rounds": 30, "section": 0.01, "think": 0.05, "expire": 2.0, "renew": True}
+    crowd = lab.ready(*({**options, "mode": mode} for mode in ("threads", "asyncio") * 2))
+    for worker in crowd:
+        worker.go()
+    crowd[0].saw("wrote", 3)
+    pair.fail_over()
+    pair.rejoin()
+    assert [worker.join() for worker in crowd] == [0] * len(crowd)
+    assert lab.history.violations(counter=lab.counter) == []
+    assert lab.counter >= len(crowd) * options["rounds"]
+
+
+@in_both_modes
+async def test_a_holder_is_unsure_and_then_holds_on_at_the_new_master(harness: Harness, pair: SentinelSetup) -> None:
+    configure({"default": {"LOCATION": pair.url(), "OPTIONS": OPTIONS}})
+    harness.store = registry().store("default")
+    async with harness.inside(the_lock(expire=LONG)) as lease:
+        pair.fail_over()
+        with pytest.raises(BackendUnavailable):
+            await harness.extend(lease)  # the new master has no replica yet
+        assert lease.state != "lost"
+        pair.rejoin()
+        await _eventually_extended(harness, lease)
+        with pytest.raises(LockBusy):
+            await harness.unrelated(lambda: harness.acquire(the_lock())).result()
+    assert held(pair.clients[1]) is None
+
+
+async def _eventually_extended(harness: Harness, lease: Lease) -> None:
+    for _ in range(200):
+        try:
+            return await harness.extend(lease)
+        except BackendUnavailable:
+            await harness.sleep(0.05)
+    raise AssertionError("the new master was not found")
+
+
+async def _eventually_acquired(harness: Harness) -> Lease:
+    for _ in range(200):
+        try:
+            return await harness.acquire(the_lock(expire=LONG))
+        except BackendUnavailable:
+            await harness.sleep(0.05)
+    raise AssertionError("the new master was not found")
+
+
+@in_both_modes
+async def test_a_holder_whose_lock_the_new_master_does_not_know_is_told(harness: Harness, pair: SentinelSetup) -> None:
+    configure({"default": {"LOCATION": pair.url()}})
+    harness.store = registry().store("default")
+    await harness.release(await harness.acquire(lock("other")))
+    pair.cut_off(1)
+    lease = await harness.acquire(the_lock(expire=LONG))
+    pair.fail_over()
+    with pytest.raises(LeaseLost):
+        await _eventually_extended(harness, lease)
+
+
+@in_both_modes
+async def test_a_waiter_asleep_is_woken_by_the_new_master(harness: Harness, pair: SentinelSetup) -> None:
+    """It was asleep for a minute, on a connection to a machine that is gone."""
+    configure({"default": {"LOCATION": pair.url()}})
+    harness.store = registry().store("default")
+    holder = await harness.acquire(the_lock(expire=LONG))
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(expire=LONG, wait=LONG)))
+    await until_queued(harness, pair.clients[0])
+    pair.fail_over()
+    await _eventually_extended(harness, holder)
+    await until_queued(harness, pair.clients[1])
+    await harness.release(holder)
+    await harness.release(await waiting.result())
+
+
+@in_both_modes
+async def test_a_master_that_hangs_is_left_for_good_also_when_it_answers_again(
+    harness: Harness, pair: SentinelSetup
+) -> None:
+    """It believes to be the master until Sentinel reaches it: a connection that stayed would have a lock of its own."""
+    configure({"default": {"LOCATION": pair.url(), "OPTIONS": {"socket_timeout": 0.3}}})
+    harness.store = registry().store("default")
+    await harness.release(await harness.acquire(the_lock()))
+    pair.servers[0].pause()
+    eventually(lambda: pair.master == 1, "another master is named")
+    holder = await _eventually_acquired(harness)
+    assert held(pair.clients[1]) is not None
+    pair.servers[0].resume()
+    with pytest.raises(LockBusy):
+        await harness.unrelated(lambda: harness.acquire(the_lock())).result()
+    await harness.release(holder)
+    assert pair.clients[0].get(NAME) is None
+
+
+def test_who_finds_the_new_master_tells_every_connection_of_the_process(pair: SentinelSetup) -> None:
+    """Those that are idle do not notice: the threads' would have asked a master that was left long ago."""
+    configure({"default": {"LOCATION": pair.url(), "OPTIONS": {"socket_timeout": 0.3}}})
+    store = registry().store("default")
+    tasks = AsyncHarness(store)
+
+    async def main() -> None:
+        await asyncio.to_thread(lambda: unrelated(KEY).release())
+        pair.servers[0].pause()
+        eventually(lambda: pair.master == 1, "another master is named")
+        holder = await _eventually_acquired(tasks)
+        pair.servers[0].resume()
+        with pytest.raises(LockBusy):
+            await asyncio.to_thread(unrelated, KEY)
+        await tasks.release(holder)
+
+    asyncio.run(main())
