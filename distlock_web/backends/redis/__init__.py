@@ -29,6 +29,7 @@ class RedisBackend:
 
     capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.01)
     settings = frozenset({"LOCATION", "CACHE", "OPTIONS"})
+    _port_class = RedisPort
 
     def __init__(self, config: StoreConfig) -> None:
         self._address = sentinel_address(config) or address(config)
@@ -49,7 +50,7 @@ class RedisBackend:
         self._renewal_port = self._port(self._renewal_pool, THREADS)
 
     def _port(self, runner: ScriptRunner, runtime: Runtime) -> RedisPort:
-        return RedisPort(
+        return self._port_class(
             runner,
             runtime,
             self._listener,

@@ -19,6 +19,8 @@ from .scripts import (
     RELEASE,
     REVOKE,
     WAITERS,
+    Call,
+    KeyCommand,
     PackedKeys,
     Script,
     extend_keys,
@@ -55,6 +57,14 @@ class ScriptRunner(Protocol):
         timeout: float | None = None,
         confirm: GivesLock | None = None,
     ) -> Any: ...
+
+    async def run_many(
+        self,
+        script: Script | KeyCommand,
+        calls: Sequence[Call],
+        timeout: float | None = None,
+        confirm: GivesLock | None = None,
+    ) -> list[Any]: ...
 
 
 class RedisPort:
@@ -141,10 +151,13 @@ class RedisPort:
         await self._runner.run(CANCEL, self._keys(claim.name), args)
 
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
-        args = tuple([value for claim in claims for value in (claim.token, _ms(claim.expire))])
-        keys = extend_keys([claim.name for claim in claims], self._index)
+        keys, args = self._extension(claims)
         answers = await self._runner.run(EXTEND, keys, args, timeout, _extends if self._confirm else None)
         return [_LOSSES[answer] for answer in answers]
+
+    def _extension(self, claims: Sequence[Claim]) -> tuple[PackedKeys, tuple[str | int, ...]]:
+        args = tuple([value for claim in claims for value in (claim.token, _ms(claim.expire))])
+        return extend_keys([claim.name for claim in claims], self._index_of(claims[0].name)), args
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
         token = claim.token
@@ -181,23 +194,26 @@ class RedisPort:
         held: list[LockInfo] = []
         for first in range(0, len(names), BATCH):
             some = names[first : first + BATCH]
-            keys = pack_keys(*(key for name in some for key in (name, queue_of(name))))
-            lines = await self._runner.run(INSPECT, keys)
-            held += [_info(name, line) for name, line in zip(some, lines, strict=True) if line[4] >= 0]
+            held += _infos(some, await self._runner.run(INSPECT, _inspected(some)))
         return held
 
     async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
-        total, found = 0, dict[str, None]()  # one that is renewed meanwhile comes twice
+        total, found = await self._names(self._index, limit)
+        return total, [name for name, _ in found]
+
+    async def _names(self, index: str, limit: int | None) -> tuple[int, list[tuple[str, int]]]:
+        """How many this index lists, and the first of them, with the µs at which their leases end."""
+        total, found = 0, dict[str, int]()  # one that is renewed meanwhile comes twice
         end, known = "", 0
         while limit is None or len(found) < limit:
-            total, *part = await self._runner.run(NAMES, pack_keys(self._index), (end, known, NAMES_BATCH))
-            found.update((name.decode(), None) for name in part[::2])
+            total, *part = await self._runner.run(NAMES, pack_keys(index), (end, known, NAMES_BATCH))
+            found.update(_ends(part))
             if len(part) < 2 * NAMES_BATCH:
                 break
             last = part[-1].decode()
             known = part[1::2].count(part[-1]) + (known if last == end else 0)
             end = last
-        return total, list(found)[:limit]
+        return total, list(found.items())[:limit]
 
     async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
         answer = await self._runner.run(WAITERS, pack_keys(name, queue_of(name)), (limit,))
@@ -218,7 +234,7 @@ class RedisPort:
             if fence:
                 args = (*args, fence)
             try:
-                answer = await self._runner.run(ACQUIRE, self._keys(claim.name), args, confirm=confirm)
+                answer = await self._runner.run(ACQUIRE, self._acquire_keys(claim.name), args, confirm=confirm)
             except TooFewReplicas:
                 raise  # it is ours, and does not count: who gives up asking cancels it
             except BackendUnavailable:
@@ -250,8 +266,14 @@ class RedisPort:
             "that was moved or suspended."
         )
 
+    def _index_of(self, name: str) -> str:
+        return self._index
+
     def _keys(self, name: str) -> PackedKeys:
-        return lock_keys(name, self._index)
+        return lock_keys(name, self._index_of(name))
+
+    def _acquire_keys(self, name: str) -> PackedKeys:
+        return self._keys(name)
 
 
 def _grants(answer: Any) -> bool:
@@ -266,6 +288,19 @@ def _extends(answers: Any) -> bool:
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+def _ends(part: Sequence[bytes]) -> dict[str, int]:
+    """Names and the ends of their leases, of a part of what NAMES answers."""
+    return {name.decode(): int(end) for name, end in zip(part[::2], part[1::2], strict=True)}
+
+
+def _inspected(names: Sequence[str]) -> PackedKeys:
+    return pack_keys(*(key for name in names for key in (name, queue_of(name))))
+
+
+def _infos(names: Sequence[str], lines: Sequence[list[Any]]) -> list[LockInfo]:
+    return [_info(name, line) for name, line in zip(names, lines, strict=True) if line[4] >= 0]
 
 
 def _info(name: str, line: list[object]) -> LockInfo:

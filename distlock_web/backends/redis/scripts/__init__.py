@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ..transport.resp import bulk
 
@@ -35,11 +35,28 @@ class Script:
         return b"*%d\r\n%b%b%b" % (3 + keys.number + len(args), body, keys.packed, packed)
 
 
+class KeyCommand:
+    """A command on one key, sent as a script is."""
+
+    __slots__ = ("_word",)
+
+    def __init__(self, word: str) -> None:
+        self._word = bulk(word)
+
+    def call(self, keys: PackedKeys, args: tuple[str | int, ...], *, by_source: bool = False) -> bytes:
+        return b"*2\r\n%b%b" % (self._word, keys.packed)
+
+
 class PackedKeys(NamedTuple):
     """The keys of a call, packed."""
 
     number: int
     packed: bytes  #: their number and themselves
+    asking: bool = False  #: in a cluster: of a slot that is on its way to the node that is asked
+
+
+#: What one script is called with, out of many calls.
+Call: TypeAlias = tuple[PackedKeys, tuple[str | int, ...]]
 
 
 def pack_keys(*names: str) -> PackedKeys:
@@ -52,9 +69,18 @@ def queue_of(name: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def lock_keys(name: str, index: str) -> PackedKeys:
-    """The keys of one lock, in the order of ``_lock.lua``. Packed once: what is locked often is sent often."""
-    return pack_keys(name, queue_of(name), index)
+def lock_keys(name: str, index: str, process: str = "") -> PackedKeys:
+    """The keys of one lock, in the order of ``_lock.lua``. Packed once: what is locked often is sent often.
+
+    ``process``: with its line. A cluster has to know each key that a script may make, for a slot may be on the move.
+    """
+    queue = queue_of(name)
+    return pack_keys(name, queue, index, f"{queue}:{process}") if process else pack_keys(name, queue, index)
+
+
+def one_key(name: str) -> PackedKeys:
+    """The key of a ``KeyCommand``."""
+    return PackedKeys(1, bulk(name))
 
 
 def extend_keys(names: Iterable[str], index: str) -> PackedKeys:
@@ -71,3 +97,5 @@ EXTEND = Script("extend", of_one_lock=False)
 INSPECT = Script("inspect", of_one_lock=False)
 NAMES = Script("names", of_one_lock=False)
 WAITERS = Script("waiters", of_one_lock=False)
+INDEXED = Script("indexed", of_one_lock=False)
+EXISTS = KeyCommand("EXISTS")

@@ -75,9 +75,9 @@ local function as_before(lock)
   return (lock.state == 'revoked' and '!' or '') .. lock.token
 end
 
--- The lock becomes this token's for `ms`. Answers its fence: the time, or more than every fence before.
-local function own(now, token, ms, before, holder)
-  local fence = math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
+-- The lock becomes this token's for `ms`. Answers its fence: the time or what is proposed, or more than every fence before.
+local function own(now, token, ms, before, holder, proposed)
+  local fence = math.max(proposed or now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
   local added = call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N)
   if added > 0 or tonumber(ms) > 60000 or fence > now + 60000000 then -- it may be new; or has to last for long
     -- Where the clock was set back, the floor is known until it has come there again.
@@ -124,13 +124,20 @@ local function leave(process, entry)
   end
 end
 
+-- Where a process is told. In a cluster that is a channel for each node, for PUBLISH reaches the subscribers of all: only
+-- who listens here is told here, and hears it from here alone.
+local function channel(process)
+  local name = 'distlock:wake:' .. process
+  return string.find(INDEX, '{', 1, true) and name .. ':' .. call('CLUSTER', 'MYID') or name
+end
+
 local function listens(process)
-  return call('PUBSUB', 'NUMSUB', 'distlock:wake:' .. process)[2] > 0
+  return call('PUBSUB', 'NUMSUB', channel(process))[2] > 0
 end
 
 -- A message to one waiter. One that is lost costs a lease at most, so a failure is not ours to raise.
 local function tell(process, token, message)
-  redis.pcall('PUBLISH', 'distlock:wake:' .. process, token .. ' ' .. message .. N)
+  redis.pcall('PUBLISH', channel(process), token .. ' ' .. message .. N)
 end
 
 -- The lease in force ends in `ms`, sooner than those who wait know: the first processes that hear of it ask again.

@@ -4,6 +4,8 @@
 -- ARGV     1 token  2 expire (ms)  3 '1' join the queue, '0' leave it  4 holder, for people
 --          5 place: where this token stood before, or ''
 --          6 until when this request is meant, by this server's clock (µs); '' without a limit
+--          7 the fence to give it if that is more than every fence before, so that several servers can agree on one; without
+--            it, or '': the time. To a lock that is the caller's already it is given, too, if it is more than its own
 -- Answers  now                                       ours, and `now` is the fence, too
 --          {fence, now}                              ours
 --          {0, now, recheck, remaining, place, unheard, holder, held}
@@ -23,14 +25,15 @@ end
 --   the mark is added: only to an index that is new, and has no TTL yet
 -- 2 or more: free, as far as the index knows; SET NX decides.
 local stamp, ends = format('%d', now), format('%d', now + expire * 1000)
-local changed = call('ZADD', INDEX, 'LT', 'CH', '-' .. stamp, FENCES, ends, N, '-inf', MARK)
+local proposed = ARGV[7] and ARGV[7] ~= '' and ARGV[7] or stamp
+local changed = call('ZADD', INDEX, 'LT', 'CH', '-' .. proposed, FENCES, ends, N, '-inf', MARK)
 if changed == 3 or now % 64 == 0 or tonumber(expire) > 60000 then -- housekeeping: now and then, and for long leases
   call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago without a release
   call('PEXPIRE', INDEX, format('%d', math.max(call('PTTL', INDEX), expire + 86400000)))
 end
 if changed > 1 and place == '' and
-  call('SET', N, token .. ' held ' .. stamp .. ' ' .. stamp .. ' - ' .. holder, 'NX', 'PX', expire) then
-  return now
+  call('SET', N, token .. ' held ' .. proposed .. ' ' .. stamp .. ' - ' .. holder, 'NX', 'PX', expire) then
+  return proposed == stamp and now or {tonumber(proposed), now}
 end
 
 -- include: _queue
@@ -45,6 +48,10 @@ if lock and lock.token == token then
   end
   live_at_least(N, expire)
   list()
+  if proposed ~= stamp and tonumber(proposed) > lock.fence then
+    lock.fence = tonumber(proposed)
+    call('SET', N, text(lock), 'KEEPTTL')
+  end
   return {lock.fence, now}
 end
 
@@ -57,7 +64,7 @@ if free then
   set_place(process)
   if not hand_over(now, before, 0, entry) then
     leave(process, entry)
-    return {own(now, token, expire, before, holder), now}
+    return {own(now, token, expire, before, holder, tonumber(proposed)), now}
   end
   lock = read()
 elseif changed > 1 then

@@ -62,6 +62,7 @@ class Address:
     prefix: str  #: for messages, the store's
     min_replicas: int = 0  #: how many must have a lock before it counts
     replica_timeout: float = 0.0  #: seconds that they have for it
+    clustered: bool = False  #: a node of a cluster
 
     def follow(self, moved: Callable[[], None]) -> None:
         """Call this where a new connection leads to another server than those before. This address is one server's."""

@@ -19,6 +19,8 @@ _WORD_OF = {
     driver.ClusterDownError: "CLUSTERDOWN",
     driver.ClusterCrossSlotError: "CROSSSLOT",
     driver.MovedError: "MOVED",
+    driver.AskError: "ASK",
+    driver.TryAgainError: "TRYAGAIN",
     driver.NoPermissionError: "NOPERM",
     driver.AuthenticationWrongNumberOfArgsError: "NOAUTH",
 }
@@ -117,8 +119,20 @@ def translated(error: BaseException, address: Address) -> DistLockError:
     return BackendUnavailable(f"{where} does not answer: {(text or type(error).__name__).rstrip('.')}.")
 
 
+def as_error(reply: ErrorReply, address: Address) -> DistLockError:
+    """The error for our caller, not raised: what the server said is its ``__cause__``."""
+    error = translated(reply, address)
+    error.__cause__ = reply
+    return error
+
+
 def _by_word(word: str, text: str, address: Address) -> DistLockError:
     if word in _NOT_NOW:
         return BackendUnavailable(f"{address.name} {_NOT_NOW[word]} ({text}).")
     meaning = _NOT_EVER[word].replace("<PREFIX>", address.prefix)
     return ConfigurationError(f"{address.name} {meaning} ({text}).")
+
+
+def broke_connection(error: DistLockError) -> bool:
+    """Whether this error, one of ``translated``, is of a connection that broke or could not be opened."""
+    return isinstance(error.__cause__, OSError | driver.RedisError)

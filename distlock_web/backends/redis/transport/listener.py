@@ -128,6 +128,12 @@ class Listener:
             self._unheard_at = now()
             self.reconnect()
 
+    def ask_again(self, concerned: Callable[[Claim], bool]) -> None:
+        """Wake those whose lock this is about: what they wait for has gone elsewhere."""
+        for waiter in list(self._waiters.values()):
+            if concerned(waiter.claim):
+                waiter.wake()
+
     def reconnect(self) -> None:
         """Let go of the connection. Whoever waits asks, and opens another if it has to go on waiting."""
         self._broken(self._subscription, None)

@@ -9,18 +9,19 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError, ResponseError
 
-from ....core.errors import BackendUnavailable
+from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import ThreadParker, drive, now
-from ..scripts import PackedKeys, Script
+from ..scripts import Call, KeyCommand, PackedKeys, Script
 from .address import Address
-from .errors import ErrorReply, translated
+from .errors import ErrorReply, as_error, translated
 from .health import Health
 from .replicas import GivesLock, Replicas
+from .resp import ASKING
 
 Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
 
@@ -86,7 +87,7 @@ class ConnectionPool:
 
     async def run(
         self,
-        script: Script,
+        script: Script | KeyCommand,
         keys: PackedKeys,
         args: tuple[str | int, ...] = (),
         timeout: float | None = None,
@@ -105,24 +106,65 @@ class ConnectionPool:
         confirmed = None
         try:
             for by_source in (False, True):
-                connection.send(script.call(keys, args, by_source=by_source) + wait)
+                asking = ASKING if keys.asking else b""
+                connection.send(asking + script.call(keys, args, by_source=by_source) + wait)
+                if asking:
+                    connection.read(timeout)
                 reply = await self._read(connection, timeout)
                 if confirm is not None:
                     confirmed = connection.read(timeout)
                 if not (isinstance(reply, ErrorReply) and reply.no_script):  # a restart, a failover, SCRIPT FLUSH
                     break
         except BaseException as error:
-            # Also a KeyboardInterrupt or a worker's time limit: the answer would reach the next one who asks here.
-            self._discard(connection)
-            if isinstance(error, OSError | RedisError):
-                self._health.failed(error)
-                self.drop_idle()  # most likely dead, too: the second try must not meet the next of them
-                raise translated(error, self._address) from error
+            self._failed(connection, error)
             raise
         self._settle(connection, reply, confirmed)
         if confirm is not None and confirm(reply):
             self._replicas.check(confirmed)
         return reply
+
+    async def run_many(
+        self,
+        script: Script | KeyCommand,
+        calls: Sequence[Call],
+        timeout: float | None = None,
+        confirm: GivesLock | None = None,
+    ) -> list[Reply | DistLockError]:
+        """The same with each of these keys and arguments, in one write. An answer that is an error is given as one."""
+        if not self._patient:
+            self._health.refuse_if_silent()
+        if timeout is not None:
+            timeout = min(timeout, self._address.kwargs["socket_timeout"])
+        wait = self._replicas.question(timeout) if confirm is not None else b""
+        connection = self._borrow(timeout)
+        replies: dict[int, Reply] = {}
+        confirmed, unanswered = None, list(range(len(calls)))
+        try:
+            for again in (False, True):
+                packed = [script.call(*calls[i], by_source=again and i == unanswered[0]) for i in unanswered]
+                connection.send(b"".join(packed) + wait)
+                replies.update([(i, connection.read(timeout)) for i in unanswered])
+                if confirm is not None:
+                    confirmed = connection.read(timeout)
+                unanswered = [i for i in unanswered if isinstance(replies[i], ErrorReply) and replies[i].no_script]
+                if not unanswered:
+                    break
+        except BaseException as error:
+            self._failed(connection, error)
+            raise
+        answers = [replies[i] for i in range(len(calls))]
+        self._settle(connection, next(filter(_not_primary, answers), None), confirmed)
+        if confirm is not None and any(map(confirm, answers)):
+            self._replicas.check(confirmed)
+        return [as_error(answer, self._address) if isinstance(answer, ErrorReply) else answer for answer in answers]
+
+    def _failed(self, connection: Connection, error: BaseException) -> None:
+        """Also a KeyboardInterrupt or a worker's time limit: the answer would reach the next one who asks here."""
+        self._discard(connection)
+        if isinstance(error, OSError | RedisError):
+            self._health.failed(error)
+            self.drop_idle()  # most likely dead, too: the second try must not meet the next of them
+            raise translated(error, self._address) from error
 
     async def _read(self, connection: Connection, timeout: float | None) -> Reply:
         """The answer. Redlock does not wait here: it asks the other servers meanwhile."""
@@ -211,3 +253,7 @@ class ConnectionPool:
                 self._waiting.popleft().unpark()
             except IndexError:  # somebody else has just woken the last one
                 pass
+
+
+def _not_primary(reply: Reply) -> bool:
+    return isinstance(reply, ErrorReply) and reply.not_primary

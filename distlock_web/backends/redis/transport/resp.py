@@ -12,3 +12,7 @@ def bulk(value: str | bytes | int) -> bytes:
 def command(*words: str | bytes | int) -> bytes:
     """A whole command."""
     return b"*%d\r\n%b" % (len(words), b"".join(map(bulk, words)))
+
+
+#: In a cluster, in front of a question for a slot that is on its way to the node that is asked.
+ASKING = command("ASKING")

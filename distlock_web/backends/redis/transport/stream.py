@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from typing import Any, TypeAlias
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, Never, TypeAlias
 
 import hiredis
 from redis.exceptions import RedisError
 
-from ....core.errors import BackendUnavailable
-from ..scripts import PackedKeys, Script
+from ....core.errors import BackendUnavailable, DistLockError
+from ..scripts import Call, KeyCommand, PackedKeys, Script
 from .address import Address, AsyncDriverConnection
-from .errors import ErrorReply, translated
+from .errors import ErrorReply, as_error, translated
 from .health import Health
 from .replicas import GivesLock, Replicas
+from .resp import ASKING
 
 Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
 _PENDING = object()
@@ -169,7 +170,7 @@ class LoopConnection:
 
     async def run(
         self,
-        script: Script,
+        script: Script | KeyCommand,
         keys: PackedKeys,
         args: tuple[str | int, ...] = (),
         timeout: float | None = None,
@@ -186,6 +187,8 @@ class LoopConnection:
             if stream is None or stream.closed:
                 stream = await self._open()
             for by_source in (False, True):
+                if keys.asking:
+                    stream.ask(ASKING).cancel()  # nobody waits for its answer
                 answer = stream.ask(script.call(keys, args, by_source=by_source))
                 confirmation = stream.confirm(self._replicas.question) if confirm is not None else None
                 reply = await answer
@@ -198,13 +201,52 @@ class LoopConnection:
             raise translated(error, self._address) from error
         for answer in (reply, confirmed):
             if isinstance(answer, ErrorReply):
-                if answer.not_primary:
-                    stream.close()
-                    self._moved()
-                raise translated(answer, self._address) from answer
+                self._refused(stream, answer)
         if confirmed is not None:
             self._replicas.check(confirmed)
         return reply
+
+    async def run_many(
+        self,
+        script: Script | KeyCommand,
+        calls: Sequence[Call],
+        timeout: float | None = None,
+        confirm: GivesLock | None = None,
+    ) -> list[Reply | DistLockError]:
+        """The same with each of these keys and arguments, in one write. An answer that is an error is given as one."""
+        self._health.refuse_if_silent()
+        replies: dict[int, Reply] = {}
+        confirmation, unanswered = None, list(range(len(calls)))
+        try:
+            stream = self._stream
+            if stream is None or stream.closed:
+                stream = await self._open()
+            for again in (False, True):
+                asked = [stream.ask(script.call(*calls[i], by_source=again and i == unanswered[0])) for i in unanswered]
+                confirmation = stream.confirm(self._replicas.question) if confirm is not None else None
+                replies.update(zip(unanswered, await asyncio.gather(*asked), strict=True))
+                unanswered = [i for i in unanswered if isinstance(replies[i], ErrorReply) and replies[i].no_script]
+                if not unanswered:
+                    break
+            answers = [replies[i] for i in range(len(calls))]
+            confirmed: Reply = None
+            if confirm is not None and confirmation is not None and any(map(confirm, answers)):
+                confirmed = await asyncio.shield(confirmation)
+        except (OSError, RedisError) as error:
+            self._health.failed(error)
+            raise translated(error, self._address) from error
+        for answer in (*answers, confirmed):
+            if isinstance(answer, ErrorReply) and (answer.not_primary or answer is confirmed):
+                self._refused(stream, answer)
+        if confirmed is not None:
+            self._replicas.check(confirmed)
+        return [as_error(answer, self._address) if isinstance(answer, ErrorReply) else answer for answer in answers]
+
+    def _refused(self, stream: Stream, answer: ErrorReply) -> Never:
+        if answer.not_primary:
+            stream.close()
+            self._moved()
+        raise translated(answer, self._address) from answer
 
     async def _open(self) -> Stream:
         """Open one stream, however many tasks ask for it; one that is cancelled does not stop the others."""

@@ -32,12 +32,15 @@ class Subscription:
     """One open connection. Raises ``OSError`` or redis-py's errors, among them those of a user without the rights."""
 
     def __init__(self, address: Address) -> None:
-        channel = f"distlock:wake:{Process.ident}"
         connection: Any = address.connect()
         self._connection = connection
         self._pinged = False
         self._heard = now()
         try:
+            channel = f"distlock:wake:{Process.ident}"
+            if address.clustered:  # PUBLISH reaches the subscribers of every node: this is what is said at this one
+                connection.send_command("CLUSTER", "MYID")
+                channel += f":{connection.read_response(disable_decoding=True).decode()}"
             # A user without these rights would wait in vain for ever: it is told before it queues.
             for words in (("PUBLISH", channel, ""), ("PUBSUB", "NUMSUB", channel)):
                 connection.send_command(*words)

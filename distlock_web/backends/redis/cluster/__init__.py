@@ -1,0 +1,48 @@
+"""Locks in a Redis Cluster (6.2 or newer) or Valkey: ``"BACKEND": "redis-cluster"``. See docs/redis.md."""
+
+from __future__ import annotations
+
+from ....core.backend import Claim
+from ....core.config import StoreConfig
+from ....core.runtime import TASKS, THREADS, drive
+from .. import RedisBackend
+from .address import cluster_address
+from .node import ClusterNode
+from .port import ClusterPort
+from .routes import Routes
+
+
+class ClusterBackend:
+    """All nodes of one cluster, each with its own connections, and its own word on whether it answers."""
+
+    capabilities = RedisBackend.capabilities
+    settings = frozenset({"LOCATION", "OPTIONS"})
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._address, self._seeds = cluster_address(config)
+        self._start()
+
+    def _start(self) -> None:
+        routes = self._routes = Routes(self._seeds, self._address, self._cancel)
+        self._sync_port = ClusterPort(routes, THREADS, ClusterNode.sync_port, routes.postpone)
+        self._renewal_port = ClusterPort(routes, THREADS, ClusterNode.renewal_port, routes.postpone)
+        self._async_port = ClusterPort(routes, TASKS, ClusterNode.async_port, routes.postpone)
+
+    def sync_port(self) -> ClusterPort:
+        return self._sync_port
+
+    def async_port(self) -> ClusterPort:
+        return self._async_port  # each node finds the running loop's connection by itself
+
+    def renewal_port(self) -> ClusterPort:
+        return self._renewal_port
+
+    def close(self) -> None:
+        self._routes.close()
+
+    def after_fork(self) -> None:
+        # The sockets are the parent's, too, and so are the threads.
+        self._start()
+
+    def _cancel(self, claim: Claim) -> None:
+        drive(self._sync_port.cancel_now(claim))

@@ -1,0 +1,189 @@
+"""The verbs over a whole cluster: one lock is asked for at its node, several at all their nodes, in one write to each.
+
+A node that answers MOVED, ASK or TRYAGAIN has done nothing, so that to ask again is no second copy of a request. A
+script may also come upon a key at the other end of a move after it has written: each may be sent again (law 3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from ....core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo
+from ....core.errors import BackendUnavailable, DistLockError
+from ....core.runtime import THREADS, Runtime, now
+from .node import ClusterNode, NodePort
+from .redirects import redirect_of
+from .route import PortOf, Route, SlotMoving
+from .routes import Routes
+from .slots import slot_of
+
+T = TypeVar("T")
+
+
+class ClusterPort:
+    def __init__(self, routes: Routes, runtime: Runtime, port_of: PortOf, postpone: Callable[[Claim], None]) -> None:
+        self.runtime = runtime
+        self._routes = routes
+        self._port_of = port_of
+        self._postpone = postpone  #: cancel this claim once its slot is whole again
+
+    async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
+        route = self._route(claim)
+        answer = await route.send(lambda port: port.acquire(claim, wait))
+        self._note(claim, answer if wait != 0 else None, route.node)
+        return answer
+
+    async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
+        """Sleep at the node in whose queue this is, whosever the slot is meanwhile; then ask where the lock is."""
+        joined = self._routes.waiting.get(claim.token)
+        route = self._route(claim, joined)
+        slept = joined is None
+
+        async def ask(port: NodePort) -> Granted | Busy:
+            nonlocal slept
+            if slept:
+                return await port.rejoin(claim, busy.position)
+            slept = True
+            return await port.wait(claim, busy, seconds)
+
+        answer = await route.send(ask)
+        self._note(claim, answer, route.node)
+        return answer
+
+    def _note(self, claim: Claim, answer: Granted | Busy | None, node: ClusterNode) -> None:
+        if isinstance(answer, Busy):
+            self._routes.waiting[claim.token] = node
+        else:
+            self._routes.waiting.pop(claim.token, None)
+
+    async def cancel(self, claim: Claim) -> None:
+        try:
+            await self._route(claim).send(lambda port: port.cancel(claim))
+        except BackendUnavailable:
+            self._postpone(claim)
+        finally:
+            self._routes.waiting.pop(claim.token, None)
+
+    async def cancel_now(self, claim: Claim) -> None:
+        """The same for what was postponed: it is tried again where this raises."""
+        await self._route(claim).send(lambda port: port.cancel_now(claim))
+        self._routes.waiting.pop(claim.token, None)
+
+    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
+        try:
+            return await self._route(claim).send(lambda port: port.release(claim, cooldown))
+        except SlotMoving:
+            if not cooldown:
+                self._postpone(claim)  # as the node's own port does where the node does not answer
+            raise
+
+    async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
+        return await self._route(claim).send(lambda port: port.detach(claim, transit, seconds))
+
+    async def attach(self, claim: Claim, transit: str) -> Granted | None:
+        return await self._route(claim).send(lambda port: port.attach(claim, transit))
+
+    async def revoke(self, name: str, fence: int) -> bool:
+        return await self._route_to(slot_of(name)).send(lambda port: port.revoke(name, fence))
+
+    async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
+        return await self._route_to(slot_of(name)).send(lambda port: port.waiters(name, limit))
+
+    def _route(self, claim: Claim, start: ClusterNode | None = None) -> Route:
+        return Route(self._routes, self.runtime, self._port_of, slot_of(claim.name), claim.token, start)
+
+    def _route_to(self, slot: int) -> Route:
+        return Route(self._routes, self.runtime, self._port_of, slot)
+
+    # Several locks -----------------------------------------------------------------------------------------------
+
+    async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
+        until = None if timeout is None else now() + timeout
+
+        def left() -> float | None:
+            return None if until is None else max(0.05, until - now())
+
+        by_slot = _by_slot(claims, lambda claim: claim.name)
+        losses = await self._of_slots(
+            by_slot,
+            lambda port, slots: port.extend_each([by_slot[slot] for slot in slots], left()),
+            lambda slot, port: port.extend(by_slot[slot], left()),
+        )
+        in_turn = {slot: iter(found) for slot, found in losses.items()}
+        return [next(in_turn[slot_of(claim.name)]) for claim in claims]
+
+    async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
+        if names is None:
+            _, names = await self.names()
+        by_slot = _by_slot(names, str)
+        found = await self._of_slots(
+            by_slot,
+            lambda port, slots: port.inspect_each([by_slot[slot] for slot in slots]),
+            lambda slot, port: port.inspect(by_slot[slot]),
+        )
+        return [line for lines in found.values() for line in lines]
+
+    async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
+        masters = await self._routes.masters(self.runtime)
+        indexed = await self._together(lambda node: self._port_of(node).indexed(masters[node]), masters)
+        found = await self._of_slots(
+            [slot for slots in indexed for slot in slots],
+            lambda port, slots: port.names_each(slots, limit),
+            lambda slot, port: port.names_in(slot, limit),
+        )
+        ends = sorted((end, name) for _, entries in found.values() for name, end in entries)
+        return sum(total for total, _ in found.values()), [name for _, name in ends][:limit]
+
+    async def _of_slots(
+        self,
+        slots: Iterable[int],
+        each: Callable[[NodePort, list[int]], Awaitable[Sequence[T | DistLockError]]],
+        one: Callable[[int, NodePort], Awaitable[T]],
+    ) -> dict[int, T]:
+        """``each`` at every node with those of the slots that it serves; ``one`` for a slot that is elsewhere by now.
+
+        Raises the first failure when all of them were asked.
+        """
+        by_node: dict[ClusterNode, list[int]] = {}
+        for slot in slots:
+            by_node.setdefault(await self._routes.owner(slot, self.runtime), []).append(slot)
+        failures: list[tuple[DistLockError, int, ClusterNode]] = []
+        found: dict[int, T] = {}
+
+        async def ask(node: ClusterNode) -> None:
+            some = by_node[node]
+            answers: Sequence[T | DistLockError]
+            try:
+                answers = await each(self._port_of(node), some)
+            except DistLockError as error:
+                answers = [error] * len(some)
+            for slot, answer in zip(some, answers, strict=True):
+                if not isinstance(answer, DistLockError):
+                    found[slot] = answer
+                elif redirect_of(answer, node.at) is not None:
+                    found[slot] = await self._route_to(slot).send(partial(one, slot))
+                else:
+                    failures.append((answer, slot, node))
+
+        # First those that answer: nobody's renewal waits for a node that is known to hang.
+        await self._together(ask, sorted(by_node, key=lambda node: node.silent))
+        if failures:
+            failure, slot, node = failures[0]
+            await self._routes.replaced(slot, node, self.runtime)  # so that the second try finds the one that took over
+            raise failure
+        return found
+
+    async def _together(self, work: Callable[[ClusterNode], Awaitable[T]], nodes: Iterable[ClusterNode]) -> list[T]:
+        if self.runtime is THREADS:
+            return [await work(node) for node in nodes]
+        return await asyncio.gather(*(work(node) for node in nodes))
+
+
+def _by_slot(items: Iterable[T], name_of: Callable[[T], str]) -> dict[int, list[T]]:
+    found: dict[int, list[T]] = {}
+    for item in items:
+        found.setdefault(slot_of(name_of(item)), []).append(item)
+    return found

@@ -1,0 +1,99 @@
+"""One request's way to the node of its lock: what to do where a node says that it is another's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, TypeVar
+
+from ....core.errors import BackendUnavailable, DistLockError
+from ....core.runtime import Runtime, now
+from ..transport.replicas import TooFewReplicas
+from .node import ClusterNode, NodePort
+from .redirects import Ask, Moved, TryAgain, redirect_of
+from .routes import Routes
+
+T = TypeVar("T")
+#: The port of a node in one mode.
+PortOf: TypeAlias = "Callable[[ClusterNode], NodePort]"
+
+#: Seconds before a slot that is just being moved is asked for again; twice as long each time, up to the longest.
+PAUSE, MAX_PAUSE = 0.01, 0.2
+#: Redirections that are followed without a pause: a move that is over, or has just reached the keys of this lock.
+AT_ONCE = 3
+#: Seconds that a request follows its slot. The keys of a lock are together again within milliseconds, as a rule.
+FOLLOW = 1.0
+
+
+class SlotMoving(BackendUnavailable):
+    """The slot of the lock is being moved, and its keys are at both ends. Nothing was done."""
+
+
+class Route:
+    """Where one request is asked; ``node``: in the end, where it was answered."""
+
+    node: ClusterNode
+
+    def __init__(
+        self,
+        routes: Routes,
+        runtime: Runtime,
+        port_of: PortOf,
+        slot: int,
+        token: str = "",
+        start: ClusterNode | None = None,
+    ) -> None:
+        self._routes = routes
+        self._runtime = runtime
+        self._port_of = port_of
+        self._slot = slot
+        self._token = token  #: of whom may wait somewhere; empty: nobody
+        self._start = start
+        self._until: float | None = None
+        self._redirects = 0
+
+    async def send(self, verb: Callable[[NodePort], Awaitable[T]]) -> T:
+        """Ask the node of the lock, or ``start``; then where that leads to."""
+        self.node = self._start or await self._routes.owner(self._slot, self._runtime)
+        former = self._routes.waiting.get(self._token)
+        if former is not None and former is not self.node:
+            self._port_of(former).leave(self._token)
+        port = self._port_of(self.node)
+        while True:
+            try:
+                return await verb(port)
+            except TooFewReplicas:
+                raise
+            except DistLockError as error:
+                port = await self._next(error, port)
+
+    async def _next(self, error: DistLockError, port: NodePort) -> NodePort:
+        """Where to ask after this error; raises it where there is nowhere else."""
+        to = redirect_of(error, self.node.at)
+        if isinstance(to, Moved):
+            self._routes.topology.moved(to.slot, to.to)
+        elif to is None:
+            failed = isinstance(error, BackendUnavailable)
+            if not (failed and await self._routes.replaced(self._slot, self.node, self._runtime)):
+                raise error
+        await self._pause(error, isinstance(to, TryAgain))
+        asking = isinstance(to, Ask)
+        node = self._routes.node(to.to) if isinstance(to, Ask) else await self._routes.owner(self._slot, self._runtime)
+        if node is not self.node:
+            if self._token:
+                port.leave(self._token)
+            self.node = node
+        return self._port_of(node).asking() if asking else self._port_of(node)
+
+    async def _pause(self, error: DistLockError, half_moved: bool) -> None:
+        """Give the move its time. ``SlotMoving`` when it has had enough."""
+        moment = now()
+        if self._until is None:
+            self._until = moment + FOLLOW
+        elif moment > self._until:
+            raise SlotMoving(
+                f"The slot {self._slot} of the Redis Cluster has been moving for more than {FOLLOW:g} s: the keys of a "
+                f"lock in it are at two nodes ({error.__cause__ or error})."
+            ) from error
+        self._redirects += 1
+        if half_moved or self._redirects > AT_ONCE:
+            await self._runtime.parker().park(min(PAUSE * 2.0**self._redirects, MAX_PAUSE))

@@ -1,0 +1,15 @@
+"""The Redis Cluster backend passes the contract: three masters and their replicas, of our own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from distlock_web.testing.contract import LockContract
+
+
+class TestCluster(LockContract):
+    @pytest.fixture
+    def settings(self, cluster_settings: dict[str, Any]) -> dict[str, Any]:
+        return cluster_settings
