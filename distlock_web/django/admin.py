@@ -22,7 +22,7 @@ from ..web.held_locks import LockRow
 from ..web.lock_pages import Viewer, list_context, lock_context
 from ..web.lock_presenter import Links
 from ..web.page_assets import CACHE_CONTROL, TEMPLATES, VERSION, asset
-from ..web.release_pages import Outcome, choose, release_chosen, release_context
+from ..web.release_pages import Outcome, choose, list_url, release_chosen, release_context
 from .models import HeldLock
 
 LEVELS = {"success": messages.SUCCESS, "warning": messages.WARNING, "error": messages.ERROR}
@@ -78,13 +78,14 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         given = request.POST if request.method == "POST" else request.GET
-        chosen = choose(given.getlist("lock"), given.dict())
+        viewer, parameters = self._viewer(request), given.dict()
+        chosen = choose(given.getlist("lock"), parameters)
         if chosen.rows and "confirmed" not in request.POST:
-            context = release_context(chosen, self._viewer(request))
+            context = release_context(chosen, viewer, parameters)
             return self._page(request, render("release.html", context), _("Release by force?"))
         outcome = release_chosen(chosen, str(request.user), lambda row: self._audit(request, row))
         self._tell(request, outcome)
-        return HttpResponseRedirect(self._viewer(request).links.list)
+        return HttpResponseRedirect(list_url(viewer, parameters))
 
     def _tell(self, request: HttpRequest, outcome: Outcome) -> None:
         for kind, text in outcome.messages():
@@ -100,12 +101,14 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
 
     def _viewer(self, request: HttpRequest) -> Viewer:
         request.current_app = self.admin_site.name
-        list_url, lock_url, release_url = (
-            reverse(f"admin:distlock_web_heldlock_{name}", current_app=self.admin_site.name)
-            for name in ("changelist", "lock", "release")
+        links = Links(
+            *(
+                reverse(f"admin:distlock_web_heldlock_{name}", current_app=self.admin_site.name)
+                for name in ("changelist", "lock", "release")
+            )
         )
         csrf = format_html('<input type="hidden" name="csrfmiddlewaretoken" value="{}">', get_token(request))
-        return Viewer(Links(list_url, lock_url, release_url), self.has_release_permission(request), csrf)
+        return Viewer(links, self.has_release_permission(request), csrf)
 
     def _live(
         self, request: HttpRequest, name: str, context: dict[str, Any], title: Any, more: dict[str, Any] | None = None

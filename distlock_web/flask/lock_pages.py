@@ -14,7 +14,7 @@ from werkzeug.wrappers import Response as AnyResponse
 from ..web.lock_pages import Viewer, list_context, lock_context
 from ..web.lock_presenter import Links
 from ..web.page_assets import CACHE_CONTROL, TEMPLATES, VERSION, asset
-from ..web.release_pages import choose, release_chosen, release_context
+from ..web.release_pages import choose, list_url, release_chosen, release_context
 
 #: Called with ``"view"`` or ``"release"``: gives the name of who may, for the log, or True; a false value: 403; a
 #: response (a redirect to the login page) is sent as it is.
@@ -51,11 +51,11 @@ class LockPages:
         if request.method == "POST":
             _check_csrf()
         given = request.form if request.method == "POST" else request.args
-        chosen = choose(given.getlist("lock"), given)
+        viewer, chosen = self._viewer(), choose(given.getlist("lock"), given)
         if chosen.rows and "confirmed" not in request.form:
-            return self._send("release.html", release_context(chosen, self._viewer()), "Release by force?")
+            return self._send("release.html", release_context(chosen, viewer, given), "Release by force?")
         outcome = release_chosen(chosen, by, lambda row: None)  # the log has it
-        context = {"messages": outcome.messages(), "links": self._links()}
+        context = {"messages": outcome.messages(), "list_url": list_url(viewer, given)}
         return self._send("released.html", context, "Release by force")
 
     def asset(self, file: str) -> Response:

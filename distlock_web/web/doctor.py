@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LockBusy
+from ..core.errors import ConfigurationError, DistLockError, LockBusy
 from ..core.findings import SEVERITIES, Diagnosable, Finding
 from ..core.registry import Store
 from ..locks.lock import lock
@@ -104,22 +104,24 @@ def redis_database(location: str, number: object = None) -> tuple[str, int] | No
 
 
 def _server(store: Store) -> Sequence[Finding]:
+    found: list[Finding] = []
     try:
         backend = store.backend
+    except ConfigurationError as error:
+        return [_wrong(error)]
+    try:
         # A lock as any other: it needs the connection, the password and every right. In a context of its own: it is
         # inside of no block that the caller is in.
         contextvars.Context().run(_take_trial_lock, store.alias)
-        return backend.diagnose() if isinstance(backend, Diagnosable) else ()
-    except BackendUnavailable as error:
-        return [_unavailable(error)]
-    except ConfigurationError as error:
-        return [
-            Finding(
-                "DL002", "error", str(error), "No lock of this store can be taken.", "What the message names."
-            )
-        ]  # fmt: skip
     except DistLockError as error:
-        return [_unavailable(error)]
+        found.append(_wrong(error) if isinstance(error, ConfigurationError) else _unavailable(error))
+    if isinstance(backend, Diagnosable):
+        try:
+            found += backend.diagnose()
+        except DistLockError as error:
+            if not found:  # else it is the same, said once more
+                found.append(_unavailable(error))
+    return found
 
 
 def _take_trial_lock(alias: str) -> None:
@@ -127,6 +129,10 @@ def _take_trial_lock(alias: str) -> None:
         lock(TRIAL_KEY, store=alias, wait=0).acquire().release()
     except LockBusy:  # another doctor: it can be taken
         pass
+
+
+def _wrong(error: DistLockError) -> Finding:
+    return Finding("DL002", "error", str(error), "No lock of this store can be taken.", "What the message names.")
 
 
 def _unavailable(error: DistLockError) -> Finding:

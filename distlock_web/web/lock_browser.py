@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from ..core.backend import Browsable, LockInfo, Port, WaiterInfo
 from ..core.errors import DistLockError
@@ -75,6 +75,14 @@ class LockQuery:
         values = {known.name: getattr(query, known.name) for known in fields(query)}
         said = {name: value for name, value in values.items() if value != getattr(_EVERYTHING, name)}
         return "?" + urlencode({name: 1 if value is True else value for name, value in said.items()})
+
+    @classmethod
+    def of_address(cls, query: str) -> LockQuery:
+        """What :meth:`address` has written, or somebody else."""
+        try:
+            return cls.of(dict(parse_qsl(query.lstrip("?"), max_num_fields=20)))
+        except ValueError:
+            return cls()
 
     @property
     def filtered(self) -> bool:

@@ -59,14 +59,16 @@ def list_context(parameters: Mapping[str, str], viewer: Viewer) -> Context:
 
 def _listed(browsed: Browsed, stores: Registry | None, viewer: Viewer) -> Context:
     query = browsed.query
+    back = query.address(p=query.p)
     return {
         "query": query,
+        "back": back,
         "errors": [not_listed(alias, error) for alias, error in browsed.errors.items()],
         "notice": _partial(browsed) if browsed.partial else "",
         "totals": _totals(browsed),
         "columns": [_column(*column, query) for column in _COLUMNS if column[2] != "store" or len(browsed.stores) > 1],
         "locks": [
-            LockPresenter(row, viewer.links, stores.store(row.alias).config.prefix if stores else "")
+            LockPresenter(row, viewer.links, stores.store(row.alias).config.prefix if stores else "", back)
             for row in browsed.shown
         ],
         "several_stores": len(browsed.stores) > 1,
@@ -75,7 +77,7 @@ def _listed(browsed: Browsed, stores: Registry | None, viewer: Viewer) -> Contex
         "pages": _pages(browsed),
         "filters": _filters(browsed),
         "release_host_url": _release_host(browsed, viewer) if viewer.may_release else "",
-        "fragment_url": viewer.links.list + query.address(p=query.p),
+        "fragment_url": viewer.links.list + back,
     }
 
 

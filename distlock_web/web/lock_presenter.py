@@ -79,7 +79,8 @@ class HolderPresenter:
 class LockPresenter(HolderPresenter):
     """One held lock."""
 
-    def __init__(self, row: LockRow, links: Links, prefix: str = "") -> None:
+    def __init__(self, row: LockRow, links: Links, prefix: str = "", back: str = "") -> None:
+        """``prefix``: the store's, which its names begin with. ``back``: the query of the list that shows it."""
         super().__init__(row.holder)
         lock, now = row.lock, time.time()
         self.store = row.alias
@@ -100,7 +101,7 @@ class LockPresenter(HolderPresenter):
         self.longest_wait = span(now - lock.waiting_since) if lock.waiting_since else ""
         query = {"store": row.alias, "name": lock.name}
         self.lock_url = f"{links.lock}?{urlencode(query)}"
-        self.release_url = f"{links.release}?{urlencode({'lock': self.key})}" if self.key else ""
+        self.release_url = f"{links.release}?{urlencode({'lock': self.key, 'back': back})}" if self.key else ""
         self.request_url = f"{links.list}?{urlencode({'q': self.request})}" if self.request else ""
         self.host_url = f"{links.list}?{urlencode({'host': self.host})}" if self.host else ""
         self.release_host_url = f"{links.release}?{urlencode({'host': self.host})}" if self.host else ""

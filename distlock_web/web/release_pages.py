@@ -77,8 +77,10 @@ def choose(locks: Iterable[str], parameters: Mapping[str, str]) -> Chosen:
 def _of_host(stores: Registry, host: str, alias: str) -> Chosen:
     browsed = browse(stores, LockQuery(host=host, store=alias, sort="age"))
     errors = [not_listed(alias, error) for alias, error in browsed.errors.items()]
-    gone = [] if browsed.rows or errors else [f"any of {printable(host)}"]
-    return Chosen([row for row in browsed.rows if row.lock.fence is not None], gone, errors)
+    rows = [row for row in browsed.rows if row.lock.fence is not None]
+    if not rows and not errors:
+        errors = [f"Nothing was released: no lock is held by {printable(host)}."]
+    return Chosen(rows, errors=errors)
 
 
 def _named(stores: Registry, texts: Iterable[str]) -> Chosen:
@@ -93,6 +95,9 @@ def _named(stores: Registry, texts: Iterable[str]) -> Chosen:
     for alias, meant in keys.items():
         try:
             rows = drive(inspect_store(stores.store(alias), THREADS, {key.name for key in meant}))
+        except ConfigurationError as error:
+            chosen.errors.append(f"Nothing was released: {error}")
+            continue
         except DistLockError as error:
             chosen.errors.append(not_listed(alias, error))
             continue
@@ -106,13 +111,21 @@ def _named(stores: Registry, texts: Iterable[str]) -> Chosen:
     return chosen
 
 
-def release_context(chosen: Chosen, viewer: Viewer) -> dict[str, Any]:
+def list_url(viewer: Viewer, parameters: Mapping[str, str]) -> str:
+    """Back to the list as it was: ``back`` is its query."""
+    query = LockQuery.of_address(parameters.get("back", ""))
+    return (viewer.links.list + query.address(p=query.p)).removesuffix("?")
+
+
+def release_context(chosen: Chosen, viewer: Viewer, parameters: Mapping[str, str]) -> dict[str, Any]:
     """For ``release.html``: the question before, with all that is known of those who would lose their locks."""
     rows = chosen.rows[:RELEASED_AT_MOST]
     left_out = len(chosen.rows) - len(rows)
     outcome = Outcome(gone=chosen.gone, errors=chosen.errors)
     return {
         "links": viewer.links,
+        "back": parameters.get("back", ""),
+        "list_url": list_url(viewer, parameters),
         "csrf": viewer.csrf,
         "locks": [LockPresenter(row, viewer.links) for row in rows],
         "number": str(len(rows)),
@@ -130,12 +143,11 @@ def release_chosen(chosen: Chosen, by: str, audit: Callable[[LockRow], object]) 
     A store that does not answer is not asked for the others: each would wait for as long.
     """
     outcome, down = Outcome(gone=list(chosen.gone), errors=list(chosen.errors)), set[str]()
-    stores = registry()
     for row in chosen.rows:
         if row.alias in down:
             continue
         try:
-            force_release(stores, row, by)
+            force_release(registry(), row, by)
         except OtherFence:
             outcome.gone.append(printable(row.lock.name))
         except StoreUnreachable as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
+import json
 import logging
 import re
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlencode
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -17,11 +19,13 @@ from django.urls import reverse
 from distlock_web import LeaseLost, lock
 from distlock_web.core.registry import registry
 from distlock_web.web.held_locks import list_all
+from distlock_web.web.release_pages import Chosen
 from tests.support.origins import begin_request
 
 pytestmark = pytest.mark.django_db
 
 LIST = "/admin/distlock_web/heldlock/"
+LOCK = LIST + "lock/"
 RELEASE = LIST + "release/"
 HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "' onmouseover='alert(1)", "</textarea><b>"]
 
@@ -45,8 +49,18 @@ def releaser(store: str) -> Client:
     return client_of("view_heldlock", "release_heldlock")
 
 
+def key(lease: Any, store: str = "default", fence: object = None) -> str:
+    return json.dumps([store, lease.name, str(fence or lease.fence)])
+
+
 def target(lease: Any, **changed: Any) -> dict[str, Any]:
-    return {"store": "default", "name": lease.name, "fence": lease.fence, **changed}
+    """What the form sends that asks for the release."""
+    return {"lock": key(lease, **changed), "confirmed": "1"}
+
+
+def names(page: str) -> list[str]:
+    """Those of the locks in a list, without their prefix, in order."""
+    return [html.unescape(name) for name in re.findall(r'<span class="dl-prefix">disLock:</span>(.*?)</a>', page)]
 
 
 def messages(response: Any) -> list[str]:
@@ -74,7 +88,10 @@ def test_permissions(
     refused = 403 if staff else 302  # to the login page
     assert client.get(LIST).status_code == (200 if may_view else refused)
     assert client.get(LIST + "?fragment=1").status_code == (200 if may_view else refused)
-    assert (b"Release" in client.get(LIST).content) == may_release
+    assert client.get(LOCK, {"store": "default", "name": lease.name}).status_code == (200 if may_view else refused)
+    for page in (LIST, LIST + "?fragment=1", f"{LOCK}?store=default&name={lease.name}"):
+        content = client.get(page).content
+        assert (b"Release" in content) == may_release
     assert client.get(RELEASE, target(lease)).status_code == (200 if may_release else refused)
     assert client.post(RELEASE, target(lease)).status_code == (302 if may_release else refused)
     assert (list_all(registry()).rows == []) == may_release
@@ -95,17 +112,17 @@ def test_csrf_is_enforced(memory: None, elsewhere: Any) -> None:
     assert client.post(RELEASE, target(lease)).status_code == 403
     assert lease.state == "held"
     assert len(list_all(registry()).rows) == 1
-    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', client.get(RELEASE, target(lease)).content.decode())
-    assert token is not None
-    assert client.post(RELEASE, target(lease, csrfmiddlewaretoken=token[1])).status_code == 302
+    for page in (client.get(LIST), client.get(RELEASE, target(lease))):
+        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page.content.decode())
+        assert token is not None
+    assert client.post(RELEASE, {**target(lease), "csrfmiddlewaretoken": token[1]}).status_code == 302
     assert list_all(registry()).rows == []
 
 
 @pytest.mark.parametrize("method", ["get", "head", "put", "patch", "delete", "options"])
 def test_only_a_post_releases(releaser: Client, elsewhere: Any, method: str) -> None:
     lease = elsewhere("order:7")
-    query = f"?store=default&name={lease.name}&fence={lease.fence}"
-    response = getattr(releaser, method)(RELEASE + query)
+    response = getattr(releaser, method)(RELEASE, QUERY_STRING=urlencode(target(lease)))
     assert response.status_code == (200 if method in ("get", "head") else 405)
     assert len(list_all(registry()).rows) == 1
 
@@ -119,11 +136,15 @@ def test_what_a_row_says(elsewhere: Any) -> None:
     begin_request("abc-123", "POST /shop/pay/")
     with lock("order:7", expire=10) as lease:
         page = client.get(LIST).content.decode()
+        detail = client.get(LOCK, {"store": "default", "name": lease.name}).content.decode()
     (holder,) = {line for line in re.findall(r"<span>(.*?)</span>", page) if "/shop/pay/" in line}
     assert holder == "POST /shop/pay/"
-    for text in ("disLock:order:7", "abc-123", f"fence {lease.fence}", "9 s", ">held<", "1 held lock"):
+    assert names(page) == ["order:7"]
+    for text in ("abc-123", "<span>9s</span>", "1 held lock"):
         assert text in page
-    width = re.search(r'class="fill" width="(\d+)%"', page)
+    for text in ("disLock:order:7", "POST /shop/pay/", "abc-123", str(lease.fence), "held", "Taken", "Nobody waits."):
+        assert text in detail
+    width = re.search(r'class="dl-fill" width="(\d+)%"', page)
     assert width is not None
     assert 80 <= int(width[1]) <= 100
 
@@ -135,7 +156,12 @@ def test_what_clients_send_is_escaped(memory: None, elsewhere: Any, hostile: str
     with lock(hostile) as lease:
         pages = [
             client.get(LIST), client.get(LIST, {"fragment": 1}), client.get(LIST, {"q": hostile}),
-            client.get(RELEASE, {**target(lease), "q": hostile}), client.get(LIST, {"q": hostile + "nothing"}),
+            client.get(LOCK, {"store": "default", "name": lease.name}),
+            client.get(LOCK, {"store": hostile, "name": hostile}),
+            client.get(RELEASE, {**target(lease), "back": hostile}), client.get(LIST, {"q": hostile + "nothing"}),
+            client.get(LIST, {"host": hostile, "function": hostile, "sort": hostile}),
+            client.get(RELEASE, {"host": hostile}, follow=True),
+            client.post(RELEASE, {"lock": hostile, "confirmed": 1}, follow=True),
             client.post(RELEASE, target(lease, fence=1), follow=True),
         ]  # fmt: skip
     for page in pages:
@@ -143,9 +169,9 @@ def test_what_clients_send_is_escaped(memory: None, elsewhere: Any, hostile: str
         assert page.status_code == 200
         assert hostile not in text
         assert "alert(1)" in text or "&lt;b&gt;" in text
-    assert messages(pages[-1]) == [
-        f"Nothing was released: the lock “disLock:{hostile}” is no longer held by that holder."
-    ]
+    gone = "Nothing was released: the lock “{}” is no longer held by that holder."
+    assert messages(pages[-1]) == [gone.format(f"disLock:{hostile}")]
+    assert messages(pages[-2]) == [gone.format(hostile)]
 
 
 def test_control_characters_and_direction_marks_are_replaced(viewer: Client) -> None:
@@ -174,10 +200,9 @@ def test_search(viewer: Client, elsewhere: Any, search: str, shown: list[str]) -
     begin_request("abc", "POST /shop/pay/")
     with lock("order:7"):
         page = viewer.get(LIST, {"q": search}).content.decode()
-    assert sorted(re.findall(r'<span class="lock-name">disLock:(.*?)</span>', page)) == shown
+    assert sorted(names(page)) == shown
     assert f'value="{search}"' in page
-    if not shown:
-        assert f"No held lock matches “{search}”." in page
+    assert ("No held lock matches." in page) == (not shown)
 
 
 def test_pages_keep_the_search(viewer: Client) -> None:
@@ -186,11 +211,10 @@ def test_pages_keep_the_search(viewer: Client) -> None:
         last = viewer.get(LIST, {"q": "order", "p": "3"}).content.decode()
         beyond = viewer.get(LIST, {"q": "order", "p": "99999"}).content.decode()
         nonsense = viewer.get(LIST, {"q": "order", "p": "x'"}).content.decode()
-    names = re.compile(r'class="lock-name">disLock:order:(\d+)<')
-    assert [len(names.findall(page)) for page in (first, last, beyond, nonsense)] == [50, 20, 20, 50]
-    assert set(names.findall(first)).isdisjoint(names.findall(last))
-    assert 'href="?p=3&amp;q=order"' in first
-    assert "120 held locks" in first
+    assert [len(names(page)) for page in (first, last, beyond, nonsense)] == [50, 20, 20, 50]
+    assert set(names(first)).isdisjoint(names(last))
+    assert 'href="?q=order&amp;p=3"' in first
+    assert "120 of 121 held locks" in first
 
 
 def test_nothing_held(viewer: Client) -> None:
@@ -214,11 +238,12 @@ def test_several_stores_one_of_them_down(settings: Any, elsewhere: Any) -> None:
     page = client.get(LIST)
     assert page.status_code == 200
     text = page.content.decode()
-    assert "disLock:order:7" in text
-    assert '<td data-label="Store">other</td>' in text
+    assert names(text) == ["order:7"]
+    assert '<td class="dl-store" data-label="Store">other</td>' in text
     assert "store “down” cannot be reached" in text
     assert "Traceback" not in text
-    refused = client.post(RELEASE, {"store": "down", "name": "a", "fence": "1"}, follow=True)
+    assert "store “down” cannot be reached" in client.get(LOCK, {"store": "down", "name": "a"}).content.decode()
+    refused = client.post(RELEASE, {"lock": '["down", "a", "1"]', "confirmed": "1"}, follow=True)
     assert "store “down” cannot be reached" in messages(refused)[0]
 
 
@@ -228,7 +253,9 @@ def test_a_wrong_setting_is_said_on_the_page(settings: Any) -> None:
     page = client.get(LIST)
     assert page.status_code == 200
     assert "EXPIRE" in page.content.decode()
-    assert client.get(RELEASE, {"store": "default", "name": "a", "fence": "1"}, follow=True).status_code == 200
+    assert client.get(LOCK, {"store": "default", "name": "a"}).status_code == 200
+    refused = client.get(RELEASE, {"lock": '["default", "a", "1"]'}, follow=True)
+    assert "EXPIRE" in messages(refused)[0]
 
 
 # Release by force -------------------------------------------------------------------------------------------------
@@ -275,7 +302,7 @@ def test_the_holder_changes_between_the_look_and_the_release(
     (row,) = list_all(registry()).rows
     lease.release()
     second = elsewhere("order:7")
-    monkeypatch.setattr("distlock_web.django.admin.find_lock", lambda *args: row)
+    monkeypatch.setattr("distlock_web.django.admin.choose", lambda *args: Chosen([row]))
     response = releaser.post(RELEASE, target(lease))
     assert response.status_code == 302
     second.extend()
@@ -283,27 +310,112 @@ def test_the_holder_changes_between_the_look_and_the_release(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"fence": "x"}, {"fence": ""}, {"fence": "1" * 5000}, {"store": "nowhere"}, {"name": "other"}]
+    "wrong",
+    [
+        '["default", "disLock:order:7", "x"]',
+        '["default", "disLock:order:7", ""]',
+        "",
+        "x",
+        "[]",
+        "null",
+        "{}",
+        "1",
+        '["nowhere", "disLock:order:7", "1"]',
+        '["default", "other", "1"]',
+        "[" * 100_000,
+        '[[], {}, "1"]',
+        f'["default", "disLock:order:7", "{"1" * 5000}"]',
+        '["default", "disLock:order:7", null]',
+    ],
+    ids=lambda text: text[:40],
 )
-def test_a_forged_target_releases_nothing(releaser: Client, elsewhere: Any, wrong: dict[str, str]) -> None:
+def test_a_forged_target_releases_nothing(releaser: Client, elsewhere: Any, wrong: str) -> None:
     lease = elsewhere("order:7")
-    for given in (target(lease, **wrong), {}):
+    for given in ({"lock": wrong, "confirmed": "1"}, {"confirmed": "1"}, {"host": "", "confirmed": "1"}):
         response = releaser.post(RELEASE, given, follow=True)
         assert response.status_code == 200
         assert "Nothing was released" in messages(response)[0]
     lease.extend()
 
 
-def test_the_search_survives_the_release(releaser: Client, elsewhere: Any) -> None:
+def test_the_list_is_as_it_was_after_the_release(releaser: Client, elsewhere: Any) -> None:
     lease = elsewhere("order:7")
-    link = re.search(r'href="(\S*release/\S*)"', releaser.get(LIST, {"q": "order 7&x"}).content.decode())
-    assert link is None
-    page = releaser.get(LIST, {"q": "order 7"}).content.decode()
+    page = releaser.get(LIST, {"q": "order 7", "sort": "-age"}).content.decode()
     link = re.search(r'href="(\S*release/\S*?)"', page)
     assert link is not None
-    assert parse_qs(urlsplit(link[1].replace("&amp;", "&")).query)["q"] == ["order 7"]
-    response = releaser.post(RELEASE, target(lease, q="order 7"))
-    assert response["Location"] == f"{reverse('admin:distlock_web_heldlock_changelist')}?q=order+7"
+    question = releaser.get(html.unescape(link[1])).content.decode()
+    back = re.search(r'name="back" value="(.*?)"', question)
+    assert back is not None
+    response = releaser.post(RELEASE, {**target(lease), "back": html.unescape(back[1])})
+    assert response["Location"] == f"{reverse('admin:distlock_web_heldlock_changelist')}?q=order+7&sort=-age"
+
+
+@pytest.mark.parametrize("back", ["//evil.example", "https://evil.example/?q=a", "?next=//evil.example", "&" * 100])
+def test_the_way_back_leads_nowhere_else(releaser: Client, elsewhere: Any, back: str) -> None:
+    response = releaser.post(RELEASE, {**target(elsewhere("order:7")), "back": back})
+    assert response["Location"].partition("?")[0] == LIST
+    assert "evil" not in response["Location"]
+
+
+def test_several_at_once_each_from_the_holder_that_was_shown(releaser: Client, elsewhere: Any) -> None:
+    chosen = [elsewhere(f"order:{number}") for number in range(3)]
+    other = elsewhere("order:9")
+    question = releaser.post(RELEASE, {"lock": [key(lease) for lease in chosen]}).content.decode()
+    assert "take 3 locks" in question
+    assert len(list_all(registry()).rows) == 4
+    chosen[0].release()
+    successor = elsewhere("order:0")
+    response = releaser.post(RELEASE, {"lock": [key(lease) for lease in chosen], "confirmed": "1"}, follow=True)
+    assert messages(response) == [
+        "2 locks were released: “disLock:order:1”, “disLock:order:2”. "
+        "Their holders learn of it at their next round trips.",
+        "Not released: the lock “disLock:order:0” is no longer held by that holder.",
+    ]
+    successor.extend()
+    other.extend()
+    assert set(LogEntry.objects.values_list("object_id", flat=True)) == {"disLock:order:1", "disLock:order:2"}
+
+
+def test_all_locks_of_a_host(releaser: Client, elsewhere: Any) -> None:
+    for number in range(3):
+        elsewhere(f"order:{number}")
+    host = list_all(registry()).rows[0].holder.host
+    page = releaser.get(LIST, {"host": host}).content.decode()
+    link = re.search(r'href="(\S*release/\?host=\S*?)"', page)
+    assert link is not None
+    question = releaser.get(html.unescape(link[1])).content.decode()
+    keys = [html.unescape(text) for text in re.findall(r'name="lock" value="(.*?)"', question)]
+    assert len(keys) == 3
+    late = elsewhere("late")  # was not shown, and is not meant
+    releaser.post(RELEASE, {"lock": keys, "confirmed": "1"})
+    assert [row.lock.name for row in list_all(registry()).rows] == [late.name]
+    nobody = releaser.get(RELEASE, {"host": "web-99"}, follow=True)
+    assert messages(nobody)[1:] == ["Nothing was released: no lock is held by web-99."]
+
+
+def test_a_store_that_stops_answering_is_asked_once(settings: Any, elsewhere: Any, injector: Any) -> None:
+    client = client_of("view_heldlock", "release_heldlock")
+    leases = [elsewhere(f"order:{number}") for number in range(3)]
+    injector.lose("revoke", *["request"] * 10)
+    response = client.post(RELEASE, {"lock": [key(lease) for lease in leases], "confirmed": "1"}, follow=True)
+    assert len(messages(response)) == 1
+    assert "cannot be reached at the moment" in messages(response)[0]
+    assert injector.calls.count("revoke") == 2  # law 3: the first and its second copy
+    injector.lose("revoke")
+
+
+def test_one_lock_that_is_not_held(viewer: Client) -> None:
+    page = viewer.get(LOCK, {"store": "default", "name": "disLock:order:7"})
+    assert "This lock is not held at the moment." in page.content.decode()
+
+
+def test_the_files_of_the_page_need_no_login(client: Client) -> None:
+    for name in ("held_locks.css", "held_locks.js", "admin.css"):
+        response = client.get(f"{LIST}assets/{name}")
+        assert response.status_code == 200
+        assert "immutable" in response["Cache-Control"]
+    for name in ("nothing.css", "..%2flist.html", "../templates/list.html"):
+        assert client.get(f"{LIST}assets/{name}").status_code in (302, 404)
 
 
 def test_the_migration_makes_the_permissions_and_no_table(db: None) -> None:
