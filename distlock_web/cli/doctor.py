@@ -26,7 +26,7 @@ def doctor(options: Namespace, context: Context) -> int:
         if context.errors.terminal and not options.json:
             context.errors.stream.write(f"Asking store {store.alias} …\n")
         found += examine_store(store, gunicorn)
-    found = by_severity([*found, *context.findings()])
+    found = by_severity([*found, *context.findings(gunicorn)])
     if options.json:
         context.out.line(json.dumps([asdict(finding) for finding in found], indent=2))
     else:

@@ -55,7 +55,7 @@ def execute(
     *,
     stores: bool = False,
     stream: Stream | None = None,
-    findings: Callable[[], Sequence[Finding]] = tuple,
+    findings: Callable[[float | None], Sequence[Finding]] = lambda gunicorn: (),
 ) -> int:
     """Run one command, and return its exit code. Raises ``CommandFailed``; ``SystemExit(0)`` after ``--help``.
 

@@ -20,8 +20,8 @@ class Context:
 
     out: Output
     errors: Output
-    #: What a framework knows to be wrong with the project, asked by ``doctor``.
-    findings: Callable[[], Sequence[Finding]]
+    #: What a framework knows to be wrong with the project, asked by ``doctor`` with gunicorn's time-out.
+    findings: Callable[[float | None], Sequence[Finding]]
 
 
 class Parser(argparse.ArgumentParser):

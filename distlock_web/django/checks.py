@@ -115,7 +115,7 @@ def _message(finding: Finding) -> checks.CheckMessage:
     )
 
 
-def findings() -> list[Finding]:
+def findings(gunicorn: float | None) -> list[Finding]:
     """What the doctor of ``manage.py distlock`` adds to that of the stores: these checks, and what is beside them."""
     found: list[Finding] = []
     for check in (check_stores, check_names, check_request_id, check_views, check_transactions):
@@ -131,7 +131,7 @@ def findings() -> list[Finding]:
     if _settings_are_right():
         found += shared_caches(registry())
         if not any(each.code == "DL007" for each in found):
-            found += slow_views(registry(), gunicorn_timeout())
+            found += slow_views(registry(), gunicorn)
     return found
 
 

@@ -12,7 +12,7 @@ from ..core.registry import registry
 from ..web.doctor import redis_database, shared_database
 
 
-def findings() -> list[Finding]:
+def findings(gunicorn: float | None) -> list[Finding]:
     """Stores in a database that Flask-Caching's ``cache.clear()`` empties: it does without a key prefix."""
     place = _cache_database(current_app.config)
     return [

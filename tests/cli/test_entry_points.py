@@ -1,22 +1,26 @@
-"""``distlock list`` and ``distlock release`` do the same under ``manage.py`` and under ``flask``."""
+"""``distlock``, ``manage.py distlock`` and ``flask distlock`` do the same, with the same help and exit codes."""
 
 from __future__ import annotations
 
 import logging
+import re
+import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from django.core.management import ManagementUtility
 from flask import Flask
 
+import distlock_web
 from distlock_web import Lease, LeaseLost
+from distlock_web.cli import held, main, texts
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
-from distlock_web.web import commands
 
 Elsewhere = Callable[..., Lease]
 
@@ -46,7 +50,17 @@ def flask(*args: str) -> Outcome:
     return Outcome(result.exit_code, result.stdout, result.stderr)
 
 
-@pytest.fixture(params=[manage, flask])
+def console(*args: str) -> Outcome:
+    """``distlock …``, as from a shell."""
+    out, errors = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patched, redirect_stdout(out), redirect_stderr(errors):
+        patched.setattr("sys.argv", ["distlock", *args])
+        with pytest.raises(SystemExit) as ended:
+            main.console()
+    return Outcome(int(ended.value.code or 0), out.getvalue(), errors.getvalue())
+
+
+@pytest.fixture(params=[console, manage, flask])
 def run(request: pytest.FixtureRequest, settings: Any) -> Callable[..., Outcome]:
     settings.DISTLOCK = {"default": {"BACKEND": "memory"}, "other": {"BACKEND": "memory"}}
     return request.param
@@ -68,7 +82,8 @@ def test_done(run: Callable[..., Outcome], elsewhere: Elsewhere, caplog: pytest.
 def test_not_held(run: Callable[..., Outcome], elsewhere: Elsewhere) -> None:
     code, _, errors = run("release", "order:7")
     assert code == 1
-    assert "The lock 'order:7' is not held. `distlock list` shows what is." in errors
+    assert "The lock 'order:7' is not held. `" in errors
+    assert "distlock list` shows what is." in errors
     lease = elsewhere("order:7")
     code, _, errors = run("release", "order:7", "--fence", "1")
     assert code == 1
@@ -88,7 +103,7 @@ def test_not_confirmed(
         return answer
 
     lease = elsewhere("order:7")
-    monkeypatch.setattr(commands, "interactive", lambda: True)
+    monkeypatch.setattr(held, "interactive", lambda: True)
     monkeypatch.setattr("builtins.input", read)
     code, out, errors = run("release", "order:7")
     assert code == 1
@@ -111,14 +126,14 @@ def test_usage(run: Callable[..., Outcome], elsewhere: Elsewhere, args: list[str
     elsewhere("order:7")
     elsewhere("order:7", store="other")
     code, _, errors = run(*args)
-    assert code == 2
+    assert code == 64
     assert says in errors
 
 
 def test_wrong_settings(run: Callable[..., Outcome], settings: Any) -> None:
     settings.DISTLOCK = {"default": {"BACKEND": "memory", "EXPIRE": 0}}
     code, _, errors = run("list")
-    assert code == 2
+    assert code == 64
     assert "EXPIRE" in errors
 
 
@@ -126,10 +141,10 @@ def test_a_store_does_not_answer(run: Callable[..., Outcome], settings: Any, els
     settings.DISTLOCK = {"default": {"BACKEND": "memory"}, "down": {"LOCATION": "redis://127.0.0.1:1"}}
     lease = elsewhere("order:7")
     code, out, errors = run("list")
-    assert code == 3
+    assert code == 69
     assert lease.name in out
     assert "The store 'down' failed: " in errors
-    assert run("release", "order:7").code == 3  # the one in the other store may be meant
+    assert run("release", "order:7").code == 69  # the one in the other store may be meant
     lease.extend()
 
 
@@ -142,23 +157,66 @@ def test_a_store_that_cannot_list_is_wrong_usage(
     backend = registry().store("default").backend
     monkeypatch.setattr(type(backend), "capabilities", replace(backend.capabilities, listing=False))
     code, out, errors = run(*args)
-    assert (code, out) == (2, "")
+    assert (code, out) == (64, "")
     assert "'default' cannot show who holds its locks" in errors
     settings.DISTLOCK = {"default": {"BACKEND": "memory"}, "down": {"LOCATION": "redis://127.0.0.1:1"}}
-    assert run(*args).code == 3
+    assert run(*args).code == 69
 
 
-@pytest.mark.parametrize("command", ["list", "release"])
+@pytest.mark.parametrize("command", texts.DESCRIPTIONS)
 def test_one_help(command: str) -> None:
-    django, click = (_words(run(command, "--help").out) for run in (manage, flask))
-    descriptions = {"list": commands.LIST_DESCRIPTION, "release": commands.RELEASE_DESCRIPTION}
-    for paragraph in descriptions[command]:
-        assert _words(paragraph.format(program="python manage.py distlock")) in django
-        assert _words(paragraph.format(program="flask distlock")) in click
-    for option in {"list": ("search", "json"), "release": ("store", "fence", "yes")}[command]:
-        assert _words(commands.OPTIONS[option]) in django
-        assert _words(commands.OPTIONS[option]) in click
+    programs = {console: "distlock", manage: "python manage.py distlock", flask: "flask distlock"}
+    shown = {program: run(command, "--help") for run, program in programs.items()}
+    assert [outcome.code for outcome in shown.values()] == [0, 0, 0]
+    # Beside --url and --config, which a framework's settings take the place of.
+    for program, outcome in shown.items():
+        assert texts.DESCRIPTIONS[command].format(program=program) in outcome.out
+        assert ("--url" in outcome.out) == (program == "distlock")
+        assert "Exit status: " in outcome.out
 
 
-def _words(text: str) -> str:
-    return " ".join(text.split())
+@pytest.mark.parametrize("program", [console, manage, flask])
+def test_the_help_of_all_lists_the_commands_and_the_exit_codes(program: Callable[..., Outcome]) -> None:
+    code, out, _ = program("--help")
+    assert code == 0
+    for command, summary in texts.SUMMARIES.items():
+        assert re.search(rf"^ +{command} +{summary[:40]}", out, re.M)
+    assert "75  run: somebody else has the lock" in out
+
+
+def test_run_passes_the_exit_code_on(run: Callable[..., Outcome]) -> None:
+    assert run("run", "--key", "x", "--", "sh", "-c", "exit 7").code == 7
+    assert run("run", "--key", "x", "--").code == 64
+
+
+def test_init_says_what_it_did(run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("init", "--store", "other").out == "other: nothing to make; a memory store needs nothing.\n"
+    backend = type(registry().store("default").backend)
+    made = iter([["the table distlock_locks"], []])
+    monkeypatch.setattr(backend, "prepare", lambda self: next(made), raising=False)
+    assert run("init", "--store", "default").out == "default: the table distlock_locks\n"
+    assert run("init", "--store", "default").out == "default: all is there already.\n"
+
+
+# Where the stores of `distlock` are ----------------------------------------------------------------------------------
+
+
+def test_config_names_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.joinpath("shop_locks.py").write_text('DISTLOCK = {"default": {"BACKEND": "memory"}}\nOTHER = 3\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    assert console("--config", "shop_locks:DISTLOCK", "list") == (0, "No lock is held.\n", "")
+    assert console("list", "--config", "shop_locks") == (0, "No lock is held.\n", "")
+    assert "is no mapping of stores, but int" in console("list", "--config", "shop_locks:OTHER").errors
+    assert "no_such_module" in console("list", "--config", "no_such_module:DISTLOCK").errors
+    assert console("list", "--config", "shop_locks", "--url", "redis://127.0.0.1").code == 64
+
+
+def test_url_in_front_of_the_command_and_behind_it(redis_url: str, elsewhere: Elsewhere) -> None:
+    assert console("list", "--url", redis_url).out == "No lock is held.\n"
+    lease = elsewhere("order:7")
+    assert lease.name in console("--url", redis_url, "list").out
+
+
+def test_version() -> None:
+    assert console("--version").out == f"distlock {distlock_web.__version__}\n"

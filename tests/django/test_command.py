@@ -71,7 +71,7 @@ def test_exit_codes(settings: Any, elsewhere: Any) -> None:
     elsewhere("order:7", store="other")
     with pytest.raises(CommandError, match="--store") as error:
         run("release", "order:7")
-    assert error.value.returncode == 2
+    assert error.value.returncode == 64
     run("release", "order:7", "--store", "other")
     assert [row.alias for row in list_all(registry()).rows] == ["default"]
 
@@ -79,7 +79,7 @@ def test_exit_codes(settings: Any, elsewhere: Any) -> None:
     for command in (("list",), ("list", "--json"), ("release", "order:7")):
         with pytest.raises(CommandError, match="The store 'default' failed: ") as error:
             run(*command)
-        assert error.value.returncode == 3
+        assert error.value.returncode == 69
 
 
 class Report(BaseCommand):

@@ -12,9 +12,9 @@ from click.testing import Result
 from flask import Flask
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, NotHeld, lock
+from distlock_web.cli import held as command
 from distlock_web.core import registry
 from distlock_web.flask import DistLock
-from distlock_web.web import commands
 from tests.support.origins import begin_request, end_request
 
 
@@ -86,7 +86,7 @@ def test_what_a_client_sent_cannot_steer_the_terminal(app: Flask) -> None:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sits in front of it and can be asked."""
-    monkeypatch.setattr(commands, "interactive", lambda: True)
+    monkeypatch.setattr(command, "interactive", lambda: True)
 
 
 @pytest.mark.usefixtures("terminal")
@@ -126,7 +126,7 @@ def test_yes_does_not_ask(app: Flask, held: Lease) -> None:
 def test_a_lock_that_is_not_held(app: Flask) -> None:
     result = run(app, "release", "order:43", "--yes")
     assert result.exit_code == 1
-    assert "Error: The lock 'order:43' is not held. `distlock list` shows what is." in result.stderr
+    assert "Error: The lock 'order:43' is not held. `flask distlock list` shows what is." in result.stderr
 
 
 def test_another_fence_is_another_holder(app: Flask, held: Lease) -> None:
@@ -147,7 +147,7 @@ def test_a_holder_that_changes_while_we_ask_keeps_its_lock(
         successors.append(lock("order:42", expire=60).try_acquire())
         return True
 
-    monkeypatch.setattr(commands, "confirmed", ask)
+    monkeypatch.setattr(command, "confirmed", ask)
     result = run(app, "release", "order:42")
     assert result.exit_code == 1
     assert "changed meanwhile: nothing was released" in result.stderr
@@ -167,7 +167,7 @@ def test_the_name_in_several_stores_needs_the_store(store_settings: Mapping[str,
         lease = lock("x", store="other", expire=60).acquire()
         assert run(app, "list").stdout.splitlines()[0].startswith("STORE    LOCK")
         result = run(app, "release", "x", "--yes")
-        assert result.exit_code == 2
+        assert result.exit_code == 64
         assert (
             "Several locks are meant: a:x in default, b:x in other. Give the whole name and the store. (--store ALIAS)"
             in result.stderr
@@ -193,15 +193,15 @@ def test_the_whole_name_means_one_lock(app: Flask, held: Lease) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["release"], "Missing argument 'NAME'"),
-        (["release", "x", "--fence", "last"], "is not a valid integer"),
+        (["release"], "required: NAME"),
+        (["release", "x", "--fence", "last"], "invalid int value: 'last'"),
         (["release", "x", "--store", "defualt"], "no store 'defualt', which does not exist. Did you mean 'default'?"),
-        (["list", "--serach", "x"], "No such option"),
+        (["list", "--serach", "x"], "unrecognized arguments: --serach x"),
     ],
 )
 def test_wrong_usage(app: Flask, args: list[str], says: str) -> None:
     result = run(app, *args)
-    assert result.exit_code == 2
+    assert result.exit_code == 64
     assert says in result.stderr
 
 
@@ -210,7 +210,7 @@ def test_no_store_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     app = Flask("shop")
     DistLock(app)
     result = run(app, "list")
-    assert result.exit_code == 2
+    assert result.exit_code == 64
     assert "set DISTLOCK" in result.stderr
 
 
@@ -230,15 +230,15 @@ def half_away(unused_tcp_port: int) -> Iterator[Flask]:
 def test_a_store_that_is_unreachable_does_not_hide_the_others(half_away: Flask) -> None:
     with half_away.app_context(), lock("x"):
         result = run(half_away, "list")
-        assert result.exit_code == 3
+        assert result.exit_code == 69
         assert "disLock:x" in result.stdout
         assert "The store 'away' failed: " in result.stderr
         as_json = run(half_away, "list", "--json")
-        assert as_json.exit_code == 3
+        assert as_json.exit_code == 69
         assert len(json.loads(as_json.stdout)) == 1
         # Whether 'away' has an x as well cannot be known: nothing is done on a guess.
-        assert run(half_away, "release", "x", "--yes").exit_code == 3
-        assert run(half_away, "release", "x", "--yes", "--store", "away").exit_code == 3
+        assert run(half_away, "release", "x", "--yes").exit_code == 69
+        assert run(half_away, "release", "x", "--yes", "--store", "away").exit_code == 69
         lease = lock("y", expire=60).acquire()
         assert run(half_away, "release", "y", "--yes", "--store", "default").exit_code == 0
         assert lease.remaining
@@ -251,7 +251,7 @@ def test_a_store_that_fails_at_the_last_moment(app: Flask, held: Lease, monkeypa
     port = app.extensions["distlock"].registry.store("default").backend.sync_port()
     monkeypatch.setattr(type(port), "revoke", away)
     result = run(app, "release", "order:42", "--yes")
-    assert result.exit_code == 3
+    assert result.exit_code == 69
     assert "the lock may be held still: gone" in result.stderr
 
 

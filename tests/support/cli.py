@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,16 +66,16 @@ class OnTerminal:
     """A program that has a terminal of its own: what it shows, and keys to press."""
 
     def __init__(self, url: str, *command: str, **variables: str) -> None:
-        self._keyboard, other = os.openpty()
+        self._keyboard, self._other = os.openpty()  # both stay open: what is shown at the end can be read then
+        termios.tcsetwinsize(self._keyboard, (30, 160))
         self.shown = ""
         # The first terminal that the leader of a session opens is its own.
         opening = 'exec "$@" <"$TERMINAL" >"$TERMINAL" 2>&1'
         self._process = subprocess.Popen(
             ["sh", "-c", opening, "sh", *command],
-            env={**environment(url), "TERM": "xterm", "TERMINAL": os.ttyname(other), **variables},
+            env={**environment(url), "TERM": "xterm", "TERMINAL": os.ttyname(self._other), **variables},
             start_new_session=True,
         )
-        os.close(other)
 
     def __enter__(self) -> Self:
         return self
@@ -86,10 +87,15 @@ class OnTerminal:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         os.close(self._keyboard)
+        os.close(self._other)
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def settings(self) -> list[Any]:
+        """Those of the terminal, as termios has them."""
+        return termios.tcgetattr(self._keyboard)
 
     def press(self, keys: str) -> None:
         os.write(self._keyboard, keys.encode())
@@ -106,16 +112,13 @@ class OnTerminal:
     def ends(self) -> int:
         """Its exit code. What it shows until then is read."""
         until = time.monotonic() + PATIENCE
-        while self._process.poll() is None and time.monotonic() < until:
-            self._read()
-        while self._read():
+        while self._read() and time.monotonic() < until:
             pass
         return self._process.wait(1)
 
     def _read(self) -> bool:
-        try:
-            if select.select([self._keyboard], [], [], 0.2)[0]:
-                self.shown += os.read(self._keyboard, 65_536).decode()
-            return self._process.poll() is None
-        except OSError:  # nobody has the other side open any more
-            return False
+        """Whether more may come."""
+        if select.select([self._keyboard], [], [], 0.2)[0]:
+            self.shown += os.read(self._keyboard, 65_536).decode("utf-8", "replace")
+            return True
+        return self._process.poll() is None

@@ -1,0 +1,263 @@
+"""``distlock doctor`` at servers that are set up wrongly on purpose: each finding comes, and goes when it is mended."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import redis
+from django.core.management import CommandError, call_command
+from django.db import connections
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+from flask import Flask
+
+from distlock_web import configure, distributed_lockable, lock
+from distlock_web.cli.main import execute
+from distlock_web.core.findings import Finding
+from distlock_web.core.registry import registry
+from distlock_web.flask import DistLock
+from distlock_web.testing.servers import RedisServer
+from distlock_web.web import doctor
+from tests.support.source import FILES, PROJECT
+from tests.support.waiting import eventually
+
+MakeRedis = Callable[..., RedisServer]
+
+
+def found(settings: dict[str, Any], gunicorn: float | None = None) -> dict[str, Finding]:
+    """What is wrong with a store of these settings, by code."""
+    configured = configure({"default": settings})
+    return {finding.code: finding for finding in doctor.examine(configured.stores.values(), gunicorn)}
+
+
+def at(url: str, **options: Any) -> dict[str, Finding]:
+    return found({"LOCATION": url, "OPTIONS": options})
+
+
+# Redis ---------------------------------------------------------------------------------------------------------------
+
+
+def test_redis_set_up_wrongly_and_mended(make_redis: MakeRedis) -> None:
+    server = make_redis("--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru")
+    with redis.Redis.from_url(server.url) as admin:
+        wrong = at(server.url)
+        assert {code: finding.severity for code, finding in wrong.items()} == {"DL101": "error", "DL102": "warning"}
+        assert "maxmemory-policy is volatile-lru, maxmemory is 100 MiB" in wrong["DL101"].problem
+        admin.config_set("maxmemory", 0)
+        assert at(server.url)["DL101"].severity == "warning"
+        admin.config_set("maxmemory-policy", "noeviction")
+        admin.config_set("appendonly", "yes")
+        assert {code: finding.severity for code, finding in at(server.url).items()} == {"DL103": "info"}
+        admin.config_set("appendfsync", "no")
+        assert at(server.url)["DL103"].severity == "warning"
+        admin.config_set("appendfsync", "always")
+        assert at(server.url) == {}
+
+
+@pytest.mark.slow
+def test_replicas_that_no_lock_waits_for_and_a_replica_that_is_no_master(make_redis: MakeRedis) -> None:
+    master = make_redis()
+    replica = make_redis("--replicaof", "127.0.0.1", str(master.port))
+    with redis.Redis.from_url(master.url) as admin:
+        eventually(lambda: "online" in str(admin.info("replication")), "the replica follows")
+    assert "has 1 replica, and min_replicas is not set" in at(master.url)["DL104"].problem
+    assert "DL104" not in at(master.url, min_replicas=1)
+    assert at(replica.url).keys() >= {"DL001", "DL106"}
+
+
+def test_redis_too_old(monkeypatch: pytest.MonkeyPatch, redis_url: str) -> None:
+    told = {"redis_version": "6.0.16"}
+    monkeypatch.setattr(import_module("distlock_web.backends.redis.diagnose"), "_info", lambda connection: told)
+    assert "Redis 6.0.16" in at(redis_url)["DL105"].problem
+    told["redis_version"] = "6.2.0"
+    assert "DL105" not in at(redis_url)
+
+
+def test_a_user_who_may_not_ask(make_redis: MakeRedis) -> None:
+    server = make_redis()
+    url = server.url.replace("//", "//locks:secret@")
+    with redis.Redis.from_url(server.url) as admin:
+        admin.execute_command("ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all", "-info")
+        assert at(url).keys() == {"DL107"}
+        admin.execute_command("ACL", "SETUSER", "locks", "+info", "-config")
+        assert at(url).keys() == {"DL102"}
+
+
+def test_out_of_reach_and_refused(make_redis: MakeRedis, unused_tcp_port: int) -> None:
+    assert at(f"redis://127.0.0.1:{unused_tcp_port}").keys() == {"DL001"}
+    assert at(make_redis("--requirepass", "secret").url).keys() == {"DL002"}
+
+
+# The settings --------------------------------------------------------------------------------------------------------
+
+
+def test_memory_and_a_wrong_option() -> None:
+    assert found({"BACKEND": "memory"}).keys() == {"DL003"}
+    assert found({"BACKEND": "memory", "OPTIONS": {"size": 3}}).keys() == {"DL002", "DL003"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "gunicorn", "code"),
+    [
+        ({"EXPIRE": 10}, 30, "DL004"),
+        ({"EXPIRE": 10}, None, None),
+        ({"EXPIRE": 10}, 0, None),
+        ({"EXPIRE": 10, "RENEW": True}, 30, None),
+        ({"EXPIRE": 30}, 30, None),
+        ({"EXPIRE": 60}, 30, "DL005"),
+    ],
+)
+def test_times_that_do_not_fit_gunicorns(settings: dict[str, Any], gunicorn: float | None, code: str | None) -> None:
+    assert found({"BACKEND": "memory", **settings}, gunicorn).keys() - {"DL003"} == {code} - {None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "conf", "timeout"),
+    [
+        (None, None, None),
+        ("--timeout 90 -w 2", "timeout = 5", 90),
+        ("-w 2 -t7", None, 7),
+        ("-w 2 --timeout=8", None, 8),
+        ("-w 2", None, 30),
+        (None, "workers = 2\ntimeout = 45\n", 45),
+        (None, "import os\ntimeout = int(os.environ['X'])\n", 30),
+    ],
+)
+def test_gunicorns_time_out_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: str | None, conf: str | None, timeout: float | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GUNICORN_CMD_ARGS", raising=False)
+    if arguments is not None:
+        monkeypatch.setenv("GUNICORN_CMD_ARGS", arguments)
+    if conf is not None:
+        tmp_path.joinpath("gunicorn.conf.py").write_text(conf)
+    assert doctor.gunicorn_timeout() == timeout
+
+
+def test_the_trial_lock_excludes_no_doctor_and_stays_with_nobody(redis_store: str) -> None:
+    with lock(doctor.TRIAL_KEY, expire=30):
+        assert "DL001" not in {each.code for each in doctor.examine(registry().stores.values(), None)}
+    assert not lock(doctor.TRIAL_KEY).locked()
+
+
+# The frameworks ------------------------------------------------------------------------------------------------------
+
+
+def manage(*args: str) -> set[tuple[str, str]]:
+    """Codes and places of what ``manage.py distlock doctor`` finds."""
+    out = StringIO()
+    with suppress(SystemExit):  # 1, if there is an error among them
+        call_command("distlock", "doctor", "--json", *args, stdout=out)
+    return {(each["code"], each["where"]) for each in json.loads(out.getvalue())}
+
+
+@distributed_lockable(key="x", expire=90)
+def view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+def test_django(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("tests_doctor_urls")
+    module.urlpatterns = [path("x/", view)]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    settings.ROOT_URLCONF = module.__name__
+    assert manage() == {("DL003", "store default")}
+    assert ("DL005", f"view {__name__}.view at 'x/'") in manage("--gunicorn-timeout", "30")
+    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", True)
+    assert ("W004", "project") in manage()
+    settings.SILENCED_SYSTEM_CHECKS = ["distlock_web.W004"]
+    assert ("W004", "project") not in manage()
+    ours = "distlock_web.django.middleware.RequestIDMiddleware"
+    settings.MIDDLEWARE = ["django.middleware.cache.UpdateCacheMiddleware", ours]
+    assert ("W006", "project") in manage()
+    settings.MIDDLEWARE.reverse()
+    assert ("W006", "project") not in manage()
+    settings.MIDDLEWARE.remove(ours)
+    assert ("W002", "project") in manage()
+
+
+def test_a_urlconf_that_cannot_be_imported_does_not_hide_the_rest(settings: Any) -> None:
+    settings.ROOT_URLCONF = "no.such.urlconf"
+    assert manage() == {("DL003", "store default"), ("DL007", "project")}
+
+
+@pytest.mark.parametrize(
+    ("cache", "shared"),
+    [
+        ({"LOCATION": "redis://localhost:6379"}, True),
+        ({"LOCATION": ["redis://127.0.0.1:6379/0", "redis://10.0.0.2:6379/0"]}, True),
+        ({"LOCATION": "redis://127.0.0.1:6379", "OPTIONS": {"db": "1"}}, False),
+        ({"LOCATION": "redis://127.0.0.1:6379/1"}, False),
+        ({"LOCATION": "redis://127.0.0.1:6380"}, False),
+    ],
+)
+def test_a_cache_in_the_same_database(settings: Any, cache: dict[str, Any], shared: bool) -> None:
+    settings.DISTLOCK = {"default": {"LOCATION": "redis://127.0.0.1:6379/0"}}
+    settings.CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", **cache}}
+    from distlock_web.django.diagnosis import shared_caches
+
+    assert [each.code for each in shared_caches(registry())] == ["DL006"] * shared
+
+
+def test_flask(redis_url: str) -> None:
+    app = Flask("shop")
+    app.config["DISTLOCK"] = {"default": {"LOCATION": redis_url}}
+    DistLock(app)
+
+    def codes() -> set[str]:
+        result = app.test_cli_runner().invoke(args=["distlock", "doctor", "--json"])
+        return {each["code"] for each in json.loads(result.stdout)}
+
+    assert codes() == {"DL102"}
+    app.config.update(CACHE_TYPE="RedisCache", CACHE_REDIS_URL=redis_url, CACHE_KEY_PREFIX="")
+    assert codes() == {"DL102", "DL006"}
+    app.config["CACHE_KEY_PREFIX"] = "pages_"
+    assert codes() == {"DL102"}
+    app.extensions["distlock"].registry.close()
+
+
+# What it says --------------------------------------------------------------------------------------------------------
+
+
+def run(*args: str) -> tuple[int, str]:
+    out = StringIO()
+    with redirect_stdout(out), redirect_stderr(StringIO()):
+        code = execute(["doctor", *args], "distlock")
+    return code, out.getvalue()
+
+
+def test_report_and_exit_code(memory_store: None) -> None:
+    code, out = run()
+    assert code == 0
+    assert out.startswith("DL003 warning  store default\n  what The locks are kept in memory.\n  why  They exclude")
+    assert out.endswith("1 found: 1 of warning. docs/doctor.md explains each code.\n")
+    assert run("--fail-level", "warning")[0] == 1
+    [finding] = json.loads(run("--json")[1])
+    assert finding.keys() == {"code", "severity", "problem", "harm", "remedy", "where"}
+
+
+def test_an_error_is_exit_code_1(unused_tcp_port: int) -> None:
+    configure({"default": {"LOCATION": f"redis://127.0.0.1:{unused_tcp_port}"}})
+    assert run()[0] == 1
+    configure({"default": {"BACKEND": "memory"}})
+    with pytest.raises(CommandError):
+        call_command("distlock", "doctor", "--store", "other")
+
+
+def test_every_code_is_documented_and_every_documented_code_is_used() -> None:
+    used = {
+        code for file in FILES for code in re.findall(r'"(?:distlock_web\.)?(DL\d{3}|[EW]\d{3})"', file.read_text())
+    }
+    page = (PROJECT / "docs" / "doctor.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) == used

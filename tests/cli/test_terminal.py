@@ -1,0 +1,168 @@
+"""At a terminal: ``watch``, which redraws, and ``run``, whose command has the keyboard."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distlock_web import lock
+from distlock_web.core.registry import registry
+from distlock_web.web.held_locks import list_all
+from tests.support.cli import COMMAND, OnTerminal, alive, distlock, pid_in
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("redis_store")]
+
+ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
+
+
+@pytest.fixture
+def shell(redis_store: str, tmp_path: Path) -> Iterator[OnTerminal]:
+    """An interactive shell with jobs."""
+    with OnTerminal(redis_store, "bash", "--norc", "--noprofile", "-i", PS1="ready> ") as running:
+        running.shows("ready> ")
+        yield running
+
+
+def distlock_run(*command: str, expire: int = 60) -> str:
+    return " ".join([*COMMAND, "run", "-k", "x", "--expire", str(expire), "--", *command])
+
+
+# watch ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leave", ["q", "\x03"])
+def test_watch_redraws_and_gives_the_screen_back(redis_store: str, leave: str) -> None:
+    with OnTerminal(redis_store, *COMMAND, "watch", "--interval", "0.1") as terminal:
+        terminal.shows(ENTER)
+        terminal.shows("No lock is held.")
+        with lock("order:7", expire=30):
+            terminal.shows("disLock:order:7")
+            assert "held 1" in terminal.shows("q leaves")
+        terminal.shows("No lock is held.")
+        terminal.press(leave)
+        terminal.shows(LEAVE)
+        assert terminal.ends() == 0
+
+
+def test_watch_shows_a_store_that_fails_and_goes_on(unused_tcp_port: int) -> None:
+    url = f"redis://127.0.0.1:{unused_tcp_port}/0"
+    with OnTerminal(url, *COMMAND, "watch", "--interval", "0.1") as terminal:
+        for _ in range(2):
+            terminal.shows("The store 'default' failed: ")
+        terminal.press("q")
+        assert terminal.ends() == 0
+
+
+def test_watch_gives_the_screen_back_when_it_is_ended(redis_store: str) -> None:
+    with OnTerminal(redis_store, *COMMAND, "watch") as terminal:
+        terminal.shows(ENTER)
+        os.kill(terminal.pid, signal.SIGTERM)
+        terminal.shows(LEAVE)
+        assert terminal.ends() == 128 + signal.SIGTERM
+
+
+def test_watch_into_a_pipe_is_plain_text(redis_store: str) -> None:
+    ended = distlock(redis_store, "watch", "--interval", "0.05", "--count", "3")
+    assert ended.returncode == 0
+    assert ended.stdout.count("No lock is held.\n") == 3
+    assert "\x1b" not in ended.stdout
+
+
+def test_colours_are_for_terminals_and_not_where_they_are_refused(redis_store: str) -> None:
+    with lock("order:7", expire=60):
+        with OnTerminal(redis_store, *COMMAND, "list") as terminal:
+            terminal.ends()
+            assert "\x1b[1mLOCK" in terminal.shown
+        with OnTerminal(redis_store, *COMMAND, "list", NO_COLOR="1") as terminal:
+            terminal.ends()
+            assert "\x1b" not in terminal.shown
+
+
+# run -----------------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_ends_the_command_and_releases_the_lock(redis_store: str, shell: OnTerminal, tmp_path: Path) -> None:
+    script = tmp_path / "wait.sh"
+    script.write_text('trap "echo interrupted; exit 3" INT; echo $$ > $1; while :; do sleep 0.05; done\n')
+    shell.press(distlock_run("sh", str(script), str(tmp_path / "pid")) + "\n")
+    pid = pid_in(tmp_path / "pid")
+    shell.press("\x03")
+    shell.shows("interrupted")
+    shell.shows("ready> ")
+    shell.press("echo status $?\n")
+    shell.shows("status 3")
+    assert not alive(pid)
+    assert list_all(registry()).rows == []
+
+
+def test_the_command_reads_from_the_terminal(shell: OnTerminal, tmp_path: Path) -> None:
+    script = tmp_path / "ask.py"
+    script.write_text("import getpass\nprint('hello', input('name? '), len(getpass.getpass('word? ')))\n")
+    shell.press(distlock_run(sys.executable, str(script)) + "\n")
+    shell.shows("name? ")
+    shell.press("ann\n")
+    shell.shows("word? ")
+    shell.press("secret\n")
+    shell.shows("hello ann 6")
+    shell.shows("ready> ")
+    shell.press("echo again\n")  # the shell has its terminal again
+    shell.shows("again\r\n")
+
+
+def test_the_terminal_stays_with_a_pager(shell: OnTerminal, tmp_path: Path) -> None:
+    """``distlock run … | less``: the command does not ask for the terminal, and does not take it."""
+    script = tmp_path / "page.sh"
+    script.write_text('while read -r line; do :; done; printf "more? "; read -r answer </dev/tty; echo "got $answer"\n')
+    shell.press(distlock_run("seq", "5") + f" | sh {script}\n")
+    shell.shows("more? ")
+    shell.press("yes\n")
+    shell.shows("got yes")
+
+
+def test_ctrl_z_stops_both_and_fg_continues_them(shell: OnTerminal, tmp_path: Path) -> None:
+    script = tmp_path / "count.sh"
+    script.write_text('echo $$ > $1; read -r line; echo "read $line"; while [ ! -e $1.go ]; do sleep 0.05; done\n')
+    shell.press(distlock_run("sh", str(script), str(tmp_path / "pid")) + "\n")
+    pid = pid_in(tmp_path / "pid")
+    shell.press("one\n")
+    shell.shows("read one")
+    shell.press("\x1a")
+    shell.shows("Stopped")
+    shell.shows("ready> ")
+    eventually(lambda: state(pid) == "T", "the command is stopped")
+    shell.press("fg\n")
+    eventually(lambda: state(pid) == "S", "the command goes on")
+    (tmp_path / "pid.go").touch()
+    shell.shows("ready> ")
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_the_terminals_settings_are_put_back_after_a_command_that_was_killed(
+    redis_store: str, shell: OnTerminal, tmp_path: Path
+) -> None:
+    script = tmp_path / "raw.py"
+    script.write_text(
+        "import os, pathlib, sys, time, tty\n"
+        "tty.setraw(0)\n"
+        "pathlib.Path(sys.argv[1]).write_text(f'{os.getpid()}\\n')\n"
+        "time.sleep(60)\n"
+    )
+    before = shell.settings()
+    shell.press(distlock_run(sys.executable, str(script), str(tmp_path / "pid")) + "\n")
+    pid = pid_in(tmp_path / "pid")
+    assert not shell.settings()[3] & termios.ICANON
+    os.kill(pid, signal.SIGKILL)
+    shell.shows("ready> ")
+    shell.press("echo $?\n")
+    shell.shows("137")
+    assert shell.settings()[3] & termios.ISIG == before[3] & termios.ISIG
