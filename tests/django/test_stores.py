@@ -13,6 +13,7 @@ from django.test import override_settings
 from distlock_web import ConfigurationError, lock
 from distlock_web.core.registry import registry
 from distlock_web.django.stores import configure_from_settings, connection_pool
+from tests.support.stores.sentinel import SERVICE, SentinelSetup
 
 DJANGO = "django.core.cache.backends.redis.RedisCache"
 DJANGO_REDIS = "django_redis.cache.RedisCache"
@@ -93,27 +94,25 @@ def test_a_cache_that_is_no_redis_is_refused(settings: Any, alias: str, message:
         pass
 
 
-@pytest.mark.parametrize(
-    ("client", "message"),
-    [
-        (
-            "SentinelClient",
-            "found by Redis Sentinel; this backend is for one server.*a LOCATION that leads to the master",
-        ),
-        ("ShardClient", "ShardClient spreads its keys over several servers.*a LOCATION of its own"),
-    ],
-)
-def test_a_cache_on_several_servers_says_why_not(cache: Any, redis_url: str, client: str, message: str) -> None:
-    options: dict[str, Any] = {"CLIENT_CLASS": f"django_redis.client.{client}"}
-    if client == "SentinelClient":
-        options |= {
-            "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
-            "CONNECTION_POOL_CLASS": "redis.sentinel.SentinelConnectionPool",
-            "SENTINELS": [("127.0.0.1", 1)],
-        }
-    cache(DJANGO_REDIS, **options)
+def test_a_cache_on_several_servers_says_why_not(cache: Any) -> None:
+    cache(DJANGO_REDIS, CLIENT_CLASS="django_redis.client.ShardClient")
+    message = "ShardClient spreads its keys over several servers.*a LOCATION of its own"
     with pytest.raises(ConfigurationError, match=message), lock("a"):
         pass
+
+
+def test_a_cache_whose_master_is_found_by_sentinel(cache: Any, settings: Any, sentinel_setup: SentinelSetup) -> None:
+    cache(
+        DJANGO_REDIS,
+        CLIENT_CLASS="django_redis.client.SentinelClient",
+        CONNECTION_FACTORY="django_redis.pool.SentinelConnectionFactory",
+        SENTINELS=[("127.0.0.1", 1), ("127.0.0.1", sentinel_setup.sentinel.port)],
+        SENTINEL_KWARGS={"socket_timeout": 5},
+        CONNECTION_POOL_KWARGS={"decode_responses": True},
+    )
+    settings.CACHES = {**settings.CACHES, "redis": {**settings.CACHES["redis"], "LOCATION": f"redis://{SERVICE}/0"}}
+    with lock("order:8", expire=10) as lease:
+        assert sentinel_setup.clients[0].exists(lease.name)
 
 
 @pytest.mark.parametrize("backend", [DJANGO, DJANGO_REDIS])

@@ -21,6 +21,7 @@ from ...core.errors import ConfigurationError
 from ...core.runtime import drive
 from .transport.address import (
     OURS,
+    SENTINEL_OPTIONS,
     Address,
     AsyncDriverConnection,
     DriverConnection,
@@ -31,8 +32,6 @@ from .transport.address import (
 )
 from .transport.errors import Misconfigured
 
-#: In OPTIONS: where the sentinels are, what they call the master, and how to connect to them.
-SENTINEL_OPTIONS = ("sentinels", "service_name", "sentinel_kwargs")
 PORT = 26379
 
 _FORM = "redis+sentinel://[user:password@]host:26379,host:26379/name/0"
@@ -134,8 +133,7 @@ class SentinelAddress(Address):
 
     def _server(self, master: _Master) -> Address:
         kwargs = {**self.kwargs, "host": master.host, "port": master.port}
-        name = f"{self.name}, now {master.host}:{master.port}"
-        return Address(self.connection_class, kwargs, self.max_connections, self.pool_timeout, name, self.prefix)
+        return Address(self.connection_class, kwargs, self.max_connections, self.pool_timeout, self.name, self.prefix)
 
 
 class _Mode(Protocol):
@@ -197,7 +195,7 @@ def sentinel_address(config: StoreConfig) -> SentinelAddress | None:
     if given is None:
         return None
     options = {name: value for name, value in config.options.items() if name not in SENTINEL_OPTIONS}
-    master = checked(config, *given.connection, options, SENTINEL_OPTIONS)
+    master = checked(config, *given.connection, options)
     sentinels = tuple(_sentinel(master, node, given, where) for node in given.sentinels)
     places = ", ".join(f"{host}:{port}" for host, port in given.sentinels)
     return SentinelAddress(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -25,6 +25,8 @@ AsyncDriverConnection: TypeAlias = aioredis.connection.AbstractConnection
 POOL_OPTIONS = ("max_connections", "pool_timeout")
 REPLICA_OPTIONS = ("min_replicas", "replica_timeout")
 OWN_OPTIONS = (*POOL_OPTIONS, *REPLICA_OPTIONS)
+#: Where the sentinels are, what they call the master, and how to connect to them: see ``sentinel.py``.
+SENTINEL_OPTIONS = ("sentinels", "service_name", "sentinel_kwargs")
 
 #: A lock is in front of a request: an answer that takes longer than this is none.
 TIMEOUT = 1.0
@@ -106,16 +108,15 @@ def checked(
     connection_class: type[DriverConnection],
     kwargs: dict[str, Any],
     options: Mapping[str, Any],
-    also: Collection[str] = (),
 ) -> Address:
-    """The address of these keywords, over which ``options`` win. ``also``: further options, for the message."""
+    """The address of these keywords, over which ``options`` win."""
     where = f"DISTLOCK[{config.alias!r}]"
     for name in _NOT_FOR_US:
         kwargs.pop(name, None)
     known = parameters(connection_class)
     for name, value in options.items():
         if name not in known and name not in OWN_OPTIONS:
-            every = (*sorted(known), *OWN_OPTIONS, *also)
+            every = (*sorted(known), *OWN_OPTIONS, *SENTINEL_OPTIONS)
             raise ConfigurationError(unknown_name(f'{where}["OPTIONS"] has', name, every))
         kwargs[name] = value
     kwargs = {name: value for name, value in kwargs.items() if name in known or name in OWN_OPTIONS}

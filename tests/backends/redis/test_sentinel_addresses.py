@@ -1,0 +1,224 @@
+"""How settings name sentinels, and sentinels that are down, hang, do not know, or do not let us in."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from distlock_web import BackendUnavailable, ConfigurationError, DistLockError, configure, lock
+from distlock_web.backends.redis.sentinel import SentinelAddress, sentinel_address
+from distlock_web.core.config import parse
+from distlock_web.core.runtime import now
+from distlock_web.testing.harness import Harness
+from distlock_web.testing.servers import RedisServer, free_port
+from tests.support.modes import in_both_modes
+from tests.support.redis_lock import the_lock
+from tests.support.stores.sentinel import PATIENT, SERVICE, SentinelServer, SentinelSetup
+from tests.support.waiting import SLACK
+
+# Settings -----------------------------------------------------------------------------------------------------------
+
+
+def found(**settings: Any) -> SentinelAddress:
+    address = sentinel_address(parse({"default": settings})["default"])
+    assert address is not None
+    return address
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"LOCATION": "redis+sentinel://u:p%40@a,b:1,[::1]:2/shop/3?socket_timeout=2"},
+        {"LOCATION": "redis://u:p%40@shop/3?socket_timeout=2", "OPTIONS": {"sentinels": ["a", "b:1", ("::1", 2)]}},
+        {
+            "BACKEND": "redis",
+            "OPTIONS": {
+                "sentinels": [("a", 26379), ("b", "1"), "[::1]:2"],
+                "service_name": "shop",
+                "username": "u",
+                "password": "p@",
+                "db": 3,
+                "socket_timeout": 2.0,
+            },
+        },
+    ],
+    ids=["URL", "OPTIONS, and a LOCATION as django-redis has it", "OPTIONS alone"],
+)
+def test_three_ways_to_say_it(settings: dict[str, Any]) -> None:
+    address = found(**settings)
+    assert address.service_name == "shop"
+    places = [(each.kwargs["host"], each.kwargs["port"]) for each in address.sentinels]
+    assert places == [("a", 26379), ("b", 1), ("::1", 2)]
+    named = {name: address.kwargs[name] for name in ("username", "password", "db", "socket_timeout")}
+    assert named == {"username": "u", "password": "p@", "db": 3, "socket_timeout": 2.0}
+    assert "password" not in address.sentinels[0].kwargs, "it is the master's"
+    assert address.sentinels[0].kwargs["socket_timeout"] == pytest.approx(1 / 3), "together as long as one server"
+
+
+def test_with_tls_the_sentinels_have_it_too_unless_told_otherwise() -> None:
+    url = "rediss+sentinel://a/shop"
+    address = found(LOCATION=url, OPTIONS={"ssl_check_hostname": False, "sentinel_kwargs": {"password": "s"}})
+    (sentinel,) = address.sentinels
+    assert sentinel.connection_class is address.connection_class
+    assert (sentinel.kwargs["ssl_check_hostname"], sentinel.kwargs["password"]) == (False, "s")
+    (plain,) = found(LOCATION=url, OPTIONS={"sentinel_kwargs": {"ssl": False}}).sentinels
+    assert plain.connection_class is not address.connection_class
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"LOCATION": "redis+sentinel://a"}, r"LOCATION.* names no master; it has to be such as redis\+sentinel://"),
+        ({"LOCATION": "redis+sentinel:///shop"}, "LOCATION.* names no sentinel"),
+        ({"LOCATION": "redis+sentinel://a:99999/shop"}, "names the sentinel 'a:99999'"),
+        ({"LOCATION": "redis+sentinel://a,,b/shop"}, "names the sentinel ''"),
+        ({"OPTIONS": {"sentinels": "a:1"}}, "sentinels.* is 'a:1'; it has to be a list"),
+        ({"OPTIONS": {"sentinels": ["a:1"]}}, "service_name.* is None; it has to be what the sentinels call"),
+        ({"OPTIONS": {"sentinels": [("a", 1, 2)], "service_name": "x"}}, r"names the sentinel \('a', 1, 2\)"),
+        ({"OPTIONS": {"service_name": "shop"}}, "sentinels.* is None"),
+        ({"OPTIONS": {"sentinel_kwargs": 3, "sentinels": ["a"]}}, "sentinel_kwargs.* is 3"),
+        ({"LOCATION": "redis+sentinel://a/x", "OPTIONS": {"sentinels": ["b"]}}, "names its sentinels twice"),
+        ({"LOCATION": "redis+sentinel://a/x", "OPTIONS": {"sentinel_kwargs": {"passwort": 1}}}, "mean 'password'"),
+        ({"LOCATION": "redis+sentinel://a/x", "OPTIONS": {"sentinel_kwarg": {}}}, "Did you mean 'sentinel_kwargs'"),
+        ({"LOCATION": "redis://a", "OPTIONS": {"sentinel": ["a"]}}, "Did you mean 'sentinels'"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(settings: dict[str, Any], message: str) -> None:
+    configure({"default": settings})
+    with pytest.raises(ConfigurationError, match=message), lock("a"):
+        pass
+
+
+# Sentinels ----------------------------------------------------------------------------------------------------------
+
+
+def at(*ports: int, name: str = SERVICE) -> str:
+    return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in ports)}/{name}/0"
+
+
+async def refused(harness: Harness, url: str, kind: type[DistLockError], *words: str, **options: Any) -> None:
+    """Taking a lock is refused with this error, which says these words, in time."""
+    harness.store = configure({"default": {"LOCATION": url, "OPTIONS": options}}).store("default")
+    begun = now()
+    with pytest.raises(DistLockError) as caught:
+        await harness.acquire(the_lock(wait=1))
+    assert type(caught.value) is kind, caught.value
+    for word in words:
+        assert word in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert now() - begun < 6 + SLACK
+
+
+@contextmanager
+def hanging() -> Iterator[int]:
+    """A port where connections are accepted and nobody answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        yield silent.getsockname()[1]
+
+
+@in_both_modes
+async def test_no_sentinel_answers(harness: Harness) -> None:
+    with hanging() as silent:
+        words = ("no sentinel answers", "127.0.0.1:1: Error 111", f"127.0.0.1:{silent}: Timeout")
+        await refused(harness, at(1, silent), BackendUnavailable, *words)
+
+
+@in_both_modes
+async def test_one_that_answers_is_enough_and_is_asked_first_from_then_on(
+    harness: Harness, sentinel_setup: SentinelSetup
+) -> None:
+    with hanging() as silent:
+        url = at(1, silent, sentinel_setup.sentinel.port)
+        harness.store = configure({"default": {"LOCATION": url}}).store("default")
+        await harness.release(await harness.acquire(the_lock()))
+        harness.store.close()
+        before = now()
+        await harness.release(await harness.acquire(the_lock()))
+        address: Any = harness.store.backend._address  # type: ignore[attr-defined]
+        share = address.sentinels[0].kwargs["socket_timeout"]
+        assert now() - before < share, "the one that hangs was asked again"
+
+
+@in_both_modes
+async def test_a_name_that_the_sentinels_do_not_know(harness: Harness, sentinel_setup: SentinelSetup) -> None:
+    port = sentinel_setup.sentinel.port
+    await refused(harness, at(1, port, name="other"), ConfigurationError, f":{port} knows no master 'other'")
+
+
+@in_both_modes
+async def test_what_is_no_sentinel(harness: Harness, redis_server: RedisServer) -> None:
+    await refused(harness, at(redis_server.port), ConfigurationError, f":{redis_server.port} is no sentinel")
+
+
+@in_both_modes
+async def test_a_sentinel_with_a_password(harness: Harness, redis_server: RedisServer) -> None:
+    with SentinelServer(redis_server.port, PATIENT, "--requirepass", "secret") as sentinel:
+        url = at(sentinel.port)
+        await refused(harness, url, ConfigurationError, "does not let us in", "sentinel_kwargs")
+        wrong = {"sentinel_kwargs": {"password": "secret?"}}
+        await refused(harness, url, ConfigurationError, "does not let us in", "sentinel_kwargs", **wrong)
+        options = {"sentinel_kwargs": {"password": "secret"}}
+        harness.store = configure({"default": {"LOCATION": url, "OPTIONS": options}}).store("default")
+        await harness.release(await harness.acquire(the_lock()))
+
+
+@in_both_modes
+async def test_the_masters_password(harness: Harness, make_redis: Callable[..., RedisServer]) -> None:
+    master = make_redis("--requirepass", "secret")
+    with SentinelServer(master.port, PATIENT) as sentinel:
+        await refused(harness, at(sentinel.port), ConfigurationError, "wants a password", f"Redis master {SERVICE!r}")
+        url = at(sentinel.port).replace("://", "://:wrong@")
+        await refused(harness, url, ConfigurationError, "does not accept this user name and password")
+        url = at(sentinel.port).replace("://", "://:secret@")
+        harness.store = configure({"default": {"LOCATION": url}}).store("default")
+        await harness.release(await harness.acquire(the_lock()))
+
+
+@in_both_modes
+async def test_the_master_is_down_and_nobody_else_is_named_yet(harness: Harness) -> None:
+    with SentinelServer(free_port(), PATIENT) as sentinel:
+        await refused(harness, at(sentinel.port), BackendUnavailable, "does not answer: Error 111")
+
+
+class StaleSentinel:
+    """One that was cut off from the others, and still names a server that is no master any more."""
+
+    def __init__(self, named: int) -> None:
+        self._answer = f"*2\r\n$9\r\n127.0.0.1\r\n${len(str(named))}\r\n{named}\r\n".encode()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> StaleSentinel:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                while data := connection.recv(4096):
+                    # redis-py introduces itself; each of its commands begins with the number of its words.
+                    commands = data.count(b"CLIENT\r\n")
+                    connection.sendall(b"+OK\r\n" * commands + (self._answer if b"SENTINEL" in data else b""))
+
+
+@in_both_modes
+async def test_a_sentinel_that_names_a_replica_is_not_believed(harness: Harness, sentinel_setup: SentinelSetup) -> None:
+    replica = sentinel_setup.servers[1].port
+    with StaleSentinel(replica) as stale:
+        words = ("is a replica", f"127.0.0.1:{replica}, which the sentinels name")
+        await refused(harness, at(stale.port), BackendUnavailable, *words)
