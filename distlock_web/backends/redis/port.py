@@ -235,10 +235,9 @@ class RedisPort:
                 args = (*args, fence)
             try:
                 answer = await self._runner.run(ACQUIRE, self._acquire_keys(claim.name), args, confirm=confirm)
-            except TooFewReplicas:
-                raise  # it is ours, and does not count: who gives up asking cancels it
-            except BackendUnavailable:
-                self._ambiguous.add(claim.token)
+            except BackendUnavailable as error:
+                if not isinstance(error, TooFewReplicas):  # else it is ours, and who gives up asking cancels it
+                    self._ambiguous.add(claim.token)
                 raise
             given, server_time_us, *rest = (answer, answer) if type(answer) is int else answer
             self._clock.heard(server_time_us)
@@ -247,19 +246,13 @@ class RedisPort:
                 self._queued.discard(claim.token)
                 return Granted(given, since)
             if given == 0:
-                recheck_after, remaining, place, unheard, holder, held = rest
+                busy, unheard = _busy(*rest)
                 if waiter is not None:
                     self._queued.add(claim.token)
                     waiter.sent_at, waiter.server_time_us = since, server_time_us
                     if unheard:
                         self._listener.reconnect_if_unheard(waiter)
-                return Busy(
-                    recheck_after / 1000,
-                    remaining / 1000,
-                    place,
-                    holder.decode("utf-8", "replace"),
-                    max(0, held) / 1_000_000,
-                )
+                return busy
             # The server's clock is further than we thought: it was set, or ours stood still.
         raise BackendUnavailable(
             "The clock of Redis changed between requests (3 were refused as too late): look at NTP, or at a machine "
@@ -274,6 +267,12 @@ class RedisPort:
 
     def _acquire_keys(self, name: str) -> PackedKeys:
         return self._keys(name)
+
+
+def _busy(recheck_after: int, remaining: int, place: int, unheard: int, holder: bytes, held: int) -> tuple[Busy, bool]:
+    """What ACQUIRE says of a lock that is somebody else's; and whether nobody hears us on its server."""
+    who, since = holder.decode("utf-8", "replace"), max(0, held) / 1_000_000
+    return Busy(recheck_after / 1000, remaining / 1000, place, who, since), bool(unheard)
 
 
 def _grants(answer: Any) -> bool:
