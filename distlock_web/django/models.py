@@ -18,3 +18,44 @@ class HeldLock(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class LeaseRow(models.Model):
+    """A lock in the SQL store (``"DATABASE": "default"``): the table that ``backends/sql`` reads and writes by itself.
+
+    It is here for the migrations and for the routers that say in which database it is.
+    """
+
+    name_key: models.CharField[str, str] = models.CharField(primary_key=True, max_length=64)
+    name: models.TextField[str, str] = models.TextField()
+    token: models.CharField[str, str] = models.CharField(max_length=100)
+    state: models.CharField[str, str] = models.CharField(max_length=10)
+    fence: models.BigIntegerField[int, int] = models.BigIntegerField()
+    since: models.BigIntegerField[int, int] = models.BigIntegerField()
+    expires_at: models.BigIntegerField[int, int] = models.BigIntegerField()
+    holder: models.TextField[str, str] = models.TextField()
+    released: models.CharField[str, str] = models.CharField(max_length=100)
+    revoked: models.CharField[str, str] = models.CharField(max_length=100)
+    queued: models.SmallIntegerField[int, int] = models.SmallIntegerField()
+
+    class Meta:
+        db_table = "distlock_lease"
+        default_permissions = ()
+        indexes = (models.Index(fields=["expires_at"], name="distlock_lease_expires_at"),)
+
+
+class WaiterRow(models.Model):
+    """Somebody who waits for a lock in the SQL store."""
+
+    token: models.CharField[str, str] = models.CharField(primary_key=True, max_length=100)
+    name_key: models.CharField[str, str] = models.CharField(max_length=64)
+    place: models.BigIntegerField[int, int] = models.BigIntegerField()
+    expire: models.BigIntegerField[int, int] = models.BigIntegerField()
+    deadline: models.BigIntegerField[int, int] = models.BigIntegerField()
+    holder: models.TextField[str, str] = models.TextField()
+    wake: models.SmallIntegerField[int, int] = models.SmallIntegerField()
+
+    class Meta:
+        db_table = "distlock_waiter"
+        default_permissions = ()
+        indexes = (models.Index(fields=["name_key", "place"], name="distlock_waiter_queue"),)

@@ -28,13 +28,19 @@ def configure_from_settings() -> None:
             {name: getattr(settings, name) for name in PROJECT_POLICIES if hasattr(settings, name)},
         )
         if mapping is not None:
-            configure(mapping, resources={"CACHE": connection_pool})
+            configure(mapping, resources={"CACHE": connection_pool, "DATABASE": _database_address})
         elif _configured:  # by a test that has ended
             unconfigure()
         _configured = mapping is not None
     except ConfigurationError as error:
         configure_failed(error)
         _configured = True
+
+
+def _database_address(alias: str) -> Any:
+    from .databases import database_address  # not before the models can be imported
+
+    return database_address(alias)
 
 
 def connection_pool(alias: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 
 from flask import Flask
@@ -13,6 +14,7 @@ from ..core.request_id import DEFAULT_HEADER
 from ..web.error_responses import REFUSALS
 from ..web.request_ids import header_name, user_hook
 from .cli import command
+from .databases import database_address
 from .middleware import RequestIDMiddleware
 from .responses import handle_error
 from .state import KEY, AppState
@@ -62,7 +64,7 @@ def _registry(app: Flask) -> Registry | None:
     mapping = with_policies(app.config.get("DISTLOCK"), app.config)
     if "DISTLOCK" not in app.config:
         return None
-    registry = Registry(mapping)
+    registry = Registry(mapping, {"DATABASE": partial(database_address, app)})
     for store in registry.stores.values():
         _ = store.backend  # made now, so that a wrong option or address stops the start and not the first request
     return registry

@@ -16,12 +16,16 @@ class TestSQLite(LockContract):
 
 
 class TestPostgreSQL(LockContract):
+    ttl = 0.8  # a transaction is four requests
+
     @pytest.fixture
     def settings(self, postgres_settings: dict[str, Any]) -> dict[str, Any]:
         return postgres_settings
 
 
 class TestMariaDB(LockContract):
+    ttl = 0.8
+
     @pytest.fixture
     def settings(self, mariadb_settings: dict[str, Any]) -> dict[str, Any]:
         return mariadb_settings

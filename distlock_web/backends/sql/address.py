@@ -54,45 +54,51 @@ class Address:
 
 def address(config: StoreConfig) -> Address:
     """The address that a store's settings name. Raises ``ConfigurationError`` for what cannot be right."""
-    where = f"DISTLOCK[{config.alias!r}]"
-    options = config.options
+    where, options = f"DISTLOCK[{config.alias!r}]", config.options
     for name in options:
         if name not in OPTIONS:
             raise ConfigurationError(unknown_name(f'{where}["OPTIONS"] has', name, OPTIONS))
-    timeout = check_seconds(options.get("timeout", TIMEOUT), f'{where}["OPTIONS"]["timeout"]', minimum=0.05)
+
+    def seconds(name: str, default: float, **bounds: Any) -> float:
+        return check_seconds(options.get(name, default), f'{where}["OPTIONS"][{name!r}]', **bounds)
+
     if config.resource is not None:
-        known = cast(DatabaseAddress, config.resource())
-        kind, url, beside = known.kind, _url(known), known.kind == "sqlite" and not _in_memory(known.name)
-        migrated, connect_args = known.migrated and known.kind != "sqlite", dict(known.connect_args)
+        kind, url, connect_args, migrated = _from_framework(cast(DatabaseAddress, config.resource()))
     else:
-        kind, url = _from_location(config.location, where)
-        beside, migrated, connect_args = False, False, {}
-    dialect: Dialect
-    if kind == "sqlite":
-        # An SQLite has one write lock for the whole file: a lock that is extended or released while its caller's own
-        # transaction has that would wait for itself. So the locks of a framework's database have a file beside it.
-        url = url.set(database=f"{url.database}.locks") if beside else url
-        dialect = SQLite(timeout, wal=not _in_memory(url.database or ""))
-    else:
-        dialect = PostgreSQL(timeout) if kind == "postgresql" else MySQL(timeout)
+        (kind, url), connect_args, migrated = _from_location(config.location, where), {}, False
+    dialect = _dialect(kind, url, seconds("timeout", TIMEOUT, minimum=0.05))
     create = check_flag(options.get("create", not migrated), f'{where}["OPTIONS"]["create"]')
+    listen = options.get("listen")
     return Address(
         url=url.set(drivername=dialect.driver),
         dialect=dialect,
         name=_name(kind, url),
-        timeout=timeout,
-        pool_timeout=check_seconds(
-            options.get("pool_timeout", POOL_TIMEOUT), f'{where}["OPTIONS"]["pool_timeout"]', zero=True
-        ),
+        timeout=dialect.timeout,
+        pool_timeout=seconds("pool_timeout", POOL_TIMEOUT, zero=True),
         max_connections=_count(options.get("max_connections", MAX_CONNECTIONS), where),
         create=create,
         remedy=_remedy(create, config.database if migrated else ""),
         schema=_text_or_none(options, "schema", where),
-        listen=None
-        if options.get("listen") is None
-        else check_flag(options["listen"], f'{where}["OPTIONS"]["listen"]'),
+        listen=listen if listen is None else check_flag(listen, f'{where}["OPTIONS"]["listen"]'),
         connect_args={**dialect.connect_args(), **connect_args, **_mapping(options, "connect_args", where)},
     )
+
+
+def _dialect(kind: str, url: URL, timeout: float) -> Dialect:
+    if kind == "sqlite":
+        return SQLite(timeout, wal=not _in_memory(url.database or ""))
+    return PostgreSQL(timeout) if kind == "postgresql" else MySQL(timeout)
+
+
+def _from_framework(known: DatabaseAddress) -> tuple[str, URL, Mapping[str, Any], bool]:
+    if known.kind == "sqlite":
+        # An SQLite has one write lock for the whole file: a lock that is extended or released while its caller's own
+        # transaction has that would wait for itself. So the locks of a framework's database have a file beside it.
+        file = ":memory:" if _in_memory(known.name) else f"{known.name}.locks"
+        return known.kind, URL.create(known.kind, database=file), {}, False
+    name, user, password = known.name or None, known.user or None, known.password or None
+    url = URL.create(known.kind, user, password, known.host or None, known.port, name, known.query)
+    return known.kind, url, known.connect_args, known.migrated
 
 
 def _from_location(location: str, where: str) -> tuple[str, URL]:
@@ -116,12 +122,6 @@ def _from_location(location: str, where: str) -> tuple[str, URL]:
             f'sqlite:////path/to/file, or say "BACKEND": "memory".'
         )
     return kind, url
-
-
-def _url(known: DatabaseAddress) -> URL:
-    return URL.create(
-        known.kind, known.user or None, known.password or None, known.host or None, known.port, known.name or None
-    )
 
 
 def _in_memory(file: str) -> bool:

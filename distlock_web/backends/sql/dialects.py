@@ -45,6 +45,7 @@ _STARTING = Fault("not_now", "is starting or shutting down")
 class Dialect(Protocol):
     driver: str  #: what SQLAlchemy calls it
     extra: str  #: what to install for it
+    timeout: float  #: seconds
     begin: str
     clock: ColumnElement[int]
     notify: Executable | None  #: tells ``:channel`` the ``:token`` when it is committed
@@ -92,7 +93,7 @@ class PostgreSQL:
     }
 
     def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
+        self.timeout = timeout
         milliseconds = max(1, int(timeout * 1000))
         # In each transaction, and in the same request as its beginning: behind a pooler in transaction mode a session's
         # settings would be somebody else's. A client that is stopped in mid-transaction does not keep the row for long.
@@ -105,7 +106,7 @@ class PostgreSQL:
     def connect_args(self) -> dict[str, Any]:
         # No prepared statements: behind a pooler the next one may go to a server that knows them not.
         return {
-            "connect_timeout": max(2, math.ceil(self._timeout)),
+            "connect_timeout": max(2, math.ceil(self.timeout)),
             "prepare_threshold": None,
             "application_name": "distlock",
         }
@@ -137,13 +138,13 @@ class MySQL:
     }  # fmt: skip
 
     def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
+        self.timeout = timeout
 
     def connect_args(self) -> dict[str, Any]:
         return {
-            "connect_timeout": self._timeout,
-            "read_timeout": self._timeout,
-            "write_timeout": self._timeout,
+            "connect_timeout": self.timeout,
+            "read_timeout": self.timeout,
+            "write_timeout": self.timeout,
             "charset": "utf8mb4",
         }
 
@@ -151,11 +152,11 @@ class MySQL:
         # Read committed: a statement sees what was committed while it waited for the row. It knows whole seconds only.
         statements = [
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-            f"SET SESSION innodb_lock_wait_timeout = {max(1, int(self._timeout * 3 / 4))}",
+            f"SET SESSION innodb_lock_wait_timeout = {max(1, int(self.timeout * 3 / 4))}",
         ]
         if "MariaDB" in connection.get_server_info():
             # A client that is stopped in mid-transaction does not keep the row for long. MySQL knows nothing like it.
-            statements.append(f"SET SESSION idle_transaction_timeout = {max(1, math.ceil(self._timeout))}")
+            statements.append(f"SET SESSION idle_transaction_timeout = {max(1, math.ceil(self.timeout))}")
         with connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
@@ -190,11 +191,11 @@ class SQLite:
     }
 
     def __init__(self, timeout: float, *, wal: bool) -> None:
-        self._timeout = timeout
+        self.timeout = timeout
         self._wal = wal
 
     def connect_args(self) -> dict[str, Any]:
-        return {"timeout": self._timeout, "check_same_thread": False}
+        return {"timeout": self.timeout, "check_same_thread": False}
 
     def connected(self, connection: Any) -> None:
         connection.create_function("distlock_now", 0, _machine_clock)

@@ -1,0 +1,64 @@
+"""A database of ``settings.DATABASES`` → where the locks' own connections lead. Django's connection is never used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import connections, router
+from django.utils.connection import ConnectionDoesNotExist
+
+from ..core.config import DatabaseAddress
+from ..core.errors import ConfigurationError
+from .models import LeaseRow
+
+_KINDS = {"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
+#: Of OPTIONS, what Django takes for itself and the driver does not know.
+_DJANGO_ONLY = {
+    "postgresql": {"assume_role", "cursor_factory", "isolation_level", "pool", "server_side_binding"},
+    "mysql": {"isolation_level"},
+}
+
+
+def database_address(alias: str) -> DatabaseAddress:
+    """Where ``DATABASE`` leads. ``ConfigurationError`` if the locks' tables are not there."""
+    try:
+        connection = connections[alias]
+    except ConnectionDoesNotExist:
+        known = ", ".join(map(repr, connections))
+        raise ConfigurationError(
+            f"DISTLOCK names the database {alias!r}, which is not in DATABASES ({known})."
+        ) from None
+    if not router.allow_migrate_model(alias, LeaseRow):
+        allowed = ", ".join(repr(other) for other in connections if router.allow_migrate_model(other, LeaseRow))
+        raise ConfigurationError(
+            f"DISTLOCK names the database {alias!r}, but DATABASE_ROUTERS keep the tables of distlock_web out of it; "
+            f"they allow {allowed or 'no database'}."
+        )
+    kind = _KINDS.get(connection.vendor)
+    if kind is None:
+        raise ConfigurationError(
+            f"DISTLOCK names the database {alias!r}, which is a {connection.vendor}: locks need PostgreSQL, MySQL, "
+            f"MariaDB or SQLite."
+        )
+    settings = connection.settings_dict
+    if kind == "sqlite":
+        return DatabaseAddress(kind, str(settings["NAME"]), migrated=True)
+    return _server(kind, settings)
+
+
+def _server(kind: str, settings: Mapping[str, Any]) -> DatabaseAddress:
+    host, port = settings["HOST"], settings["PORT"]
+    arguments = {name: value for name, value in settings["OPTIONS"].items() if name not in _DJANGO_ONLY[kind]}
+    if kind == "mysql" and host.startswith("/"):  # as Django says it
+        host, arguments["unix_socket"] = "", host
+    return DatabaseAddress(
+        kind=kind,
+        name=str(settings["NAME"] or ""),
+        host=host,
+        port=int(port) if port else None,
+        user=settings["USER"],
+        password=settings["PASSWORD"],
+        connect_args=arguments,
+        migrated=True,
+    )

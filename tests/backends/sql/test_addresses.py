@@ -1,0 +1,96 @@
+"""What the settings of an SQL store may say, and what is wrong with others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from distlock_web import ConfigurationError, configure, lock
+from distlock_web.core.config import DatabaseAddress, parse
+from distlock_web.core.registry import Registry
+from tests.support.databases import Database, Kind
+
+
+def made(**settings: Any) -> None:
+    _ = Registry({"default": settings}).store("default").backend
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"LOCATION": ""}, "no LOCATION"),
+        ({"LOCATION": "the database"}, "no URL"),
+        ({"LOCATION": "oracle://scott:tiger@host/x"}, "oracle://"),
+        ({"LOCATION": "mysql+mysqldb://host/x"}, r"mysql\+mysqldb://"),
+        ({"LOCATION": "sqlite://"}, "no other process sees"),
+        ({"LOCATION": "sqlite:///:memory:"}, "memory"),
+        ({"LOCATION": "mysql://h/x", "OPTIONS": {"max_conections": 3}}, "Did you mean 'max_connections'"),
+        ({"LOCATION": "mysql://h/x", "OPTIONS": {"max_connections": 0}}, "1 or more"),
+        ({"LOCATION": "mysql://h/x", "OPTIONS": {"timeout": 0}}, "greater than 0"),
+        ({"LOCATION": "mysql://h/x", "OPTIONS": {"timeout": "2"}}, "timeout"),
+        ({"LOCATION": "mysql://h/x", "OPTIONS": {"pool_timeout": -1}}, "pool_timeout"),
+        ({"LOCATION": "mysql://h/x", "OPTIONS": {"create": "no"}}, "True or False"),
+        ({"LOCATION": "mysql://h/x", "OPTIONS": {"listen": 1}}, "True or False"),
+        ({"LOCATION": "mysql://h/x", "OPTIONS": {"schema": ""}}, "schema"),
+        ({"LOCATION": "mysql://h/x", "OPTIONS": {"connect_args": "ssl"}}, "mapping"),
+    ],
+)
+def test_what_is_wrong_is_named_when_the_store_is_made(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        made(BACKEND="sql", **settings)
+
+
+def test_a_location_that_is_no_url_is_not_repeated_for_it_may_have_a_password() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        made(BACKEND="sql", LOCATION="mysql//root:secret@host/x")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["mysql://h/x", "mysql+pymysql://h/x", "mariadb://h/x", "postgres://h/x", "postgresql://h/x", "sqlite:////tmp/x"],
+)
+def test_the_scheme_alone_says_that_it_is_a_database(url: str) -> None:
+    assert parse({"default": {"LOCATION": url}})["default"].backend == "sql"
+    made(LOCATION=url)
+
+
+def test_a_driver_that_is_not_installed_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pymysql", None)
+    with pytest.raises(ConfigurationError, match=r'pip install "distlock_web\[mysql\]"'):
+        made(LOCATION="mysql://h/x")
+
+
+@pytest.mark.parametrize("both", [{"LOCATION": "mysql://h/x"}, {"CACHE": "default"}])
+def test_the_locks_live_in_one_place(both: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="in one place"):
+        parse({"default": {"DATABASE": "default", **both}})
+
+
+def test_a_database_that_no_framework_knows_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"neither a Django project .* use LOCATION"):
+        configure({"default": {"DATABASE": "default"}})
+
+
+def test_the_locks_of_a_frameworks_sqlite_are_in_a_file_beside_it(make_database: Callable[[Kind], Database]) -> None:
+    """In the same file a lock that is released inside its caller's transaction would wait for itself."""
+    database = make_database("sqlite")
+    known = DatabaseAddress("sqlite", database.name)
+    registry = configure({"default": {"DATABASE": "default"}}, resources={"DATABASE": lambda name: known})
+    with lock("a"):
+        pass
+    with open(f"{database.name}.locks", "rb") as file:
+        assert file.read(15) == b"SQLite format 3"
+    registry.close()
+
+
+def test_the_locks_of_an_sqlite_in_memory_are_in_memory() -> None:
+    """Django's test runner puts the project's SQLite there."""
+    known = DatabaseAddress("sqlite", "file:memorydb_default?mode=memory&cache=shared")
+    registry = configure({"default": {"DATABASE": "default"}}, resources={"DATABASE": lambda name: known})
+    with lock("a", renew=True) as lease:
+        lease.extend()
+        assert lock("a").try_acquire() is not None
+    registry.close()

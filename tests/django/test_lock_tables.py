@@ -1,0 +1,123 @@
+"""``"DATABASE": "default"``: the address comes from DATABASES, the tables by migration, and routers are respected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connections, transaction
+
+from distlock_web import ConfigurationError, lock
+from tests.support.databases import Database, Kind, django_alias
+
+LOCKS = "locks"
+
+
+class LocksApart:
+    """The locks' tables are in the database ``locks`` and nowhere else."""
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
+        return db == LOCKS if app_label == "distlock_web" else None
+
+
+@contextmanager
+def as_alias(database: Database) -> Iterator[Callable[[], set[str]]]:
+    """Django knows the database as ``locks``; what tables it has."""
+    with django_alias(LOCKS, database):
+        yield lambda: set(connections[LOCKS].introspection.table_names())
+
+
+@pytest.fixture(autouse=True)
+def _databases_are_there(django_db_blocker: Any) -> Iterator[None]:
+    with django_db_blocker.unblock():
+        yield
+
+
+def migrate(*arguments: str) -> None:
+    call_command("migrate", "distlock_web", *arguments, database=LOCKS, verbosity=0)
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def tables(
+    request: pytest.FixtureRequest, make_database: Callable[[Kind], Database]
+) -> Iterator[Callable[[], set[str]]]:
+    with as_alias(make_database(request.param)) as tables:
+        yield tables
+
+
+@pytest.mark.slow
+def test_the_migrations_make_the_tables_that_the_store_uses(tables: Callable[[], set[str]], settings: Any) -> None:
+    settings.DISTLOCK = {"default": {"DATABASE": LOCKS}}
+    with pytest.raises(ConfigurationError, match=r"manage\.py migrate --database locks"), lock("a"):
+        pass
+    assert tables() == set(), "none was made behind the migrations' back"
+    migrate()
+    assert {"distlock_lease", "distlock_waiter"} <= tables()
+    with lock("a" * 300, renew=True) as lease:
+        lease.extend()
+        assert lease.fence is not None
+    migrate("0001")
+    assert not {"distlock_lease", "distlock_waiter"} & tables()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::distlock_web.core.errors.OpenTransactionWarning")
+def test_a_lock_is_no_part_of_its_callers_transaction(tables: Callable[[], set[str]], settings: Any) -> None:
+    """Inside a transaction that is undone: the lock is held, and released, all the same."""
+    settings.DISTLOCK = {"default": {"DATABASE": LOCKS}}
+    migrate()
+    with pytest.raises(ZeroDivisionError), transaction.atomic(using=LOCKS), lock("a").acquire() as lease:
+        with connections[LOCKS].cursor() as cursor:
+            cursor.execute("SELECT fence FROM distlock_lease WHERE token <> ''")
+            assert cursor.fetchone() == (lease.fence,)
+        raise ZeroDivisionError
+    with connections[LOCKS].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM distlock_lease WHERE token <> ''")
+        assert cursor.fetchone() == (0,)
+
+
+def test_a_router_says_in_which_database_they_are(make_database: Callable[[Kind], Database], settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [LocksApart()]
+    with as_alias(make_database("sqlite")) as tables:
+        migrate()
+        assert {"distlock_lease", "distlock_waiter"} <= tables()
+        settings.DISTLOCK = {"default": {"DATABASE": LOCKS}}
+        with lock("a"):
+            pass
+        settings.DISTLOCK = {"default": {"DATABASE": "default"}}
+        with (
+            pytest.raises(ConfigurationError, match=r"DATABASE_ROUTERS keep .* out of it; they allow 'locks'"),
+            lock("a"),
+        ):
+            pass
+
+
+def test_an_alias_that_does_not_exist_is_said_with_those_that_do(settings: Any) -> None:
+    settings.DISTLOCK = {"default": {"DATABASE": "defualt"}}
+    with pytest.raises(ConfigurationError, match=r"'defualt', which is not in DATABASES \('default'"), lock("a"):
+        pass
+
+
+def test_the_projects_sqlite_in_memory_serves_tests(settings: Any) -> None:
+    """As Django's test runner has it: nobody else is to be excluded."""
+    settings.DISTLOCK = {"default": {"DATABASE": "default"}}
+    with lock("a", renew=True) as lease:
+        lease.extend()
+
+
+def test_the_models_have_no_changes_without_a_migration() -> None:
+    call_command("makemigrations", "distlock_web", check=True, dry_run=True, stdout=StringIO())
+
+
+def test_what_django_keeps_for_itself_is_no_keyword_of_the_driver(make_database: Callable[[Kind], Database]) -> None:
+    from distlock_web.django.databases import _server
+
+    options = {"pool": True, "isolation_level": 3, "sslmode": "prefer"}
+    place = {"NAME": "n", "HOST": "/run/mysqld.sock", "PORT": "", "USER": "u", "PASSWORD": "p", "OPTIONS": options}
+    assert _server("postgresql", place).connect_args == {"sslmode": "prefer"}
+    assert _server("mysql", {**place, "OPTIONS": {}}).connect_args == {"unix_socket": "/run/mysqld.sock"}
+    assert "p" not in repr(_server("postgresql", place)).split("'")
