@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from .config import StoreConfig
 from .runtime import Runtime
@@ -124,7 +124,6 @@ class Port(Protocol):
         """Take the lock from the holder with this fence; its holder learns at its next round trip."""
 
 
-@runtime_checkable
 class Browsable(Protocol):
     """What a port may offer beside the verbs, where a store may hold more locks than one wants to read at once."""
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode
 
 from ..core.backend import Browsable, LockInfo, Port, WaiterInfo
@@ -20,6 +20,7 @@ from ..core.registry import Registry, Store
 from ..core.runtime import THREADS, drive
 from ..locks.release import retry_once
 from .held_locks import LockRow, inspect_store, listing_port
+from .printable import printable
 
 #: Locks of one store that are read for one look: a few hundredths of a second.
 READ_AT_MOST = 2000
@@ -60,7 +61,7 @@ class LockQuery:
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> LockQuery:
         """What an address asks for. What it could not ask for is left out: somebody may have typed it."""
-        given = {known.name: parameters.get(known.name, "").strip() for known in fields(cls)}
+        given = {known.name: printable(parameters.get(known.name, "").strip()) for known in fields(cls)}
         return cls(
             given["q"], given["store"], given["host"], given["function"],
             given["state"] if given["state"] in STATES else "",
@@ -196,8 +197,8 @@ def browse(registry: Registry, query: LockQuery) -> Browsed:
 
 async def _read(store: Store, words: list[str]) -> tuple[int, list[LockRow]]:
     """How many locks a store holds; and all of them, or the first and those that have all words in their name."""
-    port = listing_port(store, THREADS)
-    if not isinstance(port, Browsable):
+    port = _browsable(listing_port(store, THREADS))
+    if port is None:
         rows = await inspect_store(store, THREADS)
         return len(rows), rows
     held, names = await retry_once(port.names, READ_AT_MOST)
@@ -217,5 +218,9 @@ def _has(name: str, words: list[str]) -> bool:
 
 def waiters_of(registry: Registry, row: LockRow, limit: int) -> list[WaiterInfo] | None:
     """Who waits for this lock, the first in the queue in front; None: its store cannot tell. Blocking."""
-    port: Port = registry.store(row.alias).port(THREADS)
-    return drive(retry_once(port.waiters, row.lock.name, limit)) if isinstance(port, Browsable) else None
+    port = _browsable(registry.store(row.alias).port(THREADS))
+    return None if port is None else drive(retry_once(port.waiters, row.lock.name, limit))
+
+
+def _browsable(port: Port) -> Browsable | None:
+    return cast(Browsable, port) if hasattr(port, "names") and hasattr(port, "waiters") else None

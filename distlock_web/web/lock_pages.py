@@ -174,10 +174,8 @@ def _filters(browsed: Browsed) -> list[dict[str, Any]]:
 
 
 def _offer(values: set[str], chosen: str) -> list[tuple[str, str]]:
-    some = sorted(value for value in values | {chosen} if value)
-    return [(value, printable(value)) for value in some[:OFFERED] if value != chosen] + (
-        [(chosen, printable(chosen))] if chosen else []
-    )
+    some = sorted(filter(None, values))[:OFFERED]
+    return [(value, value) for value in sorted({*some, chosen} - {""})]
 
 
 def _options(choices: Iterable[tuple[str, str]], chosen: str) -> list[dict[str, str]]:

@@ -113,8 +113,12 @@ def _named(stores: Registry, texts: Iterable[str]) -> Chosen:
 
 def list_url(viewer: Viewer, parameters: Mapping[str, str]) -> str:
     """Back to the list as it was: ``back`` is its query."""
+    return (viewer.links.list + _back(parameters)).removesuffix("?")
+
+
+def _back(parameters: Mapping[str, str]) -> str:
     query = LockQuery.of_address(parameters.get("back", ""))
-    return (viewer.links.list + query.address(p=query.p)).removesuffix("?")
+    return query.address(p=query.p)
 
 
 def release_context(chosen: Chosen, viewer: Viewer, parameters: Mapping[str, str]) -> dict[str, Any]:
@@ -124,7 +128,7 @@ def release_context(chosen: Chosen, viewer: Viewer, parameters: Mapping[str, str
     outcome = Outcome(gone=chosen.gone, errors=chosen.errors)
     return {
         "links": viewer.links,
-        "back": parameters.get("back", ""),
+        "back": _back(parameters),
         "list_url": list_url(viewer, parameters),
         "csrf": viewer.csrf,
         "locks": [LockPresenter(row, viewer.links) for row in rows],

@@ -112,10 +112,11 @@ def test_csrf_is_enforced(memory: None, elsewhere: Any) -> None:
     assert client.post(RELEASE, target(lease)).status_code == 403
     assert lease.state == "held"
     assert len(list_all(registry()).rows) == 1
-    for page in (client.get(LIST), client.get(RELEASE, target(lease))):
-        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page.content.decode())
-        assert token is not None
-    assert client.post(RELEASE, {**target(lease), "csrfmiddlewaretoken": token[1]}).status_code == 302
+    tokens = [
+        re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', page.content.decode())[0]
+        for page in (client.get(LIST), client.get(RELEASE, target(lease)))
+    ]
+    assert client.post(RELEASE, {**target(lease), "csrfmiddlewaretoken": tokens[0]}).status_code == 302
     assert list_all(registry()).rows == []
 
 

@@ -1,0 +1,156 @@
+"""What the pages of held locks show, the same in Django's engine and in Jinja."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from distlock_web import Lease, lock
+from distlock_web.core.registry import registry
+from distlock_web.django.admin import render as render_in_django
+from distlock_web.flask.lock_pages import environment
+from distlock_web.web import lock_browser, release_pages
+from distlock_web.web.held_locks import list_all
+from distlock_web.web.lock_pages import Viewer, list_context, lock_context
+from distlock_web.web.lock_presenter import Links, LockKey, LockPresenter, span, timeline
+from distlock_web.web.page_assets import TEMPLATES
+from distlock_web.web.release_pages import choose, release_context
+from tests.support.origins import begin_request
+
+HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\u202e{{ 7*7 }}{% x %}"
+LINKS = Links("/locks/", "/locks/lock/", "/locks/release/")
+RELEASER, VIEWER = Viewer(LINKS, may_release=True), Viewer(LINKS, may_release=False)
+
+
+def plain(page: str) -> str:
+    """The page without what the engines do differently: how they escape quotes, and white space between elements."""
+    return re.sub(r"\s+", " ", re.sub(r">\s+<", "><", html.unescape(page))).strip()
+
+
+def render(template: str, context: dict[str, Any]) -> str:
+    """In both engines, which have to agree."""
+    in_django = str(render_in_django(template, context))
+    in_jinja = environment.get_template(template).render(context)
+    assert plain(in_django) == plain(in_jinja)
+    for page in (in_django, in_jinja):
+        assert "<script" not in page
+        assert "\x1b" not in page
+        assert "\u202e" not in page
+    return in_django
+
+
+@pytest.fixture
+def busy(memory: None, elsewhere: Callable[..., Lease]) -> Iterator[Lease]:
+    """Some locks, the last one with all that may be known of a holder, and hostile where it may be."""
+    for number in range(120):
+        elsewhere(f"order:{number}")
+    begin_request(HOSTILE, f"GET /{HOSTILE}")
+    with lock(HOSTILE, expire=30) as lease:
+        yield lease
+
+
+@pytest.mark.parametrize("viewer", [RELEASER, VIEWER], ids=["releaser", "viewer"])
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"q": "script"}, {"q": "nothing"}, {"host": HOSTILE, "function": HOSTILE}, {"sort": "-name", "p": "2"}],
+    ids=str,
+)
+def test_the_list(busy: Lease, viewer: Viewer, parameters: dict[str, str]) -> None:
+    context = list_context(parameters, viewer)
+    page = render("list.html", context)
+    assert plain(render("list_live.html", context)) != ""
+    assert ("Release" in page) == viewer.may_release
+    assert page.count("<tr data-key") == len(context["locks"])
+
+
+def test_the_list_of_nothing_and_of_a_store_that_is_down(settings: Any) -> None:
+    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
+    assert "No lock is held at the moment." in render("list.html", list_context({}, RELEASER))
+    settings.DISTLOCK = {"default": {"LOCATION": "redis://127.0.0.1:1"}}
+    assert "cannot be reached" in render("list.html", list_context({}, RELEASER))
+    settings.DISTLOCK = {"default": {"EXPIRE": 0}}
+    assert "EXPIRE" in render("list.html", list_context({}, RELEASER))
+
+
+def test_very_many(busy: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_browser, "READ_AT_MOST", 20)
+    page = render("list.html", list_context({}, RELEASER))
+    assert "121 locks are held. Order, filters and totals are of 20 of them" in page
+
+
+def test_one_lock(busy: Lease, elsewhere: Callable[..., Lease]) -> None:
+    page = render("lock.html", lock_context({"store": "default", "name": busy.name}, RELEASER))
+    assert "GET /" in page
+    assert str(busy.fence) in page
+    assert "All locks of this request" in page
+    assert "not held" in render("lock.html", lock_context({"store": "default", "name": "other"}, RELEASER))
+    assert "no store" in render("lock.html", lock_context({"store": HOSTILE, "name": HOSTILE}, RELEASER))
+    assert "Release" not in render("lock.html", lock_context({"store": "default", "name": busy.name}, VIEWER))
+
+
+def test_a_lock_without_a_fence(busy: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+    (row,) = [row for row in list_all(registry()).rows if row.lock.name == busy.name]
+    lock = LockPresenter(replace(row, lock=replace(row.lock, fence=None)), LINKS)
+    context = {**lock_context({"store": "default", "name": busy.name}, RELEASER), "lock": lock}
+    assert "cannot be released here" in render("lock.html", context)
+    rows = render("rows.html", {**list_context({}, RELEASER), "locks": [lock]})
+    assert 'name="lock"' not in rows
+
+
+def test_the_question_before(busy: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = LockKey("default", busy.name, busy.fence or 0).dumps()
+    page = render("release.html", release_context(choose([key], {}), RELEASER, {"back": HOSTILE}))
+    assert "take the lock" in page
+    host = list_all(registry()).rows[0].holder.host
+    monkeypatch.setattr(release_pages, "RELEASED_AT_MOST", 100)
+    many = render("release.html", release_context(choose([], {"host": host}), RELEASER, {}))
+    assert "take 100 locks" in many
+    assert "21 more are not among them" in many
+    outcome = release_pages.release_chosen(choose([HOSTILE], {}), "ann", print)
+    assert "Nothing was released" in render("released.html", {"messages": outcome.messages(), "list_url": "/"})
+
+
+def test_every_template_is_one_for_both_engines() -> None:
+    """No filter, and no tag that only one of them has."""
+    for path in sorted(TEMPLATES.glob("*.html")):
+        text = path.read_text("utf-8")
+        tags = set(re.findall(r"{%\s*(\w+)", text))
+        assert tags <= {"if", "elif", "else", "endif", "for", "endfor", "include"}, path.name
+        assert not re.findall(r"{{[^}]*[|(]", text), path.name
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (-1, "0s"),
+        (0.9, "0s"),
+        (59.9, "59s"),
+        (60, "1m"),
+        (125, "2m 5s"),
+        (3600, "1h"),
+        (11_400, "3h 10m"),
+        (9e4, "1d 1h"),
+    ],
+)
+def test_lengths_of_time(seconds: float, shown: str) -> None:
+    assert span(seconds) == shown
+
+
+def test_the_timeline(memory: None) -> None:
+    with lock("order:7", expire=60):
+        (row,) = list_all(registry()).rows
+    texts = [event.text for event in timeline(row)]
+    assert texts == ["Taken"]
+    renewed = replace(row, lock=replace(row.lock, since=row.lock.since - 100, previous="ab12cd34", waiting_since=1.0))
+    assert [event.text for event in timeline(renewed)] == [
+        "Renewed", "Taken, handed over by request ab12cd34", "The first of those who wait now joined the queue",
+    ]  # fmt: skip
+    revoked = replace(row, lock=replace(row.lock, previous="!ab12cd34"))
+    assert [event.text for event in timeline(revoked)] == [
+        "Taken, after it was released by force from request ab12cd34"
+    ]
