@@ -50,16 +50,15 @@ class Background:
                 logger.error("%r cannot keep up with the events of locks: some are dropped.", self._function)
             return
         self._dropping = False
-        self._queue.put(args)
-        if self._thread is None:
-            self._start()
+        self._put(args)
 
     def flush(self, timeout: float) -> None:
         """Wait, for so many seconds, until all that was queued before has been done."""
-        if self._thread is not None and threading.current_thread() is not self._thread:
-            done = threading.Event()
-            self._queue.put(done)
-            done.wait(max(0.0, timeout))
+        if (self._queue.empty() and self._thread is None) or self._thread is threading.current_thread():
+            return
+        done = threading.Event()
+        self._put(done)
+        done.wait(max(0.0, timeout))
 
     def stop(self) -> None:
         """Do what is queued; then the thread ends, without waiting for more."""
@@ -70,6 +69,11 @@ class Background:
         self._start_or_end = threading.RLock()
         self._queue = queue.SimpleQueue()  # what is queued is done in the parent
         self._thread = None
+
+    def _put(self, queued: tuple[Any, ...] | threading.Event) -> None:
+        self._queue.put(queued)
+        if self._thread is None:
+            self._start()
 
     def _start(self) -> None:
         with self._start_or_end:

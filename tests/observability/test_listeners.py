@@ -15,6 +15,7 @@ from distlock_web.locks import background
 from distlock_web.locks import events as stream
 from distlock_web.locks.background import Background
 from distlock_web.locks.events import Event
+from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.harness import Harness
 from tests.support.modes import in_both_modes
 from tests.support.waiting import PATIENCE, eventually
@@ -133,6 +134,7 @@ def test_a_slow_inline_listener_is_warned_of_once(
     assert "a lock has waited for it" in message
 
 
+@pytest.mark.slow
 @in_both_modes
 async def test_an_inline_listener_does_not_hold_up_the_watchdog(harness: Harness, memory_store: None) -> None:
     """It renews the leases of others: who is told by it is told in a thread beside it."""
@@ -148,11 +150,16 @@ async def test_an_inline_listener_does_not_hold_up_the_watchdog(harness: Harness
     async def blocked() -> bool:
         return bool(told)
 
-    async with harness.inside(lock("a", expire=0.3, renew=True)) as lease:
+    injector = FaultInjector(harness.store)
+    async with harness.inside(lock("a", expire=1.5, renew=True)):
         await harness.until(blocked)
-        await harness.sleep(0.6)  # two leases long nothing would be renewed
-        lease.raise_if_lost()
-    go_on.set()
+        renewed = injector.calls.count("extend")
+
+        async def renewed_twice() -> bool:
+            return injector.calls.count("extend") >= renewed + 2
+
+        await harness.until(renewed_twice)
+        go_on.set()
     assert set(told) == {"distlock-events"}
 
 

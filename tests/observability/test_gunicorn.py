@@ -1,0 +1,107 @@
+"""The metrics of two workers of a gunicorn, scraped over HTTP and read by the parser of a Prometheus client."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from distlock_web.testing.servers import free_port
+from tests.support.waiting import PATIENCE, eventually
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+Get = Callable[[str], str]
+
+#: As docs/observability.md has it.
+CONF = """
+from prometheus_client import multiprocess
+
+def child_exit(server, worker):
+    multiprocess.mark_process_dead(worker.pid)
+"""
+
+
+@pytest.fixture
+def get(redis_url: str, tmp_path: Path) -> Iterator[Get]:
+    port, log, shared = free_port(), tmp_path / "log", tmp_path / "metrics"
+    shared.mkdir()
+    (tmp_path / "conf.py").write_text(CONF)
+    arguments = ["--bind", f"127.0.0.1:{port}", "--workers", "2", "--config", str(tmp_path / "conf.py"), "--preload"]
+    with log.open("ab") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "gunicorn", "tests.support.sites.metrics_flask:app", *arguments],
+            cwd=ROOT,
+            env={
+                **os.environ, "METRICS_REDIS": redis_url, "METRICS_SECONDS": "1",
+                "PROMETHEUS_MULTIPROC_DIR": str(shared),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def fetch(path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as response:
+            return str(response.read().decode())
+
+    def answers() -> bool:
+        assert server.poll() is None, log.read_text()
+        try:
+            return bool(fetch("/pay/0"))
+        except OSError:
+            return False
+
+    try:
+        eventually(answers, "gunicorn answers")
+        yield fetch
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(PATIENCE)
+        assert "Traceback" not in log.read_text()
+
+
+def samples(get: Get, name: str) -> dict[str, float]:
+    """By template."""
+    families = text_string_to_metric_families(get("/metrics"))
+    found = [sample for family in families for sample in family.samples if sample.name == name]
+    assert all(set(sample.labels) == {"store", "template"} for sample in found), found
+    return {sample.labels["template"]: sample.value for sample in found}
+
+
+def test_the_workers_are_one_in_the_metrics(get: Get) -> None:
+    before = samples(get, "distlock_acquired_total")["order:{order}"]
+    workers: set[str] = set()
+    count = 0
+
+    def both_have_served() -> bool:
+        nonlocal count
+        workers.add(get("/pay/7"))
+        count += 1
+        return len(workers) == 2
+
+    eventually(both_have_served, "both workers have served")
+
+    def all_counted() -> bool:  # a worker tells its own events, a moment later
+        return samples(get, "distlock_acquired_total")["order:{order}"] == before + count
+
+    eventually(all_counted, "both workers' locks are in what either of them shows")
+    assert samples(get, "distlock_held")["order:{order}"] == 0
+
+
+def test_what_one_worker_holds_the_other_shows(get: Get) -> None:
+    export = threading.Thread(target=get, args=("/export",))
+    export.start()
+    eventually(lambda: samples(get, "distlock_held").get("export") == 1, "the other worker shows the lock")
+    export.join()
+    eventually(lambda: samples(get, "distlock_held").get("export") == 0, "and that it is over")
+    assert samples(get, "distlock_hold_seconds_count")["export"] == 1

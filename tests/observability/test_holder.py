@@ -1,0 +1,290 @@
+"""Who holds a lock, for every lock: what took it, what runs, in which thread or task, for which user."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, RequestFactory
+from django.urls import path
+from flask import Flask
+from flask import request as flask_request
+
+from distlock_web import ConfigurationError, HolderInfo, attach, distributed_lockable, held_locks, lock
+from distlock_web.core import holder as holder_module
+from distlock_web.core.registry import registry
+from distlock_web.django.middleware import RequestIDMiddleware
+from distlock_web.flask import DistLock
+from distlock_web.testing.harness import Harness
+from distlock_web.web.held_locks import list_all
+from tests.support.modes import in_both_modes
+
+SOURCE = Path(__file__).read_text().splitlines()
+
+
+def who(store: str = "default") -> HolderInfo:
+    """Who has the one lock that is held."""
+    [row] = list_all(registry()).rows
+    return row.holder
+
+
+def line_of(holder: HolderInfo) -> str:
+    module, _, line = holder.function.rpartition(":")
+    assert module == __name__
+    return SOURCE[int(line) - 1]
+
+
+# The line -----------------------------------------------------------------------------------------------------------
+
+
+@in_both_modes
+async def test_a_block_is_held_by_its_line(harness: Harness, store: str) -> None:
+    async with harness.inside(lock("a")):
+        assert line_of(who()).strip() == 'async with harness.inside(lock("a")):'
+
+
+@in_both_modes
+async def test_a_lease_by_the_line_that_took_it_not_the_one_that_made_the_lock(harness: Harness, store: str) -> None:
+    made = lock("a")
+    for take in (harness.acquire, harness.try_acquire):
+        lease = await take(made)
+        assert lease is not None
+        assert "await take(made)" in line_of(who())
+        await harness.release(lease)
+
+
+def test_in_an_exit_stack_and_as_the_receiver_of_a_ticket(memory_store: None) -> None:
+    with ExitStack() as stack:
+        lease = stack.enter_context(lock("a"))
+        assert "stack.enter_context" in line_of(who())
+        ticket = lease.detach()
+    with attach(ticket):
+        assert "attach(ticket)" in line_of(who())
+
+
+def test_a_task_that_only_takes_the_lock_is_named_by_the_line_that_made_the_lock(memory_store: None) -> None:
+    async def work() -> str:
+        taking = lock("a").aacquire()
+        lease = await asyncio.create_task(taking)
+        try:
+            return line_of(who())
+        finally:
+            await lease.arelease()
+
+    async def run() -> str:
+        return await asyncio.to_thread(asyncio.run, work())
+
+    assert asyncio.run(run()).strip() == 'taking = lock("a").aacquire()'
+
+
+def test_a_function_is_named_and_not_its_line(memory_store: None) -> None:
+    @distributed_lockable(key="a")
+    def pay() -> str:
+        return who().function
+
+    assert pay().endswith("pay")
+
+
+def test_code_that_is_made_at_run_time_does_not_fill_the_memory(
+    memory_store: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distlock_web.locks import places
+
+    known: dict[Any, Any] = {}
+    monkeypatch.setattr(places, "_known", known)
+    monkeypatch.setattr(places, "_MAX_KNOWN", 10)
+    for number in range(100):
+        exec(f"with lock('a'):\n    pass  # {number}", {"lock": lock, "__name__": "made"})
+    assert 0 < len(known) <= 10
+
+
+# What runs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["/srv/shop/manage.py", "send_invoices", "--to", "secret"], "manage.py send_invoices"),
+        (["/usr/bin/celery", "-A", "shop", "worker"], "celery"),
+        (["/usr/bin/gunicorn", "shop.wsgi"], "gunicorn"),
+        (["nightly.py", "secret"], "nightly.py"),
+        (["/usr/lib/python3/celery/__main__.py", "worker"], "celery worker"),
+        (["manage.py", "pass=word"], "manage.py"),
+        (["-c"], "python"),
+        ([""], "python"),
+        ([], "python"),
+        (["x" * 1000], "x" * 200),
+    ],
+)
+def test_the_program_that_runs(argv: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name, and what it was told to do where that is known to be no secret."""
+    monkeypatch.setattr(sys, "argv", argv)
+    holder_module._command.cache_clear()
+    holder_module._in_thread.cache_clear()
+    try:
+        assert HolderInfo.loads(HolderInfo.current()).command == said
+    finally:
+        holder_module._command.cache_clear()
+        holder_module._in_thread.cache_clear()
+
+
+def test_the_thread(memory_store: None) -> None:
+    found: list[HolderInfo] = []
+
+    def work() -> None:
+        with lock("a"):
+            found.append(who())
+
+    thread = threading.Thread(target=work, name='worker "7"' + "x" * 100)
+    thread.start()
+    thread.join()
+    assert found[0].worker == ('worker "7"' + "x" * 100)[:60]
+
+
+def test_the_task(memory_store: None) -> None:
+    async def work() -> str:
+        async with lock("a"):
+            [row] = await asyncio.to_thread(held_locks)
+            return row.holder.worker
+
+    async def run() -> str:
+        return await asyncio.create_task(work(), name="import-17")
+
+    assert asyncio.run(run()) == "import-17"
+
+
+@pytest.mark.slow
+def test_a_script_and_its_line(tmp_path: Path) -> None:
+    program = tmp_path / "nightly.py"
+    program.write_text(
+        "from distlock_web import configure, held_locks, lock\n"
+        "configure({'default': {'BACKEND': 'memory'}})\n"
+        "with lock('a'):\n"
+        "    holder = held_locks()[0].holder\n"
+        "print(holder.function, holder.command, holder.worker, holder.describe().partition(' on ')[0])\n"
+    )
+    said = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout == "nightly.py:3 nightly.py MainThread nightly.py:3\n"
+
+
+# The user -----------------------------------------------------------------------------------------------------------
+
+
+def name_of_user(request: Any) -> str:
+    return str(request.headers["X-User"])
+
+
+def broken(request: Any) -> str:
+    raise LookupError("no session")
+
+
+@distributed_lockable(key="order")
+def pay(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(who().user)
+
+
+urlpatterns = [path("pay/", pay)]
+
+
+def in_django(user: object, settings: Any) -> str:
+    settings.DISTLOCK_USER = user
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
+    return Client().get("/pay/", headers={"X-User": "ada"}).content.decode()
+
+
+def in_flask(user: object, settings: Any) -> str:
+    app = Flask("shop")
+    app.config.update(DISTLOCK=settings.DISTLOCK, DISTLOCK_USER=user)
+    DistLock(app)
+
+    @app.get("/pay")
+    @distributed_lockable(key="order")
+    def view() -> str:
+        assert flask_request.headers["X-User"] == "ada"
+        return who().user
+
+    return app.test_client().get("/pay", headers={"X-User": "ada"}).text
+
+
+frameworks = pytest.mark.parametrize("ask", [in_django, in_flask])
+
+
+@frameworks
+@pytest.mark.parametrize("user", [name_of_user, f"{__name__}.name_of_user"])
+def test_the_user_where_the_project_says_who_that_is(
+    ask: Callable[..., str], user: object, memory: None, settings: Any
+) -> None:
+    assert ask(user, settings) == "ada"
+
+
+@frameworks
+def test_no_user_unless_the_project_wants_it(ask: Callable[..., str], memory: None, settings: Any) -> None:
+    assert ask(None, settings) == ""
+
+
+@frameworks
+def test_a_user_that_cannot_be_told_is_no_reason_to_fail(
+    ask: Callable[..., str], memory: None, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    holder_module._tell_once.cache_clear()
+    assert ask(broken, settings) == ""
+    assert ask(broken, settings) == ""
+    assert caplog.text.count("no session") == 1
+
+
+@pytest.mark.parametrize("wrong", ["nowhere.at_all", f"{__name__}.SOURCE", "name", 7])
+def test_a_hook_that_is_none(wrong: object, memory: None, settings: Any) -> None:
+    with pytest.raises(ConfigurationError, match="DISTLOCK_USER is "):
+        in_flask(wrong, settings)
+    settings.DISTLOCK_USER = wrong
+    with pytest.raises(ConfigurationError, match="DISTLOCK_USER is "):
+        RequestIDMiddleware(lambda request: HttpResponse())(RequestFactory().get("/"))
+
+
+def test_the_user_is_asked_when_a_lock_is_taken_and_not_for_every_request(memory: None, settings: Any) -> None:
+    """The middleware stands in front of the one that knows who it is."""
+    asked: list[str] = []
+    settings.DISTLOCK_USER = lambda request: asked.append(request.user.username) or "x" * 1000
+
+    def view(request: HttpRequest) -> HttpResponse:
+        assert asked == []
+        request.user = User(username="ada")
+        with lock("a"):
+            return HttpResponse(who().user)
+
+    response = RequestIDMiddleware(view)(RequestFactory().get("/"))
+    assert (asked, len(response.content)) == (["ada"], 200)
+
+
+# As it is stored ----------------------------------------------------------------------------------------------------
+
+
+def test_what_an_older_version_has_stored_is_read() -> None:
+    old = json.dumps(["r-1", "GET /", "shop.pay", "web-1", 7, 10.0, "abcd0123"])
+    assert HolderInfo.loads(old) == HolderInfo("r-1", "GET /", "shop.pay", "web-1", 7, 10.0, "abcd0123")
+
+
+def test_what_a_newer_version_says_beyond_is_passed_over() -> None:
+    new = [*json.loads(HolderInfo.current("pay", 10.0)), "more", {"and": "more"}]
+    assert HolderInfo.loads(json.dumps(new)) == HolderInfo.loads(HolderInfo.current("pay", 10.0))
+
+
+@pytest.mark.parametrize("words", ['"abcd11gh"', '{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7}'])
+def test_what_is_no_list_is_nobody(words: str) -> None:
+    assert HolderInfo.loads(words) == HolderInfo()
+
+
+def test_it_stays_small() -> None:
+    """It is sent and stored with every lock."""
+    assert len(HolderInfo.current("shop.views.checkout.pay", 10.0)) < 160
