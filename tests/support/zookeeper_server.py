@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import shutil
 import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from distlock_web.testing.servers import Server, ServerMissing
+from distlock_web.testing.servers import Server, ServerMissing, free_port
+from tests.support.waiting import eventually
 
 #: ZooKeeper, which names most of what it needs itself, and a logger that says nothing.
 JARS = (Path("/usr/share/java/zookeeper.jar"), Path("/usr/share/java/slf4j-nop.jar"))
@@ -21,6 +25,24 @@ def zookeeper_programs() -> tuple[str, str]:
     if java is None or not JARS[0].exists():
         raise ServerMissing(f"java is not on PATH, or there is no {JARS[0]}")
     return java, ":".join(map(str, JARS))
+
+
+@contextmanager
+def zookeeper_ensemble(count: int = 3) -> Iterator[Sequence[ZooKeeperServer]]:
+    """Several servers that are one ZooKeeper, when they have a leader."""
+    ports = [(free_port(), free_port()) for _ in range(count)]
+    peers = [f"server.{ident}=127.0.0.1:{peer}:{vote}" for ident, (peer, vote) in enumerate(ports, 1)]
+    servers = [_Peer(ident, *peers) for ident in range(1, count + 1)]
+    with ExitStack() as running, ThreadPoolExecutor(count) as together:
+        for server in together.map(lambda server: server.__enter__(), servers):
+            running.push(server)
+        eventually(lambda: leader_of(servers), "they have a leader")
+        yield servers
+
+
+def leader_of(servers: Sequence[ZooKeeperServer]) -> ZooKeeperServer | None:
+    """Who leads the ensemble, as far as they answer."""
+    return next((server for server in servers if server.says("srvr").find("Mode: leader") >= 0), None)
 
 
 class ZooKeeperServer(Server):
@@ -56,17 +78,39 @@ class ZooKeeperServer(Server):
         return [java, *light, *quick, "-cp", class_path, main, f"{self.folder}/zoo.cfg"]
 
     def answers(self, connection: socket.socket) -> bool:
-        connection.sendall(b"srvr")
-        said = b""
-        while part := connection.recv(4096):
-            said += part
-        return said.startswith(b"Zookeeper version")
+        return _ask(connection, "srvr").startswith("Zookeeper version")
+
+    def says(self, word: str) -> str:
+        """Its answer to one of the words of four letters; nothing, if it does not run."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+                return _ask(connection, word)
+        except OSError:
+            return ""
 
     def count(self, what: str) -> int:
         """A number that the server tells of itself, such as ``zk_packets_received``."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
-            connection.sendall(b"mntr")
-            said = b""
-            while part := connection.recv(65536):
-                said += part
-        return int(dict(line.split("\t", 1) for line in said.decode().splitlines() if "\t" in line)[what])
+        return int(dict(line.split("\t", 1) for line in self.says("mntr").splitlines() if "\t" in line)[what])
+
+
+class _Peer(ZooKeeperServer):
+    """One server of an ensemble."""
+
+    def __init__(self, ident: int, *peers: str) -> None:
+        super().__init__("initLimit=100", "syncLimit=50", *peers)
+        self._ident = ident
+
+    def prepare(self) -> None:
+        Path(self.folder, "data").mkdir()
+        Path(self.folder, "data", "myid").write_text(str(self._ident))
+
+    def answers(self, connection: socket.socket) -> bool:
+        return _ask(connection, "srvr") != ""  # alone it serves nobody
+
+
+def _ask(connection: socket.socket, word: str) -> str:
+    connection.sendall(word.encode())
+    said = b""
+    while part := connection.recv(65536):
+        said += part
+    return said.decode()

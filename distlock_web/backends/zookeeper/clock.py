@@ -24,8 +24,11 @@ STEP = 1000.0
 class Stat(Protocol):
     """What is needed of a node's ``ZnodeStat``."""
 
-    mzxid: int
-    mtime: int
+    @property
+    def mzxid(self) -> int: ...
+
+    @property
+    def mtime(self) -> int: ...
 
 
 class _Sample(NamedTuple):

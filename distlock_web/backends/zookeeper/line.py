@@ -122,6 +122,7 @@ class Line:
         """Take a place at the end of the line, and look who stands in it."""
         path, digest = path_of(claim.name), digest_of(claim.token)
         if claim.token in self._places.uncertain:
+            self._session.send(lambda client: client.sync_async(path))  # this server may be behind the one before
             view = self.look(claim.name)
             child = view.find(digest)
             if child is not None:  # made, though we never heard of it
@@ -131,7 +132,7 @@ class Line:
         def create(client: Client) -> Any:
             value = Record(CLAIMED, claim.expire, claim.holder).dumps()
             made = client.create_async(f"{path}/{digest}_", value, ephemeral=True, sequence=True, include_data=True)
-            self._places.uncertain[claim.token] = made
+            self._places.uncertain.setdefault(claim.token, []).append(made)
             return made
 
         asked = now()
@@ -219,7 +220,8 @@ class Line:
         requests: list[Request] = [get_request(first)]
         if join and place.watching != before:
             callback = self._places.watch(place, before)
-            requests.append(lambda client: client.get_async(before, callback))
+            # A watch on its children, of which it has none, tells of its end alone, not of each renewal.
+            requests.append(lambda client: client.get_children_async(before, callback))
         mark_waiting = join and place.state != WAITING
         if mark_waiting:
             data = place.says(WAITING, place.claim.expire)

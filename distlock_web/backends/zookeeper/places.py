@@ -53,8 +53,8 @@ class Places:
         self._wakeups = wakeups
         self._places: dict[str, Place] = {}
         self._released: OrderedDict[str, None] = OrderedDict()
-        #: Acquisitions of which we do not know whether they made a node, and kazoo's result to come.
-        self.uncertain: dict[str, Any] = {}
+        #: Acquisitions of which we do not know whether they made a node, and kazoo's results to come.
+        self.uncertain: dict[str, list[Any]] = {}
         self._leftovers: dict[str, float] = {}
         self._next_tidy = 0.0
         self._watchers: dict[str, tuple[set[str], Callable[[object], None]]] = {}
@@ -121,8 +121,7 @@ class Places:
 
     def remove_when_made(self, token: str) -> None:
         """Nobody wants any more what this acquisition may still make."""
-        made = self.uncertain.pop(token, None)
-        if made is not None:
+        for made in self.uncertain.pop(token, ()):
             made.rawlink(self._made_late)
 
     def _made_late(self, made: Any) -> None:

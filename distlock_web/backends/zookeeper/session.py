@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 from kazoo.client import KazooClient
@@ -17,7 +18,6 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    RuntimeInconsistency,
     SessionClosedRequireSaslError,
     UnimplementedError,
     ZookeeperError,
@@ -26,7 +26,7 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.paths import _prefix_root
 from kazoo.protocol.serialization import Create
-from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
@@ -115,10 +115,10 @@ class Session:
     def _ready(self, until: float) -> Client:
         """The client, connected. While it has been down for longer than a time-out nobody waits for it."""
         client = self._client
-        if client is None or client.client_state == KeeperState.AUTH_FAILED:
+        if client is None or not client.is_running:
             with self._lock:
                 client = self._client
-                if client is None or client.client_state == KeeperState.AUTH_FAILED:
+                if client is None or not client.is_running:
                     client = self._start()
         patience = min(until, self._down_since + self.address.timeout) - now()
         if not self._connected.is_set() and not self._connected.wait(max(0.0, patience)):
@@ -129,7 +129,7 @@ class Session:
         self.close()
         self._down_since = now()
         client = self._client = Client(self.address, self._is_connected)
-        client.add_listener(self._changed)
+        client.add_listener(partial(self._changed, client))
         client.start_async()
         return client
 
@@ -139,9 +139,9 @@ class Session:
             self._connected.set()
             self._on_change()
 
-    def _changed(self, state: str) -> None:
+    def _changed(self, client: Client, state: str) -> None:
         """Called in kazoo's thread: SUSPENDED, the connection is gone; LOST, and the session with it."""
-        if state != KazooState.CONNECTED:
+        if client is self._client and state != KazooState.CONNECTED:
             self._connected.clear()
             self._down_since = now()
             self._on_change()
@@ -169,13 +169,6 @@ def committed(answers: Any) -> bool:
     return not any(isinstance(answer, ZookeeperError) for answer in answers)
 
 
-def refused(answers: Sequence[Any]) -> ZookeeperError | None:
-    """Why a transaction was not carried out."""
-    errors = [answer for answer in answers if isinstance(answer, ZookeeperError)]
-    telling = [error for error in errors if not isinstance(error, RuntimeInconsistency) and str(error.code) != "0"]
-    return (telling or errors or [None])[0]
-
-
 class Client(KazooClient):  # type: ignore[misc]
     """kazoo's client, with container nodes, threads that bear our name, and time-outs that fit a request."""
 
@@ -191,6 +184,12 @@ class Client(KazooClient):  # type: ignore[misc]
             **address.tls,
         )
         self._connection = _Connection(self, address.timeout, on_connect)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is connected, or trying; a failure that kazoo did not expect ends its thread."""
+        thread = self._connection._connection_routine
+        return thread is not None and thread.is_alive()
 
     def create_container_async(self, path: str, value: bytes) -> Any:
         """A node that the servers remove when its last child has gone. kazoo has no such call."""

@@ -21,6 +21,8 @@ logger = logging.getLogger("distlock_web")
 
 #: Nodes in front that one acquisition removes, or sees go, before it says that the lock is busy.
 MAX_ROUNDS = 50
+#: Locks that outlive a session by one round trip.
+MAX_PARKED = 100
 
 
 class ZooKeeperVerbs:
@@ -62,19 +64,19 @@ class ZooKeeperVerbs:
     def cancel(self, claim: Claim) -> None:
         place = self._places.get(claim.token)
         if place is not None:
+            self._places.forget(claim.token)
             try:
                 self._session.send(lambda client: client.delete_async(place.path))
             except BackendUnavailable:
                 self._places.remove_later(place.path, 0.0)
                 raise
-            self._places.forget(claim.token)
             return
+        self._places.remove_when_made(claim.token)
         view, digest = self._line.look(claim.name), digest_of(claim.token)
         for child in [child for child in view.line if child.digest == digest]:
             head = self._line.read(view, child)
             if head is not None and head.record.state != COOLDOWN:
                 self._line.remove(head)
-        self._places.remove_when_made(claim.token)
 
     # Holding ------------------------------------------------------------------------------------------------------
 
@@ -230,19 +232,25 @@ class ZooKeeperVerbs:
 
     def park(self) -> None:
         """What is held outlives the session: its nodes become persistent, and stay as long as their leases."""
+        held = []
         for place in self._places.all():
-            left = place.since + place.expire - now()
-            if place.granted and place.ephemeral and left > 0:
-                self._park(place, left)
-            elif not place.granted:
+            if not place.granted:
                 self._places.forget(place.claim.token)
+            elif place.ephemeral and place.since + place.expire > now():
+                held.append(place)
+        for first in range(0, len(held), MAX_PARKED):
+            self._park(held[first : first + MAX_PARKED])
 
-    def _park(self, place: Place, left: float) -> None:
+    def _park(self, places: list[Place]) -> None:
+        requests = [
+            exchange(place.path, place.path, place.says(HELD, place.since + place.expire - now())) for place in places
+        ]
         try:
-            (answers,) = self._session.send(exchange(place.path, place.path, place.says(HELD, left)))
+            parked = self._session.send(*requests)
         except DistLockError as error:
-            logger.warning("Lock %s ends with the session that had it: %s", place.claim.name, error)
-        else:
+            logger.warning("%d locks end with the session that has them, which is closed: %s", len(places), error)
+            return
+        for place, answers in zip(places, parked, strict=True):
             place.ephemeral = not committed(answers)
 
 

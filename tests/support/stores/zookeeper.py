@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,17 +16,16 @@ from tests.support.zookeeper_server import ZooKeeperServer, zookeeper_programs
 _chroots = itertools.count(1)
 
 
-def zookeeper_client(server: ZooKeeperServer) -> Any:
-    """A client of kazoo's own, connected: ``with zookeeper_client(server) as client:``."""
-    client = KazooClient(f"127.0.0.1:{server.port}", timeout=60)
+@contextmanager
+def zookeeper_client(port: int) -> Iterator[Any]:
+    """A client of kazoo's own, connected."""
+    client = KazooClient(f"127.0.0.1:{port}", timeout=60)
     client.start()
-    return _Stopping(client)
-
-
-class _Stopping(closing[Any]):
-    def __exit__(self, *error: object) -> None:
-        self.thing.stop()
-        self.thing.close()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +38,7 @@ def zookeeper_server() -> Iterator[ZooKeeperServer]:
 
 @pytest.fixture(scope="session")
 def _zookeeper(zookeeper_server: ZooKeeperServer) -> Iterator[Any]:
-    with zookeeper_client(zookeeper_server) as client:
+    with zookeeper_client(zookeeper_server.port) as client:
         yield client
 
 

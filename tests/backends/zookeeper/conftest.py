@@ -1,0 +1,75 @@
+"""Fixtures for what is about ZooKeeper alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distlock_web import configure
+from tests.support.lab import Lab
+from tests.support.proxy import Proxy
+from tests.support.requirements import require
+from tests.support.stores.zookeeper import zookeeper_client
+from tests.support.zookeeper_server import ZooKeeperServer, zookeeper_programs
+
+#: Seconds: a session that ends soon when nobody is there, and leases that it surely outlives.
+SESSION, SHORT = 3.0, 1.5
+
+
+@pytest.fixture
+def zookeeper_store(zookeeper_settings: dict[str, Any]) -> str:
+    """The default store is an empty ZooKeeper; gives its URL."""
+    configure({"default": zookeeper_settings})
+    return str(zookeeper_settings["LOCATION"])
+
+
+@pytest.fixture
+def client(zookeeper_server: ZooKeeperServer, zookeeper_url: str) -> Iterator[Any]:
+    """A client of kazoo's own that sees what is in the test's chroot."""
+    with zookeeper_client(zookeeper_server.port) as connected:
+        connected.chroot = zookeeper_url.rpartition("/")[2].join(("/", ""))
+        yield connected
+
+
+@pytest.fixture
+def own_zookeeper() -> Iterator[ZooKeeperServer]:
+    """A server for this test alone, to stop and to restart; the default store is on it."""
+    require("zookeeper", zookeeper_programs)
+    with ZooKeeperServer() as server:
+        configure({"default": settings_of(server.port)})
+        yield server
+        server.resume()
+
+
+@pytest.fixture
+def proxied(zookeeper_server: ZooKeeperServer, zookeeper_url: str) -> Iterator[Proxy]:
+    """The default store is an empty ZooKeeper behind this proxy."""
+    with Proxy(zookeeper_server.port) as proxy:
+        configure({"default": settings_of(proxy.port, "/" + zookeeper_url.rpartition("/")[2])})
+        yield proxy
+
+
+def settings_of(port: int, chroot: str = "") -> dict[str, Any]:
+    return {
+        "LOCATION": f"zookeeper://127.0.0.1:{port}{chroot}",
+        "OPTIONS": {"session_timeout": SESSION, "timeout": 0.5},
+    }
+
+
+@pytest.fixture
+def zookeeper_lab(zookeeper_url: str, tmp_path: Path) -> Iterator[Lab]:
+    """Worker processes over an empty ZooKeeper."""
+    laboratory = Lab(zookeeper_url, tmp_path)
+    yield laboratory
+    laboratory.close()
+
+
+@pytest.fixture
+def make_zookeeper() -> Iterator[Callable[..., ZooKeeperServer]]:
+    require("zookeeper", zookeeper_programs)
+    with ExitStack() as servers:
+        yield lambda *settings: servers.enter_context(ZooKeeperServer(*settings))

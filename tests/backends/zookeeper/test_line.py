@@ -1,0 +1,213 @@
+"""What stands in ZooKeeper: one node for each that has or wants a lock, in order, and nothing afterwards."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from distlock_web import ConfigurationError, Lease, lock
+from distlock_web.backends.zookeeper import line, places
+from distlock_web.backends.zookeeper.nodes import child_node, digest_of, in_order, name_of, path_of
+from distlock_web.core.backend import Busy, Claim, Granted
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import THREADS, drive, new_token, now
+from distlock_web.testing.fault_injector import FaultInjector
+from tests.support.callers import Beside
+from tests.support.waiting import LONG, SOON, eventually
+from tests.support.zookeeper_server import ZooKeeperServer
+
+pytestmark = pytest.mark.usefixtures("zookeeper_store")
+NAME = "disLock:order:7"
+
+
+def port() -> Any:
+    return registry().store("default").port(THREADS)
+
+
+def claim(expire: float = LONG, name: str = NAME) -> Claim:
+    return Claim(name, new_token(), expire, "a holder")
+
+
+def line_of(client: Any, name: str = NAME) -> list[str]:
+    return sorted(client.get_children(path_of(name)), key=lambda node: node.rpartition("_")[2])
+
+
+def test_a_free_lock_costs_two_writes_and_two_reads(zookeeper_server: ZooKeeperServer, client: Any) -> None:
+    with lock("order:7"):
+        pass  # makes the lock's own node
+    changes, packets = client.exists(path_of(NAME)).cversion, zookeeper_server.count("zk_packets_received")
+    for _ in range(20):
+        with lock("order:7"):
+            pass
+    packets = zookeeper_server.count("zk_packets_received") - packets
+    assert 20 * 4 <= packets <= 20 * 4 + 10, "pings, and our own questions"
+    assert client.exists(path_of(NAME)).cversion - changes == 40, "one came and one went, each time"
+
+
+def test_only_the_one_behind_is_woken_and_not_by_renewals(
+    client: Any, beside: Beside, elsewhere: Callable[..., Lease]
+) -> None:
+    injector = FaultInjector(registry().store("default"))
+    holder = elsewhere("order:7", expire=1.2, renew=True)
+    waiters = [beside(lock("order:7", expire=LONG, wait=LONG).acquire) for _ in range(3)]
+    eventually(lambda: len(line_of(client)) == 4, "they wait")
+    renewed = injector.calls.count("extend")
+    eventually(lambda: injector.calls.count("extend") >= renewed + 3, "it is renewed")
+    # Each has slept until the lease would have ended, at most: 0.4 s between two renewals would make three times more.
+    assert injector.calls.count("wait") <= 3 * 3
+    holder.release()
+    for _ in waiters:
+        done = next_done(waiters)
+        done.release()
+
+
+def next_done(waiters: list[Any]) -> Lease:
+    eventually(lambda: any(waiter.done() for waiter in waiters), "the next has it", SOON)
+    assert sum(waiter.done() for waiter in waiters) == 1, "the others are not let in"
+    (done,) = [waiter for waiter in waiters if waiter.done()]
+    waiters.remove(done)
+    lease: Lease = done.result()
+    return lease
+
+
+def test_tokens_are_not_in_zookeeper(client: Any) -> None:
+    mine = claim(expire=10)
+    drive(port().acquire(mine, 0))
+    (node,) = line_of(client)
+    data, stat = client.get(f"{path_of(NAME)}/{node}")
+    assert mine.token not in node + data.decode()
+    assert node.startswith(digest_of(mine.token))
+    assert stat.ephemeralOwner, "what a session has goes with it"
+    drive(port().release(mine))
+
+
+def test_a_lease_longer_than_the_session_outlives_it(client: Any) -> None:
+    """Its holder believes in it for so long, also when it is cut off: the node must not go with the session before."""
+    mine = claim(expire=300)
+    drive(port().acquire(mine, 0))
+    (node,) = line_of(client)
+    assert not client.exists(f"{path_of(NAME)}/{node}").ephemeralOwner
+    longer = claim(expire=30, name="other")
+    drive(port().acquire(longer, 0))
+    assert drive(port().extend([longer._replace(expire=300)])) == [None]
+    (node,) = line_of(client, "other")
+    assert not client.exists(f"{path_of('other')}/{node}").ephemeralOwner
+
+
+def test_what_was_never_released_is_removed_by_its_own_process(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "TIDY_EVERY", 0.05)
+    drive(port().acquire(claim(expire=0.1), 0))
+    cooling = claim(name="other")
+    drive(port().acquire(cooling, 0))
+    drive(port().release(cooling, 0.1))
+    assert line_of(client)
+    assert line_of(client, "other")
+
+    def gone() -> bool:
+        with lock("a third"):
+            return not line_of(client) and not line_of(client, "other")
+
+    eventually(gone, "the nodes are removed")
+
+
+def test_a_listing_removes_what_a_dead_process_left(client: Any) -> None:
+    with lock("order:7"):
+        pass
+    data = json.dumps(["cooldown", 0.05, "a dead one", 0]).encode()
+    client.create(f"{path_of(NAME)}/{child_node(digest_of('x'), 3)}", data)
+    eventually(lambda: drive(port().inspect()) == [], "its time is over")
+    with lock("another"):  # an answer of now: what time it is there
+        assert [found.name for found in drive(port().inspect())] == ["disLock:another"]
+    eventually(lambda: not line_of(client), "it is removed")
+
+
+def test_a_fence_that_has_fallen_behind_the_time_is_raised(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy lock keeps its node for days; a store that is used instead begins at the time."""
+    with lock("order:7") as lease:
+        fences = [lease.fence or 0]
+    threading.Event().wait(0.3)
+    monkeypatch.setattr(line, "MAX_LAG", 100_000)  # microseconds
+    for _ in range(5):
+        mine = claim()
+        answers = [drive(port().acquire(mine, 0)) for _ in range(2)]
+        assert isinstance(answers[0], Granted)
+        assert answers[0] == answers[1], "asked twice, it is the same"
+        (shown,) = drive(port().inspect([NAME]))
+        assert shown.fence == answers[0].fence
+        fences.append(shown.fence or 0)
+        made = client.exists(f"{path_of(NAME)}/{line_of(client)[0]}").ctime
+        assert made * 1000 - 100_000 <= shown.fence
+        drive(port().release(mine))
+    assert fences == sorted(set(fences))
+
+
+def test_a_revoked_waiter_that_is_first_has_lost_its_turn(client: Any) -> None:
+    holder, waiting = claim(), claim()
+    drive(port().acquire(holder, 0))
+    busy = drive(port().acquire(waiting, None))
+    drive(port().release(holder))
+    (shown,) = drive(port().inspect([NAME]))
+    assert drive(port().revoke(NAME, shown.fence))
+    assert line_of(client) == []
+    answer = drive(port().wait(waiting, busy, 5))  # it stands at the end of the line again
+    assert isinstance(answer, Granted)
+    assert answer.fence > shown.fence
+    drive(port().release(waiting))
+
+
+def test_what_is_held_outlives_the_close_of_the_store(client: Any) -> None:
+    """Also what waits: it stands in the line again."""
+    lease = lock("order:7", expire=30).acquire()
+    waiting = claim()
+    busy = drive(port().acquire(waiting, None))
+    assert isinstance(busy, Busy)
+    registry().close()
+    (node,) = line_of(client)
+    stat = client.exists(f"{path_of(NAME)}/{node}")
+    assert not stat.ephemeralOwner
+    lease.extend()
+    begun = now()
+    drive(port().wait(waiting, busy._replace(recheck_after=0.01), 5))
+    assert len(line_of(client)) == 2
+    lease.release()
+    assert isinstance(drive(port().wait(waiting, busy, LONG)), Granted)
+    assert now() - begun < SOON
+    drive(port().release(waiting))
+
+
+def test_a_line_goes_on_where_its_numbers_begin_again() -> None:
+    nodes = [child_node("0" * 32, number) for number in (-(2**31) + 1, 2**31 - 1, -(2**31), 2**31 - 2)]
+    assert [child.number for child in in_order([*nodes, "lost+found"])] == [
+        2**31 - 2,
+        2**31 - 1,
+        -(2**31),
+        -(2**31) + 1,
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", [".", "..", "a/b", "%2E", "%2F", "zookeeper", "ä", "🔒", "a b:c|d", "\ud800", "x" * 200]
+)
+def test_every_name_is_one_node(client: Any, name: str) -> None:
+    path = path_of(name)
+    assert path.count("/") == 2
+    assert name_of(path.rpartition("/")[2]) == name
+    mine = claim(name=name)
+    assert isinstance(drive(port().acquire(mine, 0)), Granted)
+    assert [found.name for found in drive(port().inspect())] == [name]
+    drive(port().release(mine))
+
+
+def test_a_stranger_in_the_line_is_said_and_not_removed(client: Any) -> None:
+    with lock("order:7"):
+        pass
+    stranger = f"{path_of(NAME)}/{child_node(digest_of('x'), 0)}"
+    client.create(stranger, b"<xml/>")
+    with pytest.raises(ConfigurationError, match="none of this version's"):
+        lock("order:7").acquire()
+    assert client.exists(stranger)
+    assert len(line_of(client)) == 1, "and we have left the line"

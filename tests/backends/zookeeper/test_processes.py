@@ -1,0 +1,79 @@
+"""Many processes, and some that die: nothing is lost, nobody overlaps, and the next comes when the lease is over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.lab import Lab
+from tests.support.modes import modes
+from tests.support.requirements import require
+from tests.support.waiting import SLACK, eventually
+from tests.support.zookeeper_server import leader_of, zookeeper_ensemble, zookeeper_programs
+
+pytestmark = pytest.mark.slow
+
+
+def test_eight_processes_lose_no_update(zookeeper_lab: Lab, client: Any) -> None:
+    workers = zookeeper_lab.ready(*[{"mode": mode, "rounds": 200} for mode in ("threads", "asyncio") * 4])
+    for worker in workers:
+        worker.go()
+    assert [worker.join() for worker in workers] == [0] * 8
+    assert zookeeper_lab.counter == 1600
+    assert zookeeper_lab.history.violations(counter=1600) == []
+    (name,) = client.get_children("/distlock")
+    assert client.get_children(f"/distlock/{name}") == []
+
+
+@modes
+def test_a_killed_holders_lock_is_taken_after_its_lease_and_not_before(zookeeper_lab: Lab, mode: str) -> None:
+    """Its session lasts for longer."""
+    expire = 1.0
+    others = [{"mode": mode, "expire": 30.0}] * 3
+    holder, *waiters = zookeeper_lab.ready({"mode": mode, "hold": True, "expire": expire}, *others)
+    holder.go()
+    taken = holder.saw("acquired")
+    for waiter in waiters:
+        waiter.go()
+        waiter.saw("wanted")
+    holder.kill()
+    assert [waiter.join() for waiter in waiters] == [0] * 3
+    begun = min(section.begin for section in zookeeper_lab.history.sections() if section.actor != holder.actor)
+    assert expire * 0.9 < begun - taken.at < expire + SLACK
+    assert zookeeper_lab.history.violations(counter=zookeeper_lab.counter) == []
+
+
+def test_a_killed_waiter_is_passed_over(zookeeper_lab: Lab, client: Any) -> None:
+    """Its place goes with its session, and costs its turn at most until then."""
+    holder, dead, waiter = zookeeper_lab.ready({"hold": True}, {"expire": 1.0}, {"expire": 30.0})
+    for worker, word in ((holder, "acquired"), (dead, "wanted"), (waiter, "wanted")):
+        worker.go()
+        worker.saw(word)  # type: ignore[arg-type]
+    dead.kill()
+    holder.go()
+    assert (holder.join(), waiter.join()) == (0, 0)
+    assert zookeeper_lab.history.violations(counter=zookeeper_lab.counter) == []
+
+
+def test_nobody_overlaps_while_the_leader_dies(tmp_path: Path) -> None:
+    require("zookeeper", zookeeper_programs)
+    with zookeeper_ensemble() as servers:
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+        laboratory = Lab(f"zookeeper://{hosts}", tmp_path)
+        try:
+            options = {"rounds": 40, "expire": 1.0, "section": 0.02, "renew": True}
+            workers = laboratory.ready(*[{"mode": mode, **options} for mode in ("threads", "asyncio") * 2])
+            for worker in workers:
+                worker.go()
+            workers[0].saw("wrote", 3)
+            leader = leader_of(servers)
+            assert leader is not None
+            leader.kill()
+            eventually(lambda: leader_of([other for other in servers if other is not leader]), "they have another")
+            assert [worker.join() for worker in workers] == [0] * 4
+        finally:
+            laboratory.close()
+        assert laboratory.history.violations(counter=laboratory.counter) == []
+        assert laboratory.counter >= 4 * 40

@@ -1,0 +1,251 @@
+"""The session: interrupted, or ended; its server stopped, restarted or missing. Unsure is not lost; lost is said."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from distlock_web import BackendUnavailable, ConfigurationError, Lease, LeaseLost, LockBusy, configure, lock
+from distlock_web.backends.zookeeper.nodes import path_of
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.testing.servers import free_port
+from tests.support.callers import Beside
+from tests.support.modes import in_both_modes
+from tests.support.proxy import Proxy
+from tests.support.stores.zookeeper import zookeeper_client
+from tests.support.waiting import LONG, SLACK, SOON, eventually
+from tests.support.zookeeper_server import ZooKeeperServer
+
+NAME = "disLock:order:7"
+#: Seconds of a lease that a session of three surely outlives.
+SHORT = 1.5
+
+
+def end_our_session() -> None:
+    """As the servers do with a session of which they have heard nothing for too long."""
+    session: Any = registry().store("default").backend._session  # type: ignore[attr-defined]
+    ident = session._client.client_id
+    twin = KazooClient(session.address.hosts, client_id=ident, timeout=60)
+    twin.start()
+    twin.stop()  # closing it anywhere ends it everywhere
+    twin.close()
+    eventually(lambda: session._client.client_id not in (None, ident), "we have a new session")
+
+
+@pytest.mark.slow
+def test_a_server_that_stands_still_makes_unsure_and_then_lost(own_zookeeper: ZooKeeperServer) -> None:
+    lease = lock("order:7", expire=2.0, renew=True).acquire()
+    own_zookeeper.pause()
+    eventually(lambda: lease.state == "unsure", "no answer to the renewal", SOON)
+    assert 0 < lease.remaining < 2.0
+    assert lease.lost.wait(SOON)
+    assert lease.reason == "unreachable"
+    begun = now()
+    with pytest.raises(BackendUnavailable):
+        lock("another").acquire()
+    assert now() - begun < 2 * 2 * 0.5 + SLACK
+    own_zookeeper.resume()
+    with pytest.raises(LeaseLost):
+        lease.release()
+    eventually(lambda: _can_take("order:7"), "the lock is free for others")
+
+
+def _can_take(key: str) -> bool:
+    try:
+        with lock(key, expire=SHORT):
+            return True
+    except (LockBusy, BackendUnavailable):
+        return False
+
+
+@pytest.mark.slow
+def test_a_restart_of_the_server_costs_nobody_his_lock(own_zookeeper: ZooKeeperServer, beside: Beside) -> None:
+    lease = lock("order:7", expire=20.0).acquire()
+    waiter = beside(lock("order:7", expire=20.0, wait=LONG).acquire)
+    eventually(lambda: _waiters() == 1, "it waits")
+    own_zookeeper.kill()
+    with pytest.raises(BackendUnavailable):
+        lease.extend()
+    lease.raise_if_lost()
+    own_zookeeper.start()
+    eventually(lambda: _extends(lease), "it answers again")
+    assert not waiter.done()
+    lease.release()
+    later = waiter.result(SOON)
+    assert later.fence > (lease.fence or 0)
+    later.release()
+
+
+def _waiters() -> int:
+    found = drive(registry().store("default").port(THREADS).inspect([NAME]))
+    return found[0].waiters if found else 0
+
+
+def _extends(lease: Lease) -> bool:
+    try:
+        lease.extend()
+    except BackendUnavailable:
+        return False
+    return True
+
+
+def test_a_session_that_has_ended_is_a_loss(zookeeper_store: str, beside: Beside) -> None:
+    """kazoo's own lock says that it is acquired, for ever."""
+    lease = lock("order:7", expire=30.0).acquire()
+    waiter = beside(lock("order:7", expire=30.0, wait=LONG).acquire)
+    eventually(lambda: _waiters() == 1, "it waits")
+    end_our_session()
+    with pytest.raises(LeaseLost):
+        lease.extend()
+    assert lease.state == "lost"
+    waiter.result(SOON).release()  # whose place had gone, too
+
+
+def test_a_session_that_has_ended_takes_no_longer_lease_with_it(zookeeper_store: str) -> None:
+    """Who has one believes in it for longer than a session lasts that it cannot reach."""
+    lease = lock("order:7", expire=300.0).acquire()
+    end_our_session()
+    lease.extend()
+    lease.release()
+
+
+@in_both_modes
+async def test_a_lost_answer_makes_no_second_node(harness: Any, proxied: Proxy, client: Any) -> None:
+    async with harness.inside(lock("order:6")):
+        pass
+    proxied.lose_answer(b'"claimed"')
+    async with harness.inside(lock("order:7", expire=SHORT)) as lease:
+        assert proxied.lost == 1
+        assert len(client.get_children(path_of(NAME))) == 1
+        lease.raise_if_lost()
+    assert client.get_children(path_of(NAME)) == []
+
+
+def test_what_comes_of_an_acquisition_too_late_is_removed(own_zookeeper: ZooKeeperServer) -> None:
+    """The request lies with the server that stands still; nobody waits for its answer any more."""
+    with lock("order:7"):
+        pass
+    own_zookeeper.pause()
+    with pytest.raises(BackendUnavailable):
+        lock("order:7", expire=LONG).acquire()
+    own_zookeeper.resume()
+    with zookeeper_client(own_zookeeper.port) as other:
+        eventually(lambda: other.get_children(path_of(NAME)) == [], "nothing stays", SOON)
+        with lock("order:7", wait=SOON):
+            pass
+        assert other.get_children(path_of(NAME)) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_child_has_a_session_of_its_own(zookeeper_store: str, client: Any) -> None:
+    lease = lock("order:7", expire=30).acquire()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            with lock("order:8"):
+                assert len(shown("order:8")) == 1
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    lease.extend()
+    lease.release()
+    assert client.get_children(path_of("disLock:order:8")) == []
+
+
+def shown(key: str) -> list[Any]:
+    return drive(registry().store("default").port(THREADS).inspect([f"disLock:{key}"]))
+
+
+# What is wrong with the server, or with the settings -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["nobody listens", "it says nothing", "no such host"])
+def test_a_server_that_is_not_there_refuses_within_its_time(how: str, make_proxy: Callable[[int], Proxy]) -> None:
+    host, port = "127.0.0.1", free_port()
+    if how == "it says nothing":
+        proxy = make_proxy(port)
+        proxy.swallow()
+        port = proxy.port
+    if how == "no such host":
+        host = "no-such-host.invalid"
+    configure(
+        {"default": {"LOCATION": f"zookeeper://{host}:{port}", "OPTIONS": {"timeout": 0.3, "session_timeout": 2}}}
+    )
+    for _ in range(2):
+        begun = now()
+        with pytest.raises(BackendUnavailable, match=host):
+            lock("order:7", wait=0).acquire()
+        assert now() - begun < 2 * 0.3 + SLACK
+
+
+def test_one_dead_server_of_several_is_passed_over(zookeeper_server: ZooKeeperServer, zookeeper_url: str) -> None:
+    chroot = zookeeper_url.rpartition("/")[2]
+    hosts = f"127.0.0.1:{free_port()},127.0.0.1:{zookeeper_server.port}"
+    configure({"default": {"LOCATION": f"zookeeper://{hosts}/{chroot}", "OPTIONS": {"timeout": 5}}})
+    with lock("order:7"):
+        pass
+
+
+def test_a_chroot_that_is_missing_is_said(zookeeper_server: ZooKeeperServer) -> None:
+    configure({"default": {"LOCATION": zookeeper_server.url + "/not/made"}})
+    with pytest.raises(ConfigurationError, match="create /not/made"):
+        lock("order:7").acquire()
+
+
+def test_nodes_of_a_user_are_that_users_alone(zookeeper_url: str, client: Any) -> None:
+    mine = {"LOCATION": zookeeper_url, "OPTIONS": {"auth": "me:secret"}}
+    configure({"default": mine})
+    with lock("order:7"):
+        pass
+    others = [
+        {"LOCATION": zookeeper_url},
+        {"LOCATION": zookeeper_url.replace("://", "://me:wrong@")},
+    ]
+    for other in others:
+        configure({"default": other})
+        with pytest.raises(ConfigurationError, match="auth") as refused:
+            lock("order:7").acquire()
+        assert "wrong" not in str(refused.value)
+    configure({"default": {"LOCATION": zookeeper_url.replace("://", "://me:secret@")}})
+    with lock("order:7"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"LOCATION": "zookeeper://"}, "zookeeper://10.0.0.1"),
+        ({"LOCATION": "zookeeper://h:x"}, "LOCATION"),
+        ({"LOCATION": "zookeeper://a,,b"}, "LOCATION"),
+        ({"LOCATION": "zookeeper://h/a//b"}, "LOCATION"),
+        ({"LOCATION": "zookeeper://u:topsecret@h:x"}, r"\*\*\*@h:x"),
+        ({"OPTIONS": {"sesion_timeout": 3}}, "session_timeout"),
+        ({"OPTIONS": {"session_timeout": 0}}, "session_timeout"),
+        ({"OPTIONS": {"timeout": "1"}}, "timeout"),
+        ({"OPTIONS": {"auth": "nobody"}}, "user:password"),
+        ({"OPTIONS": {"use_ssl": 1}}, "use_ssl"),
+        ({"OPTIONS": {"ca": "/no/such/file"}}, "does not exist"),
+    ],
+)
+def test_a_setting_that_cannot_be_right_is_said(settings: dict[str, Any], words: str) -> None:
+    configure({"default": {"BACKEND": "zookeeper", **settings}})
+    with pytest.raises(ConfigurationError, match=words) as refused:
+        lock("order:7").acquire()
+    assert "topsecret" not in str(refused.value)
+
+
+def test_no_thread_stays_when_the_store_is_closed(zookeeper_store: str) -> None:
+    with lock("order:7"):
+        assert any(thread.name == "distlock-zookeeper" for thread in threading.enumerate())
+    registry().close()
+    eventually(
+        lambda: not any(thread.name.startswith("distlock-zookeeper") for thread in threading.enumerate()), "they end"
+    )
