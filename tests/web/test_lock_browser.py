@@ -216,7 +216,7 @@ def test_a_store_without_pages_is_read_as_a_whole(stores: Registry, elsewhere: E
         elsewhere(f"order:{number:02}")
     store = stores.store("default")
     plain = Plain(store.backend.sync_port())
-    store._backend.sync_port = lambda: plain  # type: ignore[union-attr, method-assign, assignment, return-value]
+    store._backend.sync_port = lambda: plain  # type: ignore[method-assign]
     found = browse(stores, LockQuery())
     assert (found.totals.held, found.read, found.partial) == (30, 30, False)
     assert lock_browser.waiters_of(stores, found.rows[0], 10) is None

@@ -1,0 +1,267 @@
+"""The page "Held locks" in Flask, as a blueprint and in Flask-Admin: who may, the forms' token, what is released."""
+
+from __future__ import annotations
+
+import contextvars
+import html
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from flask import Flask, redirect
+from flask.testing import FlaskClient
+from flask_admin import Admin
+
+from distlock_web import ConfigurationError, Lease, LeaseLost, lock
+from distlock_web.core.registry import Registry
+from distlock_web.flask import DistLock
+from distlock_web.flask.flask_admin import HeldLocksView
+from distlock_web.web.held_locks import list_all
+
+HOSTILE = "<script>alert(1)</script>\"'"
+
+
+class Site:
+    """An app with the pages. ``may`` says what its user may, and gives their name."""
+
+    def __init__(self, kind: str) -> None:
+        self.may: dict[str, object] = {"view": "ann", "release": "ann"}
+        self.app = Flask("shop")
+        self.app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
+        self.url = "/distlock/" if kind == "blueprint" else "/admin/held_locks/"
+        if kind == "blueprint":
+            self.app.config["DISTLOCK_UI"] = {"AUTHORIZE": self.authorize}
+        DistLock(self.app)
+        if kind == "flask-admin":
+            Admin(self.app).add_view(HeldLocksView(self.authorize))
+        self.client: FlaskClient = self.app.test_client()
+        self.stores: Registry = self.app.extensions["distlock"].registry
+
+    def authorize(self, action: str) -> object:
+        return self.may[action]
+
+    def get(self, path: str = "", **parameters: Any) -> Any:
+        return self.client.get(self.url + path, query_string=parameters)
+
+    def token(self) -> str:
+        (token,) = set(re.findall(r'name="distlock_csrf" value="(\S+?)"', self.get().text))
+        return str(token)
+
+    def release(self, *leases: Lease, **more: Any) -> Any:
+        keys = [json.dumps(["default", lease.name, str(lease.fence)]) for lease in leases]
+        form = {"lock": keys, "confirmed": "1", "distlock_csrf": self.token(), **more}
+        return self.client.post(self.url + "release/", data=form)
+
+    @property
+    def held(self) -> list[str]:
+        return [row.lock.name for row in list_all(self.stores).rows]
+
+
+@pytest.fixture(params=["blueprint", "flask-admin"])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    site = Site(request.param)
+    yield site
+    site.stores.close()
+
+
+@pytest.fixture
+def hold(site: Site) -> Iterator[Callable[..., Lease]]:
+    """Hold a lock in the app, outside of the test's own call chain."""
+    held: list[tuple[contextvars.Context, Lease]] = []
+
+    def acquire(key: str) -> Lease:
+        def in_app() -> Lease:
+            with site.app.app_context():
+                return lock(key, expire=30).acquire()
+
+        context = contextvars.Context()
+        held.append((context, context.run(in_app)))
+        return held[-1][1]
+
+    yield acquire
+    for context, lease in held:
+        if lease.state == "held":
+            with suppress(LeaseLost):  # released by force: the lease does not know it yet
+                context.run(lease.release)
+
+
+def test_the_list_one_lock_and_a_fragment(site: Site, hold: Callable[..., Lease]) -> None:
+    hold("order:7")
+    page = site.get()
+    assert page.status_code == 200
+    assert '<span class="dl-prefix">disLock:</span>order:7</a>' in page.text
+    assert page.text.count("<h1>") == 1
+    fragment = site.get(fragment=1)
+    assert "order:7" in fragment.text
+    assert "<html" not in fragment.text
+    assert "Timeline" in site.get("lock/", store="default", name="disLock:order:7").text
+    assert "Nothing matches" not in site.get(q="order").text
+    assert "No held lock matches." in site.get(q="stock").text
+    assert page.headers["Cache-Control"] == "no-store"
+    assert page.headers["X-Frame-Options"] == "DENY"
+
+
+def test_its_files_are_found(site: Site) -> None:
+    site.may.clear()  # they are no secret
+    for name in ("held_locks.css", "held_locks.js", "page.css"):
+        assert "immutable" in site.get(f"assets/{name}").headers["Cache-Control"]
+    assert site.get("assets/nothing.css").status_code == 404
+    assert site.get("assets/../templates/list.html").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("view", "release"), [(None, None), (None, "ann"), ("", ""), (False, True), ("ann", None), (True, True)]
+)
+def test_who_may(site: Site, hold: Callable[..., Lease], view: object, release: object) -> None:
+    lease = hold("order:7")
+    token = site.token()
+    site.may.update(view=view, release=release)
+    may_release = bool(view and release)
+    for path, parameters in (("", {}), ("lock/", {}), ("", {"fragment": 1})):
+        page = site.get(path, **parameters)
+        assert page.status_code == (200 if view else 403)
+        assert (b"Release" in page.data) == (may_release and path != "lock/")
+    key = json.dumps(["default", lease.name, str(lease.fence)])
+    assert site.get("release/", lock=key).status_code == (200 if may_release else 403)
+    form = {"lock": key, "confirmed": "1", "distlock_csrf": token}
+    assert site.client.post(site.url + "release/", data=form).status_code == (200 if may_release else 403)
+    assert site.held == ([] if may_release else [lease.name])
+
+
+def test_who_may_not_can_be_sent_to_the_login(site: Site) -> None:
+    site.may.update(view=redirect("/login"), release=redirect("/login"))
+    for path in ("", "lock/", "release/"):
+        page = site.get(path)
+        assert (page.status_code, page.headers["Location"]) == (302, "/login")
+
+
+def test_release(site: Site, hold: Callable[..., Lease], caplog: pytest.LogCaptureFixture) -> None:
+    lease, other = hold("order:7"), hold("order:8")
+    question = site.get("release/", lock=json.dumps(["default", lease.name, str(lease.fence)]), back="?q=order")
+    assert "both may work" in question.text
+    assert len(site.held) == 2
+    with caplog.at_level(logging.WARNING, "distlock_web"):
+        done = site.release(lease, back="?q=order")
+    assert "was released" in done.text
+    assert f'href="{site.url}?q=order"' in done.text
+    assert "disLock:order:7 released by force by ann" in caplog.text
+    assert site.held == [other.name]
+    with pytest.raises(LeaseLost) as lost:
+        lease.extend()
+    assert lost.value.reason == "revoked"
+    assert "no longer held by that holder" in site.release(lease).text
+
+
+def test_a_form_of_another_site_releases_nothing(site: Site, hold: Callable[..., Lease]) -> None:
+    lease = hold("order:7")
+    token = site.token()
+    for wrong in ({"distlock_csrf": ""}, {"distlock_csrf": "x"}, {"distlock_csrf": token + "é"}):
+        assert site.release(lease, **wrong).status_code == 400
+    form = {"lock": json.dumps(["default", lease.name, str(lease.fence)]), "confirmed": "1", "distlock_csrf": token}
+    cross = site.client.post(site.url + "release/", data=form, headers={"Sec-Fetch-Site": "cross-site"})
+    assert cross.status_code == 400
+    stranger = site.app.test_client()  # has no cookie
+    assert stranger.post(site.url + "release/", data=form).status_code == 400
+    assert stranger.post(site.url + "release/", data={**form, "distlock_csrf": ""}).status_code == 400
+    assert site.held == [lease.name]
+    assert site.release(lease).status_code == 200
+
+
+def test_the_cookie_of_the_forms(site: Site) -> None:
+    cookie = site.get().headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Lax" in cookie
+    assert f"Path={site.url}" in cookie
+    assert "Set-Cookie" not in site.get().headers  # it is known
+    secure = site.app.test_client().get(site.url, base_url="https://shop.example")
+    assert "Secure" in secure.headers["Set-Cookie"]
+
+
+@pytest.mark.parametrize("method", ["put", "patch", "delete"])
+def test_only_a_post_releases(site: Site, hold: Callable[..., Lease], method: str) -> None:
+    lease = hold("order:7")
+    query = {"lock": json.dumps(["default", lease.name, str(lease.fence)]), "confirmed": "1"}
+    assert getattr(site.client, method)(site.url + "release/", query_string=query).status_code == 405
+    assert site.get("release/", **query).status_code == 200
+    assert site.held == [lease.name]
+
+
+def test_what_clients_send_is_escaped(site: Site, hold: Callable[..., Lease]) -> None:
+    lease = hold(HOSTILE)
+    key = json.dumps(["default", lease.name, str(lease.fence)])
+    pages = [
+        site.get(), site.get(q=HOSTILE, host=HOSTILE, function=HOSTILE), site.get("lock/", store=HOSTILE, name=HOSTILE),
+        site.get("lock/", store="default", name=lease.name), site.get("release/", lock=key, back=HOSTILE),
+        site.get("release/", host=HOSTILE), site.get("release/", lock=HOSTILE), site.release(lease, back=HOSTILE),
+    ]  # fmt: skip
+    for page in pages:
+        assert page.status_code == 200
+        assert HOSTILE in html.unescape(page.text)
+        assert HOSTILE not in page.text
+        assert "<script>alert" not in page.text
+
+
+def test_the_token_of_an_app_that_protects_itself(site: Site) -> None:
+    site.app.jinja_env.globals["csrf_token"] = lambda: "of-the-app"
+    assert '<input type="hidden" name="csrf_token" value="of-the-app">' in site.get().text
+
+
+# The setting --------------------------------------------------------------------------------------------------------
+
+
+def app_with(ui: object) -> Flask:
+    app = Flask("shop")
+    app.config.update(DISTLOCK={"default": {"BACKEND": "memory"}}, DISTLOCK_UI=ui)
+    DistLock(app)
+    return app
+
+
+@pytest.mark.parametrize("off", [None, False])
+def test_it_is_off_unless_asked_for(off: object) -> None:
+    app = app_with(off)
+    assert app.test_client().get("/distlock/").status_code == 404
+    del app.config["DISTLOCK_UI"]
+    assert not any("distlock" in rule.rule for rule in app.url_map.iter_rules())
+
+
+@pytest.mark.parametrize(
+    ("ui", "message"),
+    [
+        ({}, r"\['?\"?AUTHORIZE.* is None: .* Without it everybody"), (True, "it is a mapping"),
+        ({"AUTHORIZE": True}, "is True"), ({"AUTORIZE": print}, "Did you mean 'AUTHORIZE'"),
+        ({"AUTHORIZE": print, "URL_PREFIX": "locks"}, "such as \"/admin/locks\""),
+        ({"AUTHORIZE": print, "URL_PREFIX": "/"}, "such as"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_stops_the_start(ui: object, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        app_with(ui)
+
+
+def test_the_prefix() -> None:
+    app = app_with({"AUTHORIZE": lambda action: "ann", "URL_PREFIX": "/ops/locks/"})
+    assert app.test_client().get("/ops/locks/").status_code == 200
+    assert "default-src 'none'" in app.test_client().get("/ops/locks/").headers["Content-Security-Policy"]
+
+
+def test_flask_admin_needs_to_know_who_may() -> None:
+    with pytest.raises(ConfigurationError, match="who may see the locks"):
+        HeldLocksView(None)  # type: ignore[arg-type]
+
+
+def test_flask_admins_menu_has_it_for_who_may() -> None:
+    site = Site("flask-admin")
+    assert "Held locks" in site.client.get("/admin/").text
+    site.may.update(view=None)
+    assert "Held locks" not in site.client.get("/admin/").text
+
+
+def test_each_app_shows_its_own_stores() -> None:
+    one, other = (Site("blueprint") for _ in range(2))
+    with one.app.app_context(), lock("order:7"):
+        assert "order:7" in one.get().text
+        assert "order:7" not in other.get().text
