@@ -94,11 +94,11 @@ class RedisPort:
     async def acquire(self, claim: Claim, wait: float | None, fence: int = 0) -> Granted | Busy:
         """``fence``: the one to give it, where several servers have to agree; see ``acquire.lua``."""
         if wait == 0:
-            return await self._acquire(claim, None, fence=fence)
+            return await self._acquire(claim, None, 0, fence)
         listener = self._listener
         waiter = listener.expect(claim, self.runtime)
         if not listener.ready:
-            answer = await self._acquire(claim, None, fence=fence)
+            answer = await self._acquire(claim, None, 0, fence)
             if isinstance(answer, Granted):
                 listener.remove(claim.token)
                 return answer
@@ -110,7 +110,7 @@ class RedisPort:
                 # is passed over, and asks again by itself after the lease, or when the listener is back.
                 pass
             waiter = listener.expect(claim, self.runtime)
-        return await self._acquire(claim, waiter, fence=fence)
+        return await self._acquire(claim, waiter, 0, fence)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         waiter = self._listener.expect(claim, self.runtime)
