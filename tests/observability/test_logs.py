@@ -1,0 +1,165 @@
+"""Log records have fields for programs, the same in Django and in Flask."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from django.urls import path
+from flask import Flask
+
+from distlock_web import LeaseLost, configure, distributed_lockable, events, lock
+from distlock_web.core.registry import registry
+from distlock_web.flask import DistLock
+from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.web.held_locks import force_release, list_all
+from tests.support.callers import unrelated
+
+TTL = 0.1
+
+
+def fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What a formatter that writes JSON would add to the line."""
+    return {name: value for name, value in vars(record).items() if name.startswith("lock_")}
+
+
+def records(caplog: pytest.LogCaptureFixture, **wanted: object) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if fields(record).items() >= wanted.items()]
+
+
+@pytest.fixture
+def faulty(store_settings: dict[str, Any]) -> FaultInjector:
+    return FaultInjector(configure({"default": store_settings}).store("default"))
+
+
+@distributed_lockable(key="report:{day}", expire=TTL, on_lost="warn", on_busy="skip", on_backend_error="open")
+def report(day: int, seconds: float = 0.0) -> str:
+    time.sleep(seconds)
+    return "done"
+
+
+SAID = {"lock_store": "default", "lock_name": "disLock:report:7", "lock_template": "report:{day}"}
+
+
+def test_a_loss_that_is_only_logged(faulty: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
+    assert report(7, 2 * TTL) == "done"
+    [record] = records(caplog, lock_event="lost", lock_reason="expired", **SAID)
+    assert record.levelno == logging.WARNING
+    assert fields(record)["lock_function"].endswith("report")
+
+
+def test_a_call_that_is_skipped(faulty: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
+    held = unrelated("report:7")
+    with caplog.at_level(logging.INFO, "distlock_web"):
+        assert report(7) is None
+    held.release()
+    assert len(records(caplog, lock_event="busy", **SAID)) == 1
+
+
+def test_a_call_without_its_lock(faulty: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
+    faulty.cut()
+    assert report(7) == "done"
+    assert len(records(caplog, lock_event="let_through", **SAID)) == 1
+
+
+def test_a_release_that_does_not_arrive(faulty: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
+    with lock("a"):
+        faulty.cut()
+    [record] = records(caplog, lock_event="error", lock_reason="release", lock_name="disLock:a")
+    assert fields(record)["lock_template"].startswith(__name__)
+
+
+def test_a_renewal_that_does_not_arrive(faulty: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(LeaseLost), lock("a", expire=0.3, renew=True) as lease:
+        faulty.cut()
+        lease.lost.wait(20)
+    assert records(caplog, lock_event="error", lock_reason="renew", lock_name="disLock:a")
+
+
+def test_a_release_by_force(store: str, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(LeaseLost), lock("a"):
+        [row] = list_all(registry()).rows
+        force_release(registry(), row, by="ada")
+    [record] = records(caplog, lock_event="revoked", lock_reason="ada", lock_name="disLock:a")
+    assert fields(record)["lock_fence"] == row.lock.fence
+
+
+def test_the_fields_can_be_written_as_json_and_hide_nothing_of_a_record(
+    memory_store: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    events.subscribe(events.log, inline=True)
+    with caplog.at_level(logging.INFO, "distlock_web.events"), lock("a"):
+        pass
+    taken, released = caplog.records
+    assert taken.getMessage() == "Lock 'disLock:a' in the store 'default': acquired"
+    assert (fields(taken)["lock_event"], fields(released)["lock_event"]) == ("acquired", "released")
+    assert fields(released)["lock_held"] > 0
+    for record in (taken, released):
+        assert json.loads(json.dumps(fields(record))) == fields(record)
+
+
+def test_what_nobody_logs_is_not_made(memory_store: None, caplog: pytest.LogCaptureFixture) -> None:
+    events.subscribe(events.log, inline=True)
+    with caplog.at_level(logging.WARNING, "distlock_web.events"), lock("a"):
+        pass
+    assert caplog.records == []
+
+
+# The same in both frameworks ----------------------------------------------------------------------------------------
+
+
+def view(*args: Any) -> None:
+    lock("part", expire=10).acquire().release()
+    with pytest.raises(LeaseLost), lock("late", expire=TTL):
+        time.sleep(2 * TTL)
+
+
+@distributed_lockable(key="order")
+def in_django(request: HttpRequest) -> HttpResponse:
+    view()
+    return HttpResponse("done")
+
+
+urlpatterns = [path("pay", in_django)]
+
+
+def test_django_and_flask_log_the_same(memory: None, settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
+    app = Flask("shop")
+    DistLock(app)
+
+    @app.get("/pay")
+    @distributed_lockable(key="order")
+    def in_flask() -> str:
+        view()
+        return "done"
+
+    events.subscribe(events.log, inline=True)
+    said = []
+    for client in (Client(), app.test_client()):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "distlock_web"):
+            assert client.get("/pay", headers={"Req-Id": "r-1"}).status_code == 200
+            held = unrelated("order")
+            assert client.get("/pay", headers={"Req-Id": "r-2"}).status_code == 409
+            held.release()
+        lines = [record for record in caplog.records if record.name.startswith("distlock_web")]
+        said.append([(record.levelname, record.getMessage().partition(": Some")[0], known(record)) for record in lines])
+    in_one, in_other = said
+    assert in_one == in_other
+    assert [line[2].get("lock_event") for line in in_one] == [
+        "acquired", "acquired", "released", "acquired", "lost", "released", "acquired", "busy", None, "released",
+    ]  # fmt: skip
+    assert {line[2].get("lock_request_id") for line in in_one} == {"r-1", "r-2", None}
+
+
+def known(record: logging.LogRecord) -> dict[str, Any]:
+    """What does not differ from one request to the next."""
+    differs = ("lock_held", "lock_fence", "lock_lease", "lock_function", "lock_holder")
+    return {name: value for name, value in fields(record).items() if name not in differs}
