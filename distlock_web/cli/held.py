@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from ..core.backend import Browsable, WaiterInfo
+from ..core.backend import WaiterInfo
 from ..core.errors import DistLockError
 from ..core.holder import HolderInfo
 from ..core.registry import registry
-from ..core.runtime import THREADS, drive
-from ..locks.release import retry_once
 from ..web.held_locks import LockRow, StoreUnreachable, find_lock, force_release, list_all, not_listed
+from ..web.lock_browser import waiters_of
 from ..web.printable import printable
 from .exit_codes import NO, CommandFailed
 from .output import Output, aligned
@@ -165,11 +164,8 @@ def _described(row: LockRow) -> list[tuple[str, str]]:
 
 def _waiters(row: LockRow) -> list[WaiterInfo] | None:
     """Who waits, the first in the queue in front; None where the store cannot tell."""
-    port = registry().store(row.alias).port(THREADS)
-    if not isinstance(port, Browsable):
-        return None
     try:
-        return drive(retry_once(port.waiters, row.lock.name, MAX_SHOWN_WAITERS))
+        return waiters_of(registry(), row, MAX_SHOWN_WAITERS)
     except DistLockError as error:
         raise StoreUnreachable({row.alias: error}) from error
 

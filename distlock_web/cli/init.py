@@ -19,11 +19,10 @@ def init(options: Namespace, context: Context) -> int:
             context.out.line(f"{store.alias}: nothing to make; a {store.config.backend} store needs nothing.")
             continue
         try:
-            made = backend.prepare()
+            done = backend.prepare()
         except BackendUnavailable as error:
             raise StoreUnreachable({store.alias: error}) from error
-        for what in made or ["all is there already."]:
-            context.out.line(f"{store.alias}: {what}")
+        context.out.line(f"{store.alias}: {done}")
     return 0
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..core.registry import registry
-from ..web.held_locks import LockListing, LockRow, StoreUnreachable, list_all
+from ..web.held_locks import LockRow, StoreUnreachable
+from ..web.lock_browser import Browsed, LockQuery, browse
 from .held import duration, none_held, table_of
 from .parser import Context
 from .screen import draw, full_screen, read_key
@@ -49,33 +50,34 @@ def _print(options: Namespace, context: Context, looks: Iterator[int] | range) -
 
 
 def _frame(options: Namespace) -> list[Line]:
-    """What is held at this moment: the totals, what failed, a line for each lock."""
-    listing = list_all(registry(), options.search)
-    # Whom most wait for first; sorted() keeps the oldest first among equals.
-    rows = sorted(listing.rows, key=lambda row: -row.lock.waiters)
-    frame = [Line(_totals(listing, options), ("bold",)), *_errors(listing), Line("")]
-    if rows:
-        headings, *lines = table_of(rows)
-        frame += [Line(headings, ("cyan",)), *(Line(line, _style(row)) for line, row in zip(lines, rows, strict=True))]
-    elif not listing.errors:
+    """What is held at this moment: the totals, what failed, a line for each lock, those first that most wait for."""
+    browsed = browse(registry(), LockQuery(q=options.search))
+    frame = [Line(_totals(browsed, options), ("bold",)), *_errors(browsed), Line("")]
+    if browsed.rows:
+        headings, *lines = table_of(browsed.rows)
+        frame.append(Line(headings, ("cyan",)))
+        frame += [Line(line, _style(row)) for line, row in zip(lines, browsed.rows, strict=True)]
+    elif not browsed.errors:
         frame.append(Line(none_held(options.search)))
     return frame
 
 
-def _totals(listing: LockListing, options: Namespace) -> str:
-    rows = listing.rows
-    waiting = sum(row.lock.waiters for row in rows)
-    oldest = min((row.lock.since for row in rows if row.lock.since), default=None)
-    parts = [f"held {len(rows)}", f"waiting {waiting}"]
-    if oldest is not None:
-        parts.append(f"longest {duration(max(0.0, time.time() - oldest))}")
+def _totals(browsed: Browsed, options: Namespace) -> str:
+    totals = browsed.totals
+    parts = [f"held {totals.held}", f"waiting {totals.waiting}"]
+    if totals.longest_hold:
+        parts.append(f"longest {duration(totals.longest_hold)}")
+    if totals.longest_wait:
+        parts.append(f"longest wait {duration(totals.longest_wait)}")
+    if browsed.partial:
+        parts.append(f"of {browsed.read} that end first")
     return f"{'  '.join(parts)}   {time.strftime('%H:%M:%S')}  every {options.interval:g} s  q leaves"
 
 
-def _errors(listing: LockListing) -> list[Line]:
-    if not listing.errors:
+def _errors(browsed: Browsed) -> list[Line]:
+    if not browsed.errors:
         return []
-    return [Line(line, ("red",)) for line in str(StoreUnreachable(listing.errors)).splitlines()]
+    return [Line(line, ("red",)) for line in str(StoreUnreachable(browsed.errors)).splitlines()]
 
 
 def _style(row: LockRow) -> tuple[str, ...]:

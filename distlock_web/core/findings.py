@@ -44,5 +44,5 @@ class Diagnosable(Protocol):
 class Preparable(Protocol):
     """A backend whose server needs something before the first lock, such as tables."""
 
-    def prepare(self) -> Sequence[str]:
-        """Make what is missing there, and say in a few words each what was made. Blocking; may be called again."""
+    def prepare(self) -> str:
+        """Make what is missing there; what was done, in words. Blocking; may be called again."""

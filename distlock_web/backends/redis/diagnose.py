@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -14,23 +15,32 @@ from .transport.errors import translated
 OLDEST = (6, 2)
 
 
-def diagnose(address: Address, where: str = "") -> list[Finding]:
-    """What is wrong with this server. ``where``: how to call it where a store has several. Raises ``DistLockError``."""
+def diagnose(address: Address) -> list[Finding]:
+    """What is wrong with this server. Raises ``DistLockError``."""
+    with _connected(address) as connection:
+        info = _info(connection)
+        if info is None:
+            return [_unknown()]
+        return list(_findings(info, _appendfsync(connection), address.min_replicas))
+
+
+def server_time(address: Address) -> float:
+    """The server's clock, in seconds since the epoch. Raises ``DistLockError``."""
+    with _connected(address) as connection:
+        seconds, microseconds = _ask(connection, "TIME")
+        return int(seconds) + int(microseconds) / 1e6
+
+
+@contextmanager
+def _connected(address: Address) -> Iterator[DriverConnection]:
     try:
         connection = address.connect()
         try:
-            info = _info(connection)
-            found = [] if info is None else list(_findings(info, _appendfsync(connection), address.min_replicas))
+            yield connection
         finally:
             connection.disconnect()  # type: ignore[no-untyped-call]
     except (RedisError, OSError) as error:
         raise translated(error, address) from error
-    if info is None:
-        found = [_unknown()]
-    return [
-        Finding(each.code, each.severity, f"{where}: {each.problem}" if where else each.problem, each.harm, each.remedy)
-        for each in found
-    ]
 
 
 def _findings(info: Mapping[str, str], appendfsync: str | None, min_replicas: int) -> Iterator[Finding]:

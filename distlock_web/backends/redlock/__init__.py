@@ -8,7 +8,9 @@ import logging
 from ...core.backend import Capabilities
 from ...core.config import StoreConfig
 from ...core.errors import ConfigurationError
+from ...core.findings import Finding
 from ...core.runtime import TASKS, THREADS
+from .diagnose import diagnose
 from .node import Members, Node
 from .port import Ledger, RedlockPort
 from .settings import quorum_config
@@ -75,6 +77,9 @@ class RedlockBackend:
                 self._loops.pop(closed, None)
             found = self._loops[loop] = self._port(TASKS, [node.async_port() for node in self._nodes])
         return found
+
+    def diagnose(self) -> list[Finding]:
+        return diagnose(self._nodes, self._restart_delay)
 
     def close(self) -> None:
         for node in self._nodes:

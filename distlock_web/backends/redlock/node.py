@@ -12,6 +12,7 @@ from ...core.config import StoreConfig
 from ...core.errors import DistLockError
 from ...core.runtime import THREADS, now
 from ..redis import RedisBackend
+from ..redis.diagnose import server_time
 from ..redis.port import RedisPort
 from ..redis.transport.address import Address
 from ..redis.transport.errors import broke_connection
@@ -119,6 +120,10 @@ class Node(RedisBackend):
     def server_time_us(self) -> int:
         """Its clock, as we last heard it; 0: we have not."""
         return int(self._clock.after(0.0) or 0)
+
+    def server_time(self) -> float:
+        """Its clock, asked now, in seconds since the epoch. Raises ``DistLockError``."""
+        return server_time(self._address)
 
     @property
     def min_replicas(self) -> int:

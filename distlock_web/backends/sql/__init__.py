@@ -5,9 +5,11 @@ from __future__ import annotations
 from ...core.backend import Capabilities
 from ...core.blocking_port import BlockingPort, Executors, Wakeups
 from ...core.config import StoreConfig
+from ...core.findings import Finding
 from ...core.runtime import TASKS, THREADS, Runtime
 from .address import address
 from .database import Database
+from .diagnose import diagnose
 from .dialects import PostgreSQL
 from .news import Listener, Poller
 from .tables import Tables
@@ -67,6 +69,9 @@ class SQLBackend:
         """Make the tables where they are missing, whatever ``OPTIONS["create"]`` says; what was done, in words."""
         self._requests.create_tables()
         return f"{self._address.name} has the tables distlock_lease and distlock_waiter."
+
+    def diagnose(self) -> list[Finding]:
+        return diagnose(self._requests)
 
     def close(self) -> None:
         self._news.close()

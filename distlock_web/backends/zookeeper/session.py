@@ -70,6 +70,11 @@ class Session:
         """
         return self._session_timeout * 2 / 3
 
+    @property
+    def granted(self) -> float:
+        """Seconds that the session lasts without a word from us, as the servers have granted it."""
+        return self._session_timeout
+
     def send(self, *requests: Request, timeout: float | None = None) -> list[Any]:
         """Send all of them, in this order, and wait for the answers: one round trip.
 

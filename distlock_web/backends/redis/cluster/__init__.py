@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ....core.backend import Claim
 from ....core.config import StoreConfig
+from ....core.findings import Finding
 from ....core.runtime import TASKS, THREADS, drive
 from .. import RedisBackend
 from .address import cluster_address
@@ -36,6 +39,12 @@ class ClusterBackend:
 
     def renewal_port(self) -> ClusterPort:
         return self._renewal_port
+
+    def diagnose(self) -> list[Finding]:
+        masters = drive(self._routes.masters(THREADS))
+        return [
+            replace(finding, problem=f"{node.at}: {finding.problem}") for node in masters for finding in node.diagnose()
+        ]
 
     def close(self) -> None:
         self._routes.close()

@@ -1,0 +1,84 @@
+"""What is set up on the nodes of a quorum so that locks will be lost: ``distlock doctor``'s findings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ...core.errors import DistLockError
+from ...core.findings import Finding
+from .node import Node
+
+#: Seconds between the clocks of two nodes that show that nobody sets them: NTP keeps them within milliseconds.
+MAX_APART = 0.5
+
+
+def diagnose(nodes: Sequence[Node], restart_delay: float) -> list[Finding]:
+    """What is wrong with these nodes, each asked for itself. Raises ``DistLockError`` if none of them answers."""
+    found: list[Finding] = []
+    silent: dict[str, DistLockError] = {}
+    ahead: dict[str, float] = {}
+    for node in nodes:
+        try:
+            ahead[str(node)] = _ahead(node)
+            found += _of_node(node, restart_delay)
+        except DistLockError as error:
+            silent[str(node)] = error
+    if len(silent) == len(nodes):
+        raise next(iter(silent.values()))
+    return [*found, *_silent(silent, len(nodes)), *_clocks(ahead), *_even(len(nodes))]
+
+
+def _of_node(node: Node, restart_delay: float) -> Iterator[Finding]:
+    for finding in node.diagnose():
+        # A node that comes back empty does not vote until the leases of before are over: it need not remember.
+        remembered = restart_delay > 0 and finding.code in ("DL102", "DL103")
+        # The locks of a quorum survive a node by the others, not by its replicas.
+        if not remembered and finding.code != "DL104":
+            yield replace(finding, problem=f"{node}: {finding.problem}")
+
+
+def _silent(silent: Mapping[str, DistLockError], nodes: int) -> Iterator[Finding]:
+    spare = (nodes - 1) // 2 - len(silent)
+    for error in silent.values():
+        yield Finding(
+            "DL201",
+            "error" if spare < 0 else "warning",
+            f"A node does not answer: {error}",
+            f"Of {nodes} nodes {len(silent)} are out: " + (f"{spare} more may fail." if spare >= 0 else "no majority."),
+            "The server, the network, or LOCATION.",
+        )
+
+
+def _clocks(ahead: Mapping[str, float]) -> Iterator[Finding]:
+    if not ahead:
+        return
+    first, last = min(ahead, key=ahead.__getitem__), max(ahead, key=ahead.__getitem__)
+    apart = ahead[last] - ahead[first]
+    if apart > MAX_APART:
+        yield Finding(
+            "DL202",
+            "warning",
+            f"The clocks of the nodes are {apart:.1f} s apart: {last} is ahead of {first}.",
+            "Nobody sets them. When somebody does, a lease ends that much too early or too late on that node.",
+            "NTP on every node, which corrects a clock by its speed and not by a step.",
+        )
+
+
+def _even(nodes: int) -> Iterator[Finding]:
+    if nodes % 2 == 0:
+        yield Finding(
+            "DL203",
+            "info",
+            f"There are {nodes} nodes.",
+            f"The majority is {nodes // 2 + 1}: one node fewer would survive the loss of as many.",
+            "An odd number of nodes.",
+        )
+
+
+def _ahead(node: Node) -> float:
+    """Seconds that the node's clock is ahead of ours, to within the half of a round trip."""
+    before = time.time()
+    at_node = node.server_time()
+    return at_node - (before + time.time()) / 2

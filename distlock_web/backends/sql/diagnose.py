@@ -1,0 +1,146 @@
+"""What is set up on a database so that locks will be lost, or waiters not told: ``distlock doctor``'s findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from ...core.errors import DistLockError
+from ...core.findings import Finding, Severity
+from .address import Address
+from .database import Database
+from .dialects import MySQL, PostgreSQL
+
+#: By product: what is maintained by its makers, and has been tried.
+OLDEST = {"PostgreSQL": (12,), "MariaDB": (10, 5), "MySQL": (8,)}
+
+
+def diagnose(database: Database) -> list[Finding]:
+    """What is wrong with this database. Raises ``DistLockError``."""
+    dialect = database.address.dialect
+    try:
+        with database.open() as connection:
+            if isinstance(dialect, PostgreSQL):
+                return [*_pooler(connection, database), *_postgresql(connection)]
+            return list(_mysql(connection)) if isinstance(dialect, MySQL) else []
+    except DBAPIError as error:
+        raise DistLockError(f"{database.address.name} does not say how it is set up: {error.orig}") from error
+
+
+def _postgresql(connection: Connection) -> Iterator[Finding]:
+    number = int(_one(connection, "SHOW server_version_num"))
+    yield from _version("PostgreSQL", (number // 10_000,), f"{number // 10_000}")
+    if _one(connection, "SELECT pg_is_in_recovery()"):
+        yield _replica()
+        return
+    for setting in ("fsync", "synchronous_commit"):
+        if _one(connection, f"SHOW {setting}") == "off":
+            yield _not_durable(f"{setting} is off", f"{setting} = on")
+    states = connection.exec_driver_sql("SELECT sync_state FROM pg_stat_replication").scalars().all()
+    if states and not {"sync", "quorum"} & set(states):
+        yield Finding(
+            "DL306",
+            "warning",
+            f"The server has {len(states)} standby{'s' if len(states) > 1 else ''}, none of them synchronous.",
+            "A standby that takes over may lack the last locks: others take them while their holders go on.",
+            "synchronous_standby_names, with synchronous_commit on.",
+        )
+
+
+def _pooler(connection: Connection, database: Database) -> Iterator[Finding]:
+    if _driver(connection).info.backend_pid == _pid(connection):
+        return
+    with database.open() as other:
+        # Each has a server of its own, unless that is lent for a transaction.
+        shared = _pid(other) == _pid(connection)
+    listens = database.address.listen is True
+    mode = "which lends a server for each transaction" if shared else "in session mode, as it seems"
+    severity: Severity = "error" if shared and listens else "info"
+    yield Finding(
+        "DL301",
+        severity,
+        f"A pooler such as PgBouncer stands in front of the server, {mode}{'; listen is True' if listens else ''}.",
+        "What a waiter is told goes to another connection: it gets its lock seconds late."
+        if severity == "error"
+        else "Waiters ask again and again, for nobody can tell them: more load, and a lock changes hands later.",
+        _pooler_remedy(database.address, shared),
+    )
+
+
+def _pooler_remedy(address: Address, shared: bool) -> str:
+    if shared:
+        return f"LOCATION: the server itself, past the pooler{'; or listen False' if address.listen else ''}."
+    return 'OPTIONS: {"listen": True}, if the pooler is in session mode; or LOCATION: the server itself.'
+
+
+def _mysql(connection: Connection) -> Iterator[Finding]:
+    told = str(_one(connection, "SELECT VERSION()"))
+    product = "MariaDB" if "MariaDB" in told else "MySQL"
+    words = told.split("-")[0].split(".")
+    yield from _version(product, tuple(int(word) for word in words[:2] if word.isdecimal()), told.split("-")[0])
+    if _variable(connection, "read_only") == "ON":
+        yield _replica()
+    flush = _variable(connection, "innodb_flush_log_at_trx_commit")
+    if flush != "1":
+        yield _not_durable(f"innodb_flush_log_at_trx_commit is {flush}", "innodb_flush_log_at_trx_commit = 1")
+    if _variable(connection, "wsrep_on") == "ON":
+        yield Finding(
+            "DL302",
+            "warning",
+            "The server is a node of a Galera cluster.",
+            "Row locks are those of one node: two nodes let two in, and at its commit one is undone and tries again. "
+            "A node that lags shows who held a lock a moment ago.",
+            "LOCATION: one node for all processes, the others for when it fails; wsrep_sync_wait = 3.",
+        )
+
+
+def _version(product: str, found: tuple[int, ...], shown: str) -> Iterator[Finding]:
+    oldest = OLDEST[product]
+    if found < oldest:
+        yield Finding(
+            "DL303",
+            "warning",
+            f"The server is {product} {shown}.",
+            "Its makers no longer mend it, and the locks have not been tried on it.",
+            f"{product} {'.'.join(map(str, oldest))} or newer.",
+        )
+
+
+def _replica() -> Finding:
+    return Finding(
+        "DL305",
+        "error",
+        "The server is read-only, a replica perhaps.",
+        "No lock can be taken there.",
+        "LOCATION: the primary.",
+    )
+
+
+def _not_durable(problem: str, remedy: str) -> Finding:
+    return Finding(
+        "DL304",
+        "warning",
+        f"{problem}: a commit is answered before it is on the disk.",
+        "A server that crashes comes back without the last locks: others take them while their holders go on.",
+        remedy,
+    )
+
+
+def _one(connection: Connection, question: str) -> Any:
+    return connection.exec_driver_sql(question).scalar()
+
+
+def _variable(connection: Connection, name: str) -> str | None:
+    row = connection.exec_driver_sql(f"SHOW GLOBAL VARIABLES LIKE '{name}'").first()
+    return None if row is None else str(row[1])
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection
+
+
+def _pid(connection: Connection) -> Any:
+    return _one(connection, "SELECT pg_backend_pid()")

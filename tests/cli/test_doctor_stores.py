@@ -1,0 +1,182 @@
+"""``distlock doctor`` at the stores beside one Redis, set up wrongly on purpose, and mended."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+import redis
+
+from distlock_web import configure
+from distlock_web.core.findings import Finding
+from distlock_web.testing.servers import RedisServer
+from distlock_web.web import doctor
+from tests.support.clock_shift import ShiftedRedis, compiled_shim
+from tests.support.database_servers import MariaDBServer, PostgresServer, postgres_programs, unprivileged
+from tests.support.pooler import PgBouncer, pgbouncer_program
+from tests.support.requirements import require
+from tests.support.stores.cluster import Cluster
+from tests.support.stores.redlock import redlock_url
+from tests.support.waiting import eventually
+from tests.support.zookeeper_server import ZooKeeperServer, zookeeper_ensemble, zookeeper_programs
+
+pytestmark = pytest.mark.slow
+
+GALERA = next((path for path in map(Path, ("/usr/lib/galera/libgalera_smm.so",)) if path.exists()), None)
+
+
+def found(location: str, **options: Any) -> dict[str, Finding]:
+    configured = configure({"default": {"LOCATION": location, "OPTIONS": options}})
+    return {finding.code: finding for finding in doctor.examine(configured.stores.values(), None)}
+
+
+# SQL -----------------------------------------------------------------------------------------------------------------
+
+
+def test_postgresql(postgres_settings: dict[str, Any]) -> None:
+    """The suite's server does not wait for its disk."""
+    url = postgres_settings["LOCATION"]
+    assert found(url).keys() == {"DL304"}
+    assert "fsync is off" in found(url)["DL304"].problem
+
+
+@pytest.fixture
+def pooler(postgres_server: PostgresServer) -> Iterator[Callable[[str], str]]:
+    """The URL of a PgBouncer in this mode."""
+    require("pgbouncer", pgbouncer_program)
+    with ExitStack() as running:
+        yield lambda mode: running.enter_context(PgBouncer(postgres_server.port, mode)).url
+
+
+def test_a_pooler(pooler: Callable[[str], str]) -> None:
+    lent = pooler("transaction")
+    assert found(lent)["DL301"].severity == "info"
+    assert "which lends a server for each transaction" in found(lent)["DL301"].problem
+    assert found(lent, listen=True)["DL301"].severity == "error"
+    assert "in session mode" in found(pooler("session"))["DL301"].problem
+
+
+def test_mariadb(mariadb_settings: dict[str, Any], mariadb_server: MariaDBServer) -> None:
+    url = mariadb_settings["LOCATION"]
+    assert found(url).keys() == {"DL304"}
+    with pymysql.connect(host="127.0.0.1", port=mariadb_server.port, user="root") as admin, admin.cursor() as cursor:
+        cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+        try:
+            assert found(url) == {}
+        finally:
+            cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
+        cursor.execute("SET GLOBAL read_only = ON")
+        try:
+            assert "DL305" in found(url)
+        finally:
+            cursor.execute("SET GLOBAL read_only = OFF")
+
+
+def test_galera(mariadb_server: MariaDBServer) -> None:
+    if GALERA is None:
+        pytest.skip("galera-4 is not installed")
+    node = ["--wsrep-on=ON", f"--wsrep-provider={GALERA}", "--wsrep-cluster-address=gcomm://"]
+    node += ["--wsrep-node-address=127.0.0.1", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2"]
+    node += ["--wsrep-sst-method=skip", "--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:0;gcache.size=8M"]
+    with MariaDBServer(*node) as server:
+        assert "DL302" in found(server.url)
+
+
+@pytest.mark.parametrize(
+    ("product", "version", "old"),
+    [("PostgreSQL", (11,), True), ("PostgreSQL", (12,), False), ("MariaDB", (10, 4), True), ("MySQL", (8, 0), False)],
+)
+def test_versions(product: str, version: tuple[int, ...], old: bool) -> None:
+    version_of = import_module("distlock_web.backends.sql.diagnose")._version
+    assert [finding.code for finding in version_of(product, version, "it")] == ["DL303"] * old
+
+
+def test_sqlite(sqlite_settings: dict[str, Any]) -> None:
+    assert found(sqlite_settings["LOCATION"]) == {}
+
+
+def test_a_standby_that_may_be_behind(postgres_server: PostgresServer) -> None:
+    """pg_receivewal counts as one: it reads the log as a standby does."""
+    user, folder = unprivileged("postgres"), Path(postgres_server.folder, "received")
+    folder.mkdir()
+    if user is not None:
+        shutil.chown(folder, user)
+    program = str(postgres_programs() / "pg_receivewal")
+    command = [program, "-h", "127.0.0.1", "-p", str(postgres_server.port), "-U", "postgres", "-D", str(folder)]
+    with (
+        psycopg.connect(postgres_server.url, autocommit=True) as admin,
+        subprocess.Popen(command, user=user, stderr=subprocess.DEVNULL) as reader,
+    ):
+        try:
+            eventually(lambda: admin.execute("SELECT 1 FROM pg_stat_replication").fetchone(), "the log is read")
+            assert "1 standby, none of them synchronous" in found(postgres_server.url)["DL306"].problem
+        finally:
+            reader.terminate()
+
+
+# Redlock -------------------------------------------------------------------------------------------------------------
+
+
+def test_redlock(own_nodes: list[RedisServer]) -> None:
+    url = redlock_url(own_nodes)
+    assert found(url).keys() == {"DL102"}  # restart_delay is 0: they would have to remember
+    with redis.Redis.from_url(own_nodes[1].url) as admin:
+        admin.config_set("maxmemory-policy", "allkeys-lru")
+    assert f"127.0.0.1:{own_nodes[1].port}: maxmemory-policy" in found(url)["DL101"].problem
+    assert "There are 4 nodes." in found(redlock_url(own_nodes[:4]))["DL203"].problem
+    own_nodes[2].stop()
+    assert found(url)["DL201"].severity == "warning"
+    assert "1 more may fail" in found(url)["DL201"].harm
+    own_nodes[3].stop()
+    own_nodes[4].stop()
+    assert found(url).keys() >= {"DL001", "DL201"}
+    assert found(url)["DL201"].severity == "error"
+
+
+def test_redlocks_clocks(make_redis: Callable[..., RedisServer]) -> None:
+    with ExitStack() as running:
+        ahead = running.enter_context(ShiftedRedis(compiled_shim(running)))
+        url = redlock_url([make_redis(), make_redis(), ahead])
+        assert "DL202" not in found(url)
+        ahead.shift(3.0)
+        assert f"3.0 s apart: Redis at 127.0.0.1:{ahead.port} is ahead of" in found(url)["DL202"].problem
+        ahead.shift(0.0)
+        assert "DL202" not in found(url)
+
+
+# Redis Cluster, ZooKeeper --------------------------------------------------------------------------------------------
+
+
+def test_cluster(cluster: Cluster) -> None:
+    master = cluster.masters[0]
+    wrong = found(cluster.url)
+    assert wrong.keys() == {"DL102", "DL104"}  # of each master
+    assert "DL101" not in wrong
+    master.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        assert f"127.0.0.1:{master.port}: maxmemory-policy" in found(cluster.url)["DL101"].problem
+    finally:
+        master.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+def test_zookeeper() -> None:
+    require("zookeeper", zookeeper_programs)
+    with ZooKeeperServer("maxSessionTimeout=4000") as server:
+        assert found(server.url).keys() == {"DL401", "DL403"}
+        assert "grant a session of 4 s; session_timeout asks for 15 s" in found(server.url)["DL403"].problem
+        assert found(server.url, session_timeout=4).keys() == {"DL401"}
+
+
+def test_an_ensemble() -> None:
+    require("zookeeper", zookeeper_programs)
+    with zookeeper_ensemble(2) as servers:
+        url = "zookeeper://" + ",".join(f"127.0.0.1:{server.port}" for server in servers)
+        assert found(url).keys() == {"DL402"}
