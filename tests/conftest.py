@@ -45,6 +45,7 @@ from tests.support.stores.sql import (  # noqa: F401 - fixtures
     postgres_settings,
     sqlite_settings,
 )
+from tests.support.stores.valkey import valkey_server, valkey_settings  # noqa: F401 - fixtures
 from tests.support.stores.zookeeper import (  # noqa: F401 - fixtures
     _zookeeper,
     zookeeper_server,
