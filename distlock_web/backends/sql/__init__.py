@@ -41,11 +41,10 @@ class SQLBackend:
         self._listening: Database | None = None
         if isinstance(self._address.dialect, PostgreSQL) and self._address.listen is not False:
             self._listening = self._database(1, patient=True)
-            self._news: Poller = Listener(self._wakeups, self._listening)
+            self._news: Poller = Listener(self._wakeups, self._requests, self._listening)
         else:
-            self._news = Poller(self._wakeups)
+            self._news = Poller(self._wakeups, self._requests)
         verbs = SQLVerbs(self._requests, self._news)
-        self._news.ask = verbs.news_of
         self._sync_port = self._port(verbs, THREADS)
         self._async_port = self._port(verbs, TASKS)
         self._renewal_port = self._port(SQLVerbs(self._renewals, self._news), THREADS)

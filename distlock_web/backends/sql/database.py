@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Executable, Row, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import Pool, QueuePool
 
 from ...core.blocking_port import Wakeups
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
@@ -128,8 +128,7 @@ class Database:
 
         ``BackendUnavailable`` within a bounded time; it may have been done all the same, if that came of the commit.
         """
-        if now() < self._silent_until:
-            raise BackendUnavailable(f"{self.address.name} did not answer a moment ago, and is asked again soon.")
+        self._refuse_if_silent()
         seconds = self.address.timeout if timeout is None else min(timeout, self.address.timeout)
         for tried in range(1, TRIES + 1):
             try:
@@ -143,9 +142,31 @@ class Database:
                     time.sleep(random.random() * 0.005 * 2**tried)  # noqa: S311 - to meet the others not again
         raise AssertionError("the last try raises")
 
+    def read(self, statement: Executable, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
+        """One question that locks and changes nothing, in one request. ``BackendUnavailable``."""
+        self._refuse_if_silent()
+        pool, connection = self.engine.pool, self._connect()
+        transaction = Transaction(connection, self, self.address.timeout)
+        try:
+            return transaction.all(statement, parameters)
+        except DBAPIError as error:
+            fault = self._fault(error)
+            transaction.abandon(fault)
+            raise self._translated(error, fault) from error
+        finally:
+            self._give_back(connection, pool)
+
+    def _refuse_if_silent(self) -> None:
+        if now() < self._silent_until:
+            raise BackendUnavailable(f"{self.address.name} did not answer a moment ago, and is asked again soon.")
+
+    def _give_back(self, connection: Connection, pool: Pool) -> None:
+        connection.close()
+        if pool is not self.engine.pool:  # closed meanwhile, and now it has an open connection again
+            pool.dispose()
+
     def _attempt(self, work: Callable[[Transaction], T], seconds: float) -> T:
-        pool = self.engine.pool
-        connection = self._connect()
+        pool, connection = self.engine.pool, self._connect()
         transaction = Transaction(connection, self, seconds)
         try:
             transaction.say(self.address.dialect.begin)
@@ -162,9 +183,7 @@ class Database:
             transaction.abandon(None)
             raise
         finally:
-            connection.close()
-            if pool is not self.engine.pool:  # closed meanwhile, and now it has an open connection again
-                pool.dispose()
+            self._give_back(connection, pool)
             if transaction.ending:
                 for token in transaction.woken:
                     self.wakeups.wake(token)

@@ -1,8 +1,9 @@
 """How those who wait here hear of what other processes have done: one thread, whatever the number of waiters.
 
 On PostgreSQL it listens (NOTIFY comes with the commit of the hand-over). Elsewhere, and behind a pooler, it asks for
-all of them in one statement, soon at first and then ever more seldom. What this process does itself wakes at once. None
-of it is needed to be right: every sleep ends with the lease that it waits for.
+all of them in one statement: often while the locks change hands, ever more seldom while they do not, and more seldom
+where it is not the turn of anybody here next. What this process does itself wakes at once. None of it is needed to be
+right: every sleep ends with the lease that it waits for.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import logging
 import random
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from os import dup
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,11 +25,14 @@ from ...core.errors import DistLockError
 from ...core.runtime import Process, now
 from .database import Database
 from .dialects import channel_of
+from .tables import key_of
 
 logger = logging.getLogger("distlock_web")
 
 #: Seconds between two questions: the first, and the longest. Each is the last one's times GROWTH, give or take JITTER.
-FIRST, LONGEST, GROWTH, JITTER = 0.02, 0.5, 1.5, 0.25
+FIRST, LONGEST, GROWTH, JITTER = 0.005, 0.25, 1.5, 0.25
+#: How much more seldom it asks for those that are not next.
+NOT_NEXT = 3
 #: Seconds that the thread stays when nobody waits any more.
 IDLE = 5.0
 #: Seconds between two tries to listen.
@@ -38,10 +42,9 @@ RETRY = 0.5
 class Poller:
     """Asks the database, for all who wait here. ``start`` returns when nothing is missed any more."""
 
-    def __init__(self, wakeups: Wakeups) -> None:
-        #: Set before it is used: tokens that have something to hear, of those that wait for these names.
-        self.ask: Callable[[Sequence[str]], Sequence[str]] = lambda names: ()
+    def __init__(self, wakeups: Wakeups, database: Database) -> None:
         self._wakeups = wakeups
+        self._database = database
         self._names: dict[str, str] = {}  # by token: the lock that it waits for
         # Reentrant: garbage that is collected inside may release a lock of its own.
         self._lock = threading.RLock()
@@ -90,15 +93,16 @@ class Poller:
             return not self._wanted()
 
     def _poll(self) -> None:
-        pause, idle_since = FIRST, now()
+        pause, idle_since, before = FIRST, now(), _Seen()
         while self._wanted():
             waiting = self._waiting()
             if waiting:
-                pause = FIRST if self._ask(waiting) else min(pause * GROWTH, LONGEST)
-                idle_since = now()
+                seen = self._look(waiting)
+                pause = FIRST if seen.fences != before.fences else min(pause * GROWTH, LONGEST)
+                idle_since, before = now(), seen
             elif now() - idle_since > IDLE and self._end_if_idle():
                 return
-            seconds = pause if waiting else IDLE
+            seconds = IDLE if not waiting else pause if before.is_next else min(pause * NOT_NEXT, LONGEST)
             if self._stirred.wait(seconds * random.uniform(1 - JITTER, 1 + JITTER)):  # noqa: S311 - no secret
                 self._stirred.clear()
                 pause = FIRST
@@ -109,23 +113,35 @@ class Poller:
             self._names.pop(token, None)
         return self._names.copy()
 
-    def _ask(self, waiting: dict[str, str]) -> bool:
-        """Wake those that have something to hear. Whether there was one."""
+    def _look(self, waiting: Mapping[str, str]) -> _Seen:
+        """Wake those that were handed their lock, and those that are to ask again."""
+        keys = [key_of(name) for name in sorted(set(waiting.values()))]
         try:
-            tokens = self.ask(sorted(set(waiting.values())))
+            rows = self._database.read(self._database.tables.news, {"keys": keys})
         except DistLockError as error:  # they ask themselves when the lease ends, and say what is wrong
             logger.debug("Waiters for locks are not told for a moment: %s", error)
-            return False
-        heard = [self._wakeups.wake(token) for token in tokens if token in waiting]
-        return any(heard)
+            return _Seen()
+        for row in rows:
+            if row.token in waiting:
+                self._wakeups.wake(row.token)
+            if row.wake_next and row.next in waiting:
+                self._wakeups.wake(row.next)
+        return _Seen(tuple(sorted(row.fence for row in rows)), any(row.next in waiting for row in rows))
+
+
+class _Seen(NamedTuple):
+    """What a look at the locks that are waited for has shown."""
+
+    fences: tuple[int, ...] = ()  #: another one: a lock has changed hands
+    is_next: bool = False  #: whether the next holder of one of them waits here
 
 
 class Listener(Poller):
     """LISTENs on a connection of its own; asks as the other does where a pooler stands between, unless told."""
 
-    def __init__(self, wakeups: Wakeups, database: Database) -> None:
-        super().__init__(wakeups)
-        self._database = database
+    def __init__(self, wakeups: Wakeups, database: Database, listening: Database) -> None:
+        super().__init__(wakeups, database)
+        self._listening = listening
         self._driver: Any = None
 
     def close(self) -> None:
@@ -133,7 +149,7 @@ class Listener(Poller):
         driver = self._driver
         if driver is not None:
             with (
-                suppress(OSError, self._database.driver_error),  # it has just ended by itself
+                suppress(OSError, self._listening.driver_error),  # it has just ended by itself
                 socket.socket(fileno=dup(driver.fileno())) as connection,
             ):
                 connection.shutdown(socket.SHUT_RDWR)  # the thread that waits for news reads the end
@@ -143,12 +159,12 @@ class Listener(Poller):
             pass  # from here on it is known as the thread that is wanted
         while self._wanted():
             try:
-                with self._database.open() as connection:
+                with self._listening.open() as connection:
                     if self._is_pooled(connection):
                         self._begun.set()
                         break
                     self._listen(connection)
-            except (DistLockError, SQLAlchemyError, self._database.driver_error) as error:
+            except (DistLockError, SQLAlchemyError, self._listening.driver_error) as error:
                 if self._wanted():
                     logger.info("Waiters for locks are not told for a moment: %s", error)
             finally:
@@ -163,7 +179,7 @@ class Listener(Poller):
         """Whether we speak to a pooler, where the news would come to whoever has the server at that moment."""
         greeted_by: int = self._driver_of(connection).info.backend_pid
         return (
-            self._database.address.listen is None
+            self._listening.address.listen is None
             and connection.exec_driver_sql("SELECT pg_backend_pid()").scalar() != greeted_by
         )
 
@@ -179,7 +195,7 @@ class Listener(Poller):
                 self._wakeups.wake(news.payload)
             if self._end_if_idle():
                 return
-            driver.limit = self._database.address.timeout
+            driver.limit = self._listening.address.timeout
             connection.exec_driver_sql("SELECT 1")  # a server that has vanished says nothing either
 
     def _driver_of(self, connection: Connection) -> Any:

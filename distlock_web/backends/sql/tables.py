@@ -25,7 +25,6 @@ from sqlalchemy import (
     case,
     func,
     select,
-    union_all,
 )
 
 #: How many of the queue are read at a time, to find the first who lives.
@@ -135,10 +134,17 @@ class Tables:
         self.strike = waiter.delete().where(queue, waiter.c.token.like(bindparam("process")))
         living = select(waiter.c.name_key, func.count().label("waiters")).where(waiter.c.deadline > clock)
         self.waiters = living.group_by(waiter.c.name_key)
-        self.news = union_all(
-            select(lease.c.token).where(lease.c.name_key.in_(self._keys)),
-            select(waiter.c.token).where(waiter.c.name_key.in_(self._keys), waiter.c.wake == 1),
+        # Of a lock that is waited for: whose it is, and who is next.
+        first = waiter.alias("first")
+        next_one = (
+            select(first).where(first.c.name_key == lease.c.name_key).order_by(first.c.place, first.c.token).limit(1)
         )
+        self.news = select(
+            lease.c.token,
+            lease.c.fence,
+            next_one.with_only_columns(first.c.token).scalar_subquery().label("next"),
+            next_one.with_only_columns(first.c.wake).scalar_subquery().label("wake_next"),
+        ).where(lease.c.name_key.in_(self._keys))
 
     def _of_purging(self, clock: ColumnElement[int]) -> None:
         lease, waiter, before = self.lease, self.waiter, clock - bindparam("age", type_=BigInteger)

@@ -13,7 +13,6 @@ from ...core.runtime import now
 from .database import Database, Transaction
 from .lease import LeaseRow, as_info, lock_rows, microseconds, purge
 from .news import Poller
-from .tables import key_of
 
 logger = logging.getLogger("distlock_web")
 
@@ -162,13 +161,6 @@ class SQLVerbs:
             return True
 
         return self._database.run(work)
-
-    def news_of(self, names: Sequence[str]) -> list[str]:
-        """Tokens that may have something to hear: the owners of these names, and waiters that are to ask again."""
-        parameters = {"keys": [key_of(name) for name in names]}
-        return self._database.run(
-            lambda transaction: [row.token for row in transaction.all(transaction.tables.news, parameters)]
-        )
 
 
 def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
