@@ -22,7 +22,7 @@ from typing import Any
 from kazoo.exceptions import NoNodeError, ZookeeperError
 
 from ...core.backend import Busy, Claim, Granted
-from ...core.errors import BackendUnavailable, ConfigurationError
+from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import now
 from .nodes import (
     CLAIMED,
@@ -226,7 +226,7 @@ class Line:
         if mark_waiting:
             data = place.says(WAITING, place.claim.expire)
             requests.append(lambda client: client.set_async(place.path, data))
-        answers = self._session.send(*requests)
+        answers = self._send_watching(before, *requests)
         if mark_waiting and not isinstance(answers[-1], NoNodeError):
             place.state, place.stat = WAITING, answers[-1]
             self.clock.observe(place.stat)
@@ -235,6 +235,17 @@ class Line:
         head = self.head_of(first, answers[0])
         head = head and self.judge(head)
         return None if head is None else self._busy(place, head, len(ahead), join)
+
+    def _send_watching(self, before: str, *requests: Request) -> list[Any]:
+        """Where an answer is missing, the watch may be: it must not be taken for one that is out."""
+        try:
+            answers = self._session.send(*requests)
+        except DistLockError:
+            self._places.changed(before)
+            raise
+        if any(isinstance(answer, NoNodeError) for answer in answers):
+            self._places.changed(before)
+        return answers
 
     def _busy(self, place: Place, head: Head, ahead: int, join: bool) -> Busy:
         remaining = max(MIN_RECHECK, head.remaining)

@@ -44,11 +44,12 @@ class Listing:
             for name, path, pair in zip(names, paths, pairs, strict=True)
             if (view := view_of(path, *pair)).line
         ]
-        heads = self._session.send(*[get_request(view.child_path(view.line[0])) for _, view in views]) if views else []
-        found = [self._line_of(name, view, head) for (name, view), head in zip(views, heads, strict=True)]
-        return [line for line in found if line is not None]
+        children = [view.child_path(child) for _, view in views for child in view.line[:2]]
+        found = iter(self._session.send(*map(get_request, children)) if children else ())
+        lines = [self._line_of(name, view, *[next(found) for _ in view.line[:2]]) for name, view in views]
+        return [line for line in lines if line is not None]
 
-    def _line_of(self, name: str, view: View, found: Any) -> LockInfo | None:
+    def _line_of(self, name: str, view: View, found: Any, second: Any = None) -> LockInfo | None:
         path = view.child_path(view.line[0])
         head = self._line.head_of(path, found)
         if head is None:
@@ -65,4 +66,7 @@ class Listing:
             return None
         state = HELD if says.state in (CLAIMED, WAITING, OFFERED) else says.state
         since = (says.taken or head.stat.ctime) / 1000
-        return LockInfo(name, view.fence(view.line[0]), says.holder, since, remaining, len(view.line) - 1, state)
+        waiting = None if second is None or isinstance(second, NoNodeError) else second[1].ctime / 1000
+        return LockInfo(
+            name, view.fence(view.line[0]), says.holder, since, remaining, len(view.line) - 1, state, waiting
+        )

@@ -96,7 +96,8 @@ class Places:
         It is the same for all that watch this path: kazoo keeps it until then, even if they have long given up.
         """
         with self._watching:
-            tokens, callback = self._watchers.setdefault(path, (set(), partial(self._changed, path)))
+            self._unwatch(place)
+            tokens, callback = self._watchers.setdefault(path, (set(), partial(self.changed, path)))
             tokens.add(place.claim.token)
             place.watching = path
             return callback
@@ -107,7 +108,8 @@ class Places:
                 self._watchers[place.watching][0].discard(place.claim.token)
             place.watching = ""
 
-    def _changed(self, path: str, event: object) -> None:
+    def changed(self, path: str, event: object = None) -> None:
+        """Whoever watches this path looks for itself, and watches anew."""
         with self._watching:
             tokens, _ = self._watchers.pop(path, (set(), None))
             for token in tokens:

@@ -117,7 +117,7 @@ def test_a_session_that_has_ended_takes_no_longer_lease_with_it(zookeeper_store:
 
 @in_both_modes
 async def test_a_lost_answer_makes_no_second_node(harness: Any, proxied: Proxy, client: Any) -> None:
-    async with harness.inside(lock("order:6")):
+    async with harness.inside(lock("order:7")):
         pass
     proxied.lose_answer(b'"claimed"')
     async with harness.inside(lock("order:7", expire=SHORT)) as lease:
@@ -145,7 +145,7 @@ def test_what_comes_of_an_acquisition_too_late_is_removed(own_zookeeper: ZooKeep
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_child_has_a_session_of_its_own(zookeeper_store: str, client: Any) -> None:
     lease = lock("order:7", expire=30).acquire()
-    pid = os.fork()
+    begun, pid = now(), os.fork()
     if pid == 0:
         status = 1
         try:
@@ -155,6 +155,7 @@ def test_a_child_has_a_session_of_its_own(zookeeper_store: str, client: Any) -> 
         finally:
             os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0
+    assert now() - begun < SLACK, "it waited for threads of its parent's"
     lease.extend()
     lease.release()
     assert client.get_children(path_of("disLock:order:8")) == []
