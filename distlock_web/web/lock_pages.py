@@ -31,7 +31,10 @@ _COLUMNS = (
     ("name", "Lock", "lock"), ("", "Store", "store"), ("", "Held by", "who"), ("", "Process", "process"),
     ("age", "Age", "age"), ("left", "Left", "left"), ("waiting", "Waiting", "waiting"),
 )  # fmt: skip
-_SORTS = (("waiting", "Most waiters"), ("age", "Longest held"), ("left", "Ends first"), ("name", "Name"))
+_SORTS = (
+    ("waiting", "Most waiters"), ("age", "Longest held"), ("left", "Ends first"), ("name", "Name"),
+    ("-waiting", "Fewest waiters"), ("-age", "Latest taken"), ("-left", "Ends last"), ("-name", "Name, from Z"),
+)  # fmt: skip
 _AGES = ((10, "10 seconds"), (60, "1 minute"), (300, "5 minutes"), (3600, "1 hour"), (86400, "1 day"))
 
 
