@@ -62,6 +62,7 @@ class Metrics:
 
         self._registry = registry
         self._template = BoundedTemplates(max_templates)
+        self._shown: set[Labels] = set()
         self._held: Tally[Labels] = Tally()
         self._leases: LiveLeases[Labels] = LiveLeases(forgotten=self._end, inherited=self._end)
         self.held = Gauge(
@@ -89,9 +90,21 @@ class Metrics:
     def __call__(self, event: Event) -> None:
         """Count one event. In one thread: what it changes are plain numbers."""
         self._leases.look()
-        count = getattr(self, f"_count_{event.kind}", None)
-        if count is not None:
-            count(event, (event.store, self._template(event)))
+        labels = (event.store, self._template(event))
+        if labels not in self._shown:
+            self._shown.add(labels)
+            self._show(labels)
+        getattr(self, f"_count_{event.kind}")(event, labels)
+
+    def _show(self, labels: Labels) -> None:
+        """Show what rarely happens from the beginning: in a number that begins with 1 Prometheus sees no increase."""
+        for metric in (self.busy, self.contended, self.let_through):
+            metric.labels(*labels)
+        for reason in ("expired", "taken", "revoked", "unreachable"):
+            self.lost.labels(*labels, reason)
+        self.revoked.labels(labels[0])
+        for operation in ("acquire", "release", "renew", "extend", "transfer"):
+            self.errors.labels(labels[0], operation)
 
     def _count_acquired(self, event: Event, labels: Labels) -> None:
         self.acquired.labels(*labels).inc()

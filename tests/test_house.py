@@ -25,8 +25,10 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "cli": ({"core", "locks", "web", "__init__"}, set()),
     "__main__": ({"cli"}, set()),
     "django": ({"core", "locks", "web", "cli"}, {"django", "asgiref", "rest_framework"}),
-    "flask": ({"core", "locks", "web", "cli", "sqlalchemy"}, {"flask", "flask_admin", "werkzeug", "click", "jinja2", "markupsafe", "sqlalchemy"}),
+    "flask": ({"core", "locks", "web", "cli", "sqlalchemy"}, {"flask", "flask_admin", "blinker", "werkzeug", "click", "jinja2", "markupsafe", "sqlalchemy"}),
     "sqlalchemy": ({"core", "locks"}, {"sqlalchemy"}),
+    "prometheus": ({"core", "locks"}, {"prometheus_client"}),
+    "opentelemetry": ({"core", "locks"}, {"opentelemetry"}),
     "testing": ({"core", "locks", "__init__"}, {"pytest"}),
 }
 #: The driver of each backend.
@@ -43,10 +45,14 @@ PUBLIC = (
     "distlock_web.django.middleware",
     "distlock_web.django.responses",
     "distlock_web.django.rest",
+    "distlock_web.django.signals",
     "distlock_web.django.views",
     "distlock_web.flask",
     "distlock_web.flask.flask_admin",
     "distlock_web.flask.responses",
+    "distlock_web.flask.signals",
+    "distlock_web.opentelemetry",
+    "distlock_web.prometheus",
     "distlock_web.sqlalchemy",
 )
 

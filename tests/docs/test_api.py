@@ -15,8 +15,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 
 #: Public modules of a framework, below its package.
 MODULES = {
-    "distlock_web.django": ("middleware", "logging", "responses", "rest", "views", "fencing"),
-    "distlock_web.flask": ("responses",),
+    "distlock_web.django": ("middleware", "logging", "responses", "rest", "signals", "views", "fencing"),
+    "distlock_web.flask": ("responses", "signals"),
 }
 
 
@@ -43,7 +43,10 @@ def test_every_attribute_is_there(heading: str, kind: type) -> None:
     assert names_under(heading) == public(kind)
 
 
-@pytest.mark.parametrize("package", ["distlock_web.flask", "distlock_web.sqlalchemy"])
+@pytest.mark.parametrize(
+    "package",
+    ["distlock_web.flask", "distlock_web.opentelemetry", "distlock_web.prometheus", "distlock_web.sqlalchemy"],
+)
 def test_every_name_of_a_framework_is_there(package: str) -> None:
     names = {name for name in names_under(package) if "." not in name}
     assert names == set(import_module(package).__all__)
