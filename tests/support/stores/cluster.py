@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
@@ -107,7 +109,12 @@ class Cluster:
 
     def until_whole(self) -> None:
         """Return when every node sees every slot served, and every replica is in step."""
-        eventually(self._is_whole, "the cluster is whole")
+        try:
+            eventually(self._is_whole, "the cluster is whole")
+        except TimeoutError as error:
+            for node in self.running:
+                error.add_note(node.ask("CLUSTER", "NODES") + str(node.ask("ROLE")))
+            raise
 
     def _is_whole(self) -> bool:
         views = [node.ask("CLUSTER", "NODES") for node in self.running]
@@ -134,12 +141,23 @@ class Cluster:
     def replica_of(self, master: ClusterNode) -> ClusterNode:
         return next(node for node in self.running if node.ask("ROLE")[:3:2] == ["slave", master.port])
 
+    def name_at(self, master: ClusterNode, word: str = "lock") -> str:
+        """A key for a lock that this master serves, with the prefix of locks in front."""
+        return next(key for key in (f"{word}{n}" for n in count()) if self.master_of(f"disLock:{key}") is master)
+
+    def move(self, slot: int) -> Move:
+        """Begin to move this slot from the master that serves it to another one."""
+        source = self.serving(slot)
+        return Move(self, slot, source, next(master for master in self.masters if master is not source))
+
     def heal(self) -> None:
         """Every node runs, nothing is in the cluster."""
         for node in self.nodes:
             if node._process is None:
                 node.start()
             node.resume()
+            for slot in re.findall(r"\[(\d+)-", node.ask("CLUSTER", "NODES")):
+                node.ask("CLUSTER", "SETSLOT", slot, "STABLE")
         self.timeout(QUICK)
         self.until_whole()
         for master in self.masters:
@@ -154,6 +172,35 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.heal()
+
+
+class Move:
+    """A slot on its way, as ``redis-cli --cluster reshard`` moves it: key by key, and refused by no key in between."""
+
+    def __init__(self, cluster: Cluster, slot: int, source: ClusterNode, target: ClusterNode) -> None:
+        self._cluster = cluster
+        self._slot = slot
+        self.source = source
+        self.target = target
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id)
+
+    def left(self) -> list[str]:
+        """Those that have not moved yet."""
+        return list(self.source.ask("CLUSTER", "GETKEYSINSLOT", self._slot, 100))
+
+    def carry(self, *keys: str) -> None:
+        """Move these keys now."""
+        for key in keys:
+            assert self.source.ask("MIGRATE", "127.0.0.1", self.target.port, key, 0, 20_000) in ("OK", "NOKEY")
+
+    def finish(self) -> None:
+        """Move what is left; from then on the slot is the other's."""
+        while keys := self.left():
+            self.carry(*keys)
+        owner = self.target.id
+        for node in (self.target, self.source, *self._cluster.masters):
+            node.ask("CLUSTER", "SETSLOT", self._slot, "NODE", owner)
 
 
 def _known(node: ClusterNode) -> int:

@@ -1,0 +1,171 @@
+"""A slot that moves to another node while locks in it are held and waited for: no two holders, and nobody forgotten."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from redis.crc import key_slot
+
+from distlock_web import BackendUnavailable, lock
+from distlock_web.backends.redis.cluster import route
+from distlock_web.core.backend import Claim
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import drive, new_token, now
+from tests.support.callers import Beside, unrelated
+from tests.support.lab import Lab
+from tests.support.modes import modes
+from tests.support.redis_lock import KEY, NAME
+from tests.support.stores.cluster import Cluster, Move
+from tests.support.waiting import LONG, SLACK, SOON, eventually
+
+SLOT = key_slot(NAME.encode())
+
+
+def keys_of(move: Move) -> dict[str, str]:
+    """The keys of the one lock that lies in the slot, by what they are."""
+    found = {}
+    for key in move.left():
+        kind = "lock" if key == NAME else "index" if "~held" in key else "queue" if key.endswith(":queue") else "line"
+        found[kind] = key
+    return found
+
+
+def is_waited_for(cluster: Cluster) -> bool:
+    return bool(cluster.serving(SLOT).ask("KEYS", "*:queue"))
+
+
+@modes
+def test_a_lock_that_moved_is_still_its_holders_and_goes_to_its_waiter(
+    cluster: Cluster, cluster_lab: Lab, mode: str
+) -> None:
+    """Both learn of the move by asking; the waiter, who sleeps at the old node, within one lease."""
+    expire = 2.0
+    holder, waiter = cluster_lab.ready(
+        {"hold": True, "expire": expire, "renew": True, "mode": mode}, {"expire": expire, "mode": mode}
+    )
+    holder.go()
+    holder.saw("acquired")
+    waiter.go()
+    waiter.saw("joined")
+    cluster.move(SLOT).finish()
+    holder.go()
+    released, begun = holder.saw("released"), waiter.saw("acquired")
+    assert [holder.join(), waiter.join()] == [0, 0]
+    assert begun.at - released.at < expire + SLACK
+    assert cluster_lab.history.violations(counter=cluster_lab.counter) == []
+
+
+def test_one_word_of_a_move_wakes_all_who_wait_in_this_process(cluster_store: Cluster, beside: Beside) -> None:
+    """Their leases are long: without it they would learn of the move when those end."""
+    holder = unrelated(KEY)
+    waiter = beside(unrelated, KEY, wait=LONG)
+    eventually(lambda: is_waited_for(cluster_store), "it waits")
+    move = cluster_store.move(SLOT)
+    move.finish()
+    holder.extend()
+    eventually(lambda: _heard(move), "it listens at the new node")
+    holder.release()
+    waiter.result(SOON).release()
+
+
+def _heard(move: Move) -> bool:
+    """Whether somebody listens at the slot's new node."""
+    return any(move.target.id in channel for channel in move.target.ask("PUBSUB", "CHANNELS", "distlock:wake:*"))
+
+
+def test_a_lock_whose_keys_are_at_both_ends_is_released_when_they_are_together(
+    cluster_store: Cluster, beside: Beside
+) -> None:
+    holder = unrelated(KEY)
+    waiter = beside(unrelated, KEY, wait=LONG)
+    eventually(lambda: is_waited_for(cluster_store), "it waits")
+    move = cluster_store.move(SLOT)
+    move.carry(keys_of(move)["index"])
+    release = beside(holder.release)
+    finishing = threading.Timer(0.2, move.finish)
+    finishing.start()
+    release.result(SOON)
+    waiter.result(SOON).release()
+    finishing.join()
+
+
+@pytest.mark.parametrize("first", ["lock", "queue", "line", "index"])
+def test_no_request_makes_a_key_that_would_stop_the_move(
+    cluster_store: Cluster, beside: Beside, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MIGRATE refuses a key that is at the other end already. So with each key of the lock in front, everything that
+    could be asked meanwhile is asked.
+    """
+    monkeypatch.setattr(route, "FOLLOW", 0.1)
+    holder = unrelated(KEY)
+    waiter = beside(unrelated, KEY, wait=LONG)
+    eventually(lambda: is_waited_for(cluster_store), "it waits")
+    move = cluster_store.move(SLOT)
+    port = registry().store("default").backend.sync_port()
+    move.carry(keys_of(move)[first])
+    claim = Claim(NAME, new_token(), LONG)
+    for wait in (0, LONG):
+        with pytest.raises(BackendUnavailable, match=f"slot {SLOT}"):
+            drive(port.acquire(claim, wait))
+    attempts: list[Callable[[], object]] = [
+        lambda: drive(port.cancel_now(claim)),
+        lambda: drive(port.revoke(NAME, 1)),
+        lambda: drive(port.attach(claim, "x")),
+        lambda: drive(port.extend([claim])),
+        lambda: drive(port.release(claim)),
+        lambda: drive(port.inspect([NAME])),
+    ]
+    for attempt in attempts:
+        with suppress(BackendUnavailable):  # some can be answered without the key that has gone
+            attempt()
+    move.finish()
+    holder.extend()
+    drive(port.cancel_now(claim))
+    holder.release()
+    waiter.result(SOON).release()
+
+
+def test_what_has_gone_before_its_slot_is_asked_for_there(cluster_store: Cluster, beside: Beside) -> None:
+    """All keys of the lock are at the other end, and the slot is not yet: ASK."""
+    holder = unrelated(KEY)
+    waiter = beside(unrelated, KEY, wait=LONG)
+    eventually(lambda: is_waited_for(cluster_store), "it waits")
+    move = cluster_store.move(SLOT)
+    move.carry(*move.left())
+    before = now()
+    holder.extend()
+    assert now() - before < SOON
+    assert move.target.ask("INFO", "commandstats")["cmdstat_asking"]["calls"] > 0
+    move.finish()
+    holder.release()
+    waiter.result(SOON).release()
+
+
+def test_a_free_lock_in_a_moving_slot_is_refused_in_bounded_time_and_leaves_nothing(cluster_store: Cluster) -> None:
+    move = cluster_store.move(SLOT)
+    begun = now()
+    with pytest.raises(BackendUnavailable, match="moving"):
+        lock(KEY, expire=LONG).acquire()
+    assert now() - begun < SOON
+    move.finish()
+    with lock(KEY, expire=LONG):
+        pass
+    assert [key for key in move.target.ask("KEYS", "*") if "~held" not in key] == []
+
+
+@pytest.mark.slow
+def test_a_slot_that_moves_to_and_fro_under_load_loses_no_update(cluster: Cluster, cluster_lab: Lab) -> None:
+    crowd = cluster_lab.ready(*({"mode": mode, "rounds": 60, "section": 0.01} for mode in ("threads", "asyncio") * 2))
+    for worker in crowd:
+        worker.go()
+    moves = 0
+    while any(worker.times("wrote") < 60 for worker in crowd) and moves < 40:
+        cluster.move(SLOT).finish()
+        moves += 1
+    assert [worker.join() for worker in crowd] == [0] * len(crowd)
+    assert moves > 5
+    assert cluster_lab.history.violations(counter=cluster_lab.counter) == []
+    assert cluster_lab.counter == 4 * 60
