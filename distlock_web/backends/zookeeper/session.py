@@ -43,6 +43,9 @@ Request: TypeAlias = "Callable[[Client], Any]"
 #: Answers about nodes, which the algorithm has to hear.
 NODE_ERRORS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
 
+#: The name of kazoo's threads.
+THREAD = "distlock-zookeeper"
+
 #: Clients of a parent process, whose sockets and threads are not ours: never touched, and so never collected.
 _abandoned: list[Client] = []
 
@@ -81,6 +84,9 @@ class Session:
         What ZooKeeper says about nodes (``NODE_ERRORS``) is an answer. Raises ``BackendUnavailable`` or
         ``ConfigurationError``.
         """
+        if threading.current_thread().name == THREAD:
+            # Garbage was collected there, and gives back a lock: it would wait for an answer that only it can read.
+            raise BackendUnavailable(f"{self.address.name} cannot be asked from the thread that hears its answers.")
         until = now() + (self.address.timeout if timeout is None else min(timeout, self.address.timeout))
         client = self._ready(until)
         pending = [request(client) for request in requests]
@@ -223,7 +229,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._timeout = timeout
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
-        thread = threading.Thread(target=func, args=args, kwargs=kwargs, name="distlock-zookeeper", daemon=True)
+        thread = threading.Thread(target=func, args=args, kwargs=kwargs, name=THREAD, daemon=True)
         thread.start()
         return thread
 
