@@ -23,6 +23,8 @@ logger = logging.getLogger("distlock_web")
 
 #: Seconds that a node which cannot be reached is asked again for at most: it is asked for as long as we run.
 FOR_EVER = 1e9
+#: Seconds after which a node that has not answered yet is asked no more, while the others suffice.
+LAG = 0.02
 #: Seconds after which what was left unanswered is gone on with, if nobody asks the node again.
 LEFT_FOR = 0.05
 
@@ -146,9 +148,12 @@ class Node(RedisBackend):
         return None if self._down is None else self._down_since
 
     @property
-    def crowded(self) -> bool:
-        """It has not answered what it was asked, and has no connection left: to open one takes its time."""
-        return bool(self.unfinished) and not self._pool.idle
+    def lagging(self) -> bool:
+        """It has not answered for a while, and to ask more of it a connection would have to be opened."""
+        if not self.unfinished or self._pool.idle:
+            return False
+        latest = now() - LAG + self.timeout
+        return any(0 < part.deadline < latest for part in list(self.unfinished.values()))
 
     def check_down(self) -> None:
         """Its last error, at once, where a request would only find out again that it cannot be reached."""
@@ -162,11 +167,13 @@ class Node(RedisBackend):
             self._down_since = now()
             self._down = error
             logger.warning("A node of a quorum is left out: %s", error)
+            self._let_go()  # of what else is open: it would fail again when the node is back
             self._listener.reconnect()  # who waits at this node asks, and goes to another
             self._health.postpone(self._recovered, after=0.0, within=FOR_EVER)
 
     def _recovered(self) -> None:
         if self._down is not None:
+            finish([self], patient=False)  # what broke with it
             self._down = None
             logger.warning("%s votes again.", self)
 
@@ -175,7 +182,7 @@ class Node(RedisBackend):
         fields = dict(line.split(":", 1) for line in info.decode("utf-8", "replace").splitlines() if ":" in line)
         self._members.met(str(self), fields["run_id"])
         uptime = float(fields["uptime_in_seconds"])
-        if uptime < self._restart_delay:
+        if 0 < self._restart_delay > uptime - 1:  # a difference of whole seconds: up to one more than has passed
             raise ConnectionError(
                 f"it has started {uptime:.0f} s ago and may have forgotten locks that are held: it is left out for "
                 f"{self._restart_delay:g} s (OPTIONS: restart_delay)"

@@ -31,6 +31,11 @@ T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
 #: Seconds that it goes on so before it says that the lock is busy.
 TRIES_FOR = 0.5
+#: Seconds that one whom the lead has let in has for a majority. After that the lead alone keeps nobody out: it may have
+#: missed a release.
+GRACE = 0.5
+#: The same of one who does not wait, while nobody has a majority: a release is just on its way, or somebody's failure.
+SPLIT_PAUSES = (0.002, 0.008, 0.032)
 #: Leases that one renewal takes again where a node has lost them.
 MAX_REPAIRS = 8
 
@@ -60,7 +65,13 @@ class RedlockPort:
 
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         self._check_lease(claim.expire)
-        return await self._attempt(claim, wait)
+        for pause in SPLIT_PAUSES:
+            answer = await self._attempt(claim, wait)
+            if wait != 0 or not isinstance(answer, SplitVote):
+                return answer
+            await self._sleep(random.uniform(pause / 2, pause))
+        await self._undo(claim, self._nodes)
+        return answer
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         until = FOREVER if seconds is None else now() + seconds
@@ -83,7 +94,7 @@ class RedlockPort:
 
     async def cancel(self, claim: Claim) -> None:
         self._ledger.close(claim.token)
-        await self._ask(lambda node, port: port.cancel(claim), lambda parts: False, token=claim.token, also_down=True)
+        await self._ask(lambda node, port: port.cancel(claim), _all, token=claim.token, also_down=True)
 
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
         for claim in claims:
@@ -91,6 +102,8 @@ class RedlockPort:
         within = FOREVER if timeout is None else timeout
 
         def enough(parts: Sequence[Part[list[Loss | None]]]) -> bool:
+            if self._patient:
+                return False  # nobody waits for a renewal: all are asked, so that what a node has lost is known
             answers = [part.value for part in parts if part.value is not None]
             return len(answers) >= self._needed and all(
                 column.count(None) >= self._needed for column in zip(*answers, strict=True)
@@ -114,27 +127,23 @@ class RedlockPort:
         asked = [node for node in self._order(claim.name) if not (held and (node.down_since or FOREVER) < held.begun)]
 
         def enough(parts: Sequence[Part[Loss | None]]) -> bool:
-            return sum(part.done and part.error is None and part.value is None for part in parts) >= self._needed
+            # The lead's, too: it is asked first by whoever comes. And sent to all: what is not would keep it from others.
+            sent = not any(part.waits_for_another for part in parts)
+            return sent and parts[0].done and _kept(parts) >= self._needed
 
         parts = await self._ask(
-            lambda node, port: port.release(claim, cooldown),
-            enough,
-            nodes=asked[1:] + asked[:1],  # the lead last: whom it hands the lock to finds the others free
-            token=claim.token,
-            also_down=True,
+            lambda node, port: port.release(claim, cooldown), enough, nodes=asked, token=claim.token, also_down=True
         )
         given = [part.value for part in self._answered(parts)]
         if None in given and given.count(None) + len(self._nodes) - len(given) >= self._needed:
             return None
         return loss_of(given, self._needed)
 
+    # Both are answered by all nodes that can: what one of them did late would meet the other, in another process.
+
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         self._check_lease(seconds)
-
-        def enough(parts: Sequence[Part[Loss | None]]) -> bool:
-            return sum(part.done and part.error is None and part.value is None for part in parts) >= self._needed
-
-        parts = await self._ask(lambda node, port: port.detach(claim, transit, seconds), enough, token=claim.token)
+        parts = await self._ask(lambda node, port: port.detach(claim, transit, seconds), _all, token=claim.token)
         given = [part.value for part in self._answered(parts)]
         if given.count(None) < self._needed:
             return loss_of(given, self._needed)
@@ -144,27 +153,19 @@ class RedlockPort:
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
         self._check_lease(claim.expire)
         begun = now()
-
-        def fences(parts: Sequence[Part[Granted | None]]) -> list[int]:
-            return [part.value.fence or 0 for part in parts if part.value is not None]
-
-        def enough(parts: Sequence[Part[Granted | None]]) -> bool:
-            return len(fences(parts)) >= self._needed
-
         parts = await self._ask(
-            lambda node, port: port.attach(claim, transit), enough, token=claim.token, within=claim.expire
+            lambda node, port: port.attach(claim, transit), _all, token=claim.token, within=claim.expire
         )
         self._answered(parts)
-        given = fences(parts)
+        given = [part.value.fence or 0 for part in parts if part.value is not None]
         if len(given) < self._needed:
             await self._undo(claim, [part.node for part in parts if part.value is not None or not part.done])
             return None
         fence = max(sorted(given), key=given.count)
-        self._ledger.open(claim.token, fence, begun)
-        return Granted(fence, begun)
+        return self._granted(claim, fence, begun)
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
-        parts = await self._ask(lambda node, port: port.inspect(names), lambda parts: False)
+        parts = await self._ask(lambda node, port: port.inspect(names), _all)
         answered = self._answered(parts)
         by_name: dict[str, list[tuple[Node, LockInfo]]] = {}
         for part in answered:
@@ -182,15 +183,13 @@ class RedlockPort:
         return await self._ask_one(self._lead(name), lambda node, port: port.waiters(name, limit))
 
     async def revoke(self, name: str, fence: int) -> bool:
-        shown = self._answered(await self._ask(lambda node, port: port.inspect([name]), lambda parts: False))
+        shown = self._answered(await self._ask(lambda node, port: port.inspect([name]), _all))
         holders = {line.holder for part in shown for line in part.value or () if line.fence == fence}
         # A node that has lost the lock and got it again has it under a fence of its own.
         meant = {part.node: line for part in shown for line in part.value or () if line.holder in holders}
         if not meant:
             return False
-        parts = await self._ask(
-            lambda node, port: port.revoke(name, meant[node].fence or 0), lambda parts: False, nodes=list(meant)
-        )
+        parts = await self._ask(lambda node, port: port.revoke(name, meant[node].fence or 0), _all, nodes=list(meant))
         kept = len(self._nodes) - len(shown) + sum(not part.done or part.error is not None for part in parts)
         if kept >= self._needed:
             raise unavailable(parts, self._needed)
@@ -218,17 +217,21 @@ class RedlockPort:
             raise ConfigurationError(self._members.twice)
         granted = {part.node: part.value for part in parts if isinstance(part.value, Granted)}
         refused = next((part.value for part in parts if part.node is lead and isinstance(part.value, Busy)), None)
-        if refused is None and len(granted) >= self._needed:
+        if len(granted) >= self._needed and (refused is None or (refused.held_for or 0.0) > GRACE):
+            if refused is not None and wait != 0:
+                await self._undo(claim, [lead])  # we stand in its queue
             fence = await self._agree(claim, [answer.fence or 0 for answer in granted.values()])
             return self._granted(claim, fence, begun)
         self._answered(parts)
-        kept = {lead} if wait != 0 else set()
+        refusals = [part.value for part in parts if isinstance(part.value, Busy)]
+        split = refused is None and len(refusals) < self._needed
+        kept = {lead} if wait != 0 or split else set()
         await self._undo(claim, [part.node for part in parts if part.node not in kept and _may_have_it(part)])
-        if refused is not None:
-            if wait != 0:
-                self._ledger.queued[claim.token] = lead
-            return refused
-        return self._outvoted([part.value for part in parts if isinstance(part.value, Busy)])
+        if refused is None:
+            return _outvoted(refusals, split)
+        if wait != 0:
+            self._ledger.queued[claim.token] = lead
+        return refused
 
     def _granted(self, claim: Claim, fence: int, begun: float) -> Granted:
         took = now() - begun
@@ -255,13 +258,6 @@ class RedlockPort:
             raise unavailable(parts, self._needed)
         return highest
 
-    def _outvoted(self, refusals: list[Busy]) -> Busy:
-        """The lead has let us in, and the others have not: somebody has a majority, or nobody has."""
-        last = max(refusals, key=lambda busy: busy.remaining, default=Busy(LONGEST_PAUSE, LONGEST_PAUSE))
-        return last._replace(
-            recheck_after=min(last.remaining, random.uniform(LONGEST_PAUSE / 2, LONGEST_PAUSE)), position=0
-        )
-
     async def _undo(self, claim: Claim, nodes: list[Node]) -> None:
         """Give back what these nodes have given, or may give yet. One that does not confirm it has no vote any more.
 
@@ -269,9 +265,7 @@ class RedlockPort:
         """
         if not nodes:
             return
-        parts = await self._ask(
-            lambda node, port: port.cancel_now(claim), lambda parts: False, nodes=nodes, token=claim.token
-        )
+        parts = await self._ask(lambda node, port: port.cancel_now(claim), _all, nodes=nodes, token=claim.token)
         for part in parts:
             if not part.done or part.error is not None:
                 self._ledger.barred.setdefault(claim.token, set()).add(part.node)
@@ -300,13 +294,11 @@ class RedlockPort:
                 continue
             await self._ask(
                 lambda node, port, claim=claim, fence=held.fence: port.acquire(claim, 0, fence),  # type: ignore[misc]
-                lambda parts: False,
+                _all,
                 nodes=[node],
             )
             if claim.token not in self._ledger.held:  # released meanwhile: it must not come after that
-                await self._ask(
-                    lambda node, port, claim=claim: port.cancel_now(claim), lambda parts: False, nodes=[node]
-                )  # type: ignore[misc]
+                await self._ask(lambda node, port, claim=claim: port.cancel_now(claim), _all, nodes=[node])  # type: ignore[misc]
 
     # To ask --------------------------------------------------------------------------------------------------------
 
@@ -332,7 +324,7 @@ class RedlockPort:
                 self._rule_out(part, node, node in barred)
         first = parts
         if self.runtime is not TASKS and token and not also_down:
-            first = [part for part, node in zip(parts, asked, strict=True) if not node.crowded]
+            first = [part for part, node in zip(parts, asked, strict=True) if not node.lagging]
             if len(first) < self._needed:
                 first = parts
         await ask(self.runtime, first, lambda: enough(parts), within)
@@ -391,6 +383,27 @@ class RedlockPort:
                 f"back empty would vote for somebody else while it runs. Set restart_delay to the longest lease, or to 0 "
                 f"if the nodes keep their data through a restart (appendfsync always)."
             )
+
+
+class SplitVote(Busy):
+    """Nobody has a majority: to ask again soon may help."""
+
+
+def _outvoted(refusals: list[Busy], split: bool) -> Busy:
+    """The lead has let us in, and others have not."""
+    last = max(refusals, key=lambda busy: busy.remaining, default=Busy(LONGEST_PAUSE, LONGEST_PAUSE))
+    pause = min(last.remaining, random.uniform(LONGEST_PAUSE / 2, LONGEST_PAUSE))
+    return (SplitVote if split else Busy)(pause, last.remaining, 0, last.holder, last.held_for)
+
+
+def _all(parts: Sequence[Part[Any]]) -> bool:
+    """Never enough: every node that can has to answer."""
+    return False
+
+
+def _kept(parts: Sequence[Part[Loss | None]]) -> int:
+    """How many nodes say that the lease was ours until now."""
+    return sum(part.done and part.error is None and part.value is None for part in parts)
 
 
 def _may_have_it(part: Part[Granted | Busy]) -> bool:

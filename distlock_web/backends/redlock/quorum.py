@@ -81,11 +81,12 @@ class Part(Generic[T]):
     @property
     def waits_for_another(self) -> bool:
         """Its own question is not sent yet."""
-        return self._earlier is not None and not self._earlier.done
+        return self._earlier is not None
 
     async def _run(self) -> T:
         if self._earlier is not None:
             await self._earlier.rest()
+            self._earlier = None
         return await self._verb()
 
     def _begin(self) -> Coroutine[Any, Any, T]:
@@ -268,7 +269,7 @@ def unavailable(parts: Sequence[Part[Any]], needed: int) -> DistLockError:
     failures = [str(part.error) for part in parts if part.error is not None]
     failures += [f"{part.node} did not answer in time." for part in silent]
     answered = len(parts) - len(failures)
-    text = f"{answered} of {len(parts)} nodes answered, {needed} are needed: {' '.join(failures)}"
+    text = f"{answered} of {len(parts)} nodes answered, {needed} are needed: {' '.join(sorted(failures))}"
     return next(
         (type(part.error)(text) for part in parts if part.error and not isinstance(part.error, BackendUnavailable)),
         BackendUnavailable(text),

@@ -49,3 +49,15 @@ def redlock_settings(redlock_nodes: list[RedisServer]) -> dict[str, Any]:
 def own_nodes(make_redis: Callable[..., RedisServer]) -> list[RedisServer]:
     """Five nodes for this test alone."""
     return [make_redis() for _ in range(NODES)]
+
+
+def left_on(servers: list[RedisServer]) -> dict[int, list[str]]:
+    """What says that a lock is held, by the port of each node that has such a key."""
+    found = {}
+    for server in servers:
+        with redis.Redis.from_url(server.url, decode_responses=True) as client:
+            names = [name for name in client.scan_iter("disLock:*", count=1000) if client.type(name) == "string"]
+            held = [name for name in names if str(client.get(name)).split(" ")[1] not in ("released", "revoked")]
+        if held:
+            found[server.port] = held
+    return found

@@ -1,0 +1,126 @@
+"""What settings may say, and what is refused: before anything is asked, or by name when the nodes are."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
+from distlock_web.core.registry import Store
+from distlock_web.testing.servers import RedisServer
+from tests.support.stores.redlock import redlock_url
+
+THREE = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003"
+
+
+def made(settings: dict[str, Any]) -> Any:
+    return configure({"default": settings}).store("default").backend
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"LOCATION": "redlock://h1,h2/0"}, "names 2 nodes; a quorum needs 3"),
+        ({"LOCATION": "redlock:///0"}, "it has to be such as redlock://"),
+        ({"LOCATION": "redlock+unix://h1,h2,h3/0"}, "it has to be such as redlock://"),
+        ({"LOCATION": "redlock://h1,h2,h1/0"}, "names Redis at h1:6379 twice"),
+        ({"LOCATION": f"redlock://{THREE},127.0.0.1:7001/0"}, "twice"),
+        ({"LOCATION": f"redlock://{THREE}/0?restart_delay=soon"}, "restart_delay.*is 'soon'"),
+        ({"LOCATION": f"redlock://{THREE}/0?restart_delay=-1"}, "restart_delay.*is -1"),
+        ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"nodes": ["redis://h1"]}}, "twice, in LOCATION and"),
+        ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"socket_timeuot": 1}}, "Did you mean 'socket_timeout'"),
+        ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"min_replicas": 1}}, "min_replicas"),
+        ({"BACKEND": "redlock", "OPTIONS": {"nodes": "redis://h1"}}, "has to be a list of redis:// URLs"),
+        ({"BACKEND": "redlock", "OPTIONS": {"nodes": ["h1", "h2", "h3"]}}, "it has to be a URL such as redis://"),
+        ({"BACKEND": "redlock"}, "it has to be such as redlock://"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_by_name(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        made(settings)
+
+
+def test_a_message_has_no_password() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        made({"LOCATION": "redlock+unix://user:geheim@h1,h2,h3/0"})
+    assert "geheim" not in str(caught.value)
+
+
+def test_every_node_gets_the_credentials_the_database_and_the_time_outs() -> None:
+    nodes = made({"LOCATION": f"redlock://user:p%40ss@{THREE}/3?socket_timeout=0.1"})._nodes
+    kwargs = [node._address.kwargs for node in nodes]
+    assert [(each["username"], each["password"], each["db"], each["port"]) for each in kwargs] == [
+        ("user", "p@ss", 3, port) for port in (7001, 7002, 7003)
+    ]
+    assert {(each["socket_timeout"], each["socket_connect_timeout"]) for each in kwargs} == {(0.1, 0.25)}
+
+
+def test_nodes_may_have_options_of_their_own() -> None:
+    urls = ["redis://h1:1/0?socket_timeout=0.5", "rediss://h2:2/0", "unix:///run/redis.sock"]
+    nodes = made({"BACKEND": "redlock", "OPTIONS": {"nodes": urls, "max_connections": 7}})._nodes
+    assert [node.timeout for node in nodes] == [0.5, 0.25, 0.25]
+    assert [str(node) for node in nodes] == ["Redis at h1:1", "Redis at h2:2", "Redis at /run/redis.sock"]
+    assert {node._address.max_connections for node in nodes} == {7}
+
+
+def test_an_even_number_of_nodes_is_advised_against(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "distlock_web"):
+        made({"LOCATION": f"redlock://{THREE}/0"})
+        assert caplog.text == ""
+        made({"LOCATION": f"redlock://{THREE},127.0.0.1:7004/0"})
+    assert "4 nodes" in caplog.text
+
+
+def test_a_lease_longer_than_a_node_is_left_out_for_is_refused() -> None:
+    configure({"default": {"LOCATION": f"redlock://{THREE}/0?restart_delay=20", "EXPIRE": 5}})
+    with pytest.raises(ConfigurationError, match="longer than OPTIONS.'restart_delay'., 20 s"):
+        lock("order:7", expire=21).acquire()
+
+
+def test_one_server_under_two_names_is_refused(own_nodes: list[RedisServer], open_store: Callable[..., Store]) -> None:
+    """Two votes of one server are a majority of three, and survive nothing."""
+    first, second, _, _, _ = own_nodes
+    url = f"redlock://127.0.0.1:{first.port},localhost:{first.port},127.0.0.1:{second.port}/0?restart_delay=0"
+    registry = configure({"default": {"LOCATION": url}})
+    try:
+        with pytest.raises(ConfigurationError, match="are one server, and would vote twice"):
+            lock("order:7").acquire()
+    finally:
+        registry.close()
+
+
+def test_a_wrong_password_is_a_node_that_has_no_vote(
+    make_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    with_password = [make_redis("--requirepass", "geheim") for _ in range(2)]
+    without = [make_redis() for _ in range(3)]
+    registry = configure({"default": {"LOCATION": redlock_url([*with_password, *without])}})
+    try:
+        with caplog.at_level(logging.WARNING, "distlock_web"), lock("order:7"):
+            pass
+        assert "wants a password" in caplog.text
+        registry.close()
+        registry = configure({"default": {"LOCATION": redlock_url([*with_password, without[0]])}})
+        for _ in range(2):  # also when it is known: settings that are wrong are no outage
+            with pytest.raises(ConfigurationError, match=r"1 of 3 nodes answered, 2 are needed: .*wants a password"):
+                lock("order:7").acquire()
+    finally:
+        registry.close()
+
+
+def test_nobody_there_is_said_of_each(open_store: Callable[..., Store]) -> None:
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        registry = configure(
+            {"default": {"LOCATION": f"redlock://127.0.0.1:{port},127.0.0.2:{port},127.0.0.3:{port}/0"}}
+        )
+        try:
+            with pytest.raises(BackendUnavailable, match=rf"0 of 3 nodes answered.*127.0.0.1:{port}.*127.0.0.3:{port}"):
+                lock("order:7").acquire()
+        finally:
+            registry.close()
