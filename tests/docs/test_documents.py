@@ -324,16 +324,10 @@ def test_the_tables_name_what_there_is() -> None:
     assert names_in_table("README.md", "Backends") == set(config.BACKENDS)
 
 
-def test_the_table_of_backends_tells_their_capabilities(redis_url: str) -> None:
-    configure({"default": {"LOCATION": redis_url}, "redis": {"LOCATION": redis_url}, "memory": {"BACKEND": "memory"}})
-    for line in section("README.md", "Backends").splitlines():
-        if line.startswith("| `"):
-            name, _, *said, shortest = (cell.strip(" `") for cell in line.strip("|").split("|"))
-            has = registry().store(name).backend.capabilities
-            assert said == [
-                "yes" if each else "no" for each in (has.fencing, has.waiting, has.queue, has.transfer, has.listing)
-            ]
-            assert shortest == f"{has.min_expire:g} s"
+def test_the_tables_of_stores_are_those_that_the_backends_declare() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "tables.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}: run python docs/tables.py"
 
 
 def test_the_table_of_verbs_has_those_of_a_port() -> None:

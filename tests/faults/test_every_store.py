@@ -13,7 +13,10 @@ import pytest
 from tests.support.lab import Lab
 from tests.support.waiting import SLACK
 
-pytestmark = pytest.mark.slow
+#: Seconds for a whole crowd to have its turns, on a machine that is busy otherwise.
+LONG = 300.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LONG)]
 
 #: Each has a fixture ``<name>_settings``, in ``tests/support/stores``.
 STORES = ("redis", "sentinel", "cluster", "redlock", "postgres", "mariadb", "sqlite", "zookeeper")
@@ -37,7 +40,7 @@ def test_eight_processes_lose_no_update(laboratory: Lab) -> None:
     )
     for worker in crowd:
         worker.go()
-    assert [worker.join() for worker in crowd] == [0] * PROCESSES
+    assert [worker.join(LONG) for worker in crowd] == [0] * PROCESSES
     assert laboratory.history.violations(counter=laboratory.counter) == []
     assert laboratory.counter == PROCESSES * ROUNDS
 
@@ -56,5 +59,5 @@ def test_a_killed_holder_costs_its_lease_whatever_the_number_of_waiters(laborato
     assert [worker.join() for worker in crowd] == [0] * len(crowd)
     first, *others = sorted(worker.saw("acquired").at for worker in crowd)
     assert first - taken.at < expire + SLACK
-    assert others[-1] - first < expire, "the others do not wait for leases that nobody has"
+    assert others[-1] - first < SLACK, "the others do not wait for leases that nobody has"
     assert laboratory.history.violations(counter=laboratory.counter) == []

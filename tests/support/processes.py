@@ -76,9 +76,9 @@ class Worker:
         self._still_since = None
         os.kill(self.pid, signal.SIGCONT)
 
-    def join(self) -> int:
+    def join(self, patience: float = PATIENCE) -> int:
         """Wait for its end; the exit status."""
-        status = self._process.wait(PATIENCE)
+        status = self._process.wait(patience)
         self._reader.join(PATIENCE)
         return status
 
