@@ -249,7 +249,7 @@ def test_a_line_a_lock_beside_the_open_sidebar_and_cards_on_a_phone(page: Page, 
         page.set_viewport_size({"width": width, "height": 800})
         page.goto(held_locks)
         for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            page.emulate_media(color_scheme=scheme)
             screenshot(page, f"held-locks-{scheme}-{width}")
         table = width > 400
         assert page.locator("#nav-sidebar").is_visible() == table

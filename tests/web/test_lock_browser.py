@@ -169,7 +169,7 @@ def test_what_is_asked_of_a_store_with_very_many_locks(redis_store: str, redis_c
     asked.pop("info", None)
     assert (found.totals.held, found.read) == (5000, lock_browser.READ_AT_MOST)
     assert set(asked) <= {"evalsha", "time", "zrangebyscore", "zcount", "get", "pttl", "zrange", "ping"}
-    assert asked["evalsha"] == 2 + 8  # 1000 names in one, 250 locks in one
+    assert asked["evalsha"] == 2 + 10  # 1000 names in one, 200 locks in one
     assert asked["get"] == asked["pttl"] == lock_browser.READ_AT_MOST
 
 

@@ -42,7 +42,7 @@ TOMBSTONE_MS = 5000
 #: Releases that are remembered. The server remembers none: it would cost every one of them a command.
 RELEASED_TOKENS_KEPT = 500
 #: Names in one request for the listing: the server runs a script alone, so one must not be long.
-BATCH = 250
+BATCH = 200
 NAMES_BATCH = 1000
 
 
