@@ -250,3 +250,21 @@ def test_no_thread_stays_when_the_store_is_closed(zookeeper_store: str) -> None:
     eventually(
         lambda: not any(thread.name.startswith("distlock-zookeeper") for thread in threading.enumerate()), "they end"
     )
+
+
+def test_kazoos_own_threads_are_never_made_to_wait_for_themselves(zookeeper_store: str) -> None:
+    """Garbage that is collected in one may release a lock."""
+    lease = lock("order:7", expire=30).acquire()
+    session: Any = registry().store("default").backend._session  # type: ignore[attr-defined]
+    raised: list[BaseException] = []
+
+    def release() -> None:
+        try:
+            lease.release()
+        except BackendUnavailable as error:
+            raised.append(error)
+
+    begun = now()
+    session._client.handler.spawn(release).join(SOON)
+    assert len(raised) == 1
+    assert now() - begun < session.address.timeout, "it was refused, not waited for"
