@@ -184,7 +184,10 @@ def lock_rows(transaction: Transaction, names: list[str]) -> dict[str, LeaseRow]
     by_key = {key_of(name): name for name in names}
     found = transaction.all(transaction.tables.lock_many, {"keys": sorted(by_key)})
     known = {by_key[row.name_key]: row for row in found}
-    return {name: LeaseRow(transaction, name, known.get(name)) for name in names}
+    rows = {name: LeaseRow(transaction, name, known.get(name)) for name in names}
+    for row in rows.values():
+        row.now = min((other.now for other in found), default=0)  # one moment: a clock may be read for each row
+    return rows
 
 
 def purge(transaction: Transaction, age: float) -> int:

@@ -1,0 +1,87 @@
+"""What a lock costs: statements, connections and threads, whatever the number of those who wait."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from distlock_web import configure, lock
+from distlock_web.core.runtime import drive
+from tests.support.callers import Beside, threads, unrelated
+from tests.support.waiting import LONG, PATIENCE, eventually
+
+pytestmark = pytest.mark.slow
+
+DATABASES = ("sqlite", "postgres", "mariadb")
+
+
+@pytest.fixture(params=DATABASES)
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return request.getfixturevalue(f"{request.param}_settings")
+
+
+@pytest.fixture
+def store(settings: dict[str, Any]) -> Any:
+    """The default store, with its tables made."""
+    registry = configure({"default": settings})
+    with lock("first"):
+        pass
+    return registry.store("default")
+
+
+@pytest.fixture
+def said(store: Any) -> Iterator[list[str]]:
+    """What is said to databases from now on, by its first word."""
+    words: list[str] = []
+
+    def hear(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        words.append(statement.split()[0].upper())
+
+    event.listen(Engine, "before_cursor_execute", hear)
+    yield words
+    event.remove(Engine, "before_cursor_execute", hear)
+
+
+def test_a_lock_costs_two_short_transactions(said: list[str]) -> None:
+    with lock("first"):
+        taken = said.copy()
+    released = said[len(taken) :]
+    assert taken[1:] == released[1:] == ["SELECT", "UPDATE", "COMMIT"]
+    assert {taken[0], released[0]} <= {"BEGIN", "START"}
+
+
+def test_a_name_that_is_new_costs_one_request_more(said: list[str]) -> None:
+    with lock("second"):
+        assert said[1:] == ["SELECT", "SELECT", "INSERT", "COMMIT"]
+
+
+def test_busy_costs_one_transaction_that_changes_nothing(said: list[str]) -> None:
+    with lock("first"):
+        del said[:]
+        assert contextvars.Context().run(lock("first").try_acquire) is None
+        assert said[1:] == ["SELECT", "COMMIT"]
+
+
+def test_many_leases_are_renewed_in_one_transaction(store: Any, said: list[str]) -> None:
+    with lock([f"many:{number}" for number in range(50)]) as lease:
+        del said[:]
+        lease.extend()
+        assert said[1:] == ["SELECT", "UPDATE", "COMMIT"]
+
+
+def test_waiters_share_one_thread_and_keep_no_connection(store: Any, beside: Beside) -> None:
+    assert threads("distlock-sql") == 0, "nobody has waited yet"
+    holder, port = unrelated("first"), store.backend.sync_port()
+    crowd = [beside(lambda: unrelated("first", wait=LONG).release()) for _ in range(6)]
+    eventually(lambda: drive(port.inspect(["disLock:first"]))[0].waiters == 6, "six wait")
+    assert threads("distlock-sql") == 1
+    eventually(lambda: store.backend._requests.engine.pool.checkedout() == 0, "they sleep without one")
+    holder.release()
+    for waiter in crowd:
+        waiter.result(PATIENCE)
+    assert drive(port.inspect()) == []

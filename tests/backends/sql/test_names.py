@@ -1,0 +1,105 @@
+"""One name is one lock on every database, whatever it is made of; one that nobody uses leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, create_engine, text
+
+from distlock_web import configure, lock
+from distlock_web.backends.sql.lease import purge
+from distlock_web.backends.sql.tables import from_ascii, key_of, to_ascii
+from distlock_web.core.backend import Busy, Claim, Granted
+from distlock_web.core.runtime import drive, new_token
+
+pytestmark = pytest.mark.slow
+
+#: Each is another lock than every other: what databases take for the same, or cannot store.
+APART = [
+    "name", "Name", "NAME", "name ", "name  ", " name", "näme", "nàme", "na\u0308me", "straße", "strasse", "ſ", "s",
+    "İ", "i", "ı", "I", "\U0001f512", "\U0001f513", "日本", "日本 ", "a\\b", "a\\\\b", "a'b", 'a"b', "a`b", "a%b",
+    "a_b", "n" * 255, "n" * 256, "n" * 5000, "n" * 5000 + " ", "\ud800", "\x00", "", "name\n", "\ufeffname",
+    "\u00c5", "\u212b",
+]  # fmt: skip
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return request.getfixturevalue(f"{request.param}_settings")
+
+
+@pytest.fixture
+def backend(settings: dict[str, Any]) -> Any:
+    return configure({"default": settings}).store("default").backend
+
+
+@pytest.fixture
+def database(settings: dict[str, Any], backend: Any) -> Iterator[Connection]:
+    """The store's database, with its tables."""
+    backend.prepare()
+    engine = create_engine(settings["LOCATION"], isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
+def test_each_name_is_one_lock(backend: Any) -> None:
+    port = backend.sync_port()
+    assert len(set(APART)) == len(APART)
+    for name in APART:
+        assert isinstance(drive(port.acquire(Claim(name, new_token(), 60.0, "wer – \U0001f512"), 0)), Granted), repr(
+            name
+        )
+        assert isinstance(drive(port.acquire(Claim(name, new_token(), 60.0), 0)), Busy), repr(name)
+    assert sorted(line.name for line in drive(port.inspect())) == sorted(APART)
+    assert [line.name for line in drive(port.inspect(["Name"]))] == ["Name"]
+    assert {line.holder for line in drive(port.inspect())} == {"wer – \U0001f512"}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_text_in_the_table_is_ascii_and_nothing_is_lost(name: str) -> None:
+    assert to_ascii(name).isascii()
+    assert from_ascii(to_ascii(name)) == name
+
+
+def rows(database: Connection) -> set[str]:
+    return set(database.execute(text("SELECT name_key FROM distlock_lease")).scalars())
+
+
+@contextmanager
+def aged(database: Connection, microseconds: int) -> Iterator[None]:
+    for table, column in (("lease", "expires_at"), ("waiter", "deadline")):
+        database.execute(text(f"UPDATE distlock_{table} SET {column} = {column} - {microseconds}"))
+    yield
+
+
+def test_names_that_nobody_uses_are_forgotten_and_their_fences_are_not(backend: Any, database: Connection) -> None:
+    """Not even if the clock was set back by an hour before they are used again."""
+    with lock("old") as lease:
+        assert lease.fence is not None
+        ahead = lease.fence + 3_600_000_000
+    database.execute(text(f"UPDATE distlock_lease SET fence = {ahead}"))
+    with lock("young"), aged(database, 700_000_000):
+        database.execute(
+            text("UPDATE distlock_lease SET expires_at = expires_at + 800000000 WHERE name_key = :key"),
+            {"key": key_of("disLock:young")},
+        )
+        assert backend._requests.run(lambda transaction: purge(transaction, 600.0)) == 1
+        assert rows(database) == {key_of("disLock:young"), "floor"}
+        assert backend._requests.run(lambda transaction: purge(transaction, 600.0)) == 0, "the floor stays"
+    with lock("old") as lease:
+        assert lease.fence == ahead + 1
+
+
+def test_a_name_that_is_new_may_pay_for_those_that_are_old(
+    backend: Any, database: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distlock_web.backends.sql.verbs.PURGE_ONE_IN", 1)
+    with lock("old"):
+        pass
+    with aged(database, 700_000_000), lock("new"):
+        pass
+    assert rows(database) == {key_of("disLock:new"), "floor"}
