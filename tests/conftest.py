@@ -54,7 +54,10 @@ from tests.support.stores.zookeeper import (  # noqa: F401 - fixtures
 )
 
 #: A test that uses one of these, or lies in one of these folders, is not quick.
-NOT_QUICK = {"postgres_server", "mariadb_server", "lab", "own_lab", "browser", "start", "demo", "pytester"}
+NOT_QUICK = {
+    "postgres_server", "mariadb_server", "zookeeper_server", "own_zookeeper", "lab", "own_lab", "browser", "start",
+    "demo", "pytester",
+}  # fmt: skip
 FOLDERS_NOT_QUICK = {"benchmarks", "browser", "docs", "example", "faults"}
 SERVERS = {"postgres", "mariadb"}
 #: The cases of the contract that let several leases pass.
