@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from .config import StoreConfig
+from .errors import BackendUnavailable
 from .runtime import Runtime
 
 #: Why a lease is gone, as a store can tell it. None: it is still ours.
@@ -105,8 +106,13 @@ class Port(Protocol):
     async def cancel(self, claim: Claim) -> None:
         """Leave the queue, or release what was granted meanwhile: afterwards nothing of this claim is left."""
 
-    async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
-        """Give each lease that is still ours at least its ``expire`` again. ``timeout`` bounds the request."""
+    async def extend(
+        self, claims: Sequence[Claim], timeout: float | None = None
+    ) -> Sequence[Loss | BackendUnavailable | None]:
+        """Give each lease that is still ours at least its ``expire`` again. ``timeout`` bounds the request.
+
+        Where a store is several servers, one that does not answer fails its own claims only: the error is their answer.
+        """
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
         """Give the lock back and to the next in the queue; with ``cooldown``, leave it taken for so many seconds."""

@@ -328,6 +328,8 @@ async def _extend(port: Port, holds: list[Hold], expire: float | None) -> None:
     for hold, claim, loss in zip(holds, claims, losses, strict=True):
         if loss is None:
             hold.renewed(since, claim.expire)
+        elif isinstance(loss, BackendUnavailable):
+            raise loss
         else:
             hold.lose(loss)
         hold.raise_if_lost()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from ..core.errors import DistLockError
+from ..core.errors import BackendUnavailable, DistLockError
 from ..core.registry import Store
 from ..core.runtime import THREADS, after_fork, drive, now
 from . import events
@@ -148,17 +148,15 @@ class Watchdog:
         try:
             losses = drive(store.renewal_port().extend(claims, timeout))
         except DistLockError as error:
-            fields = of_hold("error", items[0].hold, reason="renew", locks=len(items))
-            logger.warning("%d locks could not be renewed, trying again: %s", len(items), error, extra=fields)
-            self._postpone(items)
-            for item in items:
-                item.hold.tell_of_failure("renew", error)
+            self._failed(items, error)
             return
+        for outage in {loss for loss in losses if isinstance(loss, BackendUnavailable)}:
+            self._failed([item for item, loss in zip(items, losses, strict=True) if loss is outage], outage)
         for item, claim, loss in zip(items, claims, losses, strict=True):
             if loss is None:
                 item.hold.renewed(since, claim.expire)
                 item.schedule()
-            elif item.hold.check():
+            elif not isinstance(loss, BackendUnavailable) and item.hold.check():
                 # Not ours: unless it is being released at this moment, it is lost.
                 item.hold.lose(loss)
                 self.remove([item])
@@ -166,6 +164,13 @@ class Watchdog:
             for item, loss in zip(items, losses, strict=True):
                 if loss is None:
                     item.hold.tell("renewed")
+
+    def _failed(self, items: list[WatchedHold], error: DistLockError) -> None:
+        fields = of_hold("error", items[0].hold, reason="renew", locks=len(items))
+        logger.warning("%d locks could not be renewed, trying again: %s", len(items), error, extra=fields)
+        self._postpone(items)
+        for item in items:
+            item.hold.tell_of_failure("renew", error)
 
     def is_running_here(self) -> bool:
         return threading.current_thread() is self._thread

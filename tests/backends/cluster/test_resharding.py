@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from redis.crc import key_slot
@@ -104,7 +105,7 @@ def test_no_request_makes_a_key_that_would_stop_the_move(
     waiter = beside(unrelated, KEY, wait=LONG)
     eventually(lambda: is_waited_for(cluster_store), "it waits")
     move = cluster_store.move(SLOT)
-    port = registry().store("default").backend.sync_port()
+    port: Any = registry().store("default").backend.sync_port()
     move.carry(keys_of(move)[first])
     claim = Claim(NAME, new_token(), LONG)
     for wait in (0, LONG):

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, cast
 
 from ....core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ....core.errors import BackendUnavailable, DistLockError
-from ....core.runtime import Process
+from ....core.runtime import THREADS, Process
 from .. import RedisBackend
 from ..port import _LOSSES, BATCH, NAMES_BATCH, RedisPort, ScriptRunner, _ends, _extends, _infos, _inspected
 from ..scripts import (
@@ -27,6 +27,7 @@ from ..scripts import (
 )
 from ..transport.address import Address
 from ..transport.errors import ErrorReply
+from ..transport.pool import ConnectionPool
 from ..transport.replicas import GivesLock
 from .redirects import NodeAddress
 from .slots import index_of, indexes_of, slot_of, tags
@@ -164,6 +165,12 @@ class ClusterNode(RedisBackend):
         self._index = address.prefix  # see index_of: there is one for each slot
         self._answer_timeout = float(address.kwargs["socket_timeout"])
         self._start()
+
+    def _start(self) -> None:
+        super()._start()
+        # One thread renews the leases of all nodes: it does not wait for one that is known to hang.
+        self._renewal_pool = ConnectionPool(self._address, self._health, self._moved)
+        self._renewal_port = self._port(self._renewal_pool, THREADS)
 
     @property
     def silent(self) -> bool:

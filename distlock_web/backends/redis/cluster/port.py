@@ -7,8 +7,9 @@ script may also come upon a key at the other end of a move after it has written:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import TypeVar
 
 from ....core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo
@@ -100,7 +101,9 @@ class ClusterPort:
 
     # Several locks -----------------------------------------------------------------------------------------------
 
-    async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
+    async def extend(
+        self, claims: Sequence[Claim], timeout: float | None = None
+    ) -> list[Loss | BackendUnavailable | None]:
         until = None if timeout is None else now() + timeout
 
         def left() -> float | None:
@@ -112,7 +115,12 @@ class ClusterPort:
             lambda port, slots: port.extend_each([by_slot[slot] for slot in slots], left()),
             lambda slot, port: port.extend(by_slot[slot], left()),
         )
-        in_turn = {slot: iter(found) for slot, found in losses.items()}
+        if all(isinstance(found, BackendUnavailable) for found in losses.values()):
+            _all_or_raise(losses)
+        in_turn = {
+            slot: repeat(found) if isinstance(found, BackendUnavailable) else iter(found)
+            for slot, found in losses.items()
+        }
         return [next(in_turn[slot_of(claim.name)]) for claim in claims]
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
@@ -124,7 +132,7 @@ class ClusterPort:
             lambda port, slots: port.inspect_each([by_slot[slot] for slot in slots]),
             lambda slot, port: port.inspect(by_slot[slot]),
         )
-        return [line for lines in found.values() for line in lines]
+        return [line for lines in _all_or_raise(found).values() for line in lines]
 
     async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
         masters = await self._routes.masters(self.runtime)
@@ -134,52 +142,68 @@ class ClusterPort:
             lambda port, slots: port.names_each(slots, limit),
             lambda slot, port: port.names_in(slot, limit),
         )
-        ends = sorted((end, name) for _, entries in found.values() for name, end in entries)
-        return sum(total for total, _ in found.values()), [name for _, name in ends][:limit]
+        listed = _all_or_raise(found).values()
+        ends = sorted((end, name) for _, entries in listed for name, end in entries)
+        return sum(total for total, _ in listed), [name for _, name in ends][:limit]
 
     async def _of_slots(
         self,
         slots: Iterable[int],
         each: Callable[[NodePort, list[int]], Awaitable[Sequence[T | DistLockError]]],
         one: Callable[[int, NodePort], Awaitable[T]],
-    ) -> dict[int, T]:
+    ) -> dict[int, T | BackendUnavailable]:
         """``each`` at every node with those of the slots that it serves; ``one`` for a slot that is elsewhere by now.
 
-        Raises the first failure when all of them were asked.
+        A node that does not answer fails its own slots only. What is not an outage is raised.
         """
         by_node: dict[ClusterNode, list[int]] = {}
         for slot in slots:
             by_node.setdefault(await self._routes.owner(slot, self.runtime), []).append(slot)
-        failures: list[tuple[DistLockError, int, ClusterNode]] = []
-        found: dict[int, T] = {}
+        found: dict[int, T | BackendUnavailable] = {}
 
         async def ask(node: ClusterNode) -> None:
             some = by_node[node]
             answers: Sequence[T | DistLockError]
             try:
                 answers = await each(self._port_of(node), some)
-            except DistLockError as error:
+            except BackendUnavailable as error:
                 answers = [error] * len(some)
             for slot, answer in zip(some, answers, strict=True):
                 if not isinstance(answer, DistLockError):
                     found[slot] = answer
-                elif redirect_of(answer, node.at) is not None:
-                    found[slot] = await self._route_to(slot).send(partial(one, slot))
+                elif redirect_of(answer, node.at) is None and not isinstance(answer, BackendUnavailable):
+                    raise answer
                 else:
-                    failures.append((answer, slot, node))
+                    found[slot] = await self._elsewhere(slot, node, answer, partial(one, slot))
 
         # First those that answer: nobody's renewal waits for a node that is known to hang.
         await self._together(ask, sorted(by_node, key=lambda node: node.silent))
-        if failures:
-            failure, slot, node = failures[0]
-            await self._routes.replaced(slot, node, self.runtime)  # so that the second try finds the one that took over
-            raise failure
         return found
+
+    async def _elsewhere(
+        self, slot: int, node: ClusterNode, error: DistLockError, verb: Callable[[NodePort], Awaitable[T]]
+    ) -> T | BackendUnavailable:
+        """The answer of the node that has the slot now; else the failure of the one that was asked."""
+        if isinstance(error, BackendUnavailable) and not await self._routes.replaced(slot, node, self.runtime):
+            return error
+        try:
+            return await self._route_to(slot).send(verb)
+        except BackendUnavailable as again:
+            return again
 
     async def _together(self, work: Callable[[ClusterNode], Awaitable[T]], nodes: Iterable[ClusterNode]) -> list[T]:
         if self.runtime is THREADS:
             return [await work(node) for node in nodes]
         return await asyncio.gather(*(work(node) for node in nodes))
+
+
+def _all_or_raise(found: Mapping[int, T | BackendUnavailable]) -> dict[int, T]:
+    answers: dict[int, T] = {}
+    for slot, answer in found.items():
+        if isinstance(answer, BackendUnavailable):
+            raise answer
+        answers[slot] = answer
+    return answers
 
 
 def _by_slot(items: Iterable[T], name_of: Callable[[T], str]) -> dict[int, list[T]]:
