@@ -1,4 +1,4 @@
-"""The pictures of the admin page: ``python docs/pictures/make.py``. Needs ``playwright`` and a Chromium in PATH.
+"""The pictures of the page: ``python docs/pictures/make.py``. Needs ``playwright`` and a Chromium in PATH.
 
 The example project's admin runs on a store of this file, which shows the same locks every time, so that a new picture
 differs from the old one only where the page does.
@@ -15,22 +15,70 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import md5
+from math import sin
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).parent
-SIZE = {"width": 1280, "height": 720}
+SIZE = {"width": 1280, "height": 760}
 
-#: Name, method and path, function, request id, host, pid, held for, whole lease, left, waiting, state. Seconds.
-SAMPLES: list[tuple[str, str, str, str, str, int, float, float, float, int, str]] = [
-    ("report:2026-10", "", "reports.tasks.monthly", "0f6c1e5d2b7a", "worker-1", 7, 754, 60, 51, 0, "held"),
-    ("account:7731", "POST /transfers/", "bank.views.transfer", "f3a92c41d07b", "web-3", 2211, 6.4, 10, 3.6, 2, "held"),
-    ("account:8090", "POST /transfers/", "bank.views.transfer", "f3a92c41d07b", "web-3", 2211, 6.4, 10, 3.6, 0, "held"),
-    ("stock:bicycle", "POST /shop/buy/", "shop.views.buy", "7d40b83e9a16", "web-1", 1840, 4.2, 5, 0.8, 14, "held"),
-    ("order:4711", "POST /orders/4711/pay/", "shop.views.pay", "c19e5570fa24", "web-2", 1977, 2.3, 10, 7.7, 1, "held"),
-    ("import:customers", "", "crm.tasks.import_customers", "b2286f0d914c", "worker-2", 31, 2.1, 30, 27.9, 0, "transit"),
-    ("digest:weekly", "", "mail.tasks.send_digest", "e61b74a80d35", "worker-1", 9, 1.0, 3600, 3599, 0, "cooldown"),
+
+class Sample(NamedTuple):
+    """A lock of the pictures. Times are seconds."""
+
+    name: str
+    path: str
+    function: str
+    host: str
+    pid: int
+    age: float
+    expire: float
+    left: float
+    waiting: int = 0
+    state: str = "held"
+    program: str = "gunicorn"
+
+    @property
+    def request_id(self) -> str:
+        return md5(f"{self.path}{self.host}{self.age}".encode(), usedforsecurity=False).hexdigest()[:16]
+
+    def holder(self) -> str:
+        words = [self.request_id, self.path, self.function, self.host, self.pid, self.expire, self.request_id[:8]]
+        return json.dumps([*words, self.program, "ThreadPoolExecutor-0_3", ""])
+
+
+SAMPLES = [
+    Sample("stock:bicycle", "POST /shop/buy/", "shop.views.buy", "web-1", 1840, 4.2, 5, 0.8, 14),
+    Sample("stock:helmet", "POST /shop/buy/", "shop.views.buy", "web-4", 1713, 2.9, 5, 2.1, 6),
+    Sample("account:7731", "POST /transfers/", "bank.views.transfer", "web-3", 2211, 6.4, 10, 3.6, 2),
+    Sample("order:4711", "POST /orders/4711/pay/", "shop.views.pay", "web-2", 1977, 2.3, 10, 7.7, 1),
+    Sample("report:2026-10", "", "reports.tasks.monthly", "worker-1", 7, 754, 60, 51, program="celery worker"),
+    Sample("search-index", "", "search.index:118", "worker-2", 44, 131, 30, 12, program="manage.py reindex"),
+    Sample("account:8090", "POST /transfers/", "bank.views.transfer", "web-3", 2211, 6.4, 10, 3.6),
+    Sample("import:customers", "", "crm.tasks.load", "worker-2", 31, 3.1, 30, 26.9, 0, "transit", "celery worker"),
+    Sample("digest:weekly", "", "mail.tasks.digest", "worker-1", 9, 1.2, 3600, 3598, 0, "cooldown", "celery worker"),
+    *(
+        Sample(
+            f"order:{4690 + number}", f"POST /orders/{4690 + number}/pay/", "shop.views.pay", f"web-{1 + number % 4}",
+            1800 + 37 * number % 400, 3.0 - number / 8, 10, 7 + number / 8,
+        )
+        for number in range(20)
+    ),
 ]  # fmt: skip
+
+#: What the charts begin with, as if the page had been open for two minutes.
+HISTORY = {
+    "held": [25 + round(3 * sin(n / 4) + sin(n)) for n in range(59)],
+    "waiting": [max(0, round(12 + 11 * sin(n / 5 - 4.3) + sin(n))) for n in range(59)],
+    "hold": [636 + 2 * n for n in range(59)],
+    "wait": [max(0.1, 1.6 + 1.5 * sin(n / 5 - 4.3) + sin(n) / 5) for n in range(59)],
+    "refused": [0] * 59,
+    "lost": [0] * 59,
+}
+OPEN_BEFORE = f"""sessionStorage.setItem("distlock-charts", JSON.stringify({{
+    at: Date.now(), series: {json.dumps(HISTORY)},
+}}))"""
 
 
 class SampleLocks:
@@ -54,42 +102,23 @@ class SampleLocks:
         now = time.time()
         return [
             LockInfo(
-                f"disLock:{name}", 1_763_622_000_000_001 + number * 137_911,
-                json.dumps([request_id, path, function, host, pid, expire, request_id[:8], "gunicorn", "Thread-2", ""]), now - age, left, waiting, state,
-                now - age / 2 if waiting else None, "5f0c1e5d" if waiting else "",
+                f"disLock:{sample.name}", 1_763_622_000_000_001 + number * 137_911, sample.holder(), now - sample.age,
+                sample.left, sample.waiting, sample.state, now - sample.age / 2 if sample.waiting else None,
+                "5f0c1e5d" if sample.waiting else "",
             )
-            for number, (name, path, function, request_id, host, pid, age, expire, left, waiting, state)
-            in enumerate(SAMPLES)
-            if names is None or f"disLock:{name}" in names
+            for number, sample in enumerate(SAMPLES)
+            if names is None or f"disLock:{sample.name}" in names
         ]  # fmt: skip
 
     async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
-        return len(SAMPLES), [f"disLock:{sample[0]}" for sample in SAMPLES][:limit]
+        return len(SAMPLES), [f"disLock:{sample.name}" for sample in SAMPLES][:limit]
 
     async def waiters(self, name: str, limit: int) -> list[Any]:
         from distlock_web.core.backend import WaiterInfo
 
         now = time.time()
-        return [
-            WaiterInfo(
-                json.dumps(
-                    [
-                        f"{n:012x}",
-                        "POST /shop/buy/",
-                        "shop.views.buy",
-                        "web-2",
-                        1911,
-                        5.0,
-                        "abcd1234",
-                        "gunicorn",
-                        "Thread-3",
-                        "",
-                    ]
-                ),
-                now - 3 + n / 5,
-            )
-            for n in range(14)
-        ][:limit]
+        shop = [SAMPLES[0]._replace(host=f"web-{1 + n % 4}", pid=1800 + 53 * n % 300, age=n) for n in range(14)]
+        return [WaiterInfo(sample.holder(), now - 2.1 + sample.age / 8) for sample in shop][:limit]
 
     def close(self) -> None:
         """Nothing to close."""
@@ -102,14 +131,18 @@ def main() -> None:
     with admin_site() as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport=SIZE)
+        page.add_init_script(OPEN_BEFORE)
         page.goto(f"{address}/admin/")
         page.fill("#id_username", "admin")
         page.fill("#id_password", "admin")
         page.click("[type=submit]")
+        held_locks = f"{address}/admin/distlock_web/heldlock/"
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
-            page.goto(f"{address}/admin/distlock_web/heldlock/")
+            page.goto(held_locks)
             page.screenshot(path=FOLDER / f"held-locks-{scheme}.png")
+            page.goto(f"{held_locks}lock/?store=default&name=disLock:{SAMPLES[0].name}")
+            page.screenshot(path=FOLDER / f"one-lock-{scheme}.png")
         browser.close()
 
 

@@ -268,6 +268,22 @@ with attach(ticket) as second:
 with lock("a") as third:
     assert third.fence > second.fences.get("disLock:a", 0)
 """,
+    ("admin.md", "Flask"): """
+client = app.test_client()
+assert client.get("/ops/locks/").headers["Location"] == "/login"
+with client.session_transaction() as before:
+    before.update(user="ann", role="clerk")
+assert client.get("/ops/locks/").status_code == 200
+assert client.get("/ops/locks/release/?host=web-1").status_code == 403
+with client.session_transaction() as before:
+    before.update(role="operator")
+assert client.get("/ops/locks/release/?host=web-1").status_code == 200
+""",
+    ("admin.md", "Flask-Admin"): """
+client = app.test_client()
+assert client.get("/admin/held_locks/").status_code == 200
+assert client.get("/admin/held_locks/release/?host=web-1").status_code == 403
+""",
     ("flask.md", "Flask"): """
 assert app.test_client().post("/orders/7/pay").text == "paid"
 assert app.test_client().post("/orders/7/ship").text == "shipped"
