@@ -20,6 +20,8 @@ _STOPPING = ("SIGTSTP", "SIGTTIN", "SIGTTOU")
 _UNKILLABLE = 5.0
 
 READY = b"."
+#: Its exit codes: the input has ended; the time had come.
+DONE, TIME_IS_OVER = 0, 3
 
 
 def now() -> float:
@@ -67,10 +69,10 @@ def main(kill_after: float) -> None:
     os.write(1, READY)
     deadline = _watch()
     # The leader of a group cannot leave it, and while it is inside nobody can tell whether it is the last.
-    if os.fork():
-        os._exit(0)
-    os.setsid()
     left = deadline - now()
+    if os.fork():
+        os._exit(DONE if left > 0 else TIME_IS_OVER)
+    os.setsid()
     # The lock is still ours after a kill -9, but not for long: what runs then runs without it.
     end_group(group, min(kill_after, left) if left > 0 else kill_after)
 

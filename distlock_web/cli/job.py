@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import FrameType, TracebackType
 from typing import IO, Any, Self, cast
 
@@ -22,6 +23,9 @@ except ImportError:  # pragma: no cover - Windows, which has no process groups e
 PASSED_ON = tuple(getattr(signal, name) for name in guard.PASSED_ON if hasattr(signal, name))
 #: Stops that come from the terminal: it belongs to another group, or somebody has pressed Ctrl-Z.
 _WANTS_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
+
+
+_AS_IT_SHOULD = (guard.DONE, guard.TIME_IS_OVER)
 
 
 class Interrupted(BaseException):
@@ -39,14 +43,13 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self._group: int | None = None
-        self._starting: list[int] | None = None
+        self._deliver: Callable[[int], object] = _interrupt
+        self._kept: list[int] = []
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         for signum in PASSED_ON:
-            if signal.getsignal(signum) is not signal.SIG_IGN:
-                self._previous[signum] = signal.signal(signum, self._received)
+            self._catch(signum)
         return self
 
     def __exit__(
@@ -57,29 +60,39 @@ class Signals:
 
     def starting(self) -> None:
         """From here on signals are kept for the command, which :meth:`started` gives them to."""
-        self._starting = []
+        self._deliver = self._kept.append
 
     def started(self, group: int) -> None:
-        self._group = group
-        if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
-            self._previous[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._received)
-        kept, self._starting = self._starting or [], None
-        for signum in kept:
-            self._pass_on(signum)
+        self._catch(signal.SIGTSTP)
+        self._deliver = partial(_pass_on, group)
+        for signum in self._kept:
+            _pass_on(group, signum)
+
+    def ended(self) -> None:
+        """From here on there is nobody to pass them on to, and what is left to do takes no time."""
+        self._deliver = _drop
+
+    def _catch(self, signum: int) -> None:
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            self._previous[signum] = signal.signal(signum, self._received)
 
     def _received(self, signum: int, frame: FrameType | None) -> None:
-        if self._starting is not None:
-            self._starting.append(signum)
-        elif self._group is None:
-            raise Interrupted(signum)
-        else:
-            self._pass_on(signum)
+        self._deliver(signum)
 
-    def _pass_on(self, signum: int) -> None:
-        try:
-            os.killpg(self._group or 0, signum)
-        except (ProcessLookupError, PermissionError):  # it has just ended; or it has become another user's
-            pass
+
+def _interrupt(signum: int) -> None:
+    raise Interrupted(signum)
+
+
+def _pass_on(group: int, signum: int) -> None:
+    try:
+        os.killpg(group, signum)
+    except (ProcessLookupError, PermissionError):  # it has just ended; or it has become another user's
+        pass
+
+
+def _drop(signum: int) -> None:
+    """Nobody is there any more."""
 
 
 class Terminal:
@@ -102,7 +115,10 @@ class Terminal:
 
     def ours(self) -> bool:
         """Whether we are in the foreground."""
-        return self.exists and os.tcgetpgrp(self._fd) == os.getpgrp()
+        try:
+            return self.exists and os.tcgetpgrp(self._fd) == os.getpgrp()
+        except OSError:  # it was hung up
+            return False
 
     def lend(self, group: int) -> None:
         if not self._lent:
@@ -119,11 +135,12 @@ class Terminal:
         if lent and self.ours():
             self.lend(group)
 
-    def close(self) -> None:
-        """Take it back, with the settings that it had."""
+    def close(self, restore: bool) -> None:
+        """Take it back. ``restore``: with the settings that it had, for the command could not put them back."""
         if self._lent:
             self._give(os.getpgrp())
-            self._quietly(lambda: termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes))
+            if restore:
+                self._quietly(lambda: termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes))
         if self.exists:
             os.close(self._fd)
             self._fd = -1
@@ -176,18 +193,20 @@ class Job:
     def wait(self) -> int:
         """The command's exit code as a shell has it, when it has ended."""
         terminal = Terminal()
+        killed = True
         try:
             while True:
                 pid, status = os.waitpid(-self.group, os.WUNTRACED)
-                if pid == self.group:
+                if os.WIFSTOPPED(status):
+                    if pid == self._pid:
+                        self._stopped(terminal, os.WSTOPSIG(status))
+                elif pid == self.group:
                     self._guard_ended(status)
-                elif os.WIFSTOPPED(status):
-                    self._stopped(terminal, os.WSTOPSIG(status))
                 else:
-                    code = os.waitstatus_to_exitcode(status)
-                    return code if code >= 0 else SIGNALLED - code
+                    killed = os.WIFSIGNALED(status)
+                    return SIGNALLED + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
         finally:
-            terminal.close()
+            terminal.close(restore=killed)
 
     def held_until(self, moment: float) -> None:
         """Let the command run until then, on the clock of ``now``. From any thread."""
@@ -197,11 +216,16 @@ class Job:
         """End the command: SIGTERM now, SIGKILL later. From any thread, and at once."""
         self._tell("0\n")
 
+    @property
+    def was_ended(self) -> bool:
+        """Whether the guard has ended the command, for its time was over. Known when it is closed."""
+        return self._guard.returncode == guard.TIME_IS_OVER
+
     def close(self) -> None:
         """End what is left of the group, and wait for its end."""
         with self._told:
             self._to_guard.close()
-        if self._guard.wait() == 0:
+        if self._guard.wait() in _AS_IT_SHOULD:
             self._from_guard.read()  # it has left a child that does it, and closes this pipe when it is done
         elif self._in_place_of_guard is not None:
             self._in_place_of_guard.join()
@@ -221,7 +245,7 @@ class Job:
     def _guard_ended(self, status: int) -> None:
         """Its work is done; or somebody has killed it, and nobody would end the command after a kill -9 of ours."""
         self._guard.returncode = os.waitstatus_to_exitcode(status)
-        if self._guard.returncode != 0:
+        if self._guard.returncode not in _AS_IT_SHOULD:
             # Aside: the command is in the group until it is waited for, which is our part.
             self._in_place_of_guard = threading.Thread(target=self._end_group, name="distlock-run-end", daemon=True)
             self._in_place_of_guard.start()

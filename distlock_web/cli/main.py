@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from argparse import Namespace
@@ -32,6 +33,7 @@ _COMMANDS: dict[str, Callable[[Namespace, Context], int]] = {
 
 def console(program: str = "distlock") -> NoReturn:
     """The console script: the stores are those of ``--url``, ``--config`` or ``DISTLOCK_URL``."""
+    logging.basicConfig(format="distlock: %(message)s")  # what the locks warn of; a framework has its own
     try:
         if sys.argv[1:] == ["--version"]:
             print(f"distlock {__version__}")

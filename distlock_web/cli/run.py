@@ -58,6 +58,7 @@ class Run:
         try:
             with self._lock(self._options.wait) as lease:
                 code = self._under_lock(lease)
+            self._lost = self._lost or lease.state == "lost"
         except LeaseLost as error:
             self._say(f"{error}")
             self._lost = True
@@ -92,6 +93,8 @@ class Run:
                 return job.wait()
         finally:
             job.close()
+            self._signals.ended()
+            self._lost = self._lost or job.was_ended
 
     def _when_lost(self, lease: Lease) -> None:
         self._lost = True
@@ -128,7 +131,7 @@ def _report(lease: Lease, job: Job, over: threading.Event) -> None:
     pause = min(1.0, lease.remaining / 10)
     while True:
         asked = now()  # before: the moment must not be later than the lock's end
-        job.held_until(asked + lease.remaining if lease.remaining > 0 else 0.0)
+        job.held_until(0.0 if lease.lost else asked + lease.remaining)
         if over.wait(pause):
             return
 

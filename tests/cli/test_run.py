@@ -14,7 +14,7 @@ from distlock_web.core.registry import registry
 from distlock_web.web.held_locks import list_all
 from tests.support.cli import alive, distlock, pid_in, started, text_of
 from tests.support.revoking import revoke, revoke_the_lock
-from tests.support.waiting import LONG, SOON, eventually
+from tests.support.waiting import LONG, PATIENCE, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("redis_store")]
 
@@ -52,7 +52,7 @@ def test_two_shells_one_command_at_a_time(redis_store: str, tmp_path: Path) -> N
     log = tmp_path / "log"
     command = ["run", "-k", "x", "--", "sh", "-c", f"echo in $$ >> {log}; sleep 0.2; echo out $$ >> {log}"]
     with started(redis_store, *command) as one, started(redis_store, *command) as other:
-        assert [one.wait(SOON), other.wait(SOON)] == [0, 0]
+        assert [one.wait(PATIENCE), other.wait(PATIENCE)] == [0, 0]
     lines = [line.split() for line in log.read_text().splitlines()]
     assert [word for word, _ in lines] == ["in", "out", "in", "out"]
     assert lines[0][1] == lines[1][1] != lines[2][1] == lines[3][1]
@@ -75,17 +75,17 @@ def test_kill_9_of_ours_ends_the_command_and_its_children(redis_store: str, mark
     with started(redis_store, *arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         pids = [pid_in(marker), pid_in(marker.with_name("pid.child"))]
         process.kill()
-        eventually(lambda: not any(map(alive, pids)), "the command has ended", SOON)
+        eventually(lambda: not any(map(alive, pids)), "the command has ended", PATIENCE)
     assert text_of(marker.with_name("pid.ended")) == "ended\n"  # it was asked first
     assert held() == 1  # nobody could release it: it ends by itself
 
 
 def test_a_lease_that_is_lost_ends_the_command(redis_store: str, marker: Path) -> None:
-    arguments = ["run", "-k", "x", "--expire", "0.6", "--", "sh", "-c", POLITE, str(marker)]
+    arguments = ["run", "-k", "x", "--expire", "3", "--", "sh", "-c", POLITE, str(marker)]
     with started(redis_store, *arguments) as process:
         pid = pid_in(marker)
         revoke_the_lock()
-        _, said = process.communicate(timeout=SOON)
+        _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 76
     assert "lost the lock disLock:x (revoked); the command is ended." in said
     assert text_of(marker.with_name("pid.ended")) == "ended\n"
@@ -93,24 +93,24 @@ def test_a_lease_that_is_lost_ends_the_command(redis_store: str, marker: Path) -
 
 
 def test_a_command_that_ignores_term_is_killed(redis_store: str, marker: Path) -> None:
-    arguments = ["run", "-k", "x", "--expire", "0.6", "--kill-after", "0.3", "--", "sh", "-c", STUBBORN, str(marker)]
+    arguments = ["run", "-k", "x", "--expire", "3", "--kill-after", "0.3", "--", "sh", "-c", STUBBORN, str(marker)]
     with started(redis_store, *arguments) as process:
         pid = pid_in(marker)
         revoke_the_lock()
-        assert process.wait(SOON) == 76
+        assert process.wait(PATIENCE) == 76
     assert not alive(pid)
 
 
 def test_on_lost_warn_lets_it_go_on(redis_store: str, marker: Path) -> None:
     script = f"echo $$ > {marker}; while [ ! -e {marker}.go ]; do sleep 0.05; done; exit 4"
-    arguments = ["run", "-k", "x", "--expire", "0.6", "--on-lost", "warn", "--", "sh", "-c", script]
+    arguments = ["run", "-k", "x", "--expire", "3", "--on-lost", "warn", "--", "sh", "-c", script]
     with started(redis_store, *arguments) as process:
         pid_in(marker)
         revoke_the_lock()
         assert process.stderr is not None
         assert "(revoked); the command goes on." in process.stderr.readline()
         marker.with_name("pid.go").touch()
-        assert process.wait(SOON) == 4
+        assert process.wait(PATIENCE) == 4
 
 
 def test_a_lock_that_was_lost_and_not_noticed_is_said_at_the_end(redis_store: str, marker: Path) -> None:
@@ -119,20 +119,20 @@ def test_a_lock_that_was_lost_and_not_noticed_is_said_at_the_end(redis_store: st
         pid_in(marker)
         revoke_the_lock()
         marker.with_name("pid.go").touch()
-        _, said = process.communicate(timeout=SOON)
+        _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 76
     assert "disLock:x" in said
 
 
 def test_stopped_for_longer_than_its_lease_the_command_is_ended(redis_store: str, marker: Path) -> None:
     """Nobody renews the lock then, and the next holder does not wait for us to go on."""
-    arguments = ["run", "-k", "x", "--expire", "1", "--", "sh", "-c", POLITE, str(marker)]
+    arguments = ["run", "-k", "x", "--expire", "2", "--", "sh", "-c", POLITE, str(marker)]
     with started(redis_store, *arguments) as process:
         pid = pid_in(marker)
         process.send_signal(signal.SIGSTOP)
-        eventually(lambda: text_of(marker.with_name("pid.ended")), "the command has ended", SOON)
+        eventually(lambda: text_of(marker.with_name("pid.ended")), "the command has ended", PATIENCE)
         process.send_signal(signal.SIGCONT)
-        assert process.wait(SOON) == 76
+        assert process.wait(PATIENCE) == 76
     assert not alive(pid)
 
 
@@ -146,18 +146,18 @@ def test_signals_are_passed_on(redis_store: str, marker: Path, name: str) -> Non
     with started(redis_store, "run", "-k", "x", "--", "sh", "-c", script, str(marker)) as process:
         pid_in(marker)
         process.send_signal(getattr(signal, f"SIG{name}"))
-        eventually(lambda: text_of(marker.with_name("pid.got")) == f"{name}\n", f"{name} has come", SOON)
+        eventually(lambda: text_of(marker.with_name("pid.got")) == f"{name}\n", f"{name} has come", PATIENCE)
         os.killpg(os.getpgid(int(marker.read_text())), signal.SIGKILL)
-        assert process.wait(SOON) == 128 + signal.SIGKILL
+        assert process.wait(PATIENCE) == 128 + signal.SIGKILL
 
 
 def test_a_signal_ends_the_wait_and_leaves_the_queue(redis_store: str, marker: Path) -> None:
     with started(redis_store, "run", "-k", "x", "--", "sh", "-c", POLITE, str(marker)):
         pid_in(marker)
         with started(redis_store, "run", "-k", "x", "--", "true") as waiting:
-            eventually(lambda: list_all(registry()).rows[0].lock.waiters == 1, "it waits", SOON)
+            eventually(lambda: list_all(registry()).rows[0].lock.waiters == 1, "it waits", PATIENCE)
             waiting.send_signal(signal.SIGTERM)
-            assert waiting.wait(SOON) == 128 + signal.SIGTERM
+            assert waiting.wait(PATIENCE) == 128 + signal.SIGTERM
         assert list_all(registry()).rows[0].lock.waiters == 0
 
 
@@ -172,7 +172,7 @@ def test_without_its_guard_the_command_is_ended(redis_store: str, marker: Path) 
     with started(redis_store, "run", "-k", "x", "--", "sh", "-c", POLITE, str(marker)) as process:
         group = os.getpgid(pid_in(marker))
         os.kill(group, signal.SIGKILL)
-        assert process.wait(SOON) == 0  # the command's own: it put its things away
+        assert process.wait(PATIENCE) == 0  # the command's own: it put its things away
     assert text_of(marker.with_name("pid.ended")) == "ended\n"
     assert held() == 0
 
