@@ -9,11 +9,13 @@ from ...core.backend import Capabilities
 from ...core.config import StoreConfig
 from ...core.errors import ConfigurationError
 from ...core.findings import Finding
-from ...core.runtime import TASKS, THREADS
+from ...core.runtime import TASKS, THREADS, Runtime
+from ..redis.port import RedisPort
 from .diagnose import diagnose
 from .node import Members, Node
-from .port import Ledger, RedlockPort
+from .port import RedlockPort
 from .settings import quorum_config
+from .votes import Ledger
 
 logger = logging.getLogger("distlock_web")
 
@@ -53,15 +55,9 @@ class RedlockBackend:
         self._sync_port = self._port(THREADS, [node.sync_port() for node in self._nodes])
         self._renewal_port = self._port(THREADS, [node.renewal_port() for node in self._nodes], patient=True)
 
-    def _port(self, runtime, ports, patient=False):  # type: ignore[no-untyped-def]
-        return RedlockPort(
-            runtime,
-            list(zip(self._nodes, ports, strict=True)),
-            self._members,
-            self._ledger,
-            self._restart_delay,
-            patient,
-        )
+    def _port(self, runtime: Runtime, ports: list[RedisPort], patient: bool = False) -> RedlockPort:
+        nodes = list(zip(self._nodes, ports, strict=True))
+        return RedlockPort(runtime, nodes, self._members, self._ledger, self._restart_delay, patient)
 
     def sync_port(self) -> RedlockPort:
         return self._sync_port

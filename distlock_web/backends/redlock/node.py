@@ -14,6 +14,7 @@ from ...core.runtime import THREADS, now
 from ..redis import RedisBackend
 from ..redis.diagnose import server_time
 from ..redis.port import RedisPort
+from ..redis.scripts import ACQUIRE, CANCEL, RELEASE
 from ..redis.transport.address import Address
 from ..redis.transport.errors import broke_connection
 from ..redis.transport.pool import Connection, ConnectionPool, Reply
@@ -36,28 +37,37 @@ class Members:
         self._run_ids: dict[str, str] = {}
         self.twice = ""  #: what is wrong; empty: nothing is
 
-    def met(self, node: str, run_id: str) -> None:
-        """Raises ``ConnectionError`` where this server is another node already."""
+    def met(self, node: str, run_id: str) -> bool:
+        """Whether it was another server until now. ``ConnectionError`` if this one is another node already."""
         known = self._run_ids
+        new = known.get(node) != run_id
         known[node] = run_id
         same = [other for other, its in list(known.items()) if its == run_id]
         self.twice = f"{' and '.join(sorted(same))} are one server, and would vote twice." if len(same) > 1 else ""
         if self.twice:
             raise ConnectionError(self.twice)
+        return new
+
+
+#: What has to be done by one message: nobody may be there to send it again, with its source, when it is not known.
+_LOADED = (ACQUIRE, RELEASE, CANCEL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeAddress(Address):
     """A server that tells who it is, and since when it runs, before it is asked for anything."""
 
-    check: Callable[[bytes], None]  #: raises ``ConnectionError`` for a server that may not vote now
+    check: Callable[[bytes], bool]  #: whether it is new to us; raises ``ConnectionError`` if it may not vote now
     check_down: Callable[[], None]
 
     def connect(self, timeout: float | None = None) -> Any:
         connection: Any = super().connect(timeout)
         try:
             connection.send_command("INFO", "server")
-            self.check(connection.read_response(disable_decoding=True))
+            if self.check(connection.read_response(disable_decoding=True)):
+                for script in _LOADED:
+                    connection.send_command("SCRIPT", "LOAD", script.source)
+                    connection.read_response()
         except BaseException:
             connection.disconnect()
             raise
@@ -68,7 +78,10 @@ class NodeAddress(Address):
         connection: Any = await super().aconnect()
         try:
             await connection.send_command("INFO", "server")
-            self.check(await connection.read_response(disable_decoding=True))
+            if self.check(await connection.read_response(disable_decoding=True)):
+                for script in _LOADED:
+                    await connection.send_command("SCRIPT", "LOAD", script.source)
+                    await connection.read_response()
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -135,7 +148,7 @@ class Node(RedisBackend):
         super()._start()
         self._down = None
         self.unfinished = {}
-        self._pool = NodePool(self)
+        self._pool = self._ways = NodePool(self)
         self._renewal_pool = NodePool(self, patient=True)
         self._sync_port = self._port(self._pool, THREADS)
         self._renewal_port = self._port(self._renewal_pool, THREADS)
@@ -150,7 +163,7 @@ class Node(RedisBackend):
     @property
     def lagging(self) -> bool:
         """It has not answered for a while, and to ask more of it a connection would have to be opened."""
-        if not self.unfinished or self._pool.idle:
+        if not self.unfinished or self._ways.idle:
             return False
         latest = now() - LAG + self.timeout
         return any(0 < part.deadline < latest for part in list(self.unfinished.values()))
@@ -177,16 +190,16 @@ class Node(RedisBackend):
             self._down = None
             logger.warning("%s votes again.", self)
 
-    def _check_server(self, info: bytes) -> None:
+    def _check_server(self, info: bytes) -> bool:
         """One that came back empty would vote for a second holder while the first one's lease still runs."""
         fields = dict(line.split(":", 1) for line in info.decode("utf-8", "replace").splitlines() if ":" in line)
-        self._members.met(str(self), fields["run_id"])
         uptime = float(fields["uptime_in_seconds"])
         if 0 < self._restart_delay > uptime - 1:  # a difference of whole seconds: up to one more than has passed
             raise ConnectionError(
                 f"it has started {uptime:.0f} s ago and may have forgotten locks that are held: it is left out for "
                 f"{self._restart_delay:g} s (OPTIONS: restart_delay)"
             )
+        return self._members.met(str(self), fields["run_id"])
 
     # What is left to do ------------------------------------------------------------------------------------------
 

@@ -2,30 +2,28 @@
 
 Safety is the majority's alone. What follows is for those who wait, so that they neither storm nor split the votes for
 ever. Every name has an order of the nodes, the same in all processes; the first that can be reached is its *lead*. Who
-wants the lock asks all nodes at once, but it is had only by whom the lead does not refuse: of those who come at the same
-time one goes on, the others give back what they got. Those who wait stand in the queue of the lead, which hands the lock
-over as on one server; who was handed it there asks the others, which the same release has freed. Where processes
-disagree about the lead, for a node has just failed or come back, two may go on at once: neither gets a majority, each
-gives back what is not its lead's, and tries again after a time of its own.
+wants the lock asks all nodes at once, but it is had only by whom the lead does not refuse: of those who come at the
+same time one goes on, the others give back what they got. Those who wait stand in the queue of the lead, which hands
+the lock over as on one server; who was handed it there asks the others, which the same release has freed. Where
+processes disagree about the lead, for a node has just failed or come back, two may go on at once: neither gets a
+majority, each gives back what is not its lead's, and tries again after a time of its own.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
-from zlib import crc32
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo, drift
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
-from ...core.runtime import TASKS, Runtime, now
+from ...core.runtime import now
 from ..redis.port import RedisPort
 from .listing import merged
-from .node import Members, Node
-from .quorum import Part, ask, finish, run_blocking, unavailable
-from .votes import Ledger, loss_of
-
-T = TypeVar("T")
+from .node import Node
+from .quorum import Part, unavailable
+from .voters import FOREVER, Voters
+from .votes import loss_of
 
 #: Seconds between two questions of one whom the lead has let in, while others still have a majority: at first, at most.
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
@@ -39,29 +37,11 @@ SPLIT_PAUSES = (0.002, 0.008, 0.032)
 #: Leases that one renewal takes again where a node has lost them.
 MAX_REPAIRS = 8
 
-#: What a node is asked.
-Verb = Callable[[Node, RedisPort], Coroutine[Any, Any, T]]
-FOREVER = float("inf")
+_DICE = random.Random()  # noqa: S311 - it keeps processes apart, and hides nothing
 
 
-class RedlockPort:
-    def __init__(
-        self,
-        runtime: Runtime,
-        ports: Sequence[tuple[Node, RedisPort]],
-        members: Members,
-        ledger: Ledger,
-        longest: float,
-        patient: bool = False,
-    ) -> None:
-        self.runtime = runtime
-        self._ports = dict(ports)
-        self._nodes = [node for node, _ in ports]
-        self._members = members
-        self._ledger = ledger
-        self._longest = longest  #: seconds of the longest lease after which a node may come back empty; 0: any
-        self._patient = patient  #: asks also nodes that cannot be reached, if the others are too few
-        self._needed = len(self._nodes) // 2 + 1
+class RedlockPort(Voters):
+    """The verbs, in one mode."""
 
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         self._check_lease(claim.expire)
@@ -69,7 +49,7 @@ class RedlockPort:
             answer = await self._attempt(claim, wait)
             if wait != 0 or not isinstance(answer, SplitVote):
                 return answer
-            await self._sleep(random.uniform(pause / 2, pause))
+            await self._sleep(_DICE.uniform(pause / 2, pause))
         await self._undo(claim, self._nodes)
         return answer
 
@@ -89,7 +69,7 @@ class RedlockPort:
             answer = await self._attempt(claim, None)
             if isinstance(answer, Granted) or answer.position or now() + pause >= tries_until:
                 return answer
-            await self._sleep(min(answer.recheck_after, random.uniform(pause / 2, pause)))
+            await self._sleep(min(answer.recheck_after, _DICE.uniform(pause / 2, pause)))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def cancel(self, claim: Claim) -> None:
@@ -127,7 +107,7 @@ class RedlockPort:
         asked = [node for node in self._order(claim.name) if not (held and (node.down_since or FOREVER) < held.begun)]
 
         def enough(parts: Sequence[Part[Loss | None]]) -> bool:
-            # The lead's, too: it is asked first by whoever comes. And sent to all: what is not would keep it from others.
+            # The lead's, too: it is asked first by whoever comes. And sent to all: else a node keeps it from others.
             sent = not any(part.waits_for_another for part in parts)
             return sent and parts[0].done and _kept(parts) >= self._needed
 
@@ -249,7 +229,10 @@ class RedlockPort:
             return highest
 
         def enough(parts: Sequence[Part[Granted | Busy]]) -> bool:
-            return sum(type(part.value) is Granted and part.value.fence >= highest for part in parts) >= self._needed
+            return (
+                sum(isinstance(part.value, Granted) and (part.value.fence or 0) >= highest for part in parts)
+                >= self._needed
+            )
 
         parts = await self._ask(
             lambda node, port: port.acquire(claim, 0, highest), enough, token=claim.token, within=claim.expire
@@ -300,88 +283,12 @@ class RedlockPort:
             if claim.token not in self._ledger.held:  # released meanwhile: it must not come after that
                 await self._ask(lambda node, port, claim=claim: port.cancel_now(claim), _all, nodes=[node])  # type: ignore[misc]
 
-    # To ask --------------------------------------------------------------------------------------------------------
-
-    async def _ask(
-        self,
-        verb: Verb[T],
-        enough: Callable[[Sequence[Part[T]]], bool],
-        *,
-        nodes: Sequence[Node] | None = None,
-        token: str = "",
-        within: float = FOREVER,
-        also_down: bool = False,
-    ) -> list[Part[T]]:
-        """Ask these nodes, or all, until enough is known. One that cannot be reached fails at once."""
-        if self.runtime is not TASKS:
-            finish(self._nodes, patient=False)
-        asked = self._nodes if nodes is None else nodes
-        also_down = also_down or (self._patient and sum(node.down_since is None for node in asked) < self._needed)
-        barred = self._ledger.barred.get(token, ()) if not also_down else ()
-        parts = [Part(node, self._bound(verb, node), token) for node in asked]
-        for part, node in zip(parts, asked, strict=True):
-            if not also_down:
-                self._rule_out(part, node, node in barred)
-        first = parts
-        if self.runtime is not TASKS and token and not also_down:
-            first = [part for part, node in zip(parts, asked, strict=True) if not node.lagging]
-            if len(first) < self._needed:
-                first = parts
-        await ask(self.runtime, first, lambda: enough(parts), within)
-        if first is not parts and not enough(parts):
-            await ask(self.runtime, [part for part in parts if part not in first], lambda: enough(parts), within)
-        return parts
-
-    def _bound(self, verb: Verb[T], node: Node) -> Callable[[], Coroutine[Any, Any, T]]:
-        return lambda: verb(node, self._ports[node])
-
-    def _rule_out(self, part: Part[Any], node: Node, barred: bool) -> None:
-        if barred:
-            part.fail(BackendUnavailable(f"{node} has not confirmed that an earlier attempt was undone."))
-            return
-        try:
-            node.check_down()
-        except DistLockError as error:
-            part.fail(error)
-
-    async def _ask_one(self, node: Node, verb: Verb[T], token: str = "") -> T:
-        """The answer of one node, however long it takes. A task that is cancelled meanwhile asks no longer."""
-        node.check_down()
-        if self.runtime is not TASKS:
-            return run_blocking(node, self._bound(verb, node), token)
-        try:
-            return await verb(node, self._ports[node])
-        except DistLockError as error:
-            node.failed(error)
-            raise
-
-    def _answered(self, parts: Sequence[Part[T]]) -> list[Part[T]]:
-        """Those that have an answer; raises if they are too few."""
-        answered = [part for part in parts if part.done and part.error is None]
-        if len(answered) < self._needed:
-            raise unavailable(parts, self._needed)
-        return answered
-
-    def _order(self, name: str, token: str = "") -> list[Node]:
-        """The same in all processes, but for nodes that have no vote now: these come last."""
-        first = crc32(name.encode("utf-8", "surrogatepass")) % len(self._nodes)
-        order = self._nodes[first:] + self._nodes[:first]
-        barred = self._ledger.barred.get(token, ())
-        return sorted(order, key=lambda node: node.down_since is not None or node in barred)
-
-    def _lead(self, name: str, token: str = "") -> Node:
-        return self._order(name, token)[0]
-
-    async def _sleep(self, seconds: float) -> None:
-        if seconds > 0:
-            await self.runtime.parker().park(seconds)
-
     def _check_lease(self, seconds: float) -> None:
         if 0 < self._longest < seconds:
             raise ConfigurationError(
-                f"A lease of {seconds:g} s is longer than OPTIONS['restart_delay'], {self._longest:g} s: a node that came "
-                f"back empty would vote for somebody else while it runs. Set restart_delay to the longest lease, or to 0 "
-                f"if the nodes keep their data through a restart (appendfsync always)."
+                f"A lease of {seconds:g} s is longer than OPTIONS['restart_delay'], {self._longest:g} s: a node that "
+                f"came back empty would vote for somebody else while it runs. Set restart_delay to the longest lease, "
+                f"or to 0 if the nodes keep their data through a restart (appendfsync always)."
             )
 
 
@@ -392,7 +299,7 @@ class SplitVote(Busy):
 def _outvoted(refusals: list[Busy], split: bool) -> Busy:
     """The lead has let us in, and others have not."""
     last = max(refusals, key=lambda busy: busy.remaining, default=Busy(LONGEST_PAUSE, LONGEST_PAUSE))
-    pause = min(last.remaining, random.uniform(LONGEST_PAUSE / 2, LONGEST_PAUSE))
+    pause = min(last.remaining, _DICE.uniform(LONGEST_PAUSE / 2, LONGEST_PAUSE))
     return (SplitVote if split else Busy)(pause, last.remaining, 0, last.holder, last.held_for)
 
 

@@ -1,8 +1,8 @@
 """One question to several nodes at once, in the time of the slowest answer that is needed.
 
 Each node's part is a coroutine of its own port. In an event loop the parts are tasks. A thread sends every question
-before it reads an answer: it steps the coroutines until each has sent its own (``NodePool`` suspends there), and goes on
-with those that have something to read. There is no thread for an acquisition, and none for a node.
+before it reads an answer: it steps the coroutines until each has sent its own (``NodePool`` suspends there), and goes
+on with those that have something to read. There is no thread for an acquisition, and none for a node.
 
 What is not answered when enough is known goes on: tasks by themselves, a thread's part when the node is asked again, or
 by the node's own thread where something depends on it. Until then the node keeps it under its token, and whatever is
@@ -66,7 +66,7 @@ class Part(Generic[T]):
     )
 
     def __init__(self, node: Asked, verb: Callable[[], Coroutine[Any, Any, T]], token: str = "") -> None:
-        self.node = node
+        self.node: Any = node
         self.token = token or str(id(self))
         self.done = False
         self.value: T | None = None

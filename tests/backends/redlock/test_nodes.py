@@ -189,7 +189,9 @@ def test_a_node_that_came_back_empty_is_left_out(
     harness = mode(open_store(own_nodes, restart_delay=delay))
 
     async def case() -> None:
-        with pytest.raises(BackendUnavailable, match=r"has started \d s ago .* left out for 4 s .OPTIONS: restart_delay"):
+        with pytest.raises(
+            BackendUnavailable, match=r"has started \d s ago .* left out for 4 s .OPTIONS: restart_delay"
+        ):
             await harness.acquire(lock("order:7", expire=delay))
         await harness.until(lambda: _free(harness, delay))
 

@@ -77,7 +77,7 @@ def test_an_even_number_of_nodes_is_advised_against(caplog: pytest.LogCaptureFix
 
 def test_a_lease_longer_than_a_node_is_left_out_for_is_refused() -> None:
     configure({"default": {"LOCATION": f"redlock://{THREE}/0?restart_delay=20", "EXPIRE": 5}})
-    with pytest.raises(ConfigurationError, match="longer than OPTIONS.'restart_delay'., 20 s"):
+    with pytest.raises(ConfigurationError, match=r"longer than OPTIONS.'restart_delay'., 20 s"):
         lock("order:7", expire=21).acquire()
 
 
