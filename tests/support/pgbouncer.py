@@ -35,7 +35,7 @@ class PgBouncer(Server):
         file.write_text(
             f"[databases]\n* = host=127.0.0.1 port={self._behind}\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
-            f"auth_type = any\nauth_file = {users}\npool_mode = {self._mode}\n"
+            f"auth_type = trust\nauth_file = {users}\npool_mode = {self._mode}\n"
             f"default_pool_size = 3\nmin_pool_size = 3\nserver_lifetime = 3600\n"
         )
         return [pgbouncer_program(), str(file)]

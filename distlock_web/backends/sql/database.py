@@ -158,7 +158,9 @@ class Database:
 
     def _refuse_if_silent(self) -> None:
         if now() < self._silent_until:
-            raise BackendUnavailable(f"{self.address.name} did not answer a moment ago, and is asked again soon.")
+            raise BackendUnavailable(
+                f"{self.address.name} does not answer: it did not a moment ago, and is asked again soon."
+            )
 
     def _give_back(self, connection: Connection, pool: Pool) -> None:
         connection.close()

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from sqlalchemy import BigInteger, ColumnElement, Executable, bindparam, func, literal_column, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from .tables import PROCESS_DIGITS
+
 #: again: nothing was done, and it may be tried again at once; gone: the connection broke; silent: no answer in time;
 #: no_table; wrong: the settings or a right; not_now: the server cannot, at the moment; unknown.
 Kind = Literal["again", "gone", "silent", "no_table", "wrong", "not_now", "unknown"]
@@ -18,10 +20,6 @@ Kind = Literal["again", "gone", "silent", "no_table", "wrong", "not_now", "unkno
 class Fault(NamedTuple):
     kind: Kind
     meaning: str = ""  #: what the database does, after its name
-
-
-#: Hex digits of a token that name its process (``runtime.new_token``).
-PROCESS_DIGITS = 16
 
 
 def channel_of(token: str) -> str:
@@ -81,6 +79,7 @@ class PostgreSQL:
         "no password supplied": _PASSWORD,
         "no pg_hba.conf entry": _PASSWORD,
         "no such user": _PASSWORD,  # PgBouncer's words
+        'role "': _PASSWORD,
         "does not exist": _NO_DATABASE,
         "no such database": _NO_DATABASE,
         "too many clients": _FULL,

@@ -8,8 +8,7 @@ from sqlalchemy import Row
 
 from ...core.backend import Claim, LockInfo, Loss
 from .database import Transaction
-from .dialects import PROCESS_DIGITS
-from .tables import FLOOR, from_ascii, key_of, to_ascii
+from .tables import FLOOR, PROCESS_DIGITS, from_ascii, key_of, to_ascii
 
 MICROSECONDS = 1_000_000
 #: Microseconds that each place in the queue adds to a waiter's sleep: an expiry wakes one, not all.
@@ -120,7 +119,7 @@ class LeaseRow:
         self._transaction.run(self._transaction.tables.leave, {"whose": head.token})
         self.own(head.token, from_ascii(head.holder), head.expire, "granted")
         self._transaction.wake(head.token)
-        self._tell_first(known)
+        self._tell(known)
         return True
 
     def let_go(self) -> None:
@@ -131,7 +130,7 @@ class LeaseRow:
     def end_at(self, moment: int) -> None:
         """The lease ends then, which may be sooner than those who wait know."""
         known, self.expires_at = self.expires_at, moment
-        self._tell_first(known)
+        self._tell(known)
 
     # The queue -------------------------------------------------------------------------------------------------------
 
@@ -151,13 +150,20 @@ class LeaseRow:
                     return head
         return None
 
-    def _tell_first(self, known: int) -> None:
-        """``known`` is until when those who wait believe it taken: if it is sooner, the first of them asks."""
-        if self.expires_at < known:
-            head = self._head()
-            if head is not None:
-                self._transaction.run(self._transaction.tables.wake, {"whose": head.token})
-                self._transaction.wake(head.token)
+    def _tell(self, known: int) -> None:
+        """``known`` is until when those who wait believe it taken: if it is sooner, they are to ask.
+
+        The first of each process, for nobody knows which of them live; not all, for one is enough.
+        """
+        if not (self.queued and self.expires_at < known):
+            return
+        tables, key = self._transaction.tables, {"key": self.key}
+        places = [row[0] for row in self._transaction.all(tables.firsts, key)]
+        if places:
+            tokens = [row.token for row in self._transaction.all(tables.at_places, {**key, "places": places})]
+            self._transaction.run(tables.wake_many, {"tokens": tokens})
+            for token in tokens:
+                self._transaction.wake(token)
 
     def join(self, claim: Claim, position: int) -> tuple[float, int]:
         """Stand in the queue, where it stood before if it did: the seconds after which to ask again, and the place."""

@@ -12,7 +12,7 @@ import logging
 import random
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from os import dup
 from typing import Any, NamedTuple
@@ -124,15 +124,13 @@ class Poller:
         for row in rows:
             if row.token in waiting:
                 self._wakeups.wake(row.token)
-            if row.wake_next and row.next in waiting:
-                self._wakeups.wake(row.next)
-        return _Seen(tuple(sorted(row.fence for row in rows)), any(row.next in waiting for row in rows))
+        return _Seen(sorted(row.fence for row in rows if row.fence), any(row.next in waiting for row in rows))
 
 
 class _Seen(NamedTuple):
     """What a look at the locks that are waited for has shown."""
 
-    fences: tuple[int, ...] = ()  #: another one: a lock has changed hands
+    fences: Sequence[int] = ()  #: another one: a lock has changed hands
     is_next: bool = False  #: whether the next holder of one of them waits here
 
 

@@ -24,10 +24,14 @@ from sqlalchemy import (
     bindparam,
     case,
     func,
+    literal,
     select,
+    union_all,
 )
 
-#: How many of the queue are read at a time, to find the first who lives.
+#: Hex digits of a token that name its process (``runtime.new_token``).
+PROCESS_DIGITS = 16
+#: How many of the queue are read at a time, to find the first who lives; how many processes are told at a time.
 HEADS = 8
 #: Rows of names that one call purges at most.
 MAX_PURGED = 500
@@ -128,23 +132,26 @@ class Tables:
         ).where(queue)
         self.join = waiter.insert()
         self.stay = waiter.update().where(waiter.c.token == whose)
-        self.wake = self.stay.values(wake=1)
+        self.wake_many = waiter.update().where(waiter.c.token.in_(bindparam("tokens", expanding=True))).values(wake=1)
         self.leave = waiter.delete().where(waiter.c.token == whose)
         self.leave_many = waiter.delete().where(waiter.c.token.in_(bindparam("tokens", expanding=True)))
         self.strike = waiter.delete().where(queue, waiter.c.token.like(bindparam("process")))
         living = select(waiter.c.name_key, func.count().label("waiters")).where(waiter.c.deadline > clock)
         self.waiters = living.group_by(waiter.c.name_key)
-        # Of a lock that is waited for: whose it is, and who is next.
+        process = func.substr(waiter.c.token, 1, PROCESS_DIGITS)
+        firsts = select(func.min(waiter.c.place)).where(queue).group_by(process).order_by(func.min(waiter.c.place))
+        self.firsts = firsts.limit(HEADS)
+        self.at_places = select(waiter.c.token).where(queue, waiter.c.place.in_(bindparam("places", expanding=True)))
+        # Of a lock that is waited for: whose it is, and who is next. And those that are to ask again.
         first = waiter.alias("first")
-        next_one = (
-            select(first).where(first.c.name_key == lease.c.name_key).order_by(first.c.place, first.c.token).limit(1)
+        queued = select(first.c.token).where(first.c.name_key == lease.c.name_key)
+        next_one = queued.order_by(first.c.place, first.c.token).limit(1).scalar_subquery()
+        self.news = union_all(
+            select(lease.c.token, lease.c.fence, next_one.label("next")).where(lease.c.name_key.in_(self._keys)),
+            select(waiter.c.token, literal(0, BigInteger), literal("", String)).where(
+                waiter.c.name_key.in_(self._keys), waiter.c.wake == 1
+            ),
         )
-        self.news = select(
-            lease.c.token,
-            lease.c.fence,
-            next_one.with_only_columns(first.c.token).scalar_subquery().label("next"),
-            next_one.with_only_columns(first.c.wake).scalar_subquery().label("wake_next"),
-        ).where(lease.c.name_key.in_(self._keys))
 
     def _of_purging(self, clock: ColumnElement[int]) -> None:
         lease, waiter, before = self.lease, self.waiter, clock - bindparam("age", type_=BigInteger)
