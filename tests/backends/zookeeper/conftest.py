@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from tests.support.requirements import require
 from tests.support.stores.zookeeper import zookeeper_client
 from tests.support.zookeeper_server import ZooKeeperServer, zookeeper_programs
 
-#: Seconds: a session that ends soon when nobody is there, and leases that it surely outlives.
-SESSION, SHORT = 3.0, 1.5
+#: Seconds of a session that ends soon when nobody is there.
+SESSION = 3.0
 
 
 @pytest.fixture
@@ -66,10 +65,3 @@ def zookeeper_lab(zookeeper_url: str, tmp_path: Path) -> Iterator[Lab]:
     laboratory = Lab(zookeeper_url, tmp_path)
     yield laboratory
     laboratory.close()
-
-
-@pytest.fixture
-def make_zookeeper() -> Iterator[Callable[..., ZooKeeperServer]]:
-    require("zookeeper", zookeeper_programs)
-    with ExitStack() as servers:
-        yield lambda *settings: servers.enter_context(ZooKeeperServer(*settings))

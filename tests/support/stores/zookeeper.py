@@ -30,7 +30,7 @@ def zookeeper_client(port: int) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def zookeeper_server() -> Iterator[ZooKeeperServer]:
-    """One ZooKeeper for the whole session; tests that stop one use ``make_zookeeper``."""
+    """One ZooKeeper for the whole session; a test that stops one has ``own_zookeeper``."""
     require("zookeeper", zookeeper_programs)
     with ZooKeeperServer() as server:
         yield server
