@@ -1,0 +1,142 @@
+"""Those who wait: no votes that stay split, nobody forgotten when a node goes, and no storm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web import lock
+from distlock_web.core.registry import Store
+from distlock_web.core.runtime import now
+from distlock_web.testing.contract.base import claim
+from distlock_web.testing.harness import Harness
+from distlock_web.testing.servers import RedisServer
+from tests.support.stores.redlock import left_on
+from tests.support.waiting import SLACK, eventually
+
+Quorum = tuple[list[RedisServer], Harness]
+KEY = "order:7"
+NAME = "disLock:" + KEY
+
+
+def lead_of(servers: list[RedisServer], harness: Harness) -> RedisServer:
+    """The node in whose queue one waits for the lock."""
+    lead = harness.store.backend.sync_port()._lead(NAME)  # type: ignore[attr-defined]
+    return next(server for server in servers if str(lead).endswith(f":{server.port}"))
+
+
+def calls(servers: list[RedisServer]) -> int:
+    """Scripts that the nodes were asked for."""
+    total = 0
+    for server in servers:
+        with redis.Redis.from_url(server.url) as client:
+            stats = client.info("commandstats")
+            total += sum(stats[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats)
+    return total
+
+
+async def holders(harness: Harness, count: int, rounds: int, entered: list[int]) -> None:
+    async def take(number: int) -> None:
+        for _ in range(rounds):
+            async with harness.inside(lock(KEY, expire=30, wait=None)):
+                entered.append(number)
+
+    for actor in [harness.unrelated(partial(take, number)) for number in range(count)]:
+        await actor.result()
+
+
+def test_many_who_come_at_once_all_get_on(quorum: Quorum) -> None:
+    servers, harness = quorum
+    entered: list[int] = []
+    harness.run(holders(harness, 12, 5, entered))
+    assert len(entered) == 60
+    eventually(lambda: left_on(servers) == {}, "nothing left")
+
+
+def test_contenders_that_disagree_about_the_lead_all_get_on(
+    own_nodes: list[RedisServer], open_store: Callable[..., Store], mode: Any
+) -> None:
+    """Four nodes, and two leads: each of two contenders could hold two votes of four for ever."""
+    harness = mode(open_store(own_nodes[:4]))
+    backend = harness.store.backend
+    entered: list[str] = []
+
+    async def take(who: str, port: Any) -> None:
+        for _ in range(8):
+            mine = claim(name=NAME)
+            answer = await port.acquire(mine, None)
+            while not hasattr(answer, "fence"):
+                answer = await port.wait(mine, answer, None)
+            entered.append(who)
+            await port.release(mine)
+
+    async def case() -> None:
+        first, second = (backend._port(harness.runtime, _ports(backend, harness)) for _ in range(2))
+        order = second._order
+        second._order = lambda name, token="": order(name, token)[::-1]
+        actors = [harness.unrelated(partial(take, "first", first)), harness.unrelated(partial(take, "second", second))]
+        for actor in actors:
+            await actor.result()
+
+    harness.run(case())
+    assert sorted(entered) == ["first"] * 8 + ["second"] * 8
+
+
+def _ports(backend: Any, harness: Harness) -> list[Any]:
+    is_async = type(harness).__name__ == "AsyncHarness"
+    return [node.async_port() if is_async else node.sync_port() for node in backend._nodes]
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_waiters_go_on_when_their_node_goes(quorum: Quorum, how: str) -> None:
+    servers, harness = quorum
+    entered: list[int] = []
+
+    async def waiter(number: int) -> None:
+        async with harness.inside(lock(KEY, expire=300, wait=None)):
+            entered.append(number)
+
+    async def case() -> None:
+        async with harness.inside(lock(KEY, expire=300)):
+            actors = []
+            for number in range(3):
+                actors.append(harness.unrelated(partial(waiter, number)))
+                await harness.waiters(NAME, number + 1)
+            getattr(lead_of(servers, harness), how)()
+            # Somebody's next request finds out; who only sleeps is woken by that.
+            async with harness.inside(lock("other", expire=30)):
+                pass
+            begun = now()
+        for actor in actors:
+            await actor.result()
+        assert now() - begun < SLACK, "their leases would have lasted 300 s"
+
+    harness.run(case())
+    assert sorted(entered) == [0, 1, 2]
+
+
+def test_who_waits_asks_nothing(quorum: Quorum) -> None:
+    servers, harness = quorum
+
+    async def waiter() -> None:
+        async with harness.inside(lock(KEY, expire=300, wait=None)):
+            pass
+
+    async def case() -> None:
+        async with harness.inside(lock(KEY, expire=300)):
+            actors = [harness.unrelated(waiter) for _ in range(10)]
+            await harness.waiters(NAME, 10)
+            await harness.sleep(0.1)
+            before = calls(servers)
+            await harness.sleep(0.5)
+            assert calls(servers) == before
+        for actor in actors:
+            await actor.result()
+        # Each asked every node, was handed the lock, asked every node, and released it; some were outrun by a release.
+        assert calls(servers) - before < 11 * 5 * 6
+
+    harness.run(case())
