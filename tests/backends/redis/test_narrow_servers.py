@@ -69,7 +69,7 @@ async def test_a_node_of_a_cluster_is_refused_by_name(harness: Harness, make_red
         eventually(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), "the cluster is up")
     harness.store = configure({"default": {"LOCATION": server.url}}).store("default")
     for wait in (0, LONG):
-        with pytest.raises(ConfigurationError, match="Redis Cluster: this backend is for one server"):
+        with pytest.raises(ConfigurationError, match=r"Redis Cluster: its LOCATION begins with redis\+cluster://"):
             await harness.acquire(the_lock(wait=wait))
 
 

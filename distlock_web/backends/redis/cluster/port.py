@@ -166,7 +166,7 @@ class ClusterPort:
             answers: Sequence[T | DistLockError]
             try:
                 answers = await each(self._port_of(node), some)
-            except BackendUnavailable as error:
+            except DistLockError as error:
                 answers = [error] * len(some)
             for slot, answer in zip(some, answers, strict=True):
                 if not isinstance(answer, DistLockError):

@@ -66,8 +66,8 @@ _NOT_EVER = {
     "WRONGTYPE": "has a key of another kind where the lock should be: somebody else uses this PREFIX",
     "NOAUTH": "wants a password: put it into LOCATION (redis://:password@host) or OPTIONS",
     "WRONGPASS": "does not accept this user name and password",
-    "MOVED": "belongs to a Redis Cluster: this backend is for one server",
-    "CROSSSLOT": "belongs to a Redis Cluster: this backend is for one server",
+    "MOVED": "belongs to a Redis Cluster: its LOCATION begins with redis+cluster://",
+    "CROSSSLOT": "belongs to a Redis Cluster: its LOCATION begins with redis+cluster://",
     "NOPERM": (
         "does not allow this user what a lock needs: ACL SETUSER <name> ~<PREFIX>* ~{<PREFIX>* &distlock:wake:* "
         "+@scripting +@string +@hash +@sortedset +@keyspace +@connection +@pubsub +time -@dangerous"
