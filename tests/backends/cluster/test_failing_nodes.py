@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
-from distlock_web import BackendUnavailable, lock
+from distlock_web import BackendUnavailable, LockBusy, configure, lock
+from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import drive, now
+from distlock_web.core.runtime import drive, new_token, now
 from distlock_web.locks.lease import scope_of
 from tests.support.callers import Beside, unrelated
 from tests.support.lab import Lab
@@ -106,7 +108,7 @@ def _works(key: str) -> bool:
     try:
         with lock(key):
             return True
-    except BackendUnavailable:
+    except (BackendUnavailable, LockBusy):
         return False
 
 
@@ -132,3 +134,32 @@ def test_leases_at_other_nodes_are_renewed_while_one_hangs(cluster_store: Cluste
     eventually(lambda: theirs.state == "held", "renewed again")
     for lease in (theirs, *short):
         lease.release()
+
+
+def test_what_a_dead_node_was_to_undo_is_undone_at_its_replica(cluster_store: Cluster) -> None:
+    """The answer to an acquisition was lost with the master, and its replica has the lock, for a minute."""
+    with lock(KEY):
+        pass
+    port: Any = registry().store("default").backend.sync_port()
+    claim = Claim(NAME, new_token(), LONG)
+    master = cluster_store.master_of(NAME)
+    drive(port.acquire(claim, 0))
+    assert master.ask("WAIT", 1, 20_000) == 1
+    master.pause()
+    drive(port.cancel(claim))  # put off: it does not answer
+    cluster_store.timeout(QUICK, master)
+    eventually(lambda: promoted(cluster_store, master), "the replica takes over")
+    eventually(lambda: _works(KEY), "it was cancelled", SOON)
+
+
+def test_min_replicas_counts_those_of_the_locks_own_node(cluster: Cluster) -> None:
+    configure({"default": {"LOCATION": cluster.url, "OPTIONS": {"min_replicas": 1}}})
+    keys = [cluster.name_at(master) for master in cluster.masters]
+    with lock(keys, expire=LONG) as lease:
+        lease.extend()
+    alone, *_ = cluster.masters
+    cluster.replica_of(alone).kill()
+    with pytest.raises(BackendUnavailable, match="0 of the 1 replicas"):
+        lock(keys[0]).acquire()
+    with lock(keys[1:]):
+        pass

@@ -47,6 +47,16 @@ class ClusterNode(RedisServer):
         program, *args = super().command(port)
         return [self._program or program, *args]
 
+    frozen = False
+
+    def pause(self) -> None:
+        self.frozen = True
+        super().pause()
+
+    def resume(self) -> None:
+        super().resume()
+        self.frozen = False
+
     @property
     def client(self) -> Any:
         return redis.Redis(port=self.port, decode_responses=True, socket_timeout=20)
@@ -100,9 +110,11 @@ class Cluster:
         self.until_whole()
         self.timeout(PATIENT)
 
-    def timeout(self, milliseconds: int) -> None:
+    def timeout(self, milliseconds: int, *but: ClusterNode) -> None:
+        """From now on a node counts as failed after so much silence. ``but``: those that do not answer."""
         for node in self.running:
-            node.ask("CONFIG", "SET", "cluster-node-timeout", milliseconds)
+            if node not in but:
+                node.ask("CONFIG", "SET", "cluster-node-timeout", milliseconds)
 
     @property
     def running(self) -> list[ClusterNode]:
@@ -137,7 +149,7 @@ class Cluster:
         return self.serving(key_slot(name.encode()))
 
     def serving(self, slot: int) -> ClusterNode:
-        for node in self.running:
+        for node in sorted(self.running, key=lambda node: node.frozen):
             for first, last, (_, port, *_), *_ in node.ask("CLUSTER", "SLOTS"):
                 if first <= slot <= last:
                     return next(node for node in self.nodes if node.port == port)

@@ -193,8 +193,9 @@ class ClusterNode(RedisBackend):
         """Cancel this claim when the node answers."""
         self._postpone(claim)
 
-    def retire(self) -> None:
-        """It serves no slot any more: let go of its connections."""
+    def retire(self, successor: ClusterNode) -> None:
+        """It serves no slot any more: let go of its connections; what was put off until it answers is another's."""
+        successor._health.take_over(self._health)
         self._moved()
 
     def _cancel(self, claim: Claim) -> None:

@@ -67,10 +67,11 @@ class Routes:
     def _slots_moved(self) -> None:
         """Who waits at a node for a lock that is another's now asks at once. A node without slots is let go of."""
         serving = self.topology.serving
+        successor = next((at for at in serving if at is not None), None)
         for at, node in list(self._nodes.items()):
             node.ask_again(partial(self._is_elsewhere, at))
-            if at not in serving:
-                node.retire()
+            if at not in serving and successor is not None:
+                node.retire(self.node(successor))
 
     def _is_elsewhere(self, at: NodeAddress, claim: Claim) -> bool:
         return self.topology.owner(slot_of(claim.name)) != at

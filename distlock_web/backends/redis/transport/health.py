@@ -27,6 +27,8 @@ logger = logging.getLogger("distlock_web")
 
 #: Seconds between two attempts to reach a server that refuses at once; one that hangs is waited for anyway.
 RETRY_AFTER = 0.1
+#: Seconds after which nobody wants to know any more whether the address leads to another server.
+LOOK_WITHIN = 5.0
 #: Tasks that are kept for later at most: what is dropped ends with its lease.
 MAX_POSTPONED = 10_000
 
@@ -37,6 +39,10 @@ class Postponed(NamedTuple):
     due: float
     until: float  #: after this there is nothing left to do
     work: Callable[[], None]
+
+
+def _nothing() -> None:
+    """What is left to do where having connected is all."""
 
 
 class Health:
@@ -79,6 +85,21 @@ class Health:
         self._postponed.append(Postponed(moment + after, moment + within, work))
         self._watch()
 
+    def look(self) -> None:
+        """Connect once, soon: an address that follows a master finds out whether it is another one by now."""
+        if not any(item.work is _nothing for item in list(self._postponed)):
+            self.postpone(_nothing, after=0.0, within=LOOK_WITHIN)
+
+    def take_over(self, other: Health) -> None:
+        """Do here what was to be done when the other answers: it may never do so again."""
+        moment = now()
+        while other._postponed:
+            try:
+                item = other._postponed.popleft()
+            except IndexError:  # its own thread has just done the last of them
+                return
+            self.postpone(item.work, after=item.due - moment, within=item.until - moment)
+
     def close(self) -> None:
         self._closed = True
         self._postponed.clear()
@@ -92,6 +113,14 @@ class Health:
             self._thread.start()
 
     def _run(self) -> None:
+        while True:
+            self._work()
+            self._thread = None  # from now on another is started
+            if self._closed or not (self.silent or self._postponed) or self._thread is not None:
+                return
+            self._thread = threading.current_thread()  # something came, and found this one alive
+
+    def _work(self) -> None:
         while not self._closed and (self.silent or self._postponed):
             if (self.silent or self._due()) and self._answers():
                 self._silent_since = None
