@@ -29,6 +29,7 @@ class Chosen:
     rows: list[LockRow] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)  #: names that are not held (any more) by the holder that was meant
     errors: list[str] = field(default_factory=list)
+    note: str = ""
 
 
 @dataclass(slots=True)
@@ -63,11 +64,11 @@ def _some(names: Sequence[str]) -> str:
 
 
 def choose(locks: Iterable[str], parameters: Mapping[str, str]) -> Chosen:
-    """The locks that ``locks`` name, as ``LockKey`` writes them; without any, all of the parameters' ``host``."""
+    """The locks that ``locks`` name, as ``LockKey`` writes them; to ask about, also all of the parameters' ``host``."""
     wanted = list(locks)
     try:
         stores = registry()
-        if not wanted and parameters.get("host"):
+        if not wanted and parameters.get("host") and "confirmed" not in parameters:  # who confirms says which
             return _of_host(stores, parameters["host"], parameters.get("store", ""))
         return _named(stores, wanted)
     except ConfigurationError as error:
@@ -80,7 +81,8 @@ def _of_host(stores: Registry, host: str, alias: str) -> Chosen:
     rows = [row for row in browsed.rows if row.lock.fence is not None]
     if not rows and not errors:
         errors = [f"Nothing was released: no lock is held by {printable(host)}."]
-    return Chosen(rows, errors=errors)
+    note = f"Only {browsed.read:,} of {browsed.totals.held:,} held locks were looked at." if browsed.partial else ""
+    return Chosen(rows, errors=errors, note=note)
 
 
 def _named(stores: Registry, texts: Iterable[str]) -> Chosen:
@@ -125,6 +127,7 @@ def release_context(chosen: Chosen, viewer: Viewer, parameters: Mapping[str, str
     """For ``release.html``: the question before, with all that is known of those who would lose their locks."""
     rows = chosen.rows[:RELEASED_AT_MOST]
     left_out = len(chosen.rows) - len(rows)
+    longest = f"These are the {len(rows)} that are held longest; {left_out:,} more are not among them."
     outcome = Outcome(gone=chosen.gone, errors=chosen.errors)
     return {
         "links": viewer.links,
@@ -135,9 +138,7 @@ def release_context(chosen: Chosen, viewer: Viewer, parameters: Mapping[str, str
         "number": str(len(rows)),
         "one": len(rows) == 1,
         "messages": outcome.messages(),
-        "left_out": f"These are the {len(rows)} that are held longest; {left_out:,} more are not among them."
-        if left_out
-        else "",
+        "notes": [note for note in (longest if left_out else "", chosen.note) if note],
     }
 
 

@@ -24,6 +24,8 @@ from tests.support.waiting import eventually
 
 Elsewhere = Callable[..., Lease]
 
+NOW = time.time()
+
 
 def names(browsed: Browsed) -> list[str]:
     return [row.lock.name.removeprefix("disLock:") for row in browsed.shown]
@@ -32,8 +34,7 @@ def names(browsed: Browsed) -> list[str]:
 def row(
     name: str, *, waiters: int = 0, age: float = 1.0, left: float = 5.0, host: str = "", state: str = "held"
 ) -> LockRow:
-    now = time.time()
-    since = now - age if age else 0.0
+    since = NOW - age if age else 0.0
     info = LockInfo(name, 1, "", since, left, waiters, state, since if waiters else None)
     return LockRow("default", info, HolderInfo(host=host, function=f"views.{name}"))
 
@@ -69,7 +70,7 @@ def test_ties_keep_their_places() -> None:
     ids=lambda value: str(value),
 )  # fmt: skip
 def test_filters(query: LockQuery, matching: str) -> None:
-    assert "".join(found.lock.name for found in ROWS if query.matches(found, time.time())) == matching
+    assert "".join(found.lock.name for found in ROWS if query.matches(found, NOW)) == matching
 
 
 def test_an_address_says_what_is_asked_for_and_no_more() -> None:

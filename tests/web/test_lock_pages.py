@@ -77,10 +77,24 @@ def test_the_list_of_nothing_and_of_a_store_that_is_down(settings: Any) -> None:
     assert "EXPIRE" in render("list.html", list_context({}, RELEASER))
 
 
+def test_a_store_that_cannot_list_says_so(memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = registry().store("default").backend
+    monkeypatch.setattr(type(backend), "capabilities", replace(backend.capabilities, listing=False))
+    for page in (
+        render("list.html", list_context({}, RELEASER)),
+        render("lock.html", lock_context({"store": "default", "name": "a"}, RELEASER)),
+    ):
+        assert "cannot show who holds its locks" in page
+        assert "No lock is held" not in page
+
+
 def test_very_many(busy: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_browser, "READ_AT_MOST", 20)
     page = render("list.html", list_context({}, RELEASER))
     assert "121 locks are held. Order, filters and totals are of 20 of them" in page
+    host = list_all(registry()).rows[0].holder.host
+    question = render("release.html", release_context(choose([], {"host": host}), RELEASER, {}))
+    assert "Only 20 of 121 held locks were looked at." in question
 
 
 def test_one_lock(busy: Lease, elsewhere: Callable[..., Lease]) -> None:
