@@ -177,7 +177,7 @@ class Session:
 
 def committed(answers: Any) -> bool:
     """Whether a transaction was carried out: all of it, or nothing."""
-    return not any(isinstance(answer, ZookeeperError) for answer in answers)
+    return not any(isinstance(answer, Exception) for answer in answers)
 
 
 class Client(KazooClient):  # type: ignore[misc]

@@ -249,9 +249,11 @@ class ZooKeeperVerbs:
             parked = self._session.send(*requests)
         except DistLockError as error:
             logger.warning("%d locks end with the session that has them, which is closed: %s", len(places), error)
-            return
+            parked = [[error]] * len(places)
         for place, answers in zip(places, parked, strict=True):
             place.ephemeral = not committed(answers)
+            if place.ephemeral:
+                self._places.forget(place.claim.token)
 
 
 def _take_away(path: str, view: View, mark: bytes) -> Request:

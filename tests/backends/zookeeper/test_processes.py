@@ -63,7 +63,7 @@ def test_nobody_overlaps_while_the_leader_dies(tmp_path: Path) -> None:
         hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
         laboratory = Lab(f"zookeeper://{hosts}", tmp_path)
         try:
-            options = {"rounds": 40, "expire": 1.0, "section": 0.02, "renew": True}
+            options = {"rounds": 40, "expire": 5.0, "section": 0.02, "renew": True}
             workers = laboratory.ready(*[{"mode": mode, **options} for mode in ("threads", "asyncio") * 2])
             for worker in workers:
                 worker.go()

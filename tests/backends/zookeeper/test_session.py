@@ -243,6 +243,24 @@ def test_a_setting_that_cannot_be_right_is_said(settings: dict[str, Any], words:
     assert "topsecret" not in str(refused.value)
 
 
+@pytest.mark.slow
+def test_a_close_that_reaches_nobody_says_what_is_lost(
+    own_zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = lock("order:7", expire=SHORT).acquire()
+    own_zookeeper.pause()
+    begun = now()
+    registry().close()
+    assert now() - begun < 2 * 0.5 + SLACK
+    assert "1 locks end with the session" in caplog.text
+    caplog.clear()
+    registry().close()
+    assert caplog.text == "", "once"
+    own_zookeeper.resume()
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
 def test_no_thread_stays_when_the_store_is_closed(zookeeper_store: str) -> None:
     with lock("order:7"):
         assert any(thread.name == "distlock-zookeeper" for thread in threading.enumerate())
