@@ -44,6 +44,8 @@ def parser(program: str, *, stores: bool) -> Parser:
     for name, add in _COMMANDS.items():
         description = DESCRIPTIONS[name].format(program=program)
         command = commands.add_parser(name, help=SUMMARIES[name], description=description)
+        if name == "run":  # argparse writes "..." for a command of somebody's own
+            command.usage = f"{command.prog} --key KEY [OPTION ...] [--] COMMAND [ARGUMENT ...]"
         add(command)
         for each in chosen:
             each(command)

@@ -8,16 +8,21 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..core.errors import BackendUnavailable, LeaseLost, LockBusy
+from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LockBusy
+from ..core.registry import registry
 from ..core.runtime import now
 from ..locks.lease import Lease
 from ..locks.lock import Lock, lock
+from ..web.held_locks import find_lock
 from ..web.printable import printable
 from ..web.request_ids import RequestScope
 from .exit_codes import LOST, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
 from .job import Interrupted, Job, Signals
 from .output import Output
 from .parser import Context
+
+#: Seconds of waiting after which somebody at a terminal is told for whom.
+TELL_AFTER = 1.0
 
 
 def run(options: Namespace, context: Context) -> int:
@@ -51,12 +56,15 @@ class Run:
         self._lost = False
 
     def run(self) -> int:
-        if self._options.wait != 0 and self._errors.terminal:
-            self._tell_who_has_it()
         lease: Lease | None = None
         code = 0
+        patience = threading.Timer(TELL_AFTER, self._tell_who_has_it)
+        patience.daemon = True
+        if self._errors.terminal:
+            patience.start()
         try:
-            with self._lock(self._options.wait) as lease:
+            with self._lock() as lease:
+                patience.cancel()
                 code = self._under_lock(lease)
             self._lost = self._lost or lease.state == "lost"
         except LeaseLost as error:
@@ -66,21 +74,24 @@ class Run:
             if lease is None:
                 raise
             self._say(f"the command has ended, and the lock was not released; it ends by itself. {error}")
+        finally:
+            patience.cancel()
         return LOST if self._lost and self._options.on_lost == "kill" else code
 
-    def _lock(self, wait: float | None) -> Lock:
+    def _lock(self) -> Lock:
         options = self._options
         return lock(
-            options.key, expire=options.expire, wait=wait, renew=True, prefix=options.prefix,
+            options.key, expire=options.expire, wait=options.wait, renew=True, prefix=options.prefix,
             store=options.store or "default", on_lost=self._when_lost,
         )  # fmt: skip
 
     def _tell_who_has_it(self) -> None:
-        """Somebody sits there and wonders. It costs one question, and the queue is joined behind it."""
+        """Somebody sits there and wonders."""
         try:
-            self._lock(0).acquire().release()
-        except LockBusy as error:
-            self._say(f"waiting: {error}")
+            holder = f", {find_lock(registry(), self._options.key, self._options.store).describe()}"
+        except DistLockError:  # it has just been released, or the store cannot tell
+            holder = ""
+        self._say(f"waiting for the lock {self._options.key}{holder}")
 
     def _under_lock(self, lease: Lease) -> int:
         options = self._options

@@ -172,6 +172,13 @@ def test_cluster(cluster: Cluster) -> None:
         master.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
+def test_sentinel(sentinel_settings: dict[str, Any]) -> None:
+    """The master of the moment is looked at."""
+    configured = configure({"default": sentinel_settings})
+    codes = {finding.code for finding in doctor.examine(configured.stores.values(), None)}
+    assert codes == {"DL102", "DL104"}
+
+
 def test_zookeeper() -> None:
     require("zookeeper", zookeeper_programs)
     with ZooKeeperServer("maxSessionTimeout=4000") as server:

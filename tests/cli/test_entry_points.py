@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import tomllib
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +23,7 @@ from distlock_web import Lease, LeaseLost
 from distlock_web.cli import held, main, texts
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
+from tests.support.source import PROJECT
 
 Elsewhere = Callable[..., Lease]
 
@@ -214,6 +217,12 @@ def test_url_in_front_of_the_command_and_behind_it(redis_url: str, elsewhere: El
     assert console("list", "--url", redis_url).out == "No lock is held.\n"
     lease = elsewhere("order:7")
     assert lease.name in console("--url", redis_url, "list").out
+
+
+def test_the_console_script_leads_there() -> None:
+    scripts = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
+    module, _, name = scripts["distlock"].partition(":")
+    assert getattr(import_module(module), name) is main.console
 
 
 def test_version() -> None:

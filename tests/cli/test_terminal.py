@@ -6,15 +6,16 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from distlock_web import lock
+from distlock_web import Lease, lock
 from distlock_web.core.registry import registry
 from distlock_web.web.held_locks import list_all
 from tests.support.cli import COMMAND, OnTerminal, alive, distlock, pid_in
+from tests.support.revoking import revoke_the_lock
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("redis_store")]
 
@@ -99,6 +100,15 @@ def test_ctrl_c_ends_the_command_and_releases_the_lock(redis_store: str, shell: 
     shell.shows("status 3")
     assert not alive(pid)
     assert list_all(registry()).rows == []
+
+
+def test_who_waits_is_told_for_whom(redis_store: str, elsewhere: Callable[..., Lease]) -> None:
+    elsewhere("x", expire=60)
+    with OnTerminal(redis_store, *COMMAND, "run", "-k", "x", "--", "echo", "done") as terminal:
+        terminal.shows("waiting for the lock x, store default")
+        revoke_the_lock()
+        terminal.shows("done")
+        assert terminal.ends() == 0
 
 
 def test_the_command_reads_from_the_terminal(shell: OnTerminal, tmp_path: Path) -> None:
