@@ -44,9 +44,9 @@ class SQLBackend:
             self._news: Poller = Listener(self._wakeups, self._requests, self._listening)
         else:
             self._news = Poller(self._wakeups, self._requests)
-        verbs = SQLVerbs(self._requests, self._news)
-        self._sync_port = self._port(verbs, THREADS)
-        self._async_port = self._port(verbs, TASKS)
+        self._verbs = SQLVerbs(self._requests, self._news)
+        self._sync_port = self._port(self._verbs, THREADS)
+        self._async_port = self._port(self._verbs, TASKS)
         self._renewal_port = self._port(SQLVerbs(self._renewals, self._news), THREADS)
 
     def _database(self, connections: int, patient: bool = False) -> Database:
@@ -74,11 +74,12 @@ class SQLBackend:
 
     def close(self) -> None:
         self._news.close()
+        self._verbs.close()
         self._executors.close()
         for database in (self._requests, self._renewals, self._listening):
             if database is not None:
                 database.close()
 
     def after_fork(self) -> None:
-        self._inherited += [self._requests, self._renewals, self._listening, self._news, self._executors]
+        self._inherited += [self._requests, self._renewals, self._listening, self._verbs, self._executors]
         self._start()

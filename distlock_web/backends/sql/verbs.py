@@ -8,11 +8,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
-from ...core.errors import DistLockError
+from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import now
 from .database import Database, Transaction
 from .lease import LeaseRow, as_info, lock_rows, microseconds, purge
 from .news import Poller
+from .postponed import Postponed
 
 logger = logging.getLogger("distlock_web")
 
@@ -28,6 +29,10 @@ class SQLVerbs:
     def __init__(self, database: Database, news: Poller) -> None:
         self._database = database
         self._news = news
+        self._postponed = Postponed(self._cancel)
+
+    def close(self) -> None:
+        self._postponed.close()
 
     def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
         ready = join and self._news.ready()
@@ -64,6 +69,13 @@ class SQLVerbs:
             logger.info("Old names of locks were not purged: %s", error)
 
     def cancel(self, claim: Claim) -> None:
+        try:
+            self._cancel(claim)
+        except BackendUnavailable:
+            self._postponed.add(claim)
+            raise
+
+    def _cancel(self, claim: Claim) -> None:
         def work(transaction: Transaction) -> None:
             row = LeaseRow.lock(transaction, claim.name)
             row.leave(claim.token)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distlock_web import ConfigurationError, configure, lock
+from distlock_web.backends.sql.address import OPTIONS
 from distlock_web.core.config import DatabaseAddress, parse
 from distlock_web.core.registry import Registry
 from tests.support.databases import Database, Kind
@@ -94,3 +97,9 @@ def test_the_locks_of_an_sqlite_in_memory_are_in_memory() -> None:
         lease.extend()
         assert lock("a").try_acquire() is not None
     registry.close()
+
+
+def test_the_page_has_every_option() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "sql.md").read_text("utf-8")
+    table = text.partition("## Options")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.M)) == sorted(OPTIONS)

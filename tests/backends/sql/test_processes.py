@@ -1,0 +1,166 @@
+"""Processes and modes: fork after use, a task that is cancelled in mid-acquisition, a claim that is cancelled later."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy.engine import make_url
+
+from distlock_web import BackendUnavailable, configure, lock
+from distlock_web.backends.sql.verbs import SQLVerbs
+from distlock_web.core.backend import Busy, Claim, Granted
+from distlock_web.core.blocking_port import ACQUIRING_THREADS
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import drive, new_token
+from tests.support.callers import threads, unrelated
+from tests.support.proxy import Proxy
+from tests.support.waiting import LONG, eventually
+
+# Python 3.12 warns of a fork beside other threads: that is what this is about.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")]
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return request.getfixturevalue(f"{request.param}_settings")
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Run this in a forked child; fails if it fails there, or takes longer than a deadlock would."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout's would fail the test in the child
+            signal.alarm(30)
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, f"the child ended with {os.waitstatus_to_exitcode(status)}"
+
+
+def contend() -> None:
+    """One waits for the other, so that a thread listens or asks; and one is renewed."""
+    claims = [Claim("disLock:contended", new_token(), LONG) for _ in range(2)]
+    port = registry().store("default").backend.sync_port()
+    assert isinstance(drive(port.acquire(claims[0], 0)), Granted)
+    answer = drive(port.acquire(claims[1], None))
+    assert isinstance(answer, Busy)
+    assert threads("distlock-sql") == 1
+    drive(port.release(claims[0]))
+    assert isinstance(drive(port.wait(claims[1], answer, None)), Granted)
+    drive(port.release(claims[1]))
+    with lock("renewed", renew=True) as lease:
+        lease.extend()
+
+
+def test_a_child_begins_afresh_and_the_parent_goes_on(settings: dict[str, Any]) -> None:
+    configured = configure({"default": settings})
+    contend()
+    lease = unrelated("parent", expire=LONG)
+
+    def child() -> None:
+        contend()
+        assert lock("parent").try_acquire() is None
+        configured.close()
+
+    in_child(child)
+    contend()
+    lease.extend()
+    lease.release()
+
+
+async def test_a_task_cancelled_in_mid_acquisition_leaves_nothing(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread goes on, and takes the lock: that is given back, and not before it was taken."""
+    store = configure({"default": settings}).store("default")
+    async with lock("a"):
+        pass
+    begun, go_on, acquire = asyncio.Event(), asyncio.Event(), SQLVerbs.acquire
+    loop = asyncio.get_running_loop()
+
+    def slowly(self: SQLVerbs, *args: Any) -> Granted | Busy:
+        loop.call_soon_threadsafe(begun.set)
+        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(LONG)
+        return acquire(self, *args)
+
+    monkeypatch.setattr(SQLVerbs, "acquire", slowly)
+    task = asyncio.create_task(lock("a").aacquire())
+    await begun.wait()
+    task.cancel()
+    await asyncio.sleep(0.02)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await store.backend.async_port().inspect() == []
+
+
+async def test_tasks_that_want_a_lock_do_not_keep_its_holder_from_releasing_it(
+    sqlite_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All threads that acquire are stuck, as on a row that is locked: there are others for those that hold."""
+    configure({"default": sqlite_settings})
+    lease = await lock("a").aacquire()
+    stuck, acquire = asyncio.Event(), SQLVerbs.acquire
+    loop = asyncio.get_running_loop()
+
+    def slowly(self: SQLVerbs, *args: Any) -> Granted | Busy:
+        asyncio.run_coroutine_threadsafe(stuck.wait(), loop).result(LONG)
+        return acquire(self, *args)
+
+    monkeypatch.setattr(SQLVerbs, "acquire", slowly)
+    crowd = [asyncio.create_task(lock(f"other:{number}").aacquire()) for number in range(2 * ACQUIRING_THREADS)]
+    await asyncio.sleep(0.02)
+    await lease.aextend()
+    await lease.arelease()
+    stuck.set()
+    for taken in await asyncio.gather(*crowd):
+        await taken.arelease()
+
+
+@pytest.mark.parametrize("settings", ["postgres", "mariadb"], indirect=True)
+def test_a_claim_that_could_not_be_cancelled_is_when_the_database_answers(
+    settings: dict[str, Any], make_proxy: Callable[[int], Proxy]
+) -> None:
+    url = make_url(settings["LOCATION"])
+    proxy = make_proxy(url.port or 0)
+    claim = Claim("disLock:a", new_token(), LONG)
+    store = configure({"default": {"LOCATION": str(url.set(port=proxy.port))}}).store("default")
+    port = store.backend.sync_port()
+    assert isinstance(drive(port.acquire(claim, 0)), Granted)
+    proxy.refuse()
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable):
+            drive(port.cancel(claim))
+    assert threads("distlock-sql-cancel") == 1
+    proxy.accept()
+    eventually(lambda: drive(port.inspect()) == [], "it is cancelled")
+    eventually(lambda: threads("distlock-sql-cancel") == 0, "the thread ends")
+
+
+def test_a_waiter_that_was_forgotten_stands_where_it_stood(settings: dict[str, Any]) -> None:
+    """As one that was taken for dead, and was only slow: it says where it stood."""
+    port = configure({"default": settings}).store("default").backend.sync_port()
+    holder, first, second = (Claim("disLock:a", new_token(), LONG) for _ in range(3))
+    drive(port.acquire(holder, 0))
+    before, behind = drive(port.acquire(first, None)), drive(port.acquire(second, None))
+    assert isinstance(before, Busy)
+    assert isinstance(behind, Busy)
+    assert before.position < behind.position
+    drive(port.cancel(first))
+    again = drive(port.wait(first, before._replace(recheck_after=0.001), None))
+    assert isinstance(again, Busy)
+    assert again.position == before.position
+    drive(port.release(holder))
+    assert isinstance(drive(port.acquire(first, 0)), Granted)
