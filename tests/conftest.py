@@ -37,7 +37,7 @@ from tests.support.proxy import Proxy
 from tests.support.requirements import require, require_redis
 from tests.support.stores.cluster import cluster, cluster_settings, whole_cluster  # noqa: F401 - fixtures
 from tests.support.stores.redlock import own_nodes, redlock_nodes, redlock_servers, redlock_settings  # noqa: F401 - fixtures
-from tests.support.stores.sentinel import own_sentinel, sentinel_settings, sentinel_setup  # noqa: F401 - fixtures
+from tests.support.stores.sentinel import sentinel_settings, sentinel_setup  # noqa: F401 - fixtures
 from tests.support.stores.sql import (  # noqa: F401 - fixtures
     mariadb_locks,
     mariadb_settings,

@@ -96,8 +96,8 @@ class RedisBackend:
         self._listener.reconnect()
 
     def _let_go(self) -> None:
-        self._pool.drop_idle()
-        self._renewal_pool.drop_idle()
+        self._pool.drop()
+        self._renewal_pool.drop()
         with self._lock:
             loops = list(self._loops.items())
         for loop, (connection, _) in loops:

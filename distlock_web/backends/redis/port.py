@@ -185,7 +185,7 @@ class RedisPort:
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
         since = now()
         args = (transit, claim.token, _ms(claim.expire), claim.holder)
-        fence = await self._runner.run(ATTACH, self._keys(claim.name), args, confirm=bool if self._confirm else None)
+        fence = await self._runner.run(ATTACH, self._keys(claim.name), args, None, bool if self._confirm else None)
         return Granted(fence, since) if fence else None
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
@@ -234,7 +234,7 @@ class RedisPort:
             if fence:
                 args = (*args, fence)
             try:
-                answer = await self._runner.run(ACQUIRE, self._acquire_keys(claim.name), args, confirm=confirm)
+                answer = await self._runner.run(ACQUIRE, self._acquire_keys(claim.name), args, None, confirm)
             except BackendUnavailable as error:
                 if not isinstance(error, TooFewReplicas):  # else it is ours, and who gives up asking cancels it
                     self._ambiguous.add(claim.token)

@@ -291,7 +291,8 @@ def test_while_they_are_missing_only_one_request_in_a_while_has_the_whole_time_o
     """Requests that all wait for what is known to be missing would stop the site."""
     moment = 100.0
     monkeypatch.setattr(replicas, "now", lambda: moment)
-    asked = Replicas(Address(redis.Connection, {}, 1, 0.0, "here", "", min_replicas=2, replica_timeout=0.5))
+    here = Address(redis.Connection, {}, 1, 0.0, "here", "", min_replicas=2, replica_timeout=0.5)
+    asked = Replicas(here, lambda: None)
 
     def milliseconds() -> int:
         return int(asked.question().split(b"\r\n")[-2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +17,7 @@ from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer, free_port
 from tests.support.modes import in_both_modes
 from tests.support.redis_lock import the_lock
-from tests.support.stores.sentinel import PATIENT, SERVICE, SentinelServer, SentinelSetup
+from tests.support.stores.sentinel import PATIENT, SERVICE, FakeSentinel, SentinelServer, SentinelSetup
 from tests.support.waiting import SLACK
 
 # Settings -----------------------------------------------------------------------------------------------------------
@@ -185,40 +184,10 @@ async def test_the_master_is_down_and_nobody_else_is_named_yet(harness: Harness)
         await refused(harness, at(sentinel.port), BackendUnavailable, "does not answer: Error 111")
 
 
-class StaleSentinel:
-    """One that was cut off from the others, and still names a server that is no master any more."""
-
-    def __init__(self, named: int) -> None:
-        self._answer = f"*2\r\n$9\r\n127.0.0.1\r\n${len(str(named))}\r\n{named}\r\n".encode()
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve)
-
-    def __enter__(self) -> StaleSentinel:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            with connection:
-                while data := connection.recv(4096):
-                    # redis-py introduces itself; each of its commands begins with the number of its words.
-                    commands = data.count(b"CLIENT\r\n")
-                    connection.sendall(b"+OK\r\n" * commands + (self._answer if b"SENTINEL" in data else b""))
-
-
 @in_both_modes
 async def test_a_sentinel_that_names_a_replica_is_not_believed(harness: Harness, sentinel_setup: SentinelSetup) -> None:
+    """It was cut off from the others, and does not know of the failover."""
     replica = sentinel_setup.servers[1].port
-    with StaleSentinel(replica) as stale:
+    with FakeSentinel(replica) as stale:
         words = ("is a replica", f"127.0.0.1:{replica}, which the sentinels name")
         await refused(harness, at(stale.port), BackendUnavailable, *words)

@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, configure, lock
 from distlock_web.core.registry import registry
+from distlock_web.core.runtime import now
 from distlock_web.testing.harness import AsyncHarness, Harness
+from distlock_web.testing.servers import RedisServer
 from tests.support.callers import unrelated
 from tests.support.lab import Lab
 from tests.support.modes import in_both_modes
 from tests.support.redis_lock import KEY, NAME, held, the_lock, until_queued
 from tests.support.requirements import require_redis
-from tests.support.stores.sentinel import SentinelSetup
-from tests.support.waiting import LONG, eventually
+from tests.support.stores.sentinel import SERVICE, FakeSentinel, SentinelSetup
+from tests.support.waiting import LONG, SOON, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -80,17 +83,22 @@ def test_with_it_what_a_promoted_replica_would_not_know_was_never_a_lock(
     assert lab.counter == 2
 
 
+@pytest.mark.parametrize("how", ["its master is killed", "an operator asks for it"])
 def test_with_it_no_two_believe_through_a_failover_among_many(
-    pair: SentinelSetup, make_lab: Callable[[dict[str, Any]], Lab]
+    pair: SentinelSetup, make_lab: Callable[[dict[str, Any]], Lab], how: str
 ) -> None:
+    """Asked for, it is worse: for seconds the master before it takes writes, and all connections to it are open."""
     lab = make_lab({"LOCATION": pair.url(), "OPTIONS": OPTIONS})
     options = {"rounds": 30, "section": 0.01, "think": 0.05, "expire": 2.0, "renew": True}
     crowd = lab.ready(*({**options, "mode": mode} for mode in ("threads", "asyncio") * 2))
     for worker in crowd:
         worker.go()
     crowd[0].saw("wrote", 3)
-    pair.fail_over()
-    pair.rejoin()
+    if how == "its master is killed":
+        pair.fail_over()
+        pair.rejoin()
+    else:
+        pair.switch_over()
     assert [worker.join() for worker in crowd] == [0] * len(crowd)
     assert lab.history.violations(counter=lab.counter) == []
     assert lab.counter >= len(crowd) * options["rounds"]
@@ -153,8 +161,10 @@ async def test_a_waiter_asleep_is_woken_by_the_new_master(harness: Harness, pair
     pair.fail_over()
     await _eventually_extended(harness, holder)
     await until_queued(harness, pair.clients[1])
+    begun = now()
     await harness.release(holder)
     await harness.release(await waiting.result())
+    assert now() - begun < SOON, "nobody told it, and it slept until its lease would have ended"
 
 
 @in_both_modes
@@ -193,3 +203,31 @@ def test_who_finds_the_new_master_tells_every_connection_of_the_process(pair: Se
         await tasks.release(holder)
 
     asyncio.run(main())
+
+
+@in_both_modes
+async def test_a_master_that_lost_its_replicas_is_doubted(
+    harness: Harness, make_redis: Callable[..., RedisServer]
+) -> None:
+    """An operator's failover leaves it a master that takes writes, with every connection to it."""
+    before, after, replica = (make_redis("--repl-diskless-sync-delay", "0") for _ in range(3))
+    with FakeSentinel(before.port) as sentinel, ExitStack() as clients:
+        old, new, third = (
+            clients.enter_context(redis.Redis.from_url(each.url, decode_responses=True))
+            for each in (before, after, replica)
+        )
+        _follow(third, old, before.port)
+        url = f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}"
+        harness.store = configure({"default": {"LOCATION": url, "OPTIONS": OPTIONS}}).store("default")
+        await harness.release(await harness.acquire(the_lock()))
+        sentinel.names = after.port
+        _follow(third, new, after.port)
+        holder = await _eventually_acquired(harness)
+        assert held(new) is not None
+        await harness.release(holder)
+        assert old.role()[0] == "master"
+
+
+def _follow(replica: redis.Redis, master: redis.Redis, port: int) -> None:
+    replica.replicaof("127.0.0.1", str(port))
+    eventually(lambda: master.set("followed", 1) and master.wait(1, 50) == 1, "the replica follows")

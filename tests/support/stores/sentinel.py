@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -123,6 +124,13 @@ class SentinelSetup:
         eventually(lambda: self.master != before, "the sentinel names another master")
         self.settled(len(self.servers) - 2)
 
+    def switch_over(self) -> None:
+        """Fail over as an operator asks for it; return when the master before it has been made a replica."""
+        before = self.master
+        self.ask("SENTINEL", "FAILOVER", SERVICE)
+        eventually(lambda: self.master != before, "the sentinel names another master")
+        self.settled(len(self.servers) - 1)
+
     def rejoin(self) -> None:
         """The killed master is back, as a replica of the new one; the sentinel would see to that only after seconds."""
         self.servers[self._dead].start()
@@ -131,19 +139,45 @@ class SentinelSetup:
         self.settled(len(self.servers) - 1)
 
 
+class FakeSentinel:
+    """It names the server on the port ``names``, whatever that is, and does nothing else."""
+
+    def __init__(self, names: int) -> None:
+        self.names = names
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                while data := connection.recv(4096):
+                    # redis-py introduces itself first. Each of these is one command, whole in what was read.
+                    connection.sendall(b"+OK\r\n" * data.count(b"CLIENT\r\n"))
+                    if b"SENTINEL" in data:
+                        connection.sendall(b"*2\r\n$9\r\n127.0.0.1\r\n$5\r\n%d\r\n" % self.names)
+
+
 @pytest.fixture(scope="session")
 def sentinel_setup() -> Iterator[SentinelSetup]:
-    """A master with two replicas, for the whole session; tests that let one fail use ``own_sentinel``."""
+    """A master with two replicas, for the whole session; tests that let one fail have their own."""
     require_redis()
     with SentinelSetup(2, PATIENT) as setup:
-        yield setup
-
-
-@pytest.fixture
-def own_sentinel() -> Iterator[SentinelSetup]:
-    """A master with two replicas for this test alone. Whoever is silent is soon called down."""
-    require_redis()
-    with SentinelSetup(2) as setup:
         yield setup
 
 

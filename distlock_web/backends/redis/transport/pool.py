@@ -32,10 +32,11 @@ MAX_SLEEP = 0.05
 class Connection:
     """One connection of a thread, for one question at a time."""
 
-    __slots__ = ("__weakref__", "_connection")
+    __slots__ = ("__weakref__", "_connection", "batch")
 
-    def __init__(self) -> None:
+    def __init__(self, batch: object = None) -> None:
         self._connection: Any = None
+        self.batch = batch  #: those that are let go of together
 
     def open(self, address: Address, timeout: float | None) -> None:
         self._connection = address.connect(timeout)
@@ -78,11 +79,12 @@ class ConnectionPool:
         self._address = address
         self._health = health
         self._moved = moved
-        self._replicas = Replicas(address)
+        self._replicas = Replicas(address, health.look)
         self._patient = patient  #: asks also while the server is silent: for renewals, which have a deadline
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._opening = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
         self._idle: deque[Connection] = deque()
+        self._batch = object()  # of the connections that are opened now
         self._waiting: deque[ThreadParker] = deque()
 
     async def run(
@@ -181,6 +183,11 @@ class ConnectionPool:
         if error is not None:
             raise translated(error, self._address) from error
 
+    def drop(self) -> None:
+        """Let go of every connection: of those in use when they are given back."""
+        self._batch = object()
+        self.drop_idle()
+
     def drop_idle(self) -> None:
         while self._idle:
             try:
@@ -211,7 +218,7 @@ class ConnectionPool:
 
     def _reserve(self) -> Connection | None:
         """A place for one connection more; None: all are taken."""
-        connection = Connection()
+        connection = Connection(self._batch)
         with self._opening:
             if len(self._open) >= self._address.max_connections:
                 return None
@@ -239,6 +246,9 @@ class ConnectionPool:
                 pass
 
     def _give_back(self, connection: Connection) -> None:
+        if connection.batch is not self._batch:
+            self._discard(connection)
+            return
         self._idle.append(connection)
         self._wake_one()
 

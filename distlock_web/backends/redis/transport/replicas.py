@@ -31,8 +31,9 @@ class TooFewReplicas(BackendUnavailable):
 class Replicas:
     """How many replicas there have to be, and whether they were there lately. Every change is one assignment."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, doubt: Callable[[], None]) -> None:
         self._address = address
+        self._doubt = doubt  #: called where too few answer: they may follow another master by now
         self._missing = False
         self._patient_at = 0.0
 
@@ -59,6 +60,7 @@ class Replicas:
             return
         if not self._missing:
             self._missing, self._patient_at = True, now() + PATIENT_EVERY
+        self._doubt()
         raise TooFewReplicas(
             f"{self._address.name}: {answer} of the {minimum} replicas asked for by min_replicas confirmed the lock in "
             f"time (OPTIONS: replica_timeout, {self._address.replica_timeout:g} s), so it does not count."

@@ -163,7 +163,7 @@ class LoopConnection:
         self._address = address
         self._health = health
         self._moved = moved
-        self._replicas = Replicas(address)
+        self._replicas = Replicas(address, health.look)
         self._stream: Stream | None = None
         self._opening: asyncio.Task[Stream] | None = None
         self._loop_finalizer: AsyncGenerator[None, None] | None = None
