@@ -9,7 +9,7 @@ from django.conf import settings
 
 from ..core.findings import Finding
 from ..core.registry import Registry
-from ..web.doctor import examine_times, redis_database, shared_database
+from ..web.doctor import examine_functions, redis_database, shared_database
 from .locked_views import locked_views, name_of
 
 
@@ -35,13 +35,5 @@ def _cache_databases(caches: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[
 
 def slow_views(registry: Registry, gunicorn: float | None) -> Iterator[Finding]:
     """Views with times of their own that do not fit gunicorn's; those of the stores are the stores' findings."""
-    seen = set()
-    for route, view, function in locked_views():
-        options = function.options
-        if function in seen or (options.expire is None and options.renew is None):
-            continue
-        seen.add(function)
-        config = registry.store(options.store).config
-        expire = config.expire if options.expire is None else options.expire
-        renew = config.renew if options.renew is None else options.renew
-        yield from examine_times(f"view {name_of(view)} at {route!r}", expire, renew, gunicorn)
+    views = ((f"view {name_of(view)} at {route!r}", function) for route, view, function in locked_views())
+    return examine_functions(views, registry, gunicorn)

@@ -53,7 +53,7 @@ class CheckedViews(dict[str, RouteCallable]):
     def __setitem__(self, endpoint: str, view: RouteCallable) -> None:
         if _is_locked_elsewhere(view):
             raise _registered_without_lock(endpoint)
-        for name, locked in _locked_functions(endpoint, view):
+        for name, locked in locked_functions(endpoint, view):
             if self._on_busy(locked) == "skip":
                 raise ConfigurationError(
                     f'The view {name} has on_busy="skip": skipped, it would return None, which Flask answers with a '
@@ -68,7 +68,7 @@ class CheckedViews(dict[str, RouteCallable]):
         return self._registry.store(locked.options.store).config.on_busy
 
 
-def _locked_functions(endpoint: str, view: Callable[..., Any]) -> Iterator[tuple[str, LockedFunction]]:
+def locked_functions(endpoint: str, view: Callable[..., Any]) -> Iterator[tuple[str, LockedFunction]]:
     """The locks on a view, or on the methods of a class-based one."""
     functions: dict[str, Any] = {repr(endpoint): view}
     view_class = getattr(view, "view_class", None)

@@ -17,7 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from ..core.errors import ConfigurationError, DistLockError, LockBusy
 from ..core.findings import SEVERITIES, Diagnosable, Finding
-from ..core.registry import Store
+from ..core.registry import Registry, Store
+from ..locks.decorator import LockedFunction
 from ..locks.lock import lock
 
 #: The trial lock: nobody else takes one of this name.
@@ -72,6 +73,22 @@ def examine_times(where: str, expire: float, renew: bool, gunicorn: float | None
             f"The lock of a worker that was ended stays taken for up to {expire:g} s, and nobody gets it.",
             "A shorter EXPIRE with RENEW (renew=True).", where,
         )  # fmt: skip
+
+
+def examine_functions(
+    functions: Iterable[tuple[str, LockedFunction]], registry: Registry, gunicorn: float | None
+) -> Iterator[Finding]:
+    """The same of views with times of their own, each with how to call it; the others have those of their store."""
+    seen: set[LockedFunction] = set()
+    for where, function in functions:
+        options = function.options
+        if function in seen or (options.expire is None and options.renew is None):
+            continue
+        seen.add(function)
+        config = registry.store(options.store).config
+        expire = config.expire if options.expire is None else options.expire
+        renew = config.renew if options.renew is None else options.renew
+        yield from examine_times(where, expire, renew, gunicorn)
 
 
 # A database that is shared with a cache ------------------------------------------------------------------------------

@@ -215,11 +215,17 @@ def test_flask(redis_url: str) -> None:
     app.config["DISTLOCK"] = {"default": {"LOCATION": redis_url}}
     DistLock(app)
 
-    def codes() -> set[str]:
-        result = app.test_cli_runner().invoke(args=["distlock", "doctor", "--json"])
+    @app.get("/x")
+    @distributed_lockable(key="x", expire=90)
+    def slow() -> str:
+        return ""
+
+    def codes(*args: str) -> set[str]:
+        result = app.test_cli_runner().invoke(args=["distlock", "doctor", "--json", *args])
         return {each["code"] for each in json.loads(result.stdout)}
 
     assert codes() == {"DL102"}
+    assert codes("--gunicorn-timeout", "30") == {"DL102", "DL004", "DL005"}
     app.config.update(CACHE_TYPE="RedisCache", CACHE_REDIS_URL=redis_url, CACHE_KEY_PREFIX="")
     assert codes() == {"DL102", "DL006"}
     app.config["CACHE_KEY_PREFIX"] = "pages_"
