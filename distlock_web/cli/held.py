@@ -84,22 +84,18 @@ def confirmed(question: str) -> bool:
         return False
 
 
-def table_of(rows: Sequence[LockRow]) -> list[str]:
+def none_held(search: str) -> str:
+    return f"No lock that is held matches {search!r}." if search else "No lock is held."
+
+
+def print_table(rows: Sequence[LockRow], out: Output) -> None:
     """Aligned lines with headings; the store's alias in front where there are several."""
     several = len({row.alias for row in rows}) > 1
     table: list[tuple[str, ...]] = [_HEADINGS, *map(_cells, rows)]
     if several:
         stores = ("STORE", *(row.alias for row in rows))
         table = [(store, *cells) for store, cells in zip(stores, table, strict=True)]
-    return aligned(table)
-
-
-def none_held(search: str) -> str:
-    return f"No lock that is held matches {search!r}." if search else "No lock is held."
-
-
-def print_table(rows: Sequence[LockRow], out: Output) -> None:
-    _print(table_of(rows), out)
+    _print(aligned(table), out)
 
 
 def fields(row: LockRow) -> dict[str, Any]:

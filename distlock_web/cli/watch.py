@@ -11,7 +11,9 @@ from typing import NamedTuple
 from ..core.registry import registry
 from ..web.held_locks import LockRow, StoreUnreachable
 from ..web.lock_browser import Browsed, LockQuery, browse
-from .held import duration, none_held, table_of
+from ..web.printable import printable
+from .held import duration, none_held
+from .output import aligned
 from .parser import Context
 from .screen import draw, full_screen, read_key
 
@@ -54,12 +56,26 @@ def _frame(options: Namespace) -> list[Line]:
     browsed = browse(registry(), LockQuery(q=options.search))
     frame = [Line(_totals(browsed, options), ("bold",)), *_errors(browsed), Line("")]
     if browsed.rows:
-        headings, *lines = table_of(browsed.rows)
+        headings, *lines = _table(browsed.rows)
         frame.append(Line(headings, ("cyan",)))
         frame += [Line(line, _style(row)) for line, row in zip(lines, browsed.rows, strict=True)]
     elif not browsed.errors:
         frame.append(Line(none_held(options.search)))
     return frame
+
+
+def _table(rows: Sequence[LockRow]) -> list[str]:
+    """What is short and changes is in front: a narrow terminal cuts the rest."""
+    table = [("WAITERS", "AGE", "LEFT", "STATE", "LOCK", "HELD BY", "HOST:PID", "STORE", "FENCE")]
+    for row in rows:
+        lock, holder = row.lock, row.holder
+        age = duration(max(0.0, time.time() - lock.since)) if lock.since else "-"
+        who = holder.path or holder.function or "-"
+        at = f"{holder.host}:{holder.pid}" if holder.host else "-"
+        fence = "-" if lock.fence is None else str(lock.fence)
+        left, name = duration(lock.remaining), printable(lock.name)
+        table.append((str(lock.waiters or "-"), age, left, lock.state, name, who, at, row.alias, fence))
+    return aligned(table)
 
 
 def _totals(browsed: Browsed, options: Namespace) -> str:
