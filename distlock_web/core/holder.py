@@ -9,10 +9,10 @@ import os
 import re
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from threading import current_thread
 
 from .request_id import current_origin, request_token
 
@@ -35,6 +35,25 @@ def _constant(function: str, expire: float, pid: int) -> str:
     return f"{_quoted(function[:_MAX_FIELD_CHARS])},{_quoted(_HOST)},{pid},{expire}"
 
 
+class _ThisThread(threading.local):
+    #: What runs here, the command and the thread, as it is stored: found once, for its name hardly ever changes.
+    words = ""
+
+
+_this_thread = _ThisThread()
+
+
+def _in_thread() -> str:
+    words = f"{_command()},{_quoted(threading.current_thread().name[:_MAX_WORKER_CHARS])}"
+    _this_thread.words = words
+    return words
+
+
+def _in_task() -> str:
+    task = asyncio.current_task()
+    return _in_thread() if task is None else f"{_command()},{_quoted(task.get_name()[:_MAX_WORKER_CHARS])}"
+
+
 @lru_cache(maxsize=1)
 def _command() -> str:
     """What was started: ``manage.py migrate``, ``gunicorn``, ``nightly.py``. In words that can be stored."""
@@ -47,18 +66,6 @@ def _command() -> str:
     if program in _WITH_COMMANDS and arguments and _COMMAND.fullmatch(arguments[0]):
         program = f"{program} {arguments[0]}"
     return _quoted(program[:_MAX_FIELD_CHARS])
-
-
-def _in_task() -> str:
-    """What runs: the command and the task."""
-    task = asyncio.current_task()
-    return f"{_command()},{_quoted(task.get_name()[:_MAX_WORKER_CHARS])}" if task is not None else _in_thread("")
-
-
-@lru_cache(maxsize=256)
-def _in_thread(name: str) -> str:
-    """What runs: the command and the thread."""
-    return f"{_command()},{_quoted(name[:_MAX_WORKER_CHARS])}"
 
 
 def _user(ask: Callable[[], object]) -> str:
@@ -98,7 +105,7 @@ class HolderInfo:
         """
         origin = current_origin()
         constant = _constant(function, expire, os.getpid())
-        tail = _in_task() if asynchronous else _in_thread(current_thread().name)
+        tail = _in_task() if asynchronous else _this_thread.words or _in_thread()
         if origin is None:
             return f'["","",{constant},"{request_token()[:_SHOWN_DIGITS]}",{tail},""]'
         path, token = _quoted(origin.path[:_MAX_FIELD_CHARS]), origin.token[:_SHOWN_DIGITS]

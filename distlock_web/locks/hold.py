@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from ..core.backend import Claim, Granted, drift
 from ..core.errors import LeaseLost, LossReason
+from ..core.holder import HolderInfo
 from ..core.registry import Store
 from ..core.runtime import Process, acquisition_number, now
 from . import events, recent_counts
@@ -171,7 +172,7 @@ class Hold:
             kind,
             self.store.alias,
             claim.name,
-            self.template,
+            self.template or HolderInfo.loads(claim.holder).function,  # taken when nobody listened
             lease=acquisition_number(claim.token),
             fence=self.fence,
             expire=claim.expire,

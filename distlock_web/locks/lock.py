@@ -13,10 +13,10 @@ from ..core.errors import ConfigurationError, LockBusy
 from ..core.keys import check_key
 from ..core.registry import registry
 from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop
-from . import chain, engine, transfer
+from . import chain, engine, events, transfer
 from .lease import Lease
 from .options import LockOptions, Options, check_names, listing
-from .places import place_of
+from .places import Instruction, line_of, place_of
 from .release import retry_once
 from .scope import Scope, Spec
 
@@ -26,10 +26,10 @@ class Lock:
 
     __slots__ = ("_keys", "_made_at", "_options")
 
-    def __init__(self, keys: tuple[str, ...], options: Options, made_at: str = "") -> None:
+    def __init__(self, keys: tuple[str, ...], options: Options, made_at: Instruction) -> None:
         self._keys = keys
         self._options = options
-        self._made_at = made_at  # the line of code
+        self._made_at = made_at
 
     def acquire(self) -> Lease:
         """Take the lock, waiting as ``wait`` says. Raises ``LockBusy``, ``BackendUnavailable``, ``LeaseLost``."""
@@ -71,7 +71,8 @@ class Lock:
         return bool(await retry_once(spec.store.port(runtime).inspect, spec.names))
 
     def _spec(self, runtime: Runtime, place: str) -> Spec:
-        return self._options.spec(self._keys, runtime, template=self._made_at, place=place)
+        made_at = line_of(self._made_at) if events.listeners or not place else ""
+        return self._options.spec(self._keys, runtime, "", None, made_at, place or made_at)
 
     async def _acquire(
         self, runtime: Runtime, place: str, opener: Lock | None = None, outlives_task: bool = False
@@ -161,7 +162,8 @@ def lock(key: str | Iterable[str], **options: Unpack[LockOptions]) -> Lock:
     Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when taken, ``LeaseLost`` at the end.
     """
     check_names("lock", options)
-    made_at = place_of(sys._getframe(1))
+    caller = sys._getframe(1)
+    made_at = (caller.f_code, caller.f_lasti, caller.f_globals)
     if isinstance(key, str):
         return Lock((check_key(key),), Options(options), made_at)
     keys = tuple(key) if isinstance(key, Iterable) and not isinstance(key, bytes) else (key,)

@@ -11,11 +11,12 @@ from .scope import Scope
 def of_scope(event: str, scope: Scope, **known: object) -> dict[str, object]:
     """Of all locks of a block."""
     spec = scope.spec
-    return log_fields(event, spec.store.alias, ", ".join(spec.names), spec.template, function=spec.taker, **known)
+    known["function"] = spec.function or spec.place
+    return log_fields(event, spec.store.alias, ", ".join(spec.names), spec.template or spec.place, **known)
 
 
 def of_hold(event: str, hold: Hold, **known: object) -> dict[str, object]:
     """Of one lock, with the id of the request that has it: the watchdog speaks of others' locks."""
     caller = HolderInfo.loads(hold.claim.holder)
     known |= {"request_id": caller.request_id, "function": caller.function}
-    return log_fields(event, hold.store.alias, hold.name, hold.template, fence=hold.fence, **known)
+    return log_fields(event, hold.store.alias, hold.name, hold.template or caller.function, fence=hold.fence, **known)

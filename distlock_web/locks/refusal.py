@@ -12,7 +12,8 @@ from .scope import Scope, Spec
 
 def claimant(scope: Scope) -> str:
     """Who asks, for people: what a store keeps beside the lock."""
-    return HolderInfo.current(scope.spec.taker, scope.spec.expire, scope.runtime is TASKS)
+    spec = scope.spec
+    return HolderInfo.current(spec.function or spec.place, spec.expire, scope.runtime is TASKS)
 
 
 def busy_error(spec: Spec, name: str, answer: Busy) -> LockBusy:

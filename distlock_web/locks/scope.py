@@ -35,11 +35,6 @@ class Spec(NamedTuple):
     template: str = ""  #: what the names are made of, for people: a decorator's key, or the line of ``lock(...)``
     place: str = ""  #: the line that takes it, ``module:line``, where no function is locked
 
-    @property
-    def taker(self) -> str:
-        """What takes it, for people."""
-        return self.function or self.place or self.template
-
 
 class Scope:
     """What the engine fills with holds and ends; a caller sees it through a :class:`~distlock_web.locks.lease.Lease`.

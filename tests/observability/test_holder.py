@@ -130,12 +130,11 @@ def test_the_program_that_runs(argv: list[str], said: str, monkeypatch: pytest.M
     """Its name, and what it was told to do where that is known to be no secret."""
     monkeypatch.setattr(sys, "argv", argv)
     holder_module._command.cache_clear()
-    holder_module._in_thread.cache_clear()
+    monkeypatch.setattr(holder_module._this_thread, "words", "")
     try:
         assert HolderInfo.loads(HolderInfo.current()).command == said
     finally:
         holder_module._command.cache_clear()
-        holder_module._in_thread.cache_clear()
 
 
 def test_the_thread(memory_store: None) -> None:
