@@ -96,10 +96,11 @@ def not_listed(errors: Mapping[str, DistLockError]) -> DistLockError:
 def held_locks(search: str = "", *, store: str | None = None) -> list[LockRow]:
     """The locks that are held now, the oldest first. A snapshot: it may be out of date when it is read.
 
-    ``search``: only those that have all of these words in their name, their holder's request id, request token, path,
-    function or host. ``store``: an alias; left out, all stores are asked. A row's ``lock`` has ``name``, ``fence``,
-    ``remaining``, ``waiters``, ``state`` (held, cooldown, transit) and ``since``; its ``holder`` has ``function``,
-    ``path``, ``host``, ``pid``, ``request_id`` and ``request``, which all locks of one request share.
+    ``search``: only those that have all of these words in their name or in what is known of their holder: request id,
+    request, path, function, host and so on. ``store``: an alias; left out, all stores are asked. A row's ``lock`` has
+    ``name``, ``fence``, ``remaining``, ``waiters``, ``waiting_since``, ``state`` (held, cooldown, transit) and ``since``;
+    its ``holder`` has ``function``, ``path``, ``host``, ``pid``, ``command``, ``worker``, ``user``, ``request_id`` and
+    ``request``, which all locks of one request share.
 
     Raises ``BackendUnavailable`` if a store does not answer, ``ConfigurationError`` if it cannot show its locks.
     """
