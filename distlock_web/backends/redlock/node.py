@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ...core.backend import Claim
@@ -16,7 +17,7 @@ from ..redis.diagnose import server_time
 from ..redis.port import RedisPort
 from ..redis.scripts import ACQUIRE, CANCEL, RELEASE
 from ..redis.transport.address import Address
-from ..redis.transport.errors import broke_connection
+from ..redis.transport.errors import broke_connection, translated
 from ..redis.transport.pool import Connection, ConnectionPool, Reply
 from .quorum import Part, finish, readable, run_blocking
 
@@ -108,6 +109,46 @@ class NodePool(ConnectionPool):
         await readable(connection)
         return connection.read(timeout)
 
+    def send_now(self, packed: bytes) -> Connection | None:
+        """Send on a connection that is open. None: there is none, or it has broken."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            return None
+        try:
+            connection.send(packed)
+        except Exception as error:
+            self._broke(connection, error)
+            return None
+        return connection
+
+    def read_now(self, connection: Connection) -> Reply:
+        """The answer, which is there; None: the connection has broken."""
+        try:
+            reply = connection.read()
+        except Exception as error:
+            self._broke(connection, error)
+            return None
+        self._give_back(connection)
+        return reply
+
+    async def read_later(self, connection: Connection) -> None:
+        """Wait for an answer that does not matter any more, so that the connection can be used again."""
+        try:
+            await self._read(connection, None)
+        except BaseException as error:
+            failure = self._broke(connection, error)
+            if isinstance(error, Exception):
+                raise failure from error
+            raise
+        self._give_back(connection)
+
+    def _broke(self, connection: Connection, error: BaseException) -> DistLockError:
+        # Who asks the node next, by its port, finds out what is wrong and says so.
+        self._discard(connection)
+        self._health.failed(error)
+        return translated(error, self._address)
+
 
 class Node(RedisBackend):
     """A Redis server among others. While it cannot be reached it is not asked; its own thread looks for it."""
@@ -130,6 +171,10 @@ class Node(RedisBackend):
     def identity(self) -> tuple[object, ...]:
         kwargs = self._address.kwargs
         return (kwargs.get("path"),) if "path" in kwargs else (kwargs.get("host"), kwargs.get("port", 6379))
+
+    @property
+    def index(self) -> str:
+        return self._index
 
     @property
     def server_time_us(self) -> int:
@@ -159,6 +204,11 @@ class Node(RedisBackend):
     def down_since(self) -> float | None:
         """Since when it cannot be reached; None: it can, as far as is known."""
         return None if self._down is None else self._down_since
+
+    @property
+    def ready(self) -> bool:
+        """It can be asked without waiting for anything."""
+        return self._down is None and self._ways.idle
 
     @property
     def lagging(self) -> bool:
@@ -200,6 +250,25 @@ class Node(RedisBackend):
                 f"{self._restart_delay:g} s (OPTIONS: restart_delay)"
             )
         return self._members.met(str(self), fields["run_id"])
+
+    # An acquisition that does without the port: see ``direct.py`` ---------------------------------------------------
+
+    def send_now(self, packed: bytes) -> Connection | None:
+        return self._ways.send_now(packed)
+
+    def read_grant(self, connection: Connection) -> int:
+        """The fence that it has given; 0: it has not, or what it says is for the port to understand."""
+        reply = self._ways.read_now(connection)
+        if type(reply) is not list or reply[0] <= 0:
+            return 0
+        self._clock.heard(reply[1])
+        return int(reply[0])
+
+    def leave_unfinished(self, connection: Connection, token: str) -> None:
+        part = Part(self, partial(self._ways.read_later, connection), token)
+        part.resume()
+        if part.connection is not None:
+            self.unfinished[token] = part
 
     # What is left to do ------------------------------------------------------------------------------------------
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo, drift
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
-from ...core.runtime import now
+from ...core.runtime import TASKS, now
 from ..redis.port import RedisPort
+from .direct import take
 from .listing import merged
 from .node import Node
 from .quorum import Part, unavailable
@@ -182,6 +183,11 @@ class RedlockPort(Voters):
         lead = order[0]
         held = self._ledger.held.get(claim.token)
         fence = held.fence if held is not None else self._ledger.propose(self._nodes)
+
+        if self.runtime is not TASKS and not self._ledger.knows(claim.token):
+            fences = take(order, claim, fence, self._needed, self._index)
+            if fences is not None and not self._members.twice:
+                return self._granted(claim, await self._agree(claim, fences), begun)
 
         def verb(node: Node, port: RedisPort) -> Coroutine[Any, Any, Granted | Busy]:
             return port.acquire(claim, wait if node is lead else 0, fence)

@@ -182,7 +182,7 @@ def finish(nodes: Iterable[Asked], *, patient: bool) -> None:
             waiting.update(_awaited(list(node.unfinished.values())))
     while waiting:
         left = min(part.deadline for part in waiting.values()) - now()
-        ready = _readable(waiting, max(0.0, left) if patient else 0.0)
+        ready = wait_for_data(waiting, max(0.0, left) if patient else 0.0)
         due = ready or [descriptor for descriptor, part in waiting.items() if part.deadline <= now()]
         if not due and not patient:
             return
@@ -220,7 +220,7 @@ def _ask_in_thread(parts: Sequence[Part[T]], enough: Callable[[], bool], within:
         while waiting and not enough():
             moment = now()
             left = min(until, *(part.deadline for part in waiting.values())) - moment
-            ready = _readable(waiting, max(0.0, left))
+            ready = wait_for_data(waiting, max(0.0, left))
             overdue = [] if ready else [fd for fd, part in waiting.items() if part.deadline <= now()]
             if not ready and not overdue and now() >= until:
                 return
@@ -251,7 +251,8 @@ async def _ask_in_tasks(parts: Sequence[Part[T]], enough: Callable[[], bool], wi
 
 if hasattr(select, "poll"):
 
-    def _readable(descriptors: Iterable[int], seconds: float) -> list[int]:
+    def wait_for_data(descriptors: Iterable[int], seconds: float) -> list[int]:
+        """Those of them on which there is something to read, after so many seconds at most."""
         poller = select.poll()
         for descriptor in descriptors:
             poller.register(descriptor, select.POLLIN)
@@ -259,7 +260,7 @@ if hasattr(select, "poll"):
 
 else:  # pragma: no cover - Windows
 
-    def _readable(descriptors: Iterable[int], seconds: float) -> list[int]:
+    def wait_for_data(descriptors: Iterable[int], seconds: float) -> list[int]:
         return select.select(list(descriptors), [], [], seconds)[0]
 
 

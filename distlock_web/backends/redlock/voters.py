@@ -40,6 +40,7 @@ class Voters:
         self._longest = longest  #: seconds of the longest lease after which a node may come back empty; 0: any
         self._patient = patient  #: asks also nodes that cannot be reached, if the others are too few
         self._needed = len(self._nodes) // 2 + 1
+        self._index = self._nodes[0].index
 
     async def _ask(
         self,
@@ -106,7 +107,9 @@ class Voters:
         first = crc32(name.encode("utf-8", "surrogatepass")) % len(self._nodes)
         order = self._nodes[first:] + self._nodes[:first]
         barred = self._ledger.barred.get(token, ())
-        return sorted(order, key=lambda node: node.down_since is not None or node in barred)
+        if barred or any(node.down_since is not None for node in order):
+            order.sort(key=lambda node: node.down_since is not None or node in barred)
+        return order
 
     def _lead(self, name: str, token: str = "") -> Node:
         return self._order(name, token)[0]

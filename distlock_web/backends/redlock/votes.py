@@ -30,6 +30,10 @@ class Ledger:
         ] = {}  #: whose votes do not count for it: something there is still to be undone
         self._fence = 0
 
+    def knows(self, token: str) -> bool:
+        """Whether it stands in a queue, or has a node that does not count."""
+        return token in self.queued or token in self.barred
+
     def open(self, token: str, fence: int, begun: float) -> None:
         self._fence = max(self._fence, fence)
         self.held[token] = Held(fence, begun)

@@ -44,7 +44,7 @@ def test_fences_grow_from_majority_to_majority(quorum: Quorum) -> None:
             port._ledger.barred[mine.token] = set(out)  # type: ignore[attr-defined]
             answer = await port.acquire(mine, 0)
             assert isinstance(answer, Granted)
-            fences.append(answer.fence)
+            fences.append(answer.fence or 0)
             (line,) = await port.inspect([NAME])
             assert line.fence == answer.fence
             await port.release(mine)
@@ -61,7 +61,7 @@ def test_the_fence_is_written_down_by_a_majority_before_it_is_given(quorum: Quor
         seen = []
         for _ in range(10):
             async with harness.inside(lock("order:7", expire=30)) as lease:
-                seen.append(lease.fence)
+                seen.append(lease.fence or 0)
                 votes = sum(fence_at(server) == lease.fence for server in servers)
                 assert votes >= 3
         assert seen == sorted(set(seen))

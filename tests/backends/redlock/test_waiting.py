@@ -140,3 +140,23 @@ def test_who_waits_asks_nothing(quorum: Quorum) -> None:
         assert calls(servers) - before < 11 * 5 * 6
 
     harness.run(case())
+
+
+def test_a_free_lock_is_one_request_to_each_node_and_one_more(quorum: Quorum) -> None:
+    servers, harness = quorum
+
+    async def case() -> None:
+        for _ in range(3):
+            async with harness.inside(lock("other", expire=30)):
+                pass
+        await harness.sleep(0.05)
+        before = calls(servers)
+        rounds = 10
+        for _ in range(rounds):
+            async with harness.inside(lock(KEY, expire=30, wait=5)):
+                await harness.sleep(0.002)
+        await harness.sleep(0.05)
+        # A second round trip where the nodes did not agree on a fence: seldom.
+        assert calls(servers) - before <= rounds * 2 * len(servers) * 1.5
+
+    harness.run(case())
