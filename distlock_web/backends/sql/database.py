@@ -6,7 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Executable, Row, create_engine, event
@@ -17,8 +17,9 @@ from sqlalchemy.pool import Pool, QueuePool
 from ...core.blocking_port import Wakeups
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import now
+from . import sqlite_fork
 from .address import Address
-from .dialects import GONE, SILENT, Fault, PostgreSQL, channel_of
+from .dialects import GONE, SILENT, Fault, PostgreSQL, SQLite, channel_of
 from .tables import Tables
 
 logger = logging.getLogger("distlock_web")
@@ -118,6 +119,10 @@ class Database:
                 f'"distlock_web[{address.dialect.extra}]".'
             ) from error
         event.listen(self.engine, "connect", lambda connection, record: address.dialect.connected(connection))
+        self._passing: Callable[[], AbstractContextManager[None]] = nullcontext
+        if isinstance(address.dialect, SQLite):
+            self._passing = sqlite_fork.passing
+            sqlite_fork.watch(self.engine)
         if isinstance(address.dialect, PostgreSQL):
             from .bounded import BoundedConnection
 
@@ -132,7 +137,8 @@ class Database:
         seconds = self.address.timeout if timeout is None else min(timeout, self.address.timeout)
         for tried in range(1, TRIES + 1):
             try:
-                return self._attempt(work, seconds)
+                with self._passing():
+                    return self._attempt(work, seconds)
             except _Undone as undone:
                 if tried == TRIES or (undone.fault.kind != "again" and tried > 1):
                     raise self._translated(undone.error, undone.fault) from undone.error
@@ -145,6 +151,10 @@ class Database:
     def read(self, statement: Executable, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         """One question that locks and changes nothing, in one request. ``BackendUnavailable``."""
         self._refuse_if_silent()
+        with self._passing():
+            return self._read(statement, parameters)
+
+    def _read(self, statement: Executable, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         pool, connection = self.engine.pool, self._connect()
         transaction = Transaction(connection, self, self.address.timeout)
         try:
@@ -248,6 +258,10 @@ class Database:
 
     def create_tables(self) -> None:
         """Make the tables where they are missing. Another process may do the same at the same moment."""
+        with self._passing():
+            self._create_tables()
+
+    def _create_tables(self) -> None:
         for tried in range(1, TRIES + 1):
             connection = self._connect()
             try:
