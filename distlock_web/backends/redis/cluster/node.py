@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
 from ....core.backend import Busy, Claim, Granted, LockInfo, Loss
@@ -137,9 +138,17 @@ class NodePort(RedisPort):
     def _index_of(self, name: str) -> str:
         return index_of(self._index, slot_of(name))
 
+    def _keys(self, name: str) -> PackedKeys:
+        return _keys_of(name, self._index)
+
     def _acquire_keys(self, name: str) -> PackedKeys:
         # With the line of this process: a key that came to be at the other end of a move would stop the move.
-        return lock_keys(name, self._index_of(name), Process.ident)
+        return _keys_of(name, self._index, Process.ident)
+
+
+@lru_cache(maxsize=4096)
+def _keys_of(name: str, prefix: str, process: str = "") -> PackedKeys:
+    return lock_keys(name, index_of(prefix, slot_of(name)), process)
 
 
 class _AskingRunner:

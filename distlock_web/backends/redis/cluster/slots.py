@@ -10,6 +10,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 SLOTS = REDIS_CLUSTER_HASH_SLOTS
 
 
+@lru_cache(maxsize=4096)
 def slot_of(name: str) -> int:
     """The slot of a lock's name, and so of all its keys: it has no braces, and those of its queue enclose it."""
     return int(key_slot(name.encode()))
@@ -32,5 +33,5 @@ def tags() -> list[str]:
     tags = [""] * SLOTS
     for letters in product("@ABC", *["@ABCDEFGHIJKLMNO"] * 3):
         tag = "".join(letters)
-        tags[slot_of(tag)] = tag
+        tags[key_slot(tag.encode())] = tag
     return tags
