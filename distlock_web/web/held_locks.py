@@ -98,9 +98,9 @@ def held_locks(search: str = "", *, store: str | None = None) -> list[LockRow]:
 
     ``search``: only those that have all of these words in their name or in what is known of their holder: request id,
     request, path, function, host and so on. ``store``: an alias; left out, all stores are asked. A row's ``lock`` has
-    ``name``, ``fence``, ``remaining``, ``waiters``, ``waiting_since``, ``state`` (held, cooldown, transit) and ``since``;
+    ``name``, ``fence``, ``since``, ``remaining``, ``waiters``, ``waiting_since`` and ``state``;
     its ``holder`` has ``function``, ``path``, ``host``, ``pid``, ``command``, ``worker``, ``user``, ``request_id`` and
-    ``request``, which all locks of one request share.
+    ``request``, which all locks of one request share. A state is ``held``, ``cooldown`` or ``transit``.
 
     Raises ``BackendUnavailable`` if a store does not answer, ``ConfigurationError`` if it cannot show its locks.
     """
