@@ -25,6 +25,7 @@ from distlock_web import configure, distributed_lockable, lock
 from distlock_web.cli.main import execute
 from distlock_web.core.findings import Finding
 from distlock_web.core.registry import registry
+from distlock_web.django.diagnosis import shared_caches
 from distlock_web.flask import DistLock
 from distlock_web.testing.servers import RedisServer
 from distlock_web.web import doctor
@@ -62,6 +63,7 @@ def test_redis_set_up_wrongly_and_mended(make_redis: MakeRedis) -> None:
         assert at(server.url)["DL103"].severity == "warning"
         admin.config_set("appendfsync", "always")
         assert at(server.url) == {}
+        admin.config_set("appendonly", "no")  # while it writes its first file it does not let itself be stopped
 
 
 @pytest.mark.slow
@@ -205,9 +207,18 @@ def test_a_urlconf_that_cannot_be_imported_does_not_hide_the_rest(settings: Any)
 def test_a_cache_in_the_same_database(settings: Any, cache: dict[str, Any], shared: bool) -> None:
     settings.DISTLOCK = {"default": {"LOCATION": "redis://127.0.0.1:6379/0"}}
     settings.CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", **cache}}
-    from distlock_web.django.diagnosis import shared_caches
-
     assert [each.code for each in shared_caches(registry())] == ["DL006"] * shared
+
+
+def test_the_pool_of_a_cache_is_in_its_database(settings: Any) -> None:
+    settings.CACHES = {
+        "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1:6379/3"},
+        "other": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    }
+    settings.DISTLOCK = {"default": {"CACHE": "default"}}
+    [finding] = shared_caches(registry())
+    assert (finding.code, finding.where) == ("DL006", "store default")
+    assert "caches['default'].clear()" in finding.harm
 
 
 def test_flask(redis_url: str) -> None:

@@ -137,7 +137,7 @@ def test_stopped_for_longer_than_its_lease_the_command_is_ended(redis_store: str
 
 
 def test_it_renews_while_the_command_runs(redis_store: str) -> None:
-    assert distlock(redis_store, "run", "-k", "x", "--expire", "0.5", "--", "sleep", "1.5").returncode == 0
+    assert distlock(redis_store, "run", "-k", "x", "--expire", "1.5", "--", "sleep", "3").returncode == 0
 
 
 @pytest.mark.parametrize("name", ["INT", "TERM", "HUP", "QUIT", "USR1", "USR2"])
