@@ -15,8 +15,6 @@ from distlock_web.core.runtime import drive
 from tests.support.callers import Beside, threads, unrelated
 from tests.support.waiting import LONG, PATIENCE, eventually
 
-pytestmark = pytest.mark.slow
-
 DATABASES = ("sqlite", "postgres", "mariadb")
 
 

@@ -17,8 +17,6 @@ from tests.support.database_servers import PostgresServer
 from tests.support.proxy import Proxy
 from tests.support.waiting import SLACK
 
-pytestmark = pytest.mark.slow
-
 RIGHT, WRONG = "the-right-one", "the-secret"
 
 
@@ -105,6 +103,7 @@ def test_a_server_that_refuses(location: str) -> None:
     assert f"127.0.0.1:{port} cannot be reached" in str(error)
 
 
+@pytest.mark.slow
 def test_a_host_that_does_not_exist() -> None:
     assert isinstance(refused("mysql://locks@nowhere.invalid/x"), BackendUnavailable)
 

@@ -22,8 +22,6 @@ from tests.support.database_servers import MariaDBServer, PostgresServer
 from tests.support.proxy import Proxy
 from tests.support.waiting import LONG, PATIENCE, SLACK, SOON, eventually
 
-pytestmark = pytest.mark.slow
-
 NAME = "disLock:a"
 
 
@@ -127,6 +125,7 @@ def signal_all(server: Any, how: signal.Signals) -> None:
         os.kill(pid, how)
 
 
+@pytest.mark.slow
 def test_a_server_restarted_or_frozen_in_mid_hold(server: Any, beside: Beside) -> None:
     """One server for all of it, for it takes its time to make."""
     store = store_at(server.url, server.port, timeout=0.5)
@@ -180,6 +179,7 @@ def database(settings: dict[str, Any]) -> Iterator[Connection]:
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_a_row_that_somebody_keeps_locked_is_said_in_bounded_time(
     settings: dict[str, Any], database: Connection
 ) -> None:
@@ -198,6 +198,7 @@ def test_a_row_that_somebody_keeps_locked_is_said_in_bounded_time(
         pass
 
 
+@pytest.mark.slow
 def test_a_client_that_stops_in_mid_transaction_does_not_keep_the_row(settings: dict[str, Any]) -> None:
     """As one that is stopped (SIGSTOP), or whose host has vanished: the server ends its transaction."""
     port = make_url(settings["LOCATION"]).port or 0

@@ -15,8 +15,6 @@ from distlock_web.backends.sql.tables import from_ascii, key_of, to_ascii
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.runtime import drive, new_token
 
-pytestmark = pytest.mark.slow
-
 #: Each is another lock than every other: what databases take for the same, or cannot store.
 APART = [
     "name", "Name", "NAME", "name ", "name  ", " name", "näme", "nàme", "na\u0308me", "straße", "strasse", "ſ", "s",

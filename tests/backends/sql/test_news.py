@@ -20,8 +20,6 @@ from tests.support.proxy import Proxy
 from tests.support.requirements import require
 from tests.support.waiting import LONG, PATIENCE, SLACK, eventually
 
-pytestmark = pytest.mark.slow
-
 NAME = "disLock:a"
 
 
@@ -119,6 +117,7 @@ def test_a_listener_whose_connection_breaks_asks_again(
     waiter.result(PATIENCE / 2)  # less than the lease
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"listen": False}, {"listen": True}], ids=["asked", "never", "forced"])
 def test_behind_a_pooler_in_transaction_mode(
     pooler: PgBouncer, postgres_settings: dict[str, Any], two: Callable[..., Two], beside: Beside, options: Any

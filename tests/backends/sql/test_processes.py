@@ -23,7 +23,7 @@ from tests.support.proxy import Proxy
 from tests.support.waiting import LONG, eventually
 
 # Python 3.12 warns of a fork beside other threads: that is what this is about.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])
