@@ -28,17 +28,19 @@ from .votes import loss_of
 
 #: Seconds between two questions of one whom the lead has let in, while others still have a majority: at first, at most.
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
-#: Seconds that it goes on so before it says that the lock is busy.
+#: The same of one who does not wait, while nobody has a majority: a release is just on its way, or somebody's failure.
+SPLIT_PAUSES = (0.002, 0.008, 0.032)
+#: Seconds that one who waits goes on so before it says that the lock is busy.
 TRIES_FOR = 0.5
 #: Seconds that one whom the lead has let in has for a majority. After that the lead alone keeps nobody out: it may have
 #: missed a release.
 GRACE = 0.5
-#: The same of one who does not wait, while nobody has a majority: a release is just on its way, or somebody's failure.
-SPLIT_PAUSES = (0.002, 0.008, 0.032)
+#: Seconds before it began within which an acquisition that succeeded may have been tried without success.
+RETRIED_WITHIN = 5.0
 #: Leases that one renewal takes again where a node has lost them.
 MAX_REPAIRS = 8
 
-_DICE = random.Random()  # noqa: S311 - it keeps processes apart, and hides nothing
+_DICE = random.SystemRandom()  # a forked child throws others than its parent
 
 
 class RedlockPort(Voters):
@@ -104,8 +106,9 @@ class RedlockPort(Voters):
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
         held = self._ledger.close(claim.token)
-        # Who went down before it was taken never had it; the others give it back when they can.
-        asked = [node for node in self._order(claim.name) if not (held and (node.down_since or FOREVER) < held.begun)]
+        # Who went down before it was asked for never had it; the others give it back when they can.
+        since = held.begun - RETRIED_WITHIN if held is not None else 0.0
+        asked = [node for node in self._order(claim.name) if (node.down_since or FOREVER) >= since]
 
         def enough(parts: Sequence[Part[Loss | None]]) -> bool:
             # The lead's, too: it is asked first by whoever comes. And sent to all: else a node keeps it from others.

@@ -14,6 +14,10 @@ from .node import Node
 AHEAD_US = 2000
 
 
+#: Leases that are remembered. Of one that is not, nothing but its repair is left undone.
+HELD_KEPT = 10_000
+
+
 class Held(NamedTuple):
     fence: int
     begun: float  #: our clock before it was asked for
@@ -37,6 +41,9 @@ class Ledger:
     def open(self, token: str, fence: int, begun: float) -> None:
         self._fence = max(self._fence, fence)
         self.held[token] = Held(fence, begun)
+        if len(self.held) > 2 * HELD_KEPT:  # of leases that were lost nobody tells
+            for old in list(self.held)[:HELD_KEPT]:
+                self.held.pop(old, None)
         self.queued.pop(token, None)
 
     def close(self, token: str) -> Held | None:
