@@ -18,12 +18,13 @@ def _read(name: str) -> bytes:
 class Script:
     """One Lua script. It is called by its SHA-1, and by its source where the server does not know it (any more)."""
 
-    __slots__ = ("_by_sha", "_by_source")
+    __slots__ = ("_by_sha", "_by_source", "source")
 
     def __init__(self, name: str, *, of_one_lock: bool = True) -> None:
         source = _read(name)
         if of_one_lock:
             source = _read("_lock") + source.replace(b"-- include: _queue\n", _read("_queue"))
+        self.source = source
         sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
         self._by_sha = bulk(b"EVALSHA") + bulk(sha)
         self._by_source = bulk(b"EVAL") + bulk(source)
