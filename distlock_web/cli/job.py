@@ -256,6 +256,8 @@ class Job:
     def _stopped(self, terminal: Terminal, signum: int) -> None:
         if signum in _WANTS_TERMINAL and terminal.ours():
             terminal.lend(self.group)
+            if terminal.ours():  # it cannot be lent: continued, the command would ask for it again, without an end
+                return
         elif terminal.exists and signum != signal.SIGSTOP:
             terminal.suspend(self.group)
         else:  # by hand, and so it will be continued
