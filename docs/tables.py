@@ -45,7 +45,7 @@ def capabilities(name: str) -> Capabilities:
 
 def table() -> str:
     headings = [HEADINGS[field.name] for field in fields(Capabilities)]
-    rows = [["`BACKEND`", "`LOCATION`", "excludes", *headings], ["---"] * (3 + len(headings))]
+    rows = [["backend", "`LOCATION`", "excludes", *headings], ["---"] * (3 + len(headings))]
     for name in BACKENDS:
         urls = " ".join(f"`{scheme}://`" for scheme, backend in SCHEMES.items() if backend == name)
         rows.append([f"`{name}`", urls, EXCLUDES[name], *map(_cell, _values(capabilities(name)))])

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from ..core.backend import Busy, Capabilities, Claim, Granted, LockInfo, Loss, WaiterInfo
 from ..core.config import StoreConfig
+from ..core.errors import ConfigurationError
 from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
 
 #: Seconds that each place in the queue adds to a waiter's sleep: an expiry wakes one, not all.
@@ -55,9 +56,14 @@ class MemoryBackend:
 
     capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.01)
 
-    settings: ClassVar[frozenset[str]] = frozenset()
+    settings: ClassVar[frozenset[str]] = frozenset({"LOCATION"})
 
     def __init__(self, config: StoreConfig) -> None:
+        if config.location not in ("", "memory://"):
+            where = f"DISTLOCK[{config.alias!r}]"
+            raise ConfigurationError(
+                f'{where}["LOCATION"] is {config.location!r}; locks in memory are nowhere else: leave it out.'
+            )
         self._table = _Table()
         self._sync_port = MemoryPort(self._table, THREADS)
         self._async_port = MemoryPort(self._table, TASKS)

@@ -497,4 +497,4 @@ def section(document: str, heading: str) -> str:
 
 def names_in_table(document: str, heading: str) -> set[str]:
     first_cells = [line.split("|")[1] for line in section(document, heading).splitlines() if line.startswith("| `")]
-    return {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)}
+    return {name for cell in first_cells for name in re.findall(r"`([\w-]+)`", cell)}
