@@ -163,3 +163,36 @@ def test_min_replicas_counts_those_of_the_locks_own_node(cluster: Cluster) -> No
         lock(keys[0]).acquire()
     with lock(keys[1:]):
         pass
+
+
+def test_a_cluster_that_hangs_as_a_whole_costs_the_first_request_its_time_out_and_no_other(
+    cluster_store: Cluster,
+) -> None:
+    with lock(KEY):
+        pass
+    for node in cluster_store.nodes:
+        node.pause()
+    with pytest.raises(BackendUnavailable):
+        lock(KEY).acquire()
+    begun = now()
+    for _ in range(20):
+        with pytest.raises(BackendUnavailable):
+            lock(KEY).acquire()
+    assert now() - begun < 10, "a time-out each would be a minute"
+    for node in cluster_store.nodes:
+        node.resume()
+    eventually(lambda: _works(KEY), "it is known as soon as it answers")
+
+
+def test_a_cluster_that_hangs_from_the_beginning_refuses_as_well(cluster: Cluster) -> None:
+    for node in cluster.nodes:
+        node.pause()
+    configure({"default": {"LOCATION": cluster.url}})
+    for _ in range(2):
+        begun = now()
+        with pytest.raises(BackendUnavailable):
+            lock(KEY).acquire()
+        assert now() - begun < SOON
+    for node in cluster.nodes:
+        node.resume()
+    eventually(lambda: _works(KEY), "it is known as soon as it answers")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from redis.cluster import parse_cluster_slots
@@ -23,6 +24,8 @@ logger = logging.getLogger("distlock_web")
 FRESH = 0.1
 #: Seconds for the nodes to say who serves what; one that hangs is asked last the next time.
 PATIENCE = 3.0
+#: Seconds after which nobody joins those who wait for that: the nodes hang, and it is known.
+SLOW = 0.2
 
 
 class Topology:
@@ -38,6 +41,7 @@ class Topology:
         self._nodes: dict[NodeAddress, None] = {}  # masters and replicas
         self._hanging: dict[NodeAddress, None] = {}
         self._seen = float("-inf")  # when we began to ask, the last time that somebody answered or all failed
+        self._asking_since = float("inf")
         self._error: DistLockError | None = None
         self._wanted = float("-inf")
         self._waiting: dict[Parker, None] = {}
@@ -66,7 +70,8 @@ class Topology:
         if self._owners[slot] != to:
             self._owners[slot] = to
             self._changed()
-            self._want(now())
+            with suppress(RuntimeError):  # no thread to be had: the next who is told asks
+                self._want(now())
 
     async def refresh(self, runtime: Runtime, asked: NodeAddress | None = None) -> None:
         """Return when the view is not older than this call, or than ``FRESH``. Raises where no node can tell.
@@ -77,6 +82,8 @@ class Topology:
             self._hanging[asked] = None
         begun = now()
         parker = runtime.parker()
+        if begun - self._asking_since > SLOW:
+            raise BackendUnavailable("The nodes of the cluster are asked who serves what, and none has answered yet.")
         while self._seen < begun - FRESH:
             self._waiting[parker] = None
             try:
@@ -102,13 +109,13 @@ class Topology:
 
     def _run(self) -> None:
         while True:
-            begun = now()
+            begun = self._asking_since = now()
             try:
                 self._error = self._look()
             except Exception as error:
                 logger.exception("The view of the cluster could not be renewed")
                 self._error = BackendUnavailable(f"The view of the cluster could not be renewed: {error}")
-            self._seen = begun
+            self._seen, self._asking_since = begun, float("inf")
             for parker in list(self._waiting):
                 parker.unpark()
             with self._start_or_end:
