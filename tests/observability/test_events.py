@@ -147,6 +147,24 @@ async def test_all_or_none(harness: Harness, store: str, seen: list[events.Event
 
 
 @in_both_modes
+async def test_only_the_name_that_was_taken_was_waited_for(
+    harness: Harness, store: str, seen: list[events.Event]
+) -> None:
+    async def both() -> None:
+        async with harness.inside(lock(["a", "b"], wait=30)):
+            pass
+
+    async with harness.inside(lock("a")):
+        waiter = harness.unrelated(both)
+        await harness.waiters("disLock:a", 1)
+    await waiter.result()
+    waited = {event.name: event.waited for event in seen if event.kind == "acquired"}
+    assert waited["disLock:a"] > 0
+    assert waited["disLock:b"] == 0
+    assert [event.name for event in seen if event.kind == "waited"] == ["disLock:a"]
+
+
+@in_both_modes
 async def test_a_renewal_by_hand(harness: Harness, store: str, seen: list[events.Event]) -> None:
     async with harness.inside(lock("a")) as lease:
         await harness.extend(lease)
