@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from distlock_web.testing.servers import RedisServer, ServerMissing
 
-from . import capacity, handoff, recovery, renewal, report, server, silence, uncontended, view
+from . import capacity, handoff, recovery, redlock, renewal, report, server, silence, stores, uncontended, view
 from .bars import verdicts
 from .chart import svg
 from .plan import FULL, QUICK, Plan
@@ -27,6 +27,8 @@ SCENARIOS = {
     "renewal": renewal,
     "view": view,
     "silence": silence,
+    "redlock": redlock,
+    "stores": stores,
     "capacity": capacity,
 }
 
@@ -41,6 +43,8 @@ scenarios:
   renewal       1,000 leases that are renewed
   view          a Django view under a lock
   silence       the store is stopped: what is left of a site's other views
+  redlock       a lock on five servers, all up, and with one that refuses or hangs
+  stores        a free lock in PostgreSQL, MariaDB, SQLite and ZooKeeper, beside what their users take
   capacity      what one server holds: 100,000 locks, 1,000 processes that wait
 """
 MORE = """\

@@ -85,6 +85,7 @@ BARS: Sequence[Bar] = (
         for measure, limit in (("threads", 1), ("requests", 4), ("CPU", 0.06), ("lost", 0))
     ),
     Bar("view", "added", 1.3, 1.0, ratio=True),
+    Bar("redlock, all up", "acquire p50", 2.0, ratio=True),
     Bar("silence", "kept", 0.9, 1.0, at_least=True),
 )
 

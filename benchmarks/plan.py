@@ -44,7 +44,7 @@ class Plan:
     leases: int = 1000
     renewal_rounds: int = 3
     renewal: float = 20.0
-    waiting_processes: int = 1000
+    waiting_processes: int = 400
     held_locks: int = 100_000
     silences: int = 3
     silence: float = 10.0

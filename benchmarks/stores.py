@@ -1,0 +1,150 @@
+"""A free lock on each store, beside what that store's users lock with: advisory locks, GET_LOCK, kazoo's Lock.
+
+The references have no lease: PostgreSQL's and MariaDB's locks live as long as a connection, kazoo's as long as a
+session.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import distlock_web
+from distlock_web.testing.servers import ServerMissing
+from tests.support.database_servers import MariaDBServer, PostgresServer
+from tests.support.zookeeper_server import ZooKeeperServer
+
+from .plan import Bench, in_turns
+from .results import Case, Measure
+
+OURS, KEY, EXPIRE = "distlock_web", "order:42", 60
+TIME = (Measure("time", "µs", compared=True),)
+WARM_UP = 5
+
+Lock = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store, and how its own users lock in it."""
+
+    name: str
+    reference: str
+    serve: Callable[[ExitStack], tuple[str, Lock]]  #: starts it; its URL, and the reference's lock
+
+
+def run(bench: Bench) -> Iterator[Case]:
+    bench.expect(2 * len(STORES) * bench.plan.rounds)
+    for store in STORES:
+        yield _case(bench, store)
+
+
+def _case(bench: Bench, store: Store) -> Case:
+    case = Case(f"{store.name}, 1 thread", f"A free lock in {store.name}, 1 thread", TIME, store.reference)
+    with ExitStack() as stack:
+        try:
+            url, reference = store.serve(stack)
+        except (ServerMissing, ImportError) as missing:
+            case.notes.append(f"{store.name} was left out: {missing}.")
+            return case
+        registry = distlock_web.configure({"default": {"LOCATION": url}})
+        stack.callback(registry.close)
+        locks = {store.reference: reference, OURS: lambda: distlock_web.lock(KEY, expire=EXPIRE)}
+        fill = {}
+        for name, lock in locks.items():
+            _seconds(lock, WARM_UP)  # connects, makes tables
+            fill[name] = max(WARM_UP, int(bench.plan.slice / _seconds(lock, WARM_UP) * WARM_UP))
+        for name in in_turns(list(locks), bench.plan.rounds):
+            case.add(name, time=_seconds(locks[name], fill[name]) / fill[name] * 1e6)
+            bench.step(f"{case.name}: {name}")
+    return case
+
+
+def _seconds(lock: Lock, cycles: int) -> float:
+    since = time.perf_counter()
+    for _ in range(cycles):
+        with lock():
+            pass
+    return time.perf_counter() - since
+
+
+# How the users of each store lock in it -----------------------------------------------------------------------------
+
+
+def _postgres(stack: ExitStack) -> tuple[str, Lock]:
+    import psycopg
+
+    server = stack.enter_context(PostgresServer())
+    connection = stack.enter_context(psycopg.connect(server.url, autocommit=True))
+
+    @contextmanager
+    def advisory() -> Iterator[None]:
+        connection.execute("SELECT pg_advisory_lock(hashtext(%s))", (KEY,))
+        try:
+            yield
+        finally:
+            connection.execute("SELECT pg_advisory_unlock(hashtext(%s))", (KEY,))
+
+    return server.url, advisory
+
+
+def _mariadb(stack: ExitStack) -> tuple[str, Lock]:
+    import pymysql
+
+    server = stack.enter_context(MariaDBServer())
+    connection = stack.enter_context(
+        closing(pymysql.connect(host="127.0.0.1", port=server.port, user="root", database="test", autocommit=True))
+    )
+
+    @contextmanager
+    def get_lock() -> Iterator[None]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT GET_LOCK(%s, 10)", (KEY,))
+            try:
+                yield
+            finally:
+                cursor.execute("SELECT RELEASE_LOCK(%s)", (KEY,))
+
+    return server.url, get_lock
+
+
+def _sqlite(stack: ExitStack) -> tuple[str, Lock]:
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="distlock-bench-")))
+    connection = stack.enter_context(closing(sqlite3.connect(folder / "reference.sqlite3", isolation_level=None)))
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE locks (name TEXT PRIMARY KEY)")
+
+    @contextmanager
+    def row() -> Iterator[None]:
+        connection.execute("INSERT INTO locks VALUES (?)", (KEY,))
+        try:
+            yield
+        finally:
+            connection.execute("DELETE FROM locks WHERE name = ?", (KEY,))
+
+    return f"sqlite:///{folder}/locks.sqlite3", row
+
+
+def _zookeeper(stack: ExitStack) -> tuple[str, Lock]:
+    from kazoo.client import KazooClient
+
+    server = stack.enter_context(ZooKeeperServer())
+    client: Any = KazooClient(f"127.0.0.1:{server.port}")
+    client.start()
+    stack.callback(client.close)
+    stack.callback(client.stop)
+    return server.url, lambda: client.Lock("/reference/" + KEY)
+
+
+STORES = (
+    Store("PostgreSQL", "advisory lock", _postgres),
+    Store("MariaDB", "GET_LOCK", _mariadb),
+    Store("SQLite", "a row", _sqlite),
+    Store("ZooKeeper", "kazoo Lock", _zookeeper),
+)
