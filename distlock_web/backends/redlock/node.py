@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -257,12 +258,30 @@ class Node(RedisBackend):
         return self._ways.send_now(packed)
 
     def read_grant(self, connection: Connection) -> int:
+        return self.grant_of(self._ways.read_now(connection))
+
+    def ask_in_loop(self, packed: bytes) -> asyncio.Future[Reply] | None:
+        """The same for the running event loop."""
+        found = self._loops.get(asyncio.get_running_loop())
+        future = found[0].ask_now(packed) if found is not None and self._down is None else None
+        if future is not None:
+            future.add_done_callback(self._seen)
+        return future
+
+    def grant_of(self, reply: Reply) -> int:
         """The fence that it has given; 0: it has not, or what it says is for the port to understand."""
-        reply = self._ways.read_now(connection)
         if type(reply) is not list or reply[0] <= 0:
             return 0
         self._clock.heard(reply[1])
         return int(reply[0])
+
+    def _seen(self, future: asyncio.Future[Reply]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            self._health.failed(error)
+            failure = translated(error, self._address)
+            failure.__cause__ = error
+            self.failed(failure)
 
     def leave_unfinished(self, connection: Connection, token: str) -> None:
         part = Part(self, partial(self._ways.read_later, connection), token)

@@ -19,7 +19,7 @@ from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo, dr
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import TASKS, now
 from ..redis.port import RedisPort
-from .direct import take
+from .direct import take, take_in_loop
 from .listing import merged
 from .node import Node
 from .quorum import Part, unavailable
@@ -187,8 +187,9 @@ class RedlockPort(Voters):
         held = self._ledger.held.get(claim.token)
         fence = held.fence if held is not None else self._ledger.propose(self._nodes)
 
-        if self.runtime is not TASKS and not self._ledger.knows(claim.token):
-            fences = take(order, claim, fence, self._needed, self._index)
+        if not self._ledger.knows(claim.token):
+            ask = order, claim, fence, self._needed, self._index
+            fences = await take_in_loop(*ask) if self.runtime is TASKS else take(*ask)
             if fences is not None and not self._members.twice:
                 return self._granted(claim, await self._agree(claim, fences), begun)
 

@@ -206,6 +206,13 @@ class LoopConnection:
             self._replicas.check(confirmed)
         return reply
 
+    def ask_now(self, packed: bytes) -> asyncio.Future[Reply] | None:
+        """Ask on the stream that is open; None: there is none. It fails with ``OSError`` or redis-py's errors."""
+        stream = self._stream
+        if stream is None or stream.closed or self._health.silent:
+            return None
+        return stream.ask(packed)
+
     async def run_many(
         self,
         script: Script | KeyCommand,
