@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -29,6 +30,16 @@ T = TypeVar("T")
 TRIES = 5
 #: Seconds for which a database that did not answer in time is not asked: each question would cost its time-out.
 PAUSE = 1.0
+
+_this_thread = threading.local()
+
+
+def in_transaction() -> bool:
+    """Whether this thread is in a transaction of ours: this is code that garbage runs which was collected inside of it.
+
+    A transaction of its own would wait for the one around it.
+    """
+    return getattr(_this_thread, "depth", 0) > 0
 
 
 class Transaction:
@@ -180,6 +191,7 @@ class Database:
     def _attempt(self, work: Callable[[Transaction], T], seconds: float) -> T:
         pool, connection = self.engine.pool, self._connect()
         transaction = Transaction(connection, self, seconds)
+        _this_thread.depth = getattr(_this_thread, "depth", 0) + 1
         try:
             transaction.say(self.address.dialect.begin)
             result = work(transaction)
@@ -195,6 +207,7 @@ class Database:
             transaction.abandon(None)
             raise
         finally:
+            _this_thread.depth -= 1
             self._give_back(connection, pool)
             if transaction.ending:
                 for token in transaction.woken:

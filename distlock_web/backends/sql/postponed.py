@@ -1,4 +1,4 @@
-"""Claims that could not be cancelled, for the database did not answer: they are when it does."""
+"""Claims that cannot be cancelled now, for the database does not answer, or this thread is in a transaction: later."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import now
-from .database import Database, Transaction
+from .database import Database, Transaction, in_transaction
 from .lease import LeaseRow, as_info, lock_rows, microseconds, purge
 from .news import Poller
 from .postponed import Postponed
@@ -69,6 +69,9 @@ class SQLVerbs:
             logger.info("Old names of locks were not purged: %s", error)
 
     def cancel(self, claim: Claim) -> None:
+        if in_transaction():
+            self._postponed.add(claim)
+            return
         try:
             self._cancel(claim)
         except BackendUnavailable:
@@ -103,6 +106,10 @@ class SQLVerbs:
         return self._database.run(work, timeout)
 
     def release(self, claim: Claim, cooldown: float) -> Loss | None:
+        if in_transaction():
+            self._postponed.add(claim)
+            return None
+
         def work(transaction: Transaction) -> Loss | None:
             row = LeaseRow.lock(transaction, claim.name)
             if not row.held_by(claim.token):

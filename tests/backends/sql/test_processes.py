@@ -164,3 +164,18 @@ def test_a_waiter_that_was_forgotten_stands_where_it_stood(settings: dict[str, A
     assert again.position == before.position
     drive(port.release(holder))
     assert isinstance(drive(port.acquire(first, 0)), Granted)
+
+
+def test_a_lock_that_garbage_releases_inside_a_transaction_is_released_after_it(settings: dict[str, Any]) -> None:
+    """On an SQLite it would wait for the transaction that it is in, and so would one for the same row elsewhere."""
+    backend = configure({"default": settings}).store("default").backend
+    lease, cancelled = unrelated("a"), Claim("disLock:b", new_token(), LONG)
+    assert isinstance(drive(backend.sync_port().acquire(cancelled, 0)), Granted)
+
+    def collects(transaction: Any) -> None:
+        lease.release()
+        drive(backend.sync_port().cancel(cancelled))
+
+    backend._requests.run(collects)  # type: ignore[attr-defined]
+    assert lease.state == "released"
+    eventually(lambda: drive(backend.sync_port().inspect()) == [], "both are free")
