@@ -22,6 +22,8 @@ from tests.support.redis_lock import KEY, NAME
 from tests.support.stores.cluster import Cluster, Move
 from tests.support.waiting import LONG, SLACK, SOON, eventually
 
+pytestmark = pytest.mark.slow
+
 SLOT = key_slot(NAME.encode())
 
 
@@ -158,7 +160,6 @@ def test_a_free_lock_in_a_moving_slot_is_refused_in_bounded_time_and_leaves_noth
     assert [key for key in move.target.ask("KEYS", "*") if "~held" not in key] == []
 
 
-@pytest.mark.slow
 def test_a_slot_that_moves_to_and_fro_under_load_loses_no_update(cluster: Cluster, cluster_lab: Lab) -> None:
     crowd = cluster_lab.ready(*({"mode": mode, "rounds": 60, "section": 0.01} for mode in ("threads", "asyncio") * 2))
     for worker in crowd:

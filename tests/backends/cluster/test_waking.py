@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from functools import partial
 
+import pytest
+
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive
 from tests.support.callers import Beside, unrelated
@@ -19,6 +21,7 @@ def is_waited_for(key: str) -> bool:
     return any(line.waiters for line in drive(port.inspect([f"disLock:{key}"])))
 
 
+@pytest.mark.slow
 @modes
 def test_a_release_wakes_the_waiter_of_another_process(cluster_lab: Lab, mode: str) -> None:
     """By the message, and not by the end of the lease: both live for longer than the test waits."""
