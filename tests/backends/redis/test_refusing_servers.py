@@ -153,7 +153,7 @@ async def test_a_user_with_the_rights_that_the_message_names(harness: Harness, m
         client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "resetkeys", "resetchannels", "-@all")
         url = f"redis://shop:secret@127.0.0.1:{server.port}"
         [rules] = re.findall(r"ACL SETUSER <name> (.*?) \(", await refused(harness, url, ConfigurationError))
-        assert rules.startswith("~disLock:* ~{disLock:* &distlock:wake:* +@scripting ")
+        assert rules.startswith("resetchannels ~disLock:* ~{disLock:* &distlock:wake:* +@scripting ")
         client.execute_command("ACL", "SETUSER", "shop", *rules.split())
         harness.store = configure({"default": {"LOCATION": url}}).store("default")
         held = await harness.acquire(the_lock())

@@ -69,8 +69,8 @@ _NOT_EVER = {
     "MOVED": "belongs to a Redis Cluster: its LOCATION begins with redis+cluster://",
     "CROSSSLOT": "belongs to a Redis Cluster: its LOCATION begins with redis+cluster://",
     "NOPERM": (
-        "does not allow this user what a lock needs: ACL SETUSER <name> ~<PREFIX>* ~{<PREFIX>* &distlock:wake:* "
-        "+@scripting +@string +@hash +@sortedset +@keyspace +@connection +@pubsub +time -@dangerous"
+        "does not allow this user what a lock needs: ACL SETUSER <name> resetchannels ~<PREFIX>* ~{<PREFIX>* "
+        "&distlock:wake:* +@scripting +@string +@hash +@sortedset +@keyspace +@connection +@pubsub +time -@dangerous"
     ),
 }
 #: What it says without such a word in front.
