@@ -188,8 +188,7 @@ class RedlockPort(Voters):
         fence = held.fence if held is not None else self._ledger.propose(self._nodes)
 
         if not self._ledger.knows(claim.token):
-            ask = order, claim, fence, self._needed, self._index
-            fences = await take_in_loop(*ask) if self.runtime is TASKS else take(*ask)
+            fences = await self._take(order, claim, fence)
             if fences is not None and not self._members.twice:
                 return self._granted(claim, await self._agree(claim, fences), begun)
 
@@ -222,6 +221,10 @@ class RedlockPort(Voters):
         if wait != 0:
             self._ledger.queued[claim.token] = lead
         return refused
+
+    async def _take(self, order: list[Node], claim: Claim, fence: int) -> list[int] | None:
+        ask = order, claim, fence, self._needed, self._index
+        return await take_in_loop(*ask) if self.runtime is TASKS else take(*ask)
 
     def _granted(self, claim: Claim, fence: int, begun: float) -> Granted:
         took = now() - begun
