@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..core.backend import Busy, Capabilities, Claim, Granted, LockInfo, Loss, WaiterInfo
-from ..core.config import StoreConfig
+from ..core.config import StoreConfig, without_credentials
 from ..core.errors import ConfigurationError
 from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
 
@@ -62,7 +62,7 @@ class MemoryBackend:
         if config.location not in ("", "memory://"):
             where = f"DISTLOCK[{config.alias!r}]"
             raise ConfigurationError(
-                f'{where}["LOCATION"] is {config.location!r}; locks in memory are nowhere else: leave it out.'
+                f'{where}["LOCATION"] is {without_credentials(config.location)!r}; locks in memory are nowhere else: leave it out.'
             )
         self._table = _Table()
         self._sync_port = MemoryPort(self._table, THREADS)

@@ -87,7 +87,7 @@ class StoreConfig:
 
     alias: str
     backend: str = "redis"  #: an alias of ours or a dotted path
-    location: str = ""
+    location: str = field(default="", repr=False)  #: may have a password in it
     cache: str = ""  #: a Django cache whose server is used, in place of ``location``
     database: str = ""  #: a database of Django or of Flask-SQLAlchemy, in place of ``location``
     prefix: str = "disLock:"
@@ -97,7 +97,7 @@ class StoreConfig:
     on_busy: str | Callable[..., Any] = "raise"
     on_lost: str | Callable[..., Any] = "raise"
     on_backend_error: str | Callable[..., Any] = "raise"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     #: What a framework has for ``cache`` or ``database``, made when the backend asks for it.
     resource: Callable[[], object] | None = None
 
@@ -212,6 +212,15 @@ def _backend_of(location: str) -> str:
     """The backend that a URL means where none is named; of what is no URL of ours, Redis says what is wrong with it."""
     scheme = location.partition("://")[0]
     return SCHEMES.get(scheme) or SCHEMES.get(scheme.partition("+")[0], "redis")
+
+
+def without_credentials(location: str) -> str:
+    """A URL as a message may show it. Also one that is wrong, where nobody can tell the password from the rest."""
+    scheme, mark, rest = location.partition("://") if "://" in location else ("", "", location)
+    credentials, at, place = rest.rpartition("@")  # the last: a password that should have been encoded may have one
+    if not at and place.startswith(":"):  # the host and its @ were forgotten
+        place = ":***"
+    return scheme + mark + ("***@" if at else "") + re.sub(r"(?i)(\w*pass\w*=)[^&]*", r"\1***", place)
 
 
 def _text(given: Mapping[str, Any], name: str, default: str, where: str) -> str:

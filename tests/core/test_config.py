@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import pytest
@@ -161,3 +162,53 @@ def test_attach_checks_its_numbers_too() -> None:
         with pytest.raises(ConfigurationError, match="expire"):
             attach(ticket, expire=expire)
     attach(ticket).release()
+
+
+PASSWORD = "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("backend", "location"),
+    [
+        (None, f"redis://:{PASSWORD}@host:port/0"),
+        (None, f"redis://:pa/{PASSWORD}@host:6379/0"),  # not encoded: the parser takes a part of it for the port
+        (None, f"redis://user:{PASSWORD}#@host:6379/0"),
+        (None, f"redis://:{PASSWORD}/0"),
+        (None, f"redis://host:port/0?password={PASSWORD}"),
+        (None, f"htpp://:{PASSWORD}@host/0"),
+        (None, f":{PASSWORD}@host:6379"),
+        (None, f"redis+cluster://:{PASSWORD}@h1:7000/3"),
+        (None, f"redis+cluster://:{PASSWORD}@/"),
+        (None, f"redis+cluster://:{PASSWORD}/@h1:7000,h2:7000"),
+        (None, f"redis+sentinel://:{PASSWORD}@host:26379/name?socket_timeout=x"),
+        (None, f"redis+sentinel://:{PASSWORD}/@host:26379/name"),
+        (None, f"redlock://:{PASSWORD}@h1:port,h2,h3/0"),
+        ("redlock", f"x//:{PASSWORD}@h1,h2,h3/0"),
+        (None, f"zookeeper://user:{PASSWORD}/@host:2181"),
+        (None, f"postgresql://user:{PASSWORD}@host:port/shop"),
+        ("memory", f"redis://:{PASSWORD}@host/0"),
+    ],
+)
+def test_no_message_has_the_password_of_a_url(backend: str | None, location: str) -> None:
+    given = {"LOCATION": location} | ({"BACKEND": backend} if backend else {})
+    with pytest.raises(ConfigurationError) as refused:
+        _ = Registry({"default": given}).stores["default"].backend
+    told = "".join(traceback.format_exception(refused.value))
+    assert PASSWORD not in told.replace(location, "")  # the traceback has this file's lines, and no value
+    assert PASSWORD not in str(refused.value)
+
+
+def test_what_is_wrong_with_a_url_is_said_still() -> None:
+    def wrong(location: str) -> str:
+        with pytest.raises(ConfigurationError) as refused:
+            _ = Registry({"default": {"LOCATION": location}}).stores["default"].backend
+        return str(refused.value)
+
+    assert "'redis://***@host:port/0'" in wrong(f"redis://:{PASSWORD}@host:port/0")
+    assert "Port could not be cast to integer value as 'port'" in wrong(f"redis://:{PASSWORD}@host:port/0")
+    assert "percent-encoded" in wrong(f"redis://:{PASSWORD}/x@host:6379/0")
+
+
+def test_settings_that_are_shown_by_a_debugger_hide_the_password() -> None:
+    store = Registry({"default": {"LOCATION": f"redis://:{PASSWORD}@host/0"}}).stores["default"]
+    assert PASSWORD not in repr(store.config)

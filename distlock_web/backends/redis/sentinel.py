@@ -264,7 +264,7 @@ def _of_url(scheme: str, rest: str, sentinel_kwargs: Mapping[str, Any], where: s
     credentials, at, hosts = authority.rpartition("@")
     name, _, db = path.partition("/")
     setting = f'{where}["LOCATION"]'
-    if not hosts or not name:
+    if not hosts or not name or "@" in path:  # which was to end a password with a / in it
         raise ConfigurationError(
             f"{setting} names {'no master' if hosts else 'no sentinel'}; it has to be such as {_FORM} "
             f"(name: what the sentinels call the master)."

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from ...core.config import StoreConfig, check_seconds
+from ...core.config import StoreConfig, check_seconds, without_credentials
 from ...core.errors import ConfigurationError
 
 #: Seconds that one node's answer may take: far below any lease, for a node that is slower does not count.
@@ -58,7 +58,7 @@ def _of_location(location: str, where: str) -> tuple[list[str], object]:
     credentials, at, hosts = authority.rpartition("@")
     if not mark or not hosts or node_scheme not in ("", "redis", "rediss"):
         raise ConfigurationError(
-            f'{where}["LOCATION"] is {_without(credentials, location)!r}; it has to be such as {_FORM}.'
+            f'{where}["LOCATION"] is {without_credentials(location)!r}; it has to be such as {_FORM}.'
         )
     parameters = dict(parse_qsl(query, keep_blank_values=True))
     delay: Any = parameters.pop("restart_delay", None)
@@ -69,10 +69,6 @@ def _of_location(location: str, where: str) -> tuple[list[str], object]:
             pass  # refused later, as it stands
     tail = f"/{path}" + (f"?{urlencode(parameters)}" if parameters else "")
     return [f"{node_scheme or 'redis'}://{credentials}{at}{host}{tail}" for host in hosts.split(",")], delay
-
-
-def _without(credentials: str, location: str) -> str:
-    return location.replace(credentials, "***") if credentials else location
 
 
 def _with_timeouts(url: str, options: Mapping[str, Any]) -> dict[str, Any]:

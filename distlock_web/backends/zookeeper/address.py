@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ...core.config import StoreConfig, check_flag, check_seconds, unknown_name
+from ...core.config import StoreConfig, check_flag, check_seconds, unknown_name, without_credentials
 from ...core.errors import ConfigurationError
 
 #: Seconds that a lock in front of a request waits for an answer: a write is on the disks of a majority by then.
@@ -29,7 +29,7 @@ class Address:
     chroot: str
     session_timeout: float
     timeout: float
-    auth: str  #: ``user:password``, or empty
+    auth: str = field(repr=False)  #: ``user:password``, or empty
     tls: Mapping[str, Any]
     name: str  #: for messages, without credentials
 
@@ -65,9 +65,8 @@ def _parse(location: str, setting: str) -> tuple[str, str, str]:
     components = chroot.split("/")[1:]
     right = scheme == "zookeeper" and all(map(_is_host, hosts)) and not {"", ".", ".."}.intersection(components)
     if not right or "?" in location or "#" in location:
-        shown = location.replace(credentials, "***") if credentials else location
         raise ConfigurationError(
-            f"{setting} is {shown!r}; it has to be a URL such as zookeeper://10.0.0.1:2181,10.0.0.2:2181/locks, "
+            f"{setting} is {without_credentials(location)!r}; it has to be a URL such as zookeeper://10.0.0.1:2181,10.0.0.2:2181/locks, "
             f"where the path, if there is one, is a node that exists: the chroot."
         )
     return ",".join(hosts), unquote(chroot), unquote(credentials)

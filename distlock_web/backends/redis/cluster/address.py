@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from ....core.config import StoreConfig
+from ....core.config import StoreConfig, without_credentials
 from ....core.errors import ConfigurationError
 from ..transport.address import Address, checked, of_url
 from .redirects import NodeAddress
@@ -28,7 +28,7 @@ def cluster_address(config: StoreConfig) -> tuple[Address, list[NodeAddress]]:
     for _, kwargs in found:
         if kwargs.get("db") or "path" in kwargs:
             raise ConfigurationError(
-                f'{where}["LOCATION"] is {config.location!r}; it has to be redis+cluster://host:7000,host:7001/ (or '
+                f'{where}["LOCATION"] is {without_credentials(config.location)!r}; it has to be redis+cluster://host:7000,host:7001/ (or '
                 f"rediss+cluster://): a cluster has no numbered databases and no sockets."
             )
     seeds = [NodeAddress(kwargs.get("host", "localhost"), int(kwargs.get("port", 6379))) for _, kwargs in found]
@@ -49,7 +49,8 @@ def _urls(location: str, where: str) -> list[str]:
     named = [host for host in hosts.split(",") if host]
     if location and not named:
         raise ConfigurationError(
-            f'{where}["LOCATION"] is {location!r}, which names no node: it has to be redis+cluster://host:7000,host:7001/.'
+            f'{where}["LOCATION"] is {without_credentials(location)!r}, which names no node: it has to be '
+            f"redis+cluster://host:7000,host:7001/."
         )
     rest = parts.path + (f"?{parts.query}" if parts.query else "")
     return [f"{scheme}://{credentials}{at}{host}{rest}" for host in named] or [""]

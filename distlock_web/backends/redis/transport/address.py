@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 import redis
@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
 
-from ....core.config import StoreConfig, check_seconds, unknown_name
+from ....core.config import StoreConfig, check_seconds, unknown_name, without_credentials
 from ....core.errors import ConfigurationError
 
 DriverConnection: TypeAlias = redis.connection.AbstractConnection
@@ -57,7 +57,7 @@ class Address:
     """A server, and the limits of the pool of connections to it."""
 
     connection_class: type[DriverConnection]
-    kwargs: Mapping[str, Any]
+    kwargs: Mapping[str, Any] = field(repr=False)
     max_connections: int
     pool_timeout: float
     name: str  #: for messages, without credentials
@@ -168,12 +168,21 @@ def of_url(location: str, where: str) -> tuple[type[DriverConnection], dict[str,
         return redis.Connection, {}
     try:
         kwargs = dict(parse_url(location))  # type: ignore[no-untyped-call]
-    except ValueError as error:
+    except ValueError:
+        shown = without_credentials(location)
         raise ConfigurationError(
-            f'{where}["LOCATION"] is {location!r}; it has to be a URL such as redis://127.0.0.1:6379/0, '
-            f"rediss://... (TLS) or unix:///path: {error}"
-        ) from error
+            f'{where}["LOCATION"] is {shown!r}; it has to be a URL such as redis://127.0.0.1:6379/0, '
+            f"rediss://... (TLS) or unix:///path: {_what_is_wrong_with(shown)}"
+        ) from None  # its text may have the password in it
     return kwargs.pop("connection_class", redis.Connection), kwargs
+
+
+def _what_is_wrong_with(shown: str) -> str:
+    try:
+        parse_url(shown)  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        return str(error)
+    return "in a user name or password / ? # : @ [ ] and % have to be percent-encoded, / as %2F."
 
 
 def _check_files(kwargs: Mapping[str, Any], where: str) -> None:
