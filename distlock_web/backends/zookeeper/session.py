@@ -61,6 +61,7 @@ class Session:
         self._connected = threading.Event()
         self._down_since = 0.0
         self._session_timeout = 0.0
+        self._posted = False  #: whether there were requests that nobody waits for
         # Reentrant: garbage that is collected inside may release a lock of its own.
         self._lock = threading.RLock()
 
@@ -103,7 +104,14 @@ class Session:
             if not result.successful() and not isinstance(result.exception, NODE_ERRORS):
                 failed()
 
+        self._posted = True
         request(client).rawlink(check)
+
+    def _settle(self) -> None:
+        """At the end of the process: what was posted is not lost. A node that stayed would be the next to hold."""
+        client = self._client
+        if self._posted and client is not None and self._connected.is_set():
+            client.exists_async("/").wait(self.address.timeout)  # answered after all that was sent before
 
     def _answer(self, result: Any, until: float) -> Any:
         name = self.address.name
@@ -142,6 +150,7 @@ class Session:
         client = self._client = Client(self.address, self._is_connected)
         client.add_listener(partial(self._changed, client))
         client.start_async()
+        atexit.register(self._settle)  # after kazoo's own, so that it runs before: then kazoo's threads still do
         return client
 
     def _is_connected(self, client: Client, session_timeout: float) -> None:
@@ -162,6 +171,7 @@ class Session:
         with self._lock:
             client, self._client = self._client, None
             self._connected.clear()
+            atexit.unregister(self._settle)
         if client is not None:
             # Aside: kazoo waits for a server that hangs as long as a session lasts.
             thread = threading.Thread(target=client.end, name="distlock-zookeeper-close", daemon=True)
@@ -170,6 +180,7 @@ class Session:
 
     def abandon(self) -> None:
         """In a forked child: the client is the parent's."""
+        atexit.unregister(self._settle)
         if self._client is not None:
             atexit.unregister(self._client.handler.stop)
             _abandoned.append(self._client)
