@@ -60,9 +60,9 @@ class MemoryBackend:
 
     def __init__(self, config: StoreConfig) -> None:
         if config.location not in ("", "memory://"):
-            where = f"DISTLOCK[{config.alias!r}]"
+            where, shown = f"DISTLOCK[{config.alias!r}]", without_credentials(config.location)
             raise ConfigurationError(
-                f'{where}["LOCATION"] is {without_credentials(config.location)!r}; locks in memory are nowhere else: leave it out.'
+                f'{where}["LOCATION"] is {shown!r}; locks in memory are nowhere else: leave it out.'
             )
         self._table = _Table()
         self._sync_port = MemoryPort(self._table, THREADS)

@@ -127,7 +127,7 @@ class HolderInfo:
             return cls(
                 str(request_id), str(path), str(function), str(host), int(pid), float(expire), str(request), *names
             )
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError, RecursionError):  # Infinity, or a thousand brackets
             return cls()
 
     def describe(self) -> str:

@@ -28,6 +28,9 @@ PER_PAGE = 50
 #: Hosts and functions that are offered as filters.
 OFFERED = 200
 
+#: Characters of one parameter of an address, which is repeated in each link of a page. Names and paths are shorter.
+MAX_PARAMETER = 1000
+
 STATES = ("held", "transit", "cooldown")
 
 
@@ -61,7 +64,7 @@ class LockQuery:
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> LockQuery:
         """What an address asks for. What it could not ask for is left out: somebody may have typed it."""
-        given = {known.name: printable(parameters.get(known.name, "").strip()) for known in fields(cls)}
+        given = {known.name: printable(parameters.get(known.name, "").strip()[:MAX_PARAMETER]) for known in fields(cls)}
         return cls(
             given["q"], given["store"], given["host"], given["function"],
             given["state"] if given["state"] in STATES else "",

@@ -33,8 +33,9 @@ class LockKey(NamedTuple):
         """Raises ``ValueError`` if it is none."""
         try:
             alias, name, fence = json.loads(text)
+            str(name).encode()  # half of a character is no name, and no store takes it
             return cls(str(alias), str(name), int(fence))
-        except (TypeError, RecursionError) as error:
+        except (TypeError, OverflowError, RecursionError) as error:
             raise ValueError("no key of a lock") from error
 
 
@@ -159,8 +160,11 @@ def _percent(remaining: float, expire: float) -> int:
 
 
 def moment(seconds: float) -> str:
-    """As ISO 8601 in UTC; the page's script shows it in the reader's own time."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """As ISO 8601 in UTC; the page's script shows it in the reader's own time. Empty for what no calendar has."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # another program has written it
+        return ""
 
 
 def span(seconds: float) -> str:

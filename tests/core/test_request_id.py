@@ -285,8 +285,12 @@ def test_a_holder_comes_back_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "a holder", "[]", "{}", "[1, 2, 3]", "null", '["", "", "", "", "x", 1, ""]', "\ud800"]
-)
+    "words",
+    [
+        "", "a holder", "[]", "{}", "[1, 2, 3]", "null", '["", "", "", "", "x", 1, ""]', "\ud800", "[" * 100_000,
+        '["", "", "", "", Infinity, 1, ""]', f'["", "", "", "", 1, {"9" * 400}, ""]',
+    ],
+)  # fmt: skip
 def test_a_holder_in_foreign_words_is_empty(words: str) -> None:
     assert HolderInfo.loads(words) == HolderInfo()
 

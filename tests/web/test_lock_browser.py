@@ -92,6 +92,11 @@ def test_what_nobody_can_ask_for_is_left_out(nonsense: dict[str, str]) -> None:
     assert LockQuery.of(nonsense) == LockQuery()
 
 
+def test_what_is_far_too_long_is_cut() -> None:
+    """Every link of the page repeats it: a search of 1 MB made a page of 9 MB."""
+    assert len(LockQuery.of({"q": "a " * 500_000, "host": "h" * 500_000}).address()) < 5000
+
+
 # Over stores --------------------------------------------------------------------------------------------------------
 
 

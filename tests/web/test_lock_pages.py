@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ from distlock_web.flask.lock_pages import environment
 from distlock_web.web import lock_browser, release_pages
 from distlock_web.web.held_locks import list_all
 from distlock_web.web.lock_pages import Viewer, list_context, lock_context
-from distlock_web.web.lock_presenter import Links, LockKey, LockPresenter, span, timeline
+from distlock_web.web.lock_presenter import Links, LockKey, LockPresenter, moment, span, timeline
 from distlock_web.web.page_assets import TEMPLATES
 from distlock_web.web.release_pages import choose, release_context
 from tests.support.origins import begin_request
@@ -153,6 +154,18 @@ def test_every_template_is_one_for_both_engines() -> None:
 )
 def test_lengths_of_time(seconds: float, shown: str) -> None:
     assert span(seconds) == shown
+
+
+@pytest.mark.parametrize("seconds", [1e30, -1e30, math.inf, math.nan, 253402300800.0])
+def test_a_moment_that_no_calendar_has_is_left_out(seconds: float) -> None:
+    assert moment(seconds) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "[" * 100_000, "[]", '["a", "b", Infinity]', '["a", "b", 1e400]', '["a", "\\ud800", "1"]']
+)
+def test_what_is_no_key_of_a_lock_is_said_to_be_gone(memory: None, text: str) -> None:
+    assert choose([text], {}).gone == [text[:100]]
 
 
 def test_the_timeline(memory: None) -> None:

@@ -201,9 +201,9 @@ class RedisPort:
         total, found = await self._names(self._index, limit)
         return total, [name for name, _ in found]
 
-    async def _names(self, index: str, limit: int | None) -> tuple[int, list[tuple[str, int]]]:
+    async def _names(self, index: str, limit: int | None) -> tuple[int, list[tuple[str, float]]]:
         """How many this index lists, and the first of them, with the µs at which their leases end."""
-        total, found = 0, dict[str, int]()  # one that is renewed meanwhile comes twice
+        total, found = 0, dict[str, float]()  # one that is renewed meanwhile comes twice
         end, known = "", 0
         while limit is None or len(found) < limit:
             total, *part = await self._runner.run(NAMES, pack_keys(index), (end, known, NAMES_BATCH))
@@ -217,7 +217,7 @@ class RedisPort:
 
     async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
         answer = await self._runner.run(WAITERS, pack_keys(name, queue_of(name)), (limit,))
-        found = sorted(zip(map(int, answer[1::2]), answer[::2], strict=True))
+        found = sorted(zip(map(float, answer[1::2]), answer[::2], strict=True))
         return [WaiterInfo(holder.decode("utf-8", "replace"), place / 1_000_000) for place, holder in found[:limit]]
 
     async def revoke(self, name: str, fence: int) -> bool:
@@ -289,9 +289,12 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _ends(part: Sequence[bytes]) -> dict[str, int]:
-    """Names and the ends of their leases, of a part of what NAMES answers."""
-    return {name.decode(): int(end) for name, end in zip(part[::2], part[1::2], strict=True)}
+def _ends(part: Sequence[bytes]) -> dict[str, float]:
+    """Names and the ends of their leases, of a part of what NAMES answers.
+
+    Another program may have put in what is no name of ours: such a one is not held, and hides none that is.
+    """
+    return {name.decode("utf-8", "replace"): float(end) for name, end in zip(part[::2], part[1::2], strict=True)}
 
 
 def _inspected(names: Sequence[str]) -> PackedKeys:
@@ -314,6 +317,6 @@ def _info(name: str, line: list[object]) -> LockInfo:
         remaining / 1000,
         waiters,
         state.decode(),
-        int(first) / 1_000_000 if first else None,
-        previous.decode(),
+        float(first) / 1_000_000 if first else None,
+        previous.decode("utf-8", "replace"),
     )

@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 import redis
 
-from distlock_web import ConfigurationError, lock
+from distlock_web import ConfigurationError, LockBusy, lock
 from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
+from distlock_web.flask.lock_pages import environment
 from distlock_web.locks.lease import scope_of
-from tests.support.waiting import LONG
+from distlock_web.web.lock_pages import Viewer, list_context, lock_context
+from distlock_web.web.lock_presenter import Links
+from tests.support.callers import Beside
+from tests.support.waiting import LONG, SOON
+
+#: Of a lock's value, as the scripts write it.
+FIELDS = ("token", "state", "fence", "since", "before", "holder")
+VIEWER = Viewer(Links("/locks/", "/locks/lock/", "/locks/release/"), may_release=True)
 
 
 def test_a_foreign_key_under_a_listed_name_hides_only_itself(redis_store: str) -> None:
@@ -20,6 +28,29 @@ def test_a_foreign_key_under_a_listed_name_hides_only_itself(redis_store: str) -
         held = drive(registry().store("default").backend.sync_port().inspect())
         assert [line.name for line in held] == ["disLock:a"]
         client.delete("disLock:b")
+
+
+FORGED = {
+    "holder": b'["","","","h",Infinity,1,""]',
+    "since": b"9" * 18,
+    "fence": b"9" * 5000,
+    "before": b"\xff" * 32,
+}
+
+
+@pytest.mark.parametrize("field", FORGED)
+def test_what_another_program_forged_hides_only_itself(redis_store: str, field: str, beside: Beside) -> None:
+    """One number that is none took the whole page down, and made an error of what is just busy."""
+    with lock("fine") as lease, redis.Redis.from_url(redis_store) as client:
+        value = dict(zip(FIELDS, client.get(lease.name).split(b" ", 5), strict=True))
+        client.set("disLock:forged", b" ".join({**value, field: FORGED[field]}.values()), px=60_000)
+        client.zadd("disLock:~held", {"disLock:forged": 1e300, b"disLock:\xff": 1e16, "disLock:none": 4e15 + 0.5})
+        page = environment.get_template("list.html").render(list_context({}, VIEWER))
+        detail = {"store": "default", "name": "disLock:forged"}
+        assert environment.get_template("lock.html").render(lock_context(detail, VIEWER))
+        with pytest.raises(LockBusy):
+            beside(lambda: lock("forged", wait=0).acquire()).result(SOON)
+    assert "disLock:</span>fine" in page
 
 
 @pytest.mark.usefixtures("redis_store")

@@ -27,8 +27,9 @@ def cluster_address(config: StoreConfig) -> tuple[Address, list[NodeAddress]]:
     found = [of_url(url, where) for url in urls]
     for _, kwargs in found:
         if kwargs.get("db") or "path" in kwargs:
+            shown = without_credentials(config.location)
             raise ConfigurationError(
-                f'{where}["LOCATION"] is {without_credentials(config.location)!r}; it has to be redis+cluster://host:7000,host:7001/ (or '
+                f'{where}["LOCATION"] is {shown!r}; it has to be redis+cluster://host:7000,host:7001/ (or '
                 f"rediss+cluster://): a cluster has no numbered databases and no sockets."
             )
     seeds = [NodeAddress(kwargs.get("host", "localhost"), int(kwargs.get("port", 6379))) for _, kwargs in found]

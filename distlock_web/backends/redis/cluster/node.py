@@ -34,7 +34,7 @@ from .redirects import NodeAddress
 from .slots import index_of, indexes_of, slot_of, tags
 
 #: How many locks an index lists, and the first of them with the µs at which their leases end.
-Listed: TypeAlias = tuple[int, list[tuple[str, int]]]
+Listed: TypeAlias = tuple[int, list[tuple[str, float]]]
 
 #: Commands in one write: the server answers others only between two of its reads.
 PIPELINE = 1000

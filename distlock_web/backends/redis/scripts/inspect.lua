@@ -40,7 +40,7 @@ for i = 1, #KEYS / 2 do
   if type(value) == 'string' then
     token, state, fence, since, before, holder = string.match(value, '^(%S+) (%l+) (%d+) (%d+) (%S+) (.*)$')
   end
-  if not token or state == 'released' or state == 'revoked' then -- over, or no lock of ours
+  if not token or state == 'released' or state == 'revoked' or #fence > 16 or #since > 16 then -- over, or not ours
     answers[i] = {'0', '', '', '0', -1, 0, '', ''}
   else
     local count, first = waiters(queue, string.sub(token, 1, 16))
