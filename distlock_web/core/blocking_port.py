@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for_threads
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from .backend import Busy, Claim, Granted, LockInfo, Loss
+from .errors import BackendUnavailable
 from .runtime import TASKS, Parker, Runtime, now
 
 T = TypeVar("T")
 
 #: Threads for those that want a lock, and for those that have one.
 ACQUIRING_THREADS, HOLDING_THREADS = 8, 4
+#: Seconds that a task waits for one of the first; behind a store that hangs it would be the time-outs of all others.
+MAX_QUEUED = 5.0
 #: Seconds that an interrupted acquisition is waited for before it is cancelled: a store's answer comes sooner.
 MAX_INTERRUPTED = 30.0
 
@@ -82,7 +84,7 @@ class Executors:
         self._name = name
         self._start()
         #: By token: acquisitions whose task was cancelled, and whose thread goes on.
-        self.interrupted: dict[str, Future[Granted | Busy]] = {}
+        self.interrupted: dict[str, Future[Any]] = {}
 
     def _start(self) -> None:
         self.acquiring = ThreadPoolExecutor(ACQUIRING_THREADS, f"distlock-{self._name}-acquire")
@@ -130,7 +132,7 @@ class BlockingPort:
         return await self._hold(self._verbs.detach, claim, transit, seconds)
 
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
-        return await self._hold(self._verbs.attach, claim, transit)
+        return await self._take(claim, self._executors.holding, self._verbs.attach, claim, transit)
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
         return await self._hold(self._verbs.inspect, names)
@@ -141,15 +143,25 @@ class BlockingPort:
     async def _acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
         if join:
             self._wakeups.expect(claim.token, self.runtime)  # before the place in the queue: no wake-up is missed
-        answer = await self._ask(claim, join, position)
+        answer = await self._take(claim, self._executors.acquiring, self._ask, now(), claim, join, position)
         if isinstance(answer, Granted) or not join:
             self._wakeups.forget(claim.token)
         return answer
 
-    async def _ask(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+    def _ask(self, since: float, claim: Claim, join: bool, position: int) -> Granted | Busy:
+        """``since`` when it has waited for a thread."""
+        if now() - since > MAX_QUEUED:
+            raise BackendUnavailable(
+                f"All {ACQUIRING_THREADS} threads that take locks for tasks were in use for {MAX_QUEUED:g} s: "
+                f"the store does not answer, or not so many."
+            )
+        return self._verbs.acquire(claim, join, position)
+
+    async def _take(self, claim: Claim, pool: ThreadPoolExecutor, verb: Callable[..., T], *args: object) -> T:
+        """A verb that may leave this claim the owner of the lock."""
         if self.runtime is not TASKS:
-            return self._verbs.acquire(claim, join, position)
-        running = self._executors.acquiring.submit(self._verbs.acquire, claim, join, position)
+            return verb(*args)
+        running = pool.submit(verb, *args)
         try:
             return await asyncio.wrap_future(running)
         except asyncio.CancelledError:
@@ -160,13 +172,14 @@ class BlockingPort:
 
     async def _after_interrupted(self, token: str) -> None:
         """A cancellation that overtook the acquisition would find nothing to cancel, and leave a lock to nobody."""
-        running = self._executors.interrupted.pop(token, None)
+        running = self._executors.interrupted.get(token)
         if running is None:
             return
-        if self.runtime is TASKS:
-            await asyncio.wait({asyncio.wrap_future(running)}, timeout=MAX_INTERRUPTED)
-        else:
-            wait_for_threads([running], timeout=MAX_INTERRUPTED)
+        parker = self.runtime.parker()
+        running.add_done_callback(lambda _: parker.unpark())
+        await parker.park(MAX_INTERRUPTED)
+        # Not before: if this is interrupted, too, whoever goes on with the cancellation has to wait as well.
+        self._executors.interrupted.pop(token, None)
 
     async def _hold(self, verb: Callable[..., T], *args: object) -> T:
         if self.runtime is not TASKS:

@@ -1,0 +1,150 @@
+"""The port over blocking verbs: what a task's cancellation leaves running, and threads that are all in use."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from distlock_web import BackendUnavailable
+from distlock_web.core import blocking_port
+from distlock_web.core.backend import Busy, Claim, Granted
+from distlock_web.core.blocking_port import ACQUIRING_THREADS, BlockingPort, BlockingVerbs, Executors, Wakeups
+from distlock_web.core.runtime import TASKS, THREADS, drive, new_token
+from tests.support.waiting import PATIENCE
+
+
+class SlowVerbs:
+    """A store that answers when it is allowed to."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        self.may_answer = threading.Event()
+        self.done: list[str] = []
+        self.error: Exception | None = None
+
+    def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+        self.asked.release()
+        assert self.may_answer.wait(PATIENCE)
+        self.done.append("acquire")
+        if self.error is not None:
+            raise self.error
+        return Granted(1, 0.0)
+
+    def attach(self, claim: Claim, transit: str) -> Granted | None:
+        self.acquire(claim, False, 0)
+        return None
+
+    def cancel(self, claim: Claim) -> None:
+        self.done.append("cancel")
+
+    async def until_asked(self) -> None:
+        assert await asyncio.to_thread(self.asked.acquire, timeout=PATIENCE)
+
+
+class Ports:
+    def __init__(self) -> None:
+        self.verbs = SlowVerbs()
+        self.executors = Executors("test")
+        wakeups, verbs = Wakeups(), cast(BlockingVerbs, self.verbs)
+        self.tasks = BlockingPort(verbs, TASKS, wakeups, self.executors)
+        self.threads = BlockingPort(verbs, THREADS, wakeups, self.executors)
+
+
+@pytest.fixture
+def ports() -> Iterator[Ports]:
+    made = Ports()
+    yield made
+    made.verbs.may_answer.set()
+    made.executors.close()
+
+
+def a_claim() -> Claim:
+    return Claim("a", new_token(), 10.0)
+
+
+def _acquire(port: BlockingPort, claim: Claim) -> Any:
+    return port.acquire(claim, 0)
+
+
+def _attach(port: BlockingPort, claim: Claim) -> Any:
+    return port.attach(claim, "transit")
+
+
+@pytest.mark.parametrize("take", [_acquire, _attach])
+def test_a_cancellation_does_not_overtake_what_it_cancels(ports: Ports, take: Callable[..., Any]) -> None:
+    """The thread goes on: it would take the lock after it was cancelled, for nobody."""
+
+    async def main() -> None:
+        claim = a_claim()
+        task = asyncio.ensure_future(take(ports.tasks, claim))
+        await ports.verbs.until_asked()
+        task.cancel()
+        await asyncio.wait({task})
+        cancelling = asyncio.ensure_future(ports.tasks.cancel(claim))
+        await asyncio.sleep(0.02)
+        ports.verbs.may_answer.set()
+        await cancelling
+
+    asyncio.run(main())
+    assert ports.verbs.done == ["acquire", "cancel"]
+
+
+def test_nor_does_one_that_goes_on_in_another_thread_when_the_loop_ends(ports: Ports) -> None:
+    """The first cancellation is cancelled while it waits; the second is the blocking port's."""
+    claim = a_claim()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(_acquire(ports.tasks, claim))
+        await ports.verbs.until_asked()
+        task.cancel()
+        await asyncio.wait({task})
+        cancelling = asyncio.ensure_future(ports.tasks.cancel(claim))
+        await asyncio.sleep(0.02)
+        cancelling.cancel()
+        await asyncio.wait({cancelling})
+
+    asyncio.run(main())
+    threading.Timer(0.05, ports.verbs.may_answer.set).start()
+    drive(ports.threads.cancel(claim))
+    assert ports.verbs.done == ["acquire", "cancel"]
+    assert not ports.executors.interrupted
+
+
+def test_the_failure_of_an_interrupted_acquisition_is_nobodys(ports: Ports, caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio would report it as an exception that was never retrieved."""
+    ports.verbs.error = BackendUnavailable("gone")
+
+    async def main() -> None:
+        claim = a_claim()
+        task = asyncio.ensure_future(_acquire(ports.tasks, claim))
+        await ports.verbs.until_asked()
+        task.cancel()
+        await asyncio.wait({task})
+        asyncio.get_running_loop().call_later(0.02, ports.verbs.may_answer.set)
+        await ports.tasks.cancel(claim)
+
+    with caplog.at_level(logging.ERROR, "asyncio"):
+        asyncio.run(main())
+    assert ports.verbs.done == ["acquire", "cancel"]
+    assert not caplog.records
+
+
+def test_tasks_for_which_no_thread_becomes_free_are_refused(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a store that hangs each would wait for the time-outs of all that are in front of it."""
+    monkeypatch.setattr(blocking_port, "MAX_QUEUED", 0.05)
+
+    async def main() -> list[Any]:
+        asked = [asyncio.ensure_future(_acquire(ports.tasks, a_claim())) for _ in range(ACQUIRING_THREADS + 20)]
+        await asyncio.sleep(0.1)
+        ports.verbs.may_answer.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    answers = asyncio.run(main())
+    assert [type(answer) for answer in answers[:ACQUIRING_THREADS]] == [Granted] * ACQUIRING_THREADS
+    assert {type(answer) for answer in answers[ACQUIRING_THREADS:]} == {BackendUnavailable}
+    assert ports.verbs.done == ["acquire"] * ACQUIRING_THREADS, "the store was not asked by them"
