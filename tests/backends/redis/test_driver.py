@@ -1,39 +1,42 @@
-"""What we use of redis-py that it does not promise: two names, in one file."""
+"""What we use of redis-py that it does not promise: private names of redis-py are in one file."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
+import redis
 import redis.asyncio as aioredis
 
-import distlock_web.backends.redis as package
+import distlock_web.backends.redis as single
+import distlock_web.backends.redlock as several
 
-PRIVATE = {"_writer", "_close"}
-PUBLIC = {"_replace", "_asdict"}  # of named tuples
-FILES = sorted(Path(package.__file__).parent.rglob("*.py"))
+FILES = [path for folder in (*single.__path__, *several.__path__) for path in sorted(Path(folder).rglob("*.py"))]
+CONNECTIONS: tuple[Any, Any] = (redis.Connection(), aioredis.Connection())  # type: ignore[no-untyped-call]
 
 
-def private_names_of_others(path: Path) -> set[str]:
-    """The attributes with an underscore of anything but ``self`` and ``cls``; dunder names are public."""
+def private_names_of_redis_py(path: Path) -> set[str]:
+    """The attributes with an underscore that its connections have, of anything but ``self``."""
     return {
         node.attr
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
         and not node.attr.startswith("__")
-        and node.attr not in PUBLIC
         and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+        and any(hasattr(connection, node.attr) for connection in CONNECTIONS)
     }
 
 
-def test_they_are_these_two_and_in_one_file() -> None:
-    found = {path.name: names for path in FILES if (names := private_names_of_others(path))}
-    assert found == {"stream.py": PRIVATE}
+def test_they_are_in_one_file() -> None:
+    found = {path.name: names for path in FILES if (names := private_names_of_redis_py(path))}
+    assert found == {"driver.py": {"_sock", "_writer", "_close"}}
 
 
 def test_redis_py_has_them() -> None:
     for connection_class in (aioredis.Connection, aioredis.SSLConnection, aioredis.UnixDomainSocketConnection):
         assert callable(connection_class._close)
-    connection = aioredis.Connection(host="127.0.0.1", port=1)
-    assert connection._writer is None
+    blocking, asynchronous = CONNECTIONS
+    assert blocking._sock is None
+    assert asynchronous._writer is None

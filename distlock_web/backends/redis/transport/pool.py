@@ -18,6 +18,7 @@ from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import ThreadParker, drive, now
 from ..scripts import Call, KeyCommand, PackedKeys, Script
 from .address import Address
+from .driver import fileno_of
 from .errors import ErrorReply, as_error, translated
 from .health import Health
 from .replicas import GivesLock, Replicas
@@ -60,8 +61,7 @@ class Connection:
 
     def fileno(self) -> int:
         """Of its socket; -1: it is closed."""
-        socket = self._connection._sock
-        return -1 if socket is None else int(socket.fileno())
+        return fileno_of(self._connection)
 
     def close(self) -> None:
         if self._connection is not None:

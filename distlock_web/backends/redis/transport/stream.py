@@ -1,8 +1,7 @@
 """The way of event loops to the server: one connection for each loop, shared by its tasks.
 
 The commands of one turn of the loop leave in one write. redis-py connects, encrypts and signs in; then its transport is
-ours (the private names of redis-py that this takes stand in this file alone), for 85,000 pairs of commands pass one
-connection in a second this way, and 12,000 through redis.asyncio's client.
+ours, for 85,000 pairs of commands pass one connection in a second this way, and 12,000 through redis.asyncio's client.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Never, TypeAlias
 
 import hiredis
@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from ....core.errors import BackendUnavailable, DistLockError
 from ..scripts import Call, KeyCommand, PackedKeys, Script
 from .address import Address, AsyncDriverConnection
+from .driver import close_now, transport_of
 from .errors import ErrorReply, as_error, translated
 from .health import Health
 from .replicas import GivesLock, Replicas
@@ -51,10 +52,7 @@ class Stream(asyncio.Protocol):
         self._confirming: asyncio.Future[Reply] | None = None  # the one that was written and is not answered yet
         self._timer: asyncio.TimerHandle | None = None
         self._error: BaseException | None = None
-        writer = connection._writer
-        if writer is None:
-            raise ConnectionError("the connection was closed while it was opened")
-        self._transport: asyncio.WriteTransport = writer.transport
+        self._transport = transport_of(connection)
         self._transport.set_protocol(self)
 
     @property
@@ -62,6 +60,8 @@ class Stream(asyncio.Protocol):
         return self._error is not None or self._transport.is_closing()
 
     def ask(self, packed: bytes) -> asyncio.Future[Reply]:
+        if self._error is not None:  # since the caller looked, or was answered: nobody would ever answer this
+            raise ConnectionError("the connection was closed meanwhile")
         question = _Question(self._loop.create_future())
         if not self._out:
             self._loop.call_soon(self._flush)
@@ -87,7 +87,7 @@ class Stream(asyncio.Protocol):
     def fail(self, error: BaseException) -> None:
         if self._error is None:
             self._error = error
-            self._connection._close()  # type: ignore[no-untyped-call]
+            close_now(self._connection)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -299,5 +299,6 @@ class LoopConnection:
     def close_soon(self, loop: asyncio.AbstractEventLoop) -> None:
         """The same from any thread. Whoever asks from now on opens another."""
         stream, self._stream = self._stream, None
-        if stream is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(stream.close)
+        if stream is not None:
+            with suppress(RuntimeError):  # the loop has ended, and the connection with it
+                loop.call_soon_threadsafe(stream.close)

@@ -1,0 +1,74 @@
+"""The one connection of an event loop, when it ends at an inconvenient moment: nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web import BackendUnavailable, lock
+from distlock_web.backends.redis.scripts import NAMES, pack_keys
+from distlock_web.backends.redis.transport.stream import LoopConnection, Stream
+from distlock_web.core.registry import registry
+from tests.support.callers import unrelated
+from tests.support.redis_lock import KEY
+from tests.support.waiting import SOON
+
+pytestmark = pytest.mark.usefixtures("redis_store")
+
+
+def connection_of_this_loop() -> LoopConnection:
+    backend: Any = registry().store("default").backend
+    backend.async_port()
+    connection: LoopConnection = backend._loops[asyncio.get_running_loop()][0]
+    return connection
+
+
+async def test_a_stream_that_is_closed_between_an_answer_and_the_next_question(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover: one task heard READONLY and closed it, another NOSCRIPT, and asked on it for ever."""
+    async with lock(KEY):
+        pass
+    connection = connection_of_this_loop()
+    redis_client.script_flush()
+    received = Stream.data_received
+
+    def received_by_two(stream: Stream, data: bytes) -> None:
+        received(stream, data)
+        monkeypatch.undo()
+        stream.close()  # as the other task does, whose turn comes first
+
+    monkeypatch.setattr(Stream, "data_received", received_by_two)
+    async with asyncio.timeout(SOON):
+        with pytest.raises(BackendUnavailable, match="closed meanwhile"):
+            await connection.run_many(NAMES, [(pack_keys("index"), ("", 0, 1))] * 2)
+        async with lock(KEY):
+            pass
+
+
+async def test_a_loop_that_ends_while_all_connections_are_let_go_of() -> None:
+    """Under WSGI each async view has its own; the thread that met the failover failed with "Event loop is closed"."""
+    async with lock(KEY):
+        pass
+
+    class Ending:
+        """It ends just after it was asked whether it has."""
+
+        def is_closed(self) -> bool:
+            return False
+
+        def call_soon_threadsafe(self, *_: object) -> None:
+            raise RuntimeError("Event loop is closed")
+
+    backend: Any = registry().store("default").backend
+    connection = connection_of_this_loop()
+    stream: Any = connection._stream
+    backend._loops = {Ending(): (connection, None)}
+    await asyncio.to_thread(lambda: unrelated(KEY).release())
+    backend._moved()
+    assert not backend._pool._idle
+    stream.close()
+    await asyncio.to_thread(lambda: unrelated(KEY).release())
