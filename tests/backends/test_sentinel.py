@@ -10,12 +10,16 @@ from distlock_web.testing.contract import LockContract
 
 
 class TestSentinel(LockContract):
+    ttl = 0.8  # several servers are asked, on a machine that is busy otherwise
+
     @pytest.fixture
     def settings(self, sentinel_settings: dict[str, Any]) -> dict[str, Any]:
         return sentinel_settings
 
 
 class TestSentinelWithMinReplicas(LockContract):
+    ttl = 0.8  # several servers are asked, on a machine that is busy otherwise
+
     @pytest.fixture
     def settings(self, sentinel_settings: dict[str, Any]) -> dict[str, Any]:
         return {**sentinel_settings, "OPTIONS": {"min_replicas": 2, "replica_timeout": 5, "socket_timeout": 10}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -172,3 +174,45 @@ def test_a_process_that_died_in_the_queue_costs_one_lease(
     released = now()
     drive(port.release(holder))
     assert waiter.result(PATIENCE) - released < 20 * 0.5 / 2
+
+
+@pytest.fixture
+def may_listen(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Nobody listens before it is set."""
+    allowed, listen = threading.Event(), news.Listener._listen
+
+    def late(listener: news.Listener, connection: Any) -> None:
+        assert allowed.wait(PATIENCE)
+        listen(listener, connection)
+
+    monkeypatch.setattr(news.Listener, "_listen", late)
+    return allowed
+
+
+def test_nobody_joins_a_queue_before_its_news_are_heard(
+    postgres_settings: dict[str, Any], two: Callable[..., Two], beside: Beside, may_listen: threading.Event
+) -> None:
+    """While the first waiter's thread connects, the second would be handed the lock and not hear of it."""
+    pair = two(postgres_settings)
+    holder = pair.hold()
+    waiters = [beside(pair.wait)]
+    eventually(lambda: threads("distlock-sql") == 1, "it connects")
+    waiters.append(beside(pair.wait))
+    time.sleep(0.3)  # for it to join, if it does
+    drive(pair.port(pair.holder).release(holder))
+    may_listen.set()
+    for waiter in waiters:
+        waiter.result(PATIENCE / 2)  # less than the lease
+
+
+def test_who_joined_while_it_could_not_listen_is_told(
+    postgres_settings: dict[str, Any], two: Callable[..., Two], beside: Beside, may_listen: threading.Event
+) -> None:
+    """Its connection took longer than a waiter waits for it."""
+    pair = two(postgres_settings, {**postgres_settings, "OPTIONS": {"timeout": 0.5}})
+    holder = pair.hold()
+    waiter = beside(pair.wait)
+    pair.until_queued()
+    drive(pair.port(pair.holder).release(holder))
+    may_listen.set()
+    waiter.result(PATIENCE / 2)  # less than the lease
