@@ -171,7 +171,7 @@ class LockedFunction:
             return await made if inspect.isawaitable(made) else made
         if chosen == "skip":
             fields = log_fields("busy", config.alias, error.name or "", self.keys.template, function=self.name)
-            logger.info("%s skipped. Did not get a lock for key %s.", self.name, error.name, extra=fields)
+            logger.info("%s skipped. Did not get a lock for key %s. %s", self.name, error.name, error, extra=fields)
             return None
         raise error
 
