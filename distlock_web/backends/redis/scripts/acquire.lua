@@ -25,11 +25,14 @@ end
 --   the mark is added: only to an index that is new, and has no TTL yet
 -- 2 or more: free, as far as the index knows; SET NX decides.
 local stamp, ends = format('%d', now), format('%d', now + expire * 1000)
-local proposed = ARGV[7] and ARGV[7] ~= '' and ARGV[7] or stamp
+local proposed, ahead = stamp, 0
+if ARGV[7] and ARGV[7] ~= '' then
+  proposed, ahead = ARGV[7], math.max(ARGV[7] - now, 0) -- a node's clock may be far behind: its floor has to last as long
+end
 local changed = call('ZADD', INDEX, 'LT', 'CH', '-' .. proposed, FENCES, ends, N, '-inf', MARK)
-if changed == 3 or now % 64 == 0 or tonumber(expire) > 60000 then -- housekeeping: now and then, and for long leases
+if changed == 3 or now % 64 == 0 or tonumber(expire) > 60000 or ahead > 60000000 then -- housekeeping: now and then
   call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago without a release
-  call('PEXPIRE', INDEX, format('%d', math.max(call('PTTL', INDEX), expire + 86400000)))
+  call('PEXPIRE', INDEX, format('%d', math.max(call('PTTL', INDEX), math.max(expire, ahead / 1000) + 86400000)))
 end
 if changed > 1 and place == '' and
   call('SET', N, token .. ' held ' .. proposed .. ' ' .. stamp .. ' - ' .. holder, 'NX', 'PX', expire) then
