@@ -7,6 +7,7 @@ revoke; time jumps. The model says for each step what has to come of it.
 from __future__ import annotations
 
 import contextvars
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -325,11 +326,18 @@ class TheLock(RuleBasedStateMachine):
         assert all(line.waiters == 0 for line in drive(self.port.inspect()))
 
 
+#: How many times as long the search is: ``DISTLOCK_FUZZ=60`` takes some ten minutes for each store.
+LONGER = int(os.environ.get("DISTLOCK_FUZZ", "1"))
+
+
 def run(machine: type[TheLock], examples: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples * LONGER,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )
 
