@@ -7,7 +7,6 @@ The command line prints it, and Django's deploy check reports it. What only a se
 from __future__ import annotations
 
 import ast
-import contextvars
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ from ..core.findings import SEVERITIES, Diagnosable, Finding
 from ..core.registry import Registry, Store
 from ..locks.decorator import LockedFunction
 from ..locks.lock import lock
+from ..locks.request_scope import request_scope
 
 #: The trial lock: nobody else takes one of this name.
 TRIAL_KEY = "distlock doctor"
@@ -127,9 +127,10 @@ def _server(store: Store) -> Sequence[Finding]:
     except ConfigurationError as error:
         return [_wrong(error)]
     try:
-        # A lock as any other: it needs the connection, the password and every right. In a context of its own: it is
-        # inside of no block that the caller is in.
-        contextvars.Context().run(_take_trial_lock, store.alias)
+        # A lock as any other: it needs the connection, the password and every right. In a request of its own: it is
+        # inside of no block that the caller is in. (An empty context would have no app of Flask either.)
+        with request_scope(path=TRIAL_KEY):
+            _take_trial_lock(store.alias)
     except DistLockError as error:
         found.append(_wrong(error) if isinstance(error, ConfigurationError) else _unavailable(error))
     if isinstance(backend, Diagnosable):

@@ -222,6 +222,7 @@ def test_the_pool_of_a_cache_is_in_its_database(settings: Any) -> None:
 
 
 def test_flask(redis_url: str) -> None:
+    configure({"default": {"LOCATION": "redis://127.0.0.1:1/0"}})  # not the app's: nobody asks it
     app = Flask("shop")
     app.config["DISTLOCK"] = {"default": {"LOCATION": redis_url}}
     DistLock(app)
