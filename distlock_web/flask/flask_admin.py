@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import iscoroutinefunction
 from typing import Any
 
 from flask import Response, current_app
@@ -31,9 +32,9 @@ class HeldLocksView(BaseView):  # type: ignore[misc]  # Flask-Admin has no types
     def __init__(
         self, authorize: Authorize, name: str = "Held locks", endpoint: str = "held_locks", **options: Any
     ) -> None:
-        if not callable(authorize):
+        if not callable(authorize) or iscoroutinefunction(authorize):
             raise ConfigurationError(
-                f"HeldLocksView({authorize!r}): it needs a function that says who may see the locks."
+                f"HeldLocksView({authorize!r}): it needs a plain function that says who may see the locks."
             )
         self._pages = LockPages(authorize, endpoint, self._page)
         super().__init__(name, endpoint=endpoint, **options)

@@ -11,13 +11,14 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 from werkzeug.wrappers import Response as AnyResponse
 
+from ..core.errors import ConfigurationError
 from ..web.lock_pages import Viewer, list_context, lock_context
 from ..web.lock_presenter import Links
 from ..web.page_assets import CACHE_CONTROL, TEMPLATES, VERSION, asset
 from ..web.release_pages import choose, list_url, release_chosen, release_context
 
 #: Called with ``"view"`` or ``"release"``: gives the name of who may, for the log, or True; a false value: 403; a
-#: response (a redirect to the login page) is sent as it is.
+#: response (a redirect to the login page) is sent as it is. Whatever else it gives lets nobody in.
 Authorize = Callable[[str], object]
 
 FIELD = "distlock_csrf"
@@ -69,17 +70,29 @@ class LockPages:
         return url_for(f"{self._endpoint}.asset", file=name, v=VERSION)
 
     def may(self, action: str) -> bool:
-        answer = self._authorize(action)
+        answer = self._ask(action)
         return bool(answer) and not isinstance(answer, AnyResponse)
 
     def _who(self, action: str) -> str:
         """Who does it, for the log. Ends the request where they may not."""
-        answer = self._authorize(action)
+        answer = self._ask(action)
         if isinstance(answer, AnyResponse):
             abort(answer)
         if not answer:
             abort(403)
         return answer if isinstance(answer, str) else f"somebody at {request.remote_addr}"
+
+    def _ask(self, action: str) -> AnyResponse | str | bool:
+        """Raises ``ConfigurationError`` for what is no answer, and true all the same: ``("no", 401)``, a coroutine."""
+        answer = self._authorize(action)
+        if isinstance(answer, AnyResponse | str | bool):
+            return answer
+        if not answer:
+            return False
+        raise ConfigurationError(
+            f"The function that says who may see the locks gave a {type(answer).__name__}; it has to give a name, "
+            f"True, None or a response: nobody is let in."
+        )
 
     def _links(self) -> Links:
         index, lock, release = (url_for(f"{self._endpoint}.{name}") for name in ("index", "lock", "release"))

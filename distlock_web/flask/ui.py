@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import iscoroutinefunction
 
 from flask import Blueprint, Flask, Response
 from markupsafe import Markup
@@ -33,10 +34,10 @@ def install_pages(app: Flask) -> None:
         if option not in OPTIONS:
             raise ConfigurationError(unknown_name(f"{SETTING} has the option", option, OPTIONS))
     authorize, prefix = given.get("AUTHORIZE"), given.get("URL_PREFIX", DEFAULT_PREFIX)
-    if not callable(authorize):
+    if not callable(authorize) or iscoroutinefunction(authorize):
         raise ConfigurationError(
-            f'{SETTING}["AUTHORIZE"] is {authorize!r}: it has to be a function that is called with "view" or "release" '
-            f"and gives the name of who may do that, or None. Without it everybody could release every lock."
+            f'{SETTING}["AUTHORIZE"] is {authorize!r}: it has to be a plain function that is called with "view" or '
+            f'"release" and gives the name of who may do that, or None. Without it everybody could release every lock.'
         )
     if not (isinstance(prefix, str) and prefix.startswith("/") and prefix.strip("/")):
         raise ConfigurationError(f'{SETTING}["URL_PREFIX"] is {prefix!r}: it has to be a path, such as "/admin/locks".')

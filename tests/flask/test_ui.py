@@ -132,6 +132,19 @@ def test_who_may(site: Site, hold: Callable[..., Lease], view: object, release: 
     assert site.held == ([] if may_release else [lease.name])
 
 
+@pytest.mark.parametrize("answer", [("log in first", 401), object(), 1], ids=["a tuple", "an object", "1"])
+def test_what_is_no_answer_lets_nobody_in(site: Site, hold: Callable[..., Lease], answer: object) -> None:
+    """All of these are true, and so was a coroutine: everybody could release every lock."""
+    hold("order:7")
+    site.may.update(view=answer)
+    for path in ("", "lock/", "release/"):
+        page = site.get(path)
+        assert page.status_code == 500
+        assert "order" not in page.text
+    site.may.update(view="ann", release=answer)
+    assert site.client.post(site.url + "release/").status_code == 500
+
+
 def test_who_may_not_can_be_sent_to_the_login(site: Site) -> None:
     site.may.update(view=redirect("/login"), release=redirect("/login"))
     for path in ("", "lock/", "release/"):
@@ -213,6 +226,10 @@ def test_the_token_of_an_app_that_protects_itself(site: Site) -> None:
 # The setting --------------------------------------------------------------------------------------------------------
 
 
+async def somebody(action: str) -> str:
+    return "ann"
+
+
 def app_with(ui: object) -> Flask:
     app = Flask("shop")
     app.config.update(DISTLOCK={"default": {"BACKEND": "memory"}}, DISTLOCK_UI=ui)
@@ -234,7 +251,7 @@ def test_it_is_off_unless_asked_for(off: object) -> None:
         ({}, r"\['?\"?AUTHORIZE.* is None: .* Without it everybody"), (True, "it is a mapping"),
         ({"AUTHORIZE": True}, "is True"), ({"AUTORIZE": print}, "Did you mean 'AUTHORIZE'"),
         ({"AUTHORIZE": print, "URL_PREFIX": "locks"}, "such as \"/admin/locks\""),
-        ({"AUTHORIZE": print, "URL_PREFIX": "/"}, "such as"),
+        ({"AUTHORIZE": print, "URL_PREFIX": "/"}, "such as"), ({"AUTHORIZE": somebody}, "a plain function"),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_stops_the_start(ui: object, message: str) -> None:
@@ -251,6 +268,8 @@ def test_the_prefix() -> None:
 def test_flask_admin_needs_to_know_who_may() -> None:
     with pytest.raises(ConfigurationError, match="who may see the locks"):
         HeldLocksView(None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="who may see the locks"):
+        HeldLocksView(somebody)
 
 
 def test_flask_admins_menu_has_it_for_who_may() -> None:
