@@ -73,13 +73,14 @@ def _user(ask: Callable[[], object]) -> str:
     try:
         return _quoted(str(ask() or "")[:_MAX_FIELD_CHARS])
     except Exception as error:
-        _tell_once(f"DISTLOCK_USER failed, so that no user stands beside a lock: {type(error).__name__}: {error}")
+        if type(error) not in _told:  # once each: its text may be another one for every request
+            _told.add(type(error))
+            what = f"{type(error).__name__}: {error}"
+            logger.warning("DISTLOCK_USER failed, so that no user stands beside a lock: %s", what)
         return '""'
 
 
-@lru_cache(maxsize=16)
-def _tell_once(text: str) -> None:
-    logger.warning("%s", text)
+_told: set[type[Exception]] = set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class Background:
                 continue
             try:
                 self._function(*queued)
-            except Exception:
+            except BaseException:  # also a sys.exit(): without the thread nobody would be told any more
                 if not self._failed:
                     self._failed = True
                     logger.exception("The listener %r to the events of locks failed; not logged again.", self._function)

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 from ..core.holder import HolderInfo
-from ..core.runtime import now
+from ..core.runtime import after_fork, now
 from . import recent_counts
 from .background import Background
 from .recent_counts import Minute, recent
@@ -208,6 +208,14 @@ def _tell(event: Event) -> None:
 
 _deferred = Background(_tell)
 _reported: set[int] = set()
+
+
+def _forked() -> None:
+    global _changing
+    _changing = threading.RLock()  # another thread of the parent may have had it
+
+
+after_fork(_forked)
 
 
 def _report_once(listener: Listener, what: str, exc_info: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
 from ..core.errors import ConfigurationError
@@ -37,16 +38,22 @@ def user_hook(settings: Mapping[str, Any]) -> Callable[[Any], object] | None:
     A callable that is given the request, or the dotted path of one. Raises ``ConfigurationError``.
     """
     given = settings.get("DISTLOCK_USER")
-    if given is None or callable(given):
-        return given
-    try:
-        module, _, name = given.rpartition(".")
-        found = getattr(import_module(module), name)
-    except (AttributeError, ImportError, ValueError) as error:
-        raise ConfigurationError(f"DISTLOCK_USER is {given!r}, which cannot be imported: {error}.") from error
+    if given is None:
+        return None
+    found = given if callable(given) else _imported(given)
     if not callable(found):
         raise ConfigurationError(f"DISTLOCK_USER is {given!r}, which cannot be called with a request.")
+    if iscoroutinefunction(found):
+        raise ConfigurationError(f"DISTLOCK_USER is {given!r}, a coroutine function; it has to be a plain one.")
     return found  # type: ignore[no-any-return]
+
+
+def _imported(given: Any) -> Any:
+    try:
+        module, _, name = given.rpartition(".")
+        return getattr(import_module(module), name)
+    except (AttributeError, ImportError, ValueError) as error:
+        raise ConfigurationError(f"DISTLOCK_USER is {given!r}, which cannot be imported: {error}.") from error
 
 
 class Outer(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import subprocess
 import sys
@@ -236,13 +237,34 @@ def test_no_user_unless_the_project_wants_it(ask: Callable[..., str], memory: No
 def test_a_user_that_cannot_be_told_is_no_reason_to_fail(
     ask: Callable[..., str], memory: None, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    holder_module._tell_once.cache_clear()
+    holder_module._told.clear()
     assert ask(broken, settings) == ""
     assert ask(broken, settings) == ""
     assert caplog.text.count("no session") == 1
 
 
-@pytest.mark.parametrize("wrong", ["nowhere.at_all", f"{__name__}.SOURCE", "name", 7])
+def test_a_hook_that_says_something_else_each_time_is_logged_once(
+    memory: None, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning for every lock of every request: no user 1, no user 2."""
+    numbers = itertools.count()
+
+    def lost(request: object) -> str:
+        raise LookupError(f"no user {next(numbers)}")
+
+    holder_module._told.clear()
+    for _ in range(3):
+        assert in_flask(lost, settings) == ""
+    assert caplog.text.count("DISTLOCK_USER failed") == 1
+
+
+async def a_coroutine(request: object) -> str:
+    return "ada"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["nowhere.at_all", f"{__name__}.SOURCE", "name", 7, a_coroutine, f"{__name__}.a_coroutine"]
+)
 def test_a_hook_that_is_none(wrong: object, memory: None, settings: Any) -> None:
     with pytest.raises(ConfigurationError, match="DISTLOCK_USER is "):
         in_flask(wrong, settings)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
+import sys
 import threading
 from typing import Any
 
@@ -66,6 +68,22 @@ def test_a_listener_that_fails_is_logged_once_and_goes_on(inline: bool, caplog: 
     [message] = errors(caplog)
     assert "fail" in message
     assert "of the listener" in caplog.text
+
+
+def test_a_listener_that_exits_ends_neither_its_thread_nor_what_it_is_told() -> None:
+    """``sys.exit()`` ended the thread silently, and nobody was told of anything any more."""
+    told: list[str] = []
+
+    @events.subscribe
+    def leave(event: Event) -> None:
+        told.append(event.kind)
+        sys.exit(3)
+
+    take()
+    events.flush(PATIENCE)
+    take()
+    events.flush(PATIENCE)
+    assert told == ["acquired", "released"] * 2
 
 
 def test_a_listener_that_blocks_holds_up_no_lock() -> None:
@@ -277,6 +295,29 @@ def test_a_forked_child_tells_its_own_listener() -> None:
     os.close(write)
     assert os.read(read, 100) == b"ppcc"
     os.close(read)
+
+
+@pytest.mark.slow
+def test_a_child_that_is_forked_while_another_thread_subscribes_can_subscribe() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def subscribing() -> None:
+        with stream._changing:
+            inside.set()
+            leave.wait(PATIENCE)
+
+    thread = threading.Thread(target=subscribing)
+    thread.start()
+    inside.wait(PATIENCE)
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(5)
+        events.subscribe(lambda event: None)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    leave.set()
+    thread.join()
 
 
 @pytest.mark.slow
