@@ -185,7 +185,7 @@ class Job:
                 argv[0], list(argv), dict(environment), setpgroup=self.group,
                 setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores, and a program expects
             )  # fmt: skip
-        except FileNotFoundError as error:
+        except (FileNotFoundError, ValueError) as error:  # an empty word is no program's name
             raise CommandFailed(f"{argv[0]}: not found.", NOT_FOUND) from error
         except OSError as error:
             raise CommandFailed(f"{argv[0]}: {error.strerror}.", NOT_EXECUTABLE) from error

@@ -29,7 +29,8 @@ class Output:
         self.colours = self.terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def line(self, text: str = "") -> None:
-        self.stream.write(f"{text}\n")
+        encoding = getattr(self.stream, "encoding", None) or "utf-8"  # a name may have what a locale has not
+        self.stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
     def paint(self, text: str, *styles: str) -> str:
         """The text in these styles; itself where there are no colours."""

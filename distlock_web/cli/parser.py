@@ -79,13 +79,17 @@ def _list(to: Parser) -> None:
 
 
 def _show(to: Parser) -> None:
-    to.add_argument("name", metavar="NAME", help="the lock, as `list` shows it, or without the prefix of its store")
+    to.add_argument(
+        "name", type=_name, metavar="NAME", help="the lock, as `list` shows it, or without the prefix of its store"
+    )
     _one_store(to, "the store, where several hold a lock of this name")
     _json(to, "an object")
 
 
 def _release(to: Parser) -> None:
-    to.add_argument("name", metavar="NAME", help="the lock, as `list` shows it, or without the prefix of its store")
+    to.add_argument(
+        "name", type=_name, metavar="NAME", help="the lock, as `list` shows it, or without the prefix of its store"
+    )
     _one_store(to, "the store, where several hold a lock of this name")
     to.add_argument("--fence", type=int, metavar="N", help="only from the holder with this fence, as `list` shows it")
     to.add_argument("--yes", "-y", action="store_true", help="do not ask, even at a terminal")
@@ -144,6 +148,14 @@ _COMMANDS: dict[str, Callable[[Parser], None]] = {
     "run": _run,
     "init": _init,
 }
+
+
+def _name(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes of the command line that are no UTF-8
+        raise argparse.ArgumentTypeError(f"{text!r} is no text, and no lock has such a name") from None
+    return text
 
 
 def _seconds(text: str) -> float:

@@ -122,6 +122,7 @@ def test_not_confirmed(
         (["release", "order:7", "--store", "defualt"], "Did you mean 'default'?"),
         (["release", "order:7", "--fence", "last"], "'last'"),
         (["release"], "NAME"),
+        (["show", "\udcff"], "is no text"),  # bytes that are no UTF-8
         (["list", "--serach", "x"], "--serach"),
     ],
 )

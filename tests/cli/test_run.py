@@ -182,6 +182,7 @@ def test_without_its_guard_the_command_is_ended(redis_store: str, marker: Path) 
     [
         (["--", "no-such-command"], 127, "no-such-command: not found."),
         (["--", "/etc/passwd"], 126, "/etc/passwd: Permission denied."),
+        (["--", ""], 127, ": not found."),
         ([], 64, "which command?"),
         (["--expire", "0", "--", "true"], 64, "more than 0 seconds"),
         (["--expire", "0.001", "--", "true"], 64, "0.001"),

@@ -75,6 +75,15 @@ def test_watch_into_a_pipe_is_plain_text(redis_store: str) -> None:
     assert "\x1b" not in ended.stdout
 
 
+def test_a_name_that_the_output_cannot_encode_is_shown_still(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    with lock("größe", expire=60):
+        for command in (["list"], ["show", "größe"], ["watch", "--count", "1"]):
+            ended = distlock(redis_store, *command)
+            assert (ended.returncode, ended.stderr) == (0, "")
+            assert "gr\\xf6\\xdfe" in ended.stdout
+
+
 def test_colours_are_for_terminals_and_not_where_they_are_refused(redis_store: str) -> None:
     with lock("order:7", expire=60):
         with OnTerminal(redis_store, *COMMAND, "list") as terminal:
