@@ -35,6 +35,7 @@ from ..core.backend import Busy, Claim, Granted, Port
 from ..core.errors import BackendUnavailable, DistLockError, LeaseLost
 from ..core.runtime import drive, new_token, now
 from . import chain, events, recent_counts, watchdog
+from .extension import extend_holds
 from .hold import Hold
 from .log_fields import of_scope
 from .refusal import busy_error, claimant, tell_of_refusal
@@ -77,7 +78,7 @@ async def acquire(scope: Scope) -> None:
         if clock.waited and scope.acquired and len(scope.holds) > 1:
             # The first leases have aged while the others were awaited, and the store may have lost one of them, to a
             # failover or by force: the block begins only when it has confirmed all, each with a full lease.
-            await _extend(port, scope.acquired, None)
+            await extend_holds(port, scope.acquired, None)
         _begin(scope)
     except BaseException as error:
         await abort(scope, error)
@@ -204,7 +205,7 @@ async def _reenter(scope: Scope, port: Port, name: str, clock: _WaitClock) -> bo
         scope.reenter(hold, gate)
         hold.raise_if_lost(_STILL_INSIDE)
         if scope.spec.expire > hold.claim.expire:
-            await _extend(port, [hold], scope.spec.expire)
+            await extend_holds(port, [hold], scope.spec.expire)
             hold.renew_to(scope.spec.expire)
         return True
     return False
@@ -313,26 +314,4 @@ async def extend(scope: Scope, expire: float | None) -> None:
         raise scope.over_error()
     scope.raise_if_lost()
     if scope.holds:  # none: the call was let through without a lock
-        await _extend(scope.spec.store.port(scope.runtime), scope.holds, expire)
-
-
-async def _extend(port: Port, holds: list[Hold], expire: float | None) -> None:
-    claims = [hold.claim if expire is None else hold.claim._replace(expire=expire) for hold in holds]
-    since = now()
-    try:
-        losses = await retry_once(port.extend, claims)
-    except DistLockError as error:
-        for hold in holds:
-            hold.tell_of_failure("extend", error)
-        raise
-    for hold, claim, loss in zip(holds, claims, losses, strict=True):
-        if loss is None:
-            hold.renewed(since, claim.expire)
-        elif isinstance(loss, BackendUnavailable):
-            raise loss
-        else:
-            hold.lose(loss)
-        hold.raise_if_lost()
-    if events.listeners:
-        for hold in holds:
-            hold.tell("renewed")
+        await extend_holds(scope.spec.store.port(scope.runtime), scope.holds, expire)

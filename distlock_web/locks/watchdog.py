@@ -150,8 +150,6 @@ class Watchdog:
         except DistLockError as error:
             self._failed(items, error)
             return
-        for outage in {loss for loss in losses if isinstance(loss, BackendUnavailable)}:
-            self._failed([item for item, loss in zip(items, losses, strict=True) if loss is outage], outage)
         for item, claim, loss in zip(items, claims, losses, strict=True):
             if loss is None:
                 item.hold.renewed(since, claim.expire)
@@ -160,9 +158,11 @@ class Watchdog:
                 # Not ours: unless it is being released at this moment, it is lost.
                 item.hold.lose(loss)
                 self.remove([item])
+        for outage in {loss for loss in losses if isinstance(loss, BackendUnavailable)}:
+            self._failed([item for item, loss in zip(items, losses, strict=True) if loss is outage], outage)
         if events.listeners:
             for item, loss in zip(items, losses, strict=True):
-                if loss is None:
+                if loss is None and item.hold.state == "held":  # else it came too late
                     item.hold.tell("renewed")
 
     def _failed(self, items: list[WatchedHold], error: DistLockError) -> None:

@@ -1,0 +1,55 @@
+"""Leases that are held are extended, several in one request: what each of them is after it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from ..core.backend import Claim, Loss, Port
+from ..core.errors import BackendUnavailable, DistLockError
+from ..core.runtime import now
+from . import events
+from .hold import Hold
+from .release import retry_once
+
+
+async def extend_holds(port: Port, holds: list[Hold], expire: float | None) -> None:
+    """Give each at least ``expire`` seconds again, None: as many as it was taken for. ``LeaseLost`` if one is gone.
+
+    ``BackendUnavailable``: some were not answered. What the others were told counts.
+    """
+    claims = [hold.claim if expire is None else hold.claim._replace(expire=expire) for hold in holds]
+    since = now()
+    try:
+        losses = await _ask_to_extend(port, claims)
+    except DistLockError as error:
+        for hold in holds:
+            hold.tell_of_failure("extend", error)
+        raise
+    outages = []
+    for hold, claim, loss in zip(holds, claims, losses, strict=True):
+        if loss is None:
+            hold.renewed(since, claim.expire)
+        elif isinstance(loss, BackendUnavailable):
+            outages.append((hold, loss))
+        else:
+            hold.lose(loss)
+    for hold, outage in outages:
+        hold.tell_of_failure("extend", outage)
+    for hold in holds:
+        hold.raise_if_lost()
+    if outages:
+        raise outages[0][1]
+    if events.listeners:
+        for hold in holds:
+            hold.tell("renewed")
+
+
+async def _ask_to_extend(port: Port, claims: list[Claim]) -> list[Loss | BackendUnavailable | None]:
+    """What was not answered is asked for again, once: all of it, or what one of several servers has left unanswered."""
+    losses = list(await retry_once(port.extend, claims))
+    unanswered = [place for place, loss in enumerate(losses) if isinstance(loss, BackendUnavailable)]
+    if unanswered:
+        with suppress(BackendUnavailable):  # as it was answered the first time
+            for place, loss in zip(unanswered, await port.extend([claims[i] for i in unanswered]), strict=True):
+                losses[place] = loss
+    return losses
