@@ -126,7 +126,7 @@ def _print(table: Sequence[str], out: Output) -> None:
 
 
 def _holder(holder: HolderInfo) -> dict[str, Any]:
-    names = ("request_id", "request", "path", "function", "host", "pid")
+    names = ("request_id", "request", "path", "function", "user", "host", "pid", "command", "worker")
     return {name: getattr(holder, name) for name in names}
 
 
@@ -149,7 +149,9 @@ def _described(row: LockRow) -> list[tuple[str, str]]:
         ("store", row.alias),
         ("state", lock.state),
         ("held by", " ".join(filter(None, (holder.path, holder.function))) or "-"),
+        ("user", holder.user or "-"),
         ("host:pid", _process(holder) or "-"),
+        ("program", " ".join(filter(None, (holder.command, holder.worker))) or "-"),
         ("request id", holder.request_id or "-"),
         ("since", since),
         ("left", f"{lock.remaining:.1f}s" + (f" of {holder.expire:g}s" if holder.expire else "")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,7 @@ from flask import Flask
 from distlock_web import BackendUnavailable, Lease, LeaseLost, NotHeld, lock
 from distlock_web.cli import held as command
 from distlock_web.core import registry
+from distlock_web.core.request_id import Origin, swap_origin
 from distlock_web.flask import DistLock
 from tests.support.origins import begin_request, end_request
 
@@ -87,6 +89,22 @@ def test_what_a_client_sent_cannot_steer_the_terminal(app: Flask) -> None:
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sits in front of it and can be asked."""
     monkeypatch.setattr(command, "interactive", lambda: True)
+
+
+# show ----------------------------------------------------------------------------------------------------------------
+
+
+def test_show_says_all_that_is_known_of_the_holder(app: Flask) -> None:
+    swap_origin(Origin.new("seven", "POST /pay/42", user=lambda: "ann"))
+    with app.app_context(), lock("order:42", expire=60) as lease:
+        shown = dict(re.split(r":\s+", line, maxsplit=1) for line in run(app, "show", "order:42").stdout.splitlines())
+        fields = json.loads(run(app, "show", "order:42", "--json").stdout)
+    end_request()
+    assert (shown["lock"], shown["fence"], shown["user"]) == ("disLock:order:42", str(lease.fence), "ann")
+    assert shown["held by"].startswith("POST /pay/42 ")
+    assert shown["program"].endswith(" MainThread")
+    assert (fields["user"], fields["worker"], fields["queue"]) == ("ann", "MainThread", [])
+    assert fields["command"] == shown["program"].removesuffix(" MainThread")
 
 
 @pytest.mark.usefixtures("terminal")
