@@ -53,8 +53,9 @@ class Poller:
         self._stirred = threading.Event()
 
     def ready(self) -> bool:
+        """Whether one that joins a queue now hears of everything."""
         with self._lock:
-            return self._thread is not None
+            return self._thread is not None and self._begun.is_set()
 
     def start(self, timeout: float) -> None:
         with self._lock:
@@ -64,7 +65,8 @@ class Poller:
                 thread = threading.Thread(target=self._run, name="distlock-sql", daemon=True)
                 thread.start()
                 self._thread = thread
-        self._begun.wait(timeout)
+        if not self._begun.wait(timeout):
+            self._begun.set()  # those who join now are all woken when it hears something
 
     def expect(self, token: str, name: str) -> None:
         """This claim waits for the lock of this name, until ``Wakeups`` forgets it."""

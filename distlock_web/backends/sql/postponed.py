@@ -29,32 +29,38 @@ class Postponed:
     def add(self, claim: Claim) -> None:
         with self._lock:
             self._claims.setdefault(claim.token, (claim, now() + claim.expire))
+            self._closed.clear()
             if self._thread is None:
-                self._closed.clear()
                 self._thread = threading.Thread(target=self._run, name="distlock-sql-cancel", daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
         with self._lock:
             self._claims.clear()
-        self._closed.set()
+            self._closed.set()
 
     def _run(self) -> None:
-        while not self._closed.wait(RETRY):
+        while self._is_wanted():
+            self._closed.wait(RETRY)
             for token, (claim, until) in list(self._claims.items()):
                 if now() < until and not self._cancelled(claim):
                     break  # nor are the others
                 self._claims.pop(token, None)
-            with self._lock:
-                if not self._claims:
-                    break
+
+    def _is_wanted(self) -> bool:
+        """In one step: a claim is added either before, and seen here, or after, and begins another thread."""
         with self._lock:
-            self._thread = None
+            if not self._claims:
+                self._thread = None
+            return self._thread is not None
 
     def _cancelled(self, claim: Claim) -> bool:
         try:
             self._cancel(claim)
         except DistLockError as error:
             logger.debug("Lock %s: a claim could not be cancelled yet: %s", claim.name, error)
+            return False
+        except Exception:  # the thread has the others to cancel
+            logger.exception("Lock %s: a claim could not be cancelled yet", claim.name)
             return False
         return True
