@@ -17,8 +17,6 @@ FRESH = 1.0
 STALE = 10.0
 #: Milliseconds: ZooKeeper's times are whole ones, and the lease may have begun at the end of its own.
 TICK = 1.0
-#: Milliseconds that a slow answer may differ from the best one; if it is more, the leader's clock was set.
-STEP = 1000.0
 
 
 class Stat(Protocol):
@@ -42,14 +40,14 @@ class ServerClock:
     def __init__(self) -> None:
         self._sample = _Sample(-1, 0.0, float("-inf"), float("-inf"))
 
-    def observe(self, written: Stat) -> None:
-        """The answer to a write of ours has come just now."""
+    def observe(self, written: Stat, sent: float) -> None:
+        """The answer to a write of ours has come just now; it was ``sent`` not later than then, by our clock."""
         known, moment, epoch = self._sample, now(), epoch_of(written)
         if epoch < known.epoch:
             return  # late news, from before the change of leaders
-        ahead = written.mtime - moment * 1000
-        if epoch == known.epoch and moment - known.measured < STALE and known.ahead - STEP < ahead <= known.ahead:
-            self._sample = known._replace(confirmed=moment)  # the answer was slower, no more
+        ahead, most = written.mtime - moment * 1000, written.mtime + TICK - sent * 1000
+        if epoch == known.epoch and moment - known.measured < STALE and ahead <= known.ahead <= most:
+            self._sample = known._replace(confirmed=moment)  # the answer was slower, no more: the clock was not set
         else:
             self._sample = _Sample(epoch, ahead, moment, moment)
 

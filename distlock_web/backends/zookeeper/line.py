@@ -112,9 +112,10 @@ class Line:
 
     def touch(self) -> None:
         """Learn what time it is there."""
+        sent = now()
         (stat,) = self._session.send(lambda client: client.set_async(ROOT, b""))
         if not isinstance(stat, NoNodeError):
-            self.clock.observe(stat)
+            self.clock.observe(stat, sent)
 
     # Joining ------------------------------------------------------------------------------------------------------
 
@@ -145,7 +146,7 @@ class Line:
         if isinstance(created, ZookeeperError):
             raise BackendUnavailable(f"{self._session.address.name} did not make {path}.") from created
         node_path, stat = created
-        self.clock.observe(stat)
+        self.clock.observe(stat, asked)
         (child,) = in_order([node_path.rpartition("/")[2]])
         self._places.add(Place(claim, child, True, claim.expire, stat, CLAIMED, since=asked))
         return view_of(path, children, found)
@@ -204,12 +205,13 @@ class Line:
                 change.set_data(view.path, view.mark._replace(base=base).dumps(), view.version)
             return change.commit_async()
 
+        sent = now()
         answers, stat = self._session.send(transaction, lambda client: client.exists_async(place.path))
         if not committed(answers) or stat is None:
             return False
         if rewrite:
             place.stat, place.ephemeral = stat, place.ephemeral and not persist
-            self.clock.observe(stat)
+            self.clock.observe(stat, sent)
         return True
 
     # Waiting ------------------------------------------------------------------------------------------------------
@@ -226,10 +228,11 @@ class Line:
         if mark_waiting:
             data = place.says(WAITING, place.claim.expire)
             requests.append(lambda client: client.set_async(place.path, data))
+        sent = now()
         answers = self._send_watching(before, *requests)
         if mark_waiting and not isinstance(answers[-1], NoNodeError):
             place.state, place.stat = WAITING, answers[-1]
-            self.clock.observe(place.stat)
+            self.clock.observe(place.stat, sent)
         if any(isinstance(answer, NoNodeError) for answer in answers):
             return None
         head = self.head_of(first, answers[0])
@@ -280,10 +283,11 @@ class Line:
 
     def _rewrite(self, head: Head, says: Record) -> Head:
         """Its lease begins now, unless something has happened to it meanwhile."""
+        sent = now()
         (stat,) = self._session.send(lambda client: client.set_async(head.path, says.dumps(), head.stat.version))
         if isinstance(stat, ZookeeperError):
             return replace(head, remaining=MIN_RECHECK)
-        self.clock.observe(stat)
+        self.clock.observe(stat, sent)
         return Head(head.path, says, stat, says.expire)
 
 

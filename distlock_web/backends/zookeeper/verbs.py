@@ -111,7 +111,7 @@ class ZooKeeperVerbs:
             if answer is None:
                 return False
         place.stat, place.since, place.expire = answer, since, expire
-        self._clock.observe(answer)
+        self._clock.observe(answer, since)
         return True
 
     def release(self, claim: Claim, cooldown: float) -> Loss | None:
@@ -195,7 +195,7 @@ class ZooKeeperVerbs:
         )
         if not committed(answers) or stat is None:
             return None
-        self._clock.observe(stat)
+        self._clock.observe(stat, since)
         place.stat = stat
         self._places.add(place)
         return Granted(view.fence(child), since)
