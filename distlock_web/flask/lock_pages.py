@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -48,13 +49,14 @@ class LockPages:
     def release(self) -> Response:
         """Ask before, then take each lock from exactly the holder that was shown."""
         self._who("view")
-        by = self._who("release")
+        name = self._who("release")
         if request.method == "POST":
-            _check_csrf()
+            _check_csrf(name)
         given = request.form if request.method == "POST" else request.args
         viewer, chosen = self._viewer(), choose(given.getlist("lock"), given)
         if chosen.rows and "confirmed" not in request.form:
             return self._send("release.html", release_context(chosen, viewer, given), "Release by force?")
+        by = name or f"somebody at {request.remote_addr}"
         outcome = release_chosen(chosen, by, lambda row: None)  # the log has it
         context = {"messages": outcome.messages(), "list_url": list_url(viewer, given)}
         return self._send("released.html", context, "Release by force")
@@ -74,13 +76,13 @@ class LockPages:
         return bool(answer) and not isinstance(answer, AnyResponse)
 
     def _who(self, action: str) -> str:
-        """Who does it, for the log. Ends the request where they may not."""
+        """The name of who does it, as far as it is known. Ends the request where they may not."""
         answer = self._ask(action)
         if isinstance(answer, AnyResponse):
             abort(answer)
         if not answer:
             abort(403)
-        return answer if isinstance(answer, str) else f"somebody at {request.remote_addr}"
+        return _name(answer)
 
     def _ask(self, action: str) -> AnyResponse | str | bool:
         """Raises ``ConfigurationError`` for what is no answer, and true all the same: ``("no", 401)``, a coroutine."""
@@ -99,8 +101,9 @@ class LockPages:
         return Links(index, lock, release)
 
     def _viewer(self) -> Viewer:
-        may_release = self.may("release")
-        return Viewer(self._links(), may_release, _csrf_inputs() if may_release else "")
+        answer = self._ask("release")
+        may_release = bool(answer) and not isinstance(answer, AnyResponse)
+        return Viewer(self._links(), may_release, _csrf_inputs(_name(answer)) if may_release else "")
 
     def _live(self, name: str, context: dict[str, Any], title: str) -> Response:
         if "fragment" in request.args:
@@ -116,34 +119,50 @@ class LockPages:
         response.headers["Cache-Control"] = "no-store"
         response.headers["Referrer-Policy"] = "same-origin"
         response.headers["X-Frame-Options"] = "DENY"  # a click on a page that frames this one must not release a lock
-        if FIELD not in request.cookies:
+        if not request.cookies.get(FIELD):
             response.set_cookie(
-                FIELD, _csrf_token(), path=self._links().list, httponly=True, samesite="Lax", secure=request.is_secure
+                FIELD, _csrf_cookie(), path=self._links().list, httponly=True, samesite="Lax", secure=request.is_secure
             )
         return response
 
 
-def _csrf_token() -> str:
-    """That of this browser: a cookie, which no other site can read, and which a form repeats."""
+def _name(answer: object) -> str:
+    return answer if isinstance(answer, str) else ""
+
+
+def _csrf_cookie() -> str:
+    """That of this browser, which no other site can read."""
     known = request.cookies.get(FIELD)
-    if known is not None:
+    if known:
         return known
     if FIELD not in request.environ:
         request.environ[FIELD] = secrets.token_urlsafe(32)
     return str(request.environ[FIELD])
 
 
-def _csrf_inputs() -> Markup:
+def _csrf_token(name: str) -> str:
+    """What a form repeats. Made of the cookie and of whose form it is, where the app has a secret.
+
+    For a neighbour (another subdomain) cannot read the cookie, but it can plant one, and would know what to repeat.
+    """
+    secret = current_app.secret_key
+    if not secret:
+        return _csrf_cookie()
+    key = secret.encode() if isinstance(secret, str) else secret
+    return hmac.new(key, f"{FIELD} {_csrf_cookie()} {name}".encode("utf-8", "backslashreplace"), "sha256").hexdigest()
+
+
+def _csrf_inputs(name: str) -> Markup:
     """Ours, and that of Flask-WTF where it protects the whole app."""
-    inputs = Markup('<input type="hidden" name="{}" value="{}">').format(FIELD, _csrf_token())
+    inputs = Markup('<input type="hidden" name="{}" value="{}">').format(FIELD, _csrf_token(name))
     of_the_app = current_app.jinja_env.globals.get("csrf_token")
     if callable(of_the_app):
         inputs += Markup('<input type="hidden" name="csrf_token" value="{}">').format(of_the_app())
     return inputs
 
 
-def _check_csrf() -> None:
-    known, given = request.cookies.get(FIELD, ""), request.form.get(FIELD, "")
+def _check_csrf(name: str) -> None:
+    known, given = request.cookies.get(FIELD), request.form.get(FIELD, "")
     same_site = request.headers.get("Sec-Fetch-Site", "same-origin") in ("same-origin", "none")
-    if not (known and same_site and secrets.compare_digest(known.encode(), given.encode())):
+    if not (known and same_site and secrets.compare_digest(_csrf_token(name).encode(), given.encode())):
         abort(400, "The form is too old or comes from another site: go back, reload the page and try again.")

@@ -90,7 +90,7 @@ class LockPresenter(HolderPresenter):
         self.short_name = self.name[len(self.prefix) :]
         self.fence = "" if lock.fence is None else str(lock.fence)
         self.key = "" if lock.fence is None else LockKey(row.alias, lock.name, lock.fence).dumps()
-        self.row_key = f"{row.alias}/{lock.name}/{lock.fence}"
+        self.row_key = json.dumps([row.alias, lock.name, str(lock.fence)])  # ASCII, whatever a name has in it
         self.held = lock.state == "held"
         self.state = STATES.get(lock.state, lock.state)
         self.since = moment(lock.since) if lock.since else ""
@@ -101,7 +101,7 @@ class LockPresenter(HolderPresenter):
         self.waiters = str(lock.waiters) if lock.waiters else ""
         self.longest_wait = span(now - lock.waiting_since) if lock.waiting_since else ""
         query = {"store": row.alias, "name": lock.name}
-        self.lock_url = f"{links.lock}?{urlencode(query)}"
+        self.lock_url = f"{links.lock}?{urlencode(query, errors='replace')}"
         self.release_url = f"{links.release}?{urlencode({'lock': self.key, 'back': back})}" if self.key else ""
         self.request_url = f"{links.list}?{urlencode({'q': self.request})}" if self.request else ""
         self.host_url = f"{links.list}?{urlencode({'host': self.host})}" if self.host else ""

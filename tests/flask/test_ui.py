@@ -194,6 +194,30 @@ def test_the_cookie_of_the_forms(site: Site) -> None:
     assert "Secure" in secure.headers["Set-Cookie"]
 
 
+@pytest.mark.parametrize("secret", ["a secret", b"a secret"])
+def test_a_cookie_that_a_neighbour_has_planted_releases_nothing(
+    site: Site, hold: Callable[..., Lease], secret: str | bytes
+) -> None:
+    """Another subdomain can set the cookie; its own form repeated it."""
+    lease = hold("order:7")
+    site.app.secret_key = secret
+    site.client.set_cookie("distlock_csrf", "planted", path=site.url)
+    assert site.release(lease, distlock_csrf="planted").status_code == 400
+    site.may.update(release="mallory")  # who may release, too, and knows what forms of theirs have
+    theirs = site.token()
+    site.may.update(release="ann")
+    assert site.release(lease, distlock_csrf=theirs).status_code == 400
+    assert site.held == [lease.name]
+    assert site.release(lease).status_code == 200
+    assert site.held == []
+
+
+def test_a_cookie_that_is_empty_is_none(site: Site, hold: Callable[..., Lease]) -> None:
+    """No form was ever accepted, and no reload helped."""
+    site.client.set_cookie("distlock_csrf", "", path=site.url)
+    assert site.release(hold("order:7")).status_code == 200
+
+
 @pytest.mark.parametrize("method", ["put", "patch", "delete"])
 def test_only_a_post_releases(site: Site, hold: Callable[..., Lease], method: str) -> None:
     lease = hold("order:7")

@@ -156,6 +156,14 @@ def test_lengths_of_time(seconds: float, shown: str) -> None:
     assert span(seconds) == shown
 
 
+def test_a_name_with_half_of_a_character_can_be_shown(busy: Lease) -> None:
+    row = next(row for row in list_all(registry()).rows if row.lock.name == busy.name)
+    shown = LockPresenter(replace(row, lock=replace(row.lock, name="a\ud800\x00")), LINKS)
+    for text in (shown.row_key, shown.lock_url, shown.release_url, shown.key):
+        assert text.isascii()
+        assert text.isprintable()
+
+
 @pytest.mark.parametrize("seconds", [1e30, -1e30, math.inf, math.nan, 253402300800.0])
 def test_a_moment_that_no_calendar_has_is_left_out(seconds: float) -> None:
     assert moment(seconds) == ""
