@@ -263,10 +263,9 @@ class RedisPort:
         return self._index
 
     def _keys(self, name: str) -> PackedKeys:
-        return lock_keys(name, self._index_of(name))
+        return lock_keys(name, self._index)
 
-    def _acquire_keys(self, name: str) -> PackedKeys:
-        return self._keys(name)
+    _acquire_keys = _keys  #: ACQUIRE's may be more
 
 
 def _busy(recheck_after: int, remaining: int, place: int, unheard: int, holder: bytes, held: int) -> tuple[Busy, bool]:

@@ -32,8 +32,10 @@ class Script:
     def call(self, keys: PackedKeys, args: tuple[str | int, ...], *, by_source: bool = False) -> bytes:
         """The whole call. Arguments are ASCII (tokens, numbers, JSON): their lengths are those of their text."""
         body = self._by_source if by_source else self._by_sha
-        packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in map(str, args)]).encode("ascii")
-        return b"*%d\r\n%b%b%b" % (3 + keys.number + len(args), body, keys.packed, packed)
+        packed = []
+        for text in map(str, args):  # no comprehension: before Python 3.12 that is a call
+            packed.append(f"${len(text)}\r\n{text}\r\n")
+        return b"*%d\r\n%b%b%b" % (3 + keys.number + len(args), body, keys.packed, "".join(packed).encode("ascii"))
 
 
 class KeyCommand:

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Never, TypeAlias
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -120,7 +120,10 @@ class ConnectionPool:
         except BaseException as error:
             self._failed(connection, error)
             raise
-        self._settle(connection, reply, confirmed)
+        refusal = reply if isinstance(reply, ErrorReply) else confirmed
+        if isinstance(refusal, ErrorReply):
+            self._refused(connection, refusal)
+        self._give_back(connection)
         if confirm is not None and confirm(reply):
             self._replicas.check(confirmed)
         return reply
@@ -155,7 +158,10 @@ class ConnectionPool:
             self._failed(connection, error)
             raise
         answers = [replies[i] for i in range(len(calls))]
-        self._settle(connection, next(filter(_not_primary, answers), None), confirmed)
+        refusal = next(filter(_not_primary, answers), confirmed)
+        if isinstance(refusal, ErrorReply):
+            self._refused(connection, refusal)
+        self._give_back(connection)
         if confirm is not None and any(map(confirm, answers)):
             self._replicas.check(confirmed)
         return [as_error(answer, self._address) if isinstance(answer, ErrorReply) else answer for answer in answers]
@@ -172,16 +178,14 @@ class ConnectionPool:
         """The answer. Redlock does not wait here: it asks the other servers meanwhile."""
         return connection.read(timeout)
 
-    def _settle(self, connection: Connection, reply: Reply, confirmed: Reply) -> None:
+    def _refused(self, connection: Connection, error: ErrorReply) -> Never:
         """Give the connection back, unless it leads to a server that is no master; and raise what was answered."""
-        error = next((answer for answer in (reply, confirmed) if isinstance(answer, ErrorReply)), None)
-        if error is not None and error.not_primary:
+        if error.not_primary:
             self._discard(connection)
             self._moved()
         else:
             self._give_back(connection)
-        if error is not None:
-            raise translated(error, self._address) from error
+        raise translated(error, self._address) from error
 
     def drop(self) -> None:
         """Let go of every connection: of those in use when they are given back."""
