@@ -96,6 +96,19 @@ def test_a_router_says_in_which_database_they_are(make_database: Callable[[Kind]
             pass
 
 
+def test_tables_that_a_store_has_made_are_kept_by_the_migration(
+    make_database: Callable[[Kind], Database], settings: Any
+) -> None:
+    """Its LOCATION is the project's database, and the first lock came before the migration."""
+    database = make_database("sqlite")
+    settings.DISTLOCK = {"default": {"LOCATION": database.sqlalchemy}}
+    with as_alias(database) as tables:
+        with lock("a") as lease:
+            assert "distlock_lease" in tables()
+            migrate()
+            lease.extend()
+
+
 def test_an_alias_that_does_not_exist_is_said_with_those_that_do(settings: Any) -> None:
     settings.DISTLOCK = {"default": {"DATABASE": "defualt"}}
     with pytest.raises(ConfigurationError, match=r"'defualt', which is not in DATABASES \('default'"), lock("a"):

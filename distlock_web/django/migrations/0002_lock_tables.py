@@ -1,4 +1,15 @@
+from typing import Any
+
 from django.db import migrations, models
+
+
+class CreateIfMissing(migrations.CreateModel):
+    """The tables may be there: a store whose LOCATION is the same database has made them at its first lock."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        there = () if schema_editor.collect_sql else schema_editor.connection.introspection.table_names()
+        if self.options["db_table"] not in there:
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
 
 
 class Migration(migrations.Migration):
@@ -7,7 +18,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.CreateModel(
+        CreateIfMissing(
             name="LeaseRow",
             fields=[
                 ("name_key", models.CharField(max_length=64, primary_key=True, serialize=False)),
@@ -28,7 +39,7 @@ class Migration(migrations.Migration):
                 "indexes": [models.Index(fields=["expires_at"], name="distlock_lease_expires_at")],
             },
         ),
-        migrations.CreateModel(
+        CreateIfMissing(
             name="WaiterRow",
             fields=[
                 ("token", models.CharField(max_length=100, primary_key=True, serialize=False)),
