@@ -22,6 +22,7 @@ from ..web.held_locks import LockRow
 from ..web.lock_pages import Viewer, list_context, lock_context
 from ..web.lock_presenter import Links
 from ..web.page_assets import CACHE_CONTROL, TEMPLATES, VERSION, asset
+from ..web.printable import printable
 from ..web.release_pages import Outcome, choose, list_url, release_chosen, release_context
 from .models import HeldLock
 
@@ -94,7 +95,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
     def _audit(self, request: HttpRequest, row: LockRow) -> None:
         LogEntry.objects.log_actions(
             user_id=request.user.pk,  # type: ignore[arg-type]  # admin_view lets in nobody without one
-            queryset=[HeldLock(name=row.lock.name)],
+            queryset=[HeldLock(name=printable(row.lock.name))],  # PostgreSQL takes no NUL
             action_flag=DELETION,
             change_message=f"Released by force: {row.describe()}",
         )

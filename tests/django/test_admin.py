@@ -17,7 +17,9 @@ from django.test import AsyncClient, Client
 from django.urls import reverse
 
 from distlock_web import LeaseLost, lock
+from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import registry
+from distlock_web.core.runtime import drive, new_token
 from distlock_web.web.held_locks import list_all
 from distlock_web.web.release_pages import Chosen
 from tests.support.origins import begin_request
@@ -282,6 +284,16 @@ def test_release_by_force(releaser: Client, elsewhere: Any, caplog: pytest.LogCa
     assert str(lease.fence) in entry.change_message
     assert "disLock:order:7 released by force by somebody" in caplog.text
     assert "disLock:order:7" in releaser.get("/admin/").content.decode()  # recent actions
+
+
+def test_the_entry_of_a_name_that_no_database_takes(memory: None) -> None:
+    """PostgreSQL refuses a NUL, after the lock was released."""
+    claim = Claim("disLock:a\x00b", new_token(), 30.0)
+    granted = drive(registry().store("default").backend.sync_port().acquire(claim, None))
+    assert isinstance(granted, Granted)
+    form = {"lock": json.dumps(["default", claim.name, str(granted.fence)]), "confirmed": "1"}
+    client_of("view_heldlock", "release_heldlock").post(RELEASE, form)
+    assert LogEntry.objects.get().object_id == "disLock:a\N{REPLACEMENT CHARACTER}b"
 
 
 def test_a_holder_that_came_later_is_left_alone(releaser: Client, elsewhere: Any) -> None:
