@@ -51,7 +51,8 @@ def to_ascii(text: str) -> str:
 
 
 def from_ascii(text: str) -> str:
-    return text.encode("ascii").decode("unicode_escape") if "\\" in text else text
+    """What :func:`to_ascii` has written. What another program has is read as far as it can be: it fails nobody."""
+    return text.encode("ascii", "backslashreplace").decode("unicode_escape", "replace") if "\\" in text else text
 
 
 def _lease_table(metadata: MetaData) -> Table:

@@ -101,3 +101,9 @@ def test_a_name_that_is_new_may_pay_for_those_that_are_old(
     with aged(database, 700_000_000), lock("new"):
         pass
     assert rows(database) == {key_of("disLock:new"), "floor"}
+
+
+@pytest.mark.parametrize("written", ["\\x", "a\\", "\\u12", "é\\x41", "\\N{no such character}"])
+def test_what_another_program_has_written_can_be_read(written: str) -> None:
+    """One such row was a 500 of the whole page, and of every lock that it kept busy."""
+    assert isinstance(from_ascii(written), str)
