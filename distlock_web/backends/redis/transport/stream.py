@@ -199,9 +199,9 @@ class LoopConnection:
         except (OSError, RedisError) as error:
             self._health.failed(error)
             raise translated(error, self._address) from error
-        for answer in (reply, confirmed):
-            if isinstance(answer, ErrorReply):
-                self._refused(stream, answer)
+        refusal = reply if isinstance(reply, ErrorReply) else confirmed
+        if isinstance(refusal, ErrorReply):
+            self._refused(stream, refusal)
         if confirmed is not None:
             self._replicas.check(confirmed)
         return reply
