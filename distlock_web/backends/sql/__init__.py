@@ -17,6 +17,8 @@ from .verbs import SQLVerbs
 
 #: Of its own, for the renewals: there is one thread that renews.
 RENEWAL_CONNECTIONS = 2
+#: Opened when all others are in use, for those that have a lock: else those that want one keep it from being released.
+RESERVE_CONNECTIONS = 2
 
 
 class SQLBackend:
@@ -38,16 +40,17 @@ class SQLBackend:
         alone = self._address.in_memory  # what is in memory is there for one connection only
         self._requests = self._database(1 if alone else self._address.max_connections)
         self._renewals = self._requests if alone else self._database(RENEWAL_CONNECTIONS, patient=True)
+        self._reserve = self._requests if alone else self._database(RESERVE_CONNECTIONS)
         self._listening: Database | None = None
         if isinstance(self._address.dialect, PostgreSQL) and self._address.listen is not False:
             self._listening = self._database(1, patient=True)
             self._news: Poller = Listener(self._wakeups, self._requests, self._listening)
         else:
             self._news = Poller(self._wakeups, self._requests)
-        self._verbs = SQLVerbs(self._requests, self._news)
+        self._verbs = SQLVerbs(self._requests, self._reserve, self._news)
         self._sync_port = self._port(self._verbs, THREADS)
         self._async_port = self._port(self._verbs, TASKS)
-        self._renewal_port = self._port(SQLVerbs(self._renewals, self._news), THREADS)
+        self._renewal_port = self._port(SQLVerbs(self._renewals, self._reserve, self._news), THREADS)
 
     def _database(self, connections: int, patient: bool = False) -> Database:
         return Database(self._address, self._tables, self._wakeups, connections=connections, patient=patient)
@@ -76,10 +79,11 @@ class SQLBackend:
         self._news.close()
         self._verbs.close()
         self._executors.close()
-        for database in (self._requests, self._renewals, self._listening):
+        for database in (self._requests, self._renewals, self._reserve, self._listening):
             if database is not None:
                 database.close()
 
     def after_fork(self) -> None:
-        self._inherited += [self._requests, self._renewals, self._listening, self._verbs, self._executors]
+        self._inherited += [self._requests, self._renewals, self._reserve, self._listening]
+        self._inherited += [self._verbs, self._executors]
         self._start()

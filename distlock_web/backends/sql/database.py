@@ -42,6 +42,10 @@ def in_transaction() -> bool:
     return getattr(_this_thread, "depth", 0) > 0
 
 
+class AllInUse(BackendUnavailable):
+    """No connection became free: nothing was sent."""
+
+
 class Transaction:
     """A transaction on a connection of ours; the caller's are never touched."""
 
@@ -237,7 +241,7 @@ class Database:
         try:
             return self.engine.connect()
         except PoolTimeout:
-            raise BackendUnavailable(
+            raise AllInUse(
                 f"{self.address.name}: all {self.engine.pool.size()} connections of this process are in use "  # type: ignore[attr-defined]
                 f'for {self.address.pool_timeout:g} s; see OPTIONS["max_connections"].'
             ) from None

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import now
-from .database import Database, Transaction, in_transaction
+from .database import AllInUse, Database, Transaction, in_transaction
 from .lease import LeaseRow, as_info, lock_rows, microseconds, purge
 from .news import Poller
 from .postponed import Postponed
 
 logger = logging.getLogger("distlock_web")
+T = TypeVar("T")
 
 #: Seconds after which a name that nobody uses is forgotten: no copy of a request is on its way for so long.
 FORGET_AFTER = 600.0
@@ -24,10 +26,14 @@ PURGE_ONE_IN = 200
 
 
 class SQLVerbs:
-    """Blocking, for any thread. ``news`` tells those who wait here what others have done."""
+    """Blocking, for any thread. ``news`` tells those who wait here what others have done.
 
-    def __init__(self, database: Database, news: Poller) -> None:
+    ``reserve``: for those that have a lock, when those that want one have all connections of ``database``.
+    """
+
+    def __init__(self, database: Database, reserve: Database, news: Poller) -> None:
         self._database = database
+        self._reserve = reserve
         self._news = news
         self._postponed = Postponed(self._cancel)
 
@@ -86,7 +92,7 @@ class SQLVerbs:
                 row.let_go()
             row.save()
 
-        self._database.run(work)
+        self._database.run(work)  # not on the reserve: it comes of a row that is kept locked, perhaps, and can wait
 
     def extend(self, claims: Sequence[Claim], timeout: float | None) -> list[Loss | None]:
         def work(transaction: Transaction) -> list[Loss | None]:
@@ -103,7 +109,7 @@ class SQLVerbs:
                 for claim in claims
             ]
 
-        return self._database.run(work, timeout)
+        return self._run_for_holder(work, timeout)
 
     def release(self, claim: Claim, cooldown: float) -> Loss | None:
         if in_transaction():
@@ -123,7 +129,7 @@ class SQLVerbs:
             row.save()
             return None
 
-        return self._database.run(work)
+        return self._run_for_holder(work)
 
     def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         def work(transaction: Transaction) -> Loss | None:
@@ -137,7 +143,7 @@ class SQLVerbs:
             row.save()
             return None
 
-        return self._database.run(work)
+        return self._run_for_holder(work)
 
     def attach(self, claim: Claim, transit: str) -> Granted | None:
         since = now()
@@ -180,6 +186,12 @@ class SQLVerbs:
             return True
 
         return self._database.run(work)
+
+    def _run_for_holder(self, work: Callable[[Transaction], T], timeout: float | None = None) -> T:
+        try:
+            return self._database.run(work, timeout)
+        except AllInUse:
+            return self._reserve.run(work, timeout)
 
 
 def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:

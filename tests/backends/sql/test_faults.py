@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.engine import make_url
 
-from distlock_web import BackendUnavailable, configure, lock
+from distlock_web import BackendUnavailable, LockBusy, configure, lock
 from distlock_web.backends.sql.tables import key_of
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import Store
@@ -196,6 +198,36 @@ def test_a_row_that_somebody_keeps_locked_is_said_in_bounded_time(
     database.rollback()
     with lock("first"):
         pass
+
+
+@pytest.mark.slow
+def test_those_that_want_a_lock_keep_nobody_from_releasing_another(
+    settings: dict[str, Any], database: Connection, beside: Beside
+) -> None:
+    """All connections wait for a row that somebody keeps locked."""
+    port = make_url(settings["LOCATION"]).port or 0
+    store = store_at(settings["LOCATION"], port, max_connections=2, pool_timeout=0.1)
+    row = {"key": key_of("disLock:first")}
+    database.execute(text("SELECT name_key FROM distlock_lease WHERE name_key = :key FOR UPDATE"), row)
+    lease, over = unrelated("a"), threading.Event()
+
+    def want() -> None:
+        while not over.is_set():
+            with suppress(BackendUnavailable, LockBusy):
+                unrelated("first").release()
+
+    wanting = [beside(want) for _ in range(6)]
+    pool: Any = store.backend._requests.engine.pool  # type: ignore[attr-defined]
+    eventually(lambda: pool.checkedout() == 2, "all are in use")
+    try:
+        lease.extend()
+        lease.release()
+    finally:
+        over.set()
+        database.rollback()
+    for thread in wanting:
+        thread.result(PATIENCE)
+    assert lines(store) == []
 
 
 @pytest.mark.slow
