@@ -21,8 +21,16 @@ BACKENDS = {
     "zookeeper": "distlock_web.backends.zookeeper.ZooKeeperBackend",
     "memory": "distlock_web.backends.memory.MemoryBackend",
 }
-#: What to install for a backend, where the extra has another name.
-EXTRAS = {"redis-cluster": "redis", "redlock": "redis"}
+#: What to install for a backend, or for a scheme of its LOCATION, where the extra has another name.
+EXTRAS = {
+    "redis-cluster": "redis",
+    "redlock": "redis",
+    "mariadb": "mysql",
+    "mysql": "mysql",
+    "postgres": "postgresql",
+    "postgresql": "postgresql",
+    "sqlite": "sqlite",
+}
 #: Which of them a LOCATION means, by its scheme; a driver may follow it: ``mysql+pymysql://``.
 SCHEMES = {
     "redis": "redis",
@@ -111,6 +119,12 @@ class StoreConfig:
     def path(self) -> str:
         return BACKENDS.get(self.backend, self.backend)
 
+    @property
+    def extra(self) -> str:
+        """What to install for it: of an SQL store with the driver of its database."""
+        scheme = self.location.partition("://")[0].partition("+")[0]
+        return EXTRAS.get(scheme) or EXTRAS.get(self.backend, self.backend)
+
 
 def parse(mapping: object) -> dict[str, StoreConfig]:
     """Check a whole ``DISTLOCK`` mapping. Raises ``ConfigurationError`` at the first thing that is wrong."""
@@ -180,7 +194,8 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
         if name not in _SETTINGS:
             raise ConfigurationError(unknown_name(f"{where} has the setting", name, _SETTINGS))
     location, cache, database = (_text(given, name, "", where) for name in _PLACES)
-    backend = _text(given, "BACKEND", "sql" if database else _backend_of(location), where)
+    meant = "" if "BACKEND" in given else "sql" if database else _backend_of(location, where)
+    backend = _text(given, "BACKEND", meant, where)
     if backend not in BACKENDS and not re.fullmatch(r"\w+(\.\w+)+", backend):
         raise ConfigurationError(
             unknown_name(f'{where}["BACKEND"] names', backend, tuple(BACKENDS)) + " A dotted path does."
@@ -208,10 +223,13 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
     )
 
 
-def _backend_of(location: str) -> str:
-    """The backend that a URL means where none is named; of what is no URL of ours, Redis says what is wrong with it."""
-    scheme = location.partition("://")[0]
-    return SCHEMES.get(scheme) or SCHEMES.get(scheme.partition("+")[0], "redis")
+def _backend_of(location: str, where: str) -> str:
+    """The backend that a URL means where none is named; of what is no URL, Redis says what is wrong with it."""
+    scheme, mark, _ = location.partition("://")
+    backend = SCHEMES.get(scheme) or SCHEMES.get(scheme.partition("+")[0])
+    if backend is None and mark:
+        raise ConfigurationError(unknown_name(f'{where}["LOCATION"] has the scheme', scheme, tuple(SCHEMES)))
+    return backend or "redis"
 
 
 def without_credentials(location: str) -> str:

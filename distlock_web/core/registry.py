@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from .backend import Backend, Port
-from .config import EXTRAS, StoreConfig, parse, unknown_name
+from .config import StoreConfig, parse, unknown_name
 from .errors import ConfigurationError
 from .hold_times import HoldTimes
 from .runtime import TASKS, Runtime, after_fork, around_fork
@@ -68,7 +68,7 @@ class Store:
                 raise ConfigurationError(f"{where}: {config.path} cannot be imported: {error}.") from error
             raise ConfigurationError(
                 f"{where} is {config.backend!r}, whose driver is not installed ({error.name}): "
-                f'pip install "distlock_web[{EXTRAS.get(config.backend, config.backend)}]".'
+                f'pip install "distlock_web[{config.extra}]".'
             ) from error
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(f"{where}: {config.path} cannot be imported: {error}.") from error

@@ -45,6 +45,8 @@ def test_what_is_given_is_kept() -> None:
         ("ON_BACKEND_ERROR", "skip", "'raise', 'open' or a callable"),
         ("OPTIONS", [], "mapping"),
         ("LOCATION", 6379, "string"),
+        ("LOCATION", "reddis://h/0", "Did you mean 'redis'"),
+        ("LOCATION", "etcd://h", "It may be: redis, .*zookeeper"),
         ("CACHE", 1, "string"),
         ("BACKEND", "redsi", "Did you mean 'redis'"),
         ("BACKEND", 1, "string"),
@@ -55,6 +57,28 @@ def test_a_wrong_value_is_refused_by_name(setting: str, wrong: Any, right: str) 
         parse({"default": {}, "stock": {setting: wrong}})
     assert "DISTLOCK['stock']" in str(caught.value)
     assert setting in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "extra"),
+    [
+        ({}, "redis"),
+        ({"BACKEND": "redlock"}, "redis"),
+        ({"LOCATION": "redis+cluster://h"}, "redis"),
+        ({"LOCATION": "mariadb+pymysql://h/x"}, "mysql"),
+        ({"LOCATION": "postgres://h/x"}, "postgresql"),
+        ({"LOCATION": "sqlite:///x"}, "sqlite"),
+        ({"DATABASE": "default"}, "sql"),
+        ({"LOCATION": "zookeeper://h"}, "zookeeper"),
+    ],
+)
+def test_what_to_install_is_the_extra_with_the_driver(given: dict[str, str], extra: str) -> None:
+    assert parse({"default": given})["default"].extra == extra
+
+
+def test_a_backend_of_ones_own_may_have_any_url() -> None:
+    given = {"BACKEND": "mystore.Backend", "LOCATION": "etcd://h"}
+    assert parse({"default": given})["default"].location == "etcd://h"
 
 
 @pytest.mark.parametrize(
