@@ -23,9 +23,9 @@ DESCRIPTIONS = {
     "list": """\
 Show the locks that are held now, the oldest first, in all stores.
 
-WORDS are looked for in a lock's name, its request id, the path and function
-that hold it, and the host; with the `request` that --json shows they find all
-locks of one request. LEFT is the time until the lock ends unless its
+WORDS are looked for in a lock's name and in all that is known of its holder:
+request id, path, function, user, program, host. With the `request` that --json
+shows they find all locks of one request. LEFT is the time until the lock ends unless its
 holder renews it; WAITERS is how many wait for it.
 
   {program} list
