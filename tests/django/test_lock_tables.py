@@ -102,11 +102,10 @@ def test_tables_that_a_store_has_made_are_kept_by_the_migration(
     """Its LOCATION is the project's database, and the first lock came before the migration."""
     database = make_database("sqlite")
     settings.DISTLOCK = {"default": {"LOCATION": database.sqlalchemy}}
-    with as_alias(database) as tables:
-        with lock("a") as lease:
-            assert "distlock_lease" in tables()
-            migrate()
-            lease.extend()
+    with as_alias(database) as tables, lock("a") as lease:
+        assert "distlock_lease" in tables()
+        migrate()
+        lease.extend()
 
 
 def test_an_alias_that_does_not_exist_is_said_with_those_that_do(settings: Any) -> None:
