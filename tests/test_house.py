@@ -25,7 +25,10 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "cli": ({"core", "locks", "web", "__init__"}, set()),
     "__main__": ({"cli"}, set()),
     "django": ({"core", "locks", "web", "cli"}, {"django", "asgiref", "rest_framework"}),
-    "flask": ({"core", "locks", "web", "cli", "sqlalchemy"}, {"flask", "flask_admin", "blinker", "werkzeug", "click", "jinja2", "markupsafe", "sqlalchemy"}),
+    "flask": (
+        {"core", "locks", "web", "cli", "sqlalchemy"},
+        {"flask", "flask_admin", "blinker", "werkzeug", "click", "jinja2", "markupsafe", "sqlalchemy"},
+    ),
     "sqlalchemy": ({"core", "locks"}, {"sqlalchemy"}),
     "prometheus": ({"core", "locks"}, {"prometheus_client"}),
     "opentelemetry": ({"core", "locks"}, {"opentelemetry"}),
