@@ -211,7 +211,7 @@ async def test_something_that_is_no_redis(harness: Harness, proxy: Proxy) -> Non
     await refused(harness, proxy.url, BackendUnavailable, f"Redis at 127.0.0.1:{proxy.port}")
 
 
-@pytest.mark.parametrize("location", ["localhost:6379", "http://127.0.0.1", "redis://127.0.0.1:port"])
+@pytest.mark.parametrize("location", ["localhost:6379", "redis://127.0.0.1:port"])
 def test_a_location_that_is_no_address(location: str) -> None:
     configure({"default": {"LOCATION": location}})
     with pytest.raises(ConfigurationError, match=re.escape("""DISTLOCK['default']["LOCATION"]""")):

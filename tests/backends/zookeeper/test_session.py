@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,7 @@ def test_a_restart_of_the_server_costs_nobody_his_lock(own_zookeeper: ZooKeeperS
     lease = lock("order:7", expire=20.0).acquire()
     waiter = beside(lock("order:7", expire=20.0, wait=LONG).acquire)
     eventually(lambda: _waiters() == 1, "it waits")
+    time.sleep(0.5)  # it stands in the line before its acquisition is answered, and then it sleeps
     own_zookeeper.kill()
     with pytest.raises(BackendUnavailable):
         lease.extend()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import sys
 import threading
 import time
@@ -11,6 +12,9 @@ import time
 import redis
 
 from distlock_web import configure, lock
+
+# In development mode it warns of a turn of the loop that takes a tenth of a second: a busy machine.
+logging.getLogger("asyncio").setLevel("ERROR")
 
 
 async def holder(held: asyncio.Event) -> None:
