@@ -19,6 +19,9 @@ TIMEOUT = 2.0
 POOL_TIMEOUT = 1.0
 MAX_CONNECTIONS = 10
 
+#: MariaDB and MySQL wait for a locked row in whole seconds, which have to be over before the server counts as silent.
+MYSQL_MIN_TIMEOUT = 1.5
+
 OPTIONS = ("timeout", "max_connections", "pool_timeout", "create", "schema", "listen", "connect_args")
 _KINDS = {
     "postgresql": "postgresql",
@@ -66,7 +69,8 @@ def address(config: StoreConfig) -> Address:
         kind, url, connect_args, migrated = _from_framework(cast(DatabaseAddress, config.resource()))
     else:
         (kind, url), connect_args, migrated = _from_location(config.location, where), {}, False
-    dialect = _dialect(kind, url, seconds("timeout", TIMEOUT, minimum=0.05))
+    shortest = 0.05 if kind in ("sqlite", "postgresql") else MYSQL_MIN_TIMEOUT
+    dialect = _dialect(kind, url, seconds("timeout", TIMEOUT, minimum=shortest))
     create = check_flag(options.get("create", not migrated), f'{where}["OPTIONS"]["create"]')
     listen = options.get("listen")
     return Address(

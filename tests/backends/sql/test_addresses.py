@@ -33,6 +33,7 @@ def made(**settings: Any) -> None:
         ({"LOCATION": "mysql://h/x", "OPTIONS": {"max_connections": 0}}, "1 or more"),
         ({"LOCATION": "mysql://h/x", "OPTIONS": {"timeout": 0}}, "greater than 0"),
         ({"LOCATION": "mysql://h/x", "OPTIONS": {"timeout": "2"}}, "timeout"),
+        ({"LOCATION": "mysql://h/x", "OPTIONS": {"timeout": 1}}, r"less than 1\.5 seconds"),
         ({"LOCATION": "mysql://h/x", "OPTIONS": {"pool_timeout": -1}}, "pool_timeout"),
         ({"LOCATION": "mysql://h/x", "OPTIONS": {"create": "no"}}, "True or False"),
         ({"LOCATION": "mysql://h/x", "OPTIONS": {"listen": 1}}, "True or False"),
