@@ -31,12 +31,12 @@ coverage: $(VENV)/.test
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-# Side by side what mostly sleeps, in pairs what starts processes, and alone what measures. A choice in ARGS may leave
+# Side by side what mostly sleeps, three at a time what starts processes, and alone what measures. A choice in ARGS may leave
 # one of them without a test, which is pytest's exit code 5.
 PYTEST := $(BIN)/python -m pytest
 test: $(VENV)/.test
 	$(PYTEST) -m "not slow and not alone" -n 4 $(ARGS) || [ $$? -eq 5 ]
-	$(PYTEST) -m "slow and not alone" -n 2 $(ARGS) || [ $$? -eq 5 ]
+	$(PYTEST) -m "slow and not alone" -n 3 $(ARGS) || [ $$? -eq 5 ]
 	$(PYTEST) -m alone $(ARGS) || [ $$? -eq 5 ]
 
 check: $(VENV)/.test $(VENV)/.check

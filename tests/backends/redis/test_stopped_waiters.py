@@ -68,7 +68,7 @@ def test_a_stopped_process_that_goes_on_does_not_lose_its_places(
     second.release()
     for worker in late:
         worker.saw("released")
-    assert stopped.saw("released", 3).at < min(worker.saw("acquired").at for worker in late)
+    assert stopped.saw("acquired", 3).at < min(worker.saw("acquired").at for worker in late)
 
 
 def heads(client: redis.Redis) -> bool:
