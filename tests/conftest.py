@@ -56,6 +56,7 @@ from tests.support.stores.zookeeper import (  # noqa: F401 - fixtures
 #: A test that uses one of these, or lies in one of these folders, is not quick.
 NOT_QUICK = {
     "postgres_server", "mariadb_server", "sqlite_settings", "zookeeper_server", "own_zookeeper", "whole_cluster",
+    "sentinel_setup", "valkey_server", "redlock_servers",
     "lab", "own_lab", "browser", "start", "demo", "pytester",
 }  # fmt: skip
 FOLDERS_NOT_QUICK = {"benchmarks", "browser", "docs", "example", "faults"}

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from distlock_web import ConfigurationError, LockBusy, lock, request_scope
+from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, lock, request_scope
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.keys import MAX_NAME_BYTES
 from distlock_web.core.runtime import now
@@ -200,8 +200,15 @@ class ExclusionCases(Cases):
 
     @case
     async def test_the_shortest_lease_can_be_taken(self, harness: Harness) -> None:
-        answer = await harness.port.acquire(claim(expire=harness.store.backend.capabilities.min_expire), 0)
-        assert isinstance(answer, Granted)
+        expire = harness.store.backend.capabilities.min_expire
+
+        async def granted() -> bool:
+            try:
+                return isinstance(await harness.port.acquire(claim(expire=expire), 0), Granted)
+            except BackendUnavailable:  # a store of several servers, on a busy machine: the lease was over by then
+                return False
+
+        await harness.until(granted)
 
     @case
     async def test_inspect_shows_who_holds_what_and_since_when(self, harness: Harness) -> None:
