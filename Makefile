@@ -24,10 +24,12 @@ help:
 quick: $(VENV)/.test
 	$(BIN)/python -m pytest --quiet -m quick -n 4 $(ARGS)
 
-# `coverage run` and not pytest's --cov: our pytest plugin imports the package before that would begin to measure.
+# `coverage run` and not pytest's --cov: our pytest plugin imports the package before that would begin to measure. The
+# command line is tested by processes, which are slow.
 coverage: $(VENV)/.test
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest --quiet -m "not slow and not alone" -n 4 $(ARGS)
+	$(BIN)/coverage run -m pytest --quiet -m slow -n 2 tests/cli $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -10,6 +10,8 @@ from distlock_web.testing.contract import LockContract
 
 
 class TestSQLite(LockContract):
+    ttl = 0.8
+
     @pytest.fixture
     def settings(self, sqlite_settings: dict[str, Any]) -> dict[str, Any]:
         return sqlite_settings

@@ -111,7 +111,7 @@ def test_a_host_that_does_not_exist() -> None:
 def test_a_server_that_never_answers(location: str, make_proxy: Callable[[int], Proxy]) -> None:
     proxy = make_proxy(make_url(location).port or 0)
     proxy.swallow()
-    error = refused(make_url(location).set(port=proxy.port).render_as_string(hide_password=False), timeout=0.3)
+    error = refused(make_url(location).set(port=proxy.port).render_as_string(hide_password=False), timeout=1.5)
     assert isinstance(error, BackendUnavailable)
     assert "does not answer" in str(error)
 

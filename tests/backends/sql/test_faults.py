@@ -130,7 +130,7 @@ def signal_all(server: Any, how: signal.Signals) -> None:
 @pytest.mark.slow
 def test_a_server_restarted_or_frozen_in_mid_hold(server: Any, beside: Beside) -> None:
     """One server for all of it, for it takes its time to make."""
-    store = store_at(server.url, server.port, timeout=0.5)
+    store = store_at(server.url, server.port, timeout=1.5)
     lease = unrelated("a")
     waiter = beside(unrelated, "a", wait=LONG)
     eventually(lambda: drive(store.backend.sync_port().inspect([NAME]))[0].waiters == 1, "it waits")
@@ -234,7 +234,7 @@ def test_those_that_want_a_lock_keep_nobody_from_releasing_another(
 def test_a_client_that_stops_in_mid_transaction_does_not_keep_the_row(settings: dict[str, Any]) -> None:
     """As one that is stopped (SIGSTOP), or whose host has vanished: the server ends its transaction."""
     port = make_url(settings["LOCATION"]).port or 0
-    store = store_at(settings["LOCATION"], port, timeout=1.0)
+    store = store_at(settings["LOCATION"], port, timeout=1.5)
     requests = store.backend._requests  # type: ignore[attr-defined]
     stopped = requests.engine.connect()
     stopped.exec_driver_sql(requests.address.dialect.begin)
