@@ -56,10 +56,10 @@ from tests.support.stores.zookeeper import (  # noqa: F401 - fixtures
 #: A test that uses one of these, or lies in one of these folders, is not quick.
 NOT_QUICK = {
     "postgres_server", "mariadb_server", "sqlite_settings", "zookeeper_server", "own_zookeeper", "whole_cluster",
-    "sentinel_setup", "valkey_server", "redlock_servers",
+    "sentinel_setup", "valkey_server", "redlock_servers", "own_nodes", "quorum",
     "lab", "own_lab", "browser", "start", "demo", "pytester",
 }  # fmt: skip
-FOLDERS_NOT_QUICK = {"benchmarks", "browser", "docs", "example", "faults"}
+FOLDERS_NOT_QUICK = {"benchmarks", "browser", "cli", "docs", "example", "faults", "observability", "test_house.py"}
 SERVERS = {"postgres", "mariadb"}
 #: The cases of the contract that let several leases pass.
 SLOW_CASES = {
