@@ -54,6 +54,7 @@ def bench() -> Iterator[Bench]:
         assert made.steps == 0, "as many steps as were announced"
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_what_a_free_lock_costs_the_server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [kind for kind in FREE if kind is not DjangoRedis]  # the caches of this process are the tests'
@@ -154,6 +155,7 @@ def test_every_bar_is_for_one_measure_once() -> None:
     assert len(meant) == len(set(meant))
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_store_that_hangs_leaves_the_other_views_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "VIEWS", {"distlock_web": "decorated"})
