@@ -19,8 +19,6 @@ from .scripts import (
     RELEASE,
     REVOKE,
     WAITERS,
-    Call,
-    KeyCommand,
     PackedKeys,
     Script,
     extend_keys,
@@ -57,14 +55,6 @@ class ScriptRunner(Protocol):
         timeout: float | None = None,
         confirm: GivesLock | None = None,
     ) -> Any: ...
-
-    async def run_many(
-        self,
-        script: Script | KeyCommand,
-        calls: Sequence[Call],
-        timeout: float | None = None,
-        confirm: GivesLock | None = None,
-    ) -> list[Any]: ...
 
 
 class RedisPort:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import lru_cache
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from ....core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ....core.errors import BackendUnavailable, DistLockError
@@ -38,6 +38,18 @@ Listed: TypeAlias = tuple[int, list[tuple[str, float]]]
 
 #: Commands in one write: the server answers others only between two of its reads.
 PIPELINE = 1000
+
+
+class BatchRunner(ScriptRunner, Protocol):
+    """A ``ScriptRunner`` that also sends many calls in one write: ``ConnectionPool`` and ``LoopConnection``."""
+
+    async def run_many(
+        self,
+        script: Script | KeyCommand,
+        calls: Sequence[Call],
+        timeout: float | None = None,
+        confirm: GivesLock | None = None,
+    ) -> list[Any]: ...
 
 
 class NodePort(RedisPort):
@@ -130,9 +142,9 @@ class NodePort(RedisPort):
         timeout: float | None = None,
         confirm: GivesLock | None = None,
     ) -> list[Any]:
-        answers: list[Any] = []
+        runner, answers = cast("BatchRunner", self._runner), list[Any]()
         for first in range(0, len(calls), PIPELINE):
-            answers += await self._runner.run_many(script, calls[first : first + PIPELINE], timeout, confirm)
+            answers += await runner.run_many(script, calls[first : first + PIPELINE], timeout, confirm)
         return answers
 
     def _index_of(self, name: str) -> str:
@@ -152,14 +164,13 @@ def _keys_of(name: str, prefix: str, process: str = "") -> PackedKeys:
 
 
 class _AskingRunner:
+    """For verbs on one lock or one slot: those on several begin at the node that has them, and are not redirected."""
+
     def __init__(self, runner: ScriptRunner) -> None:
         self._runner = runner
 
     async def run(self, script: Script, keys: PackedKeys, *args: Any, **options: Any) -> Any:
         return await self._runner.run(script, keys._replace(asking=True), *args, **options)
-
-    async def run_many(self, script: Script | KeyCommand, calls: Sequence[Call], *args: Any) -> list[Any]:
-        return await self._runner.run_many(script, [(keys._replace(asking=True), rest) for keys, rest in calls], *args)
 
 
 class ClusterNode(RedisBackend):
