@@ -13,9 +13,9 @@ ARGS ?=
 .PHONY: help quick test coverage check demo bench clean
 
 help:
-	@echo "make quick    after each edit: what needs no server beyond Redis, in under a minute"
+	@echo "make quick    after each edit: what needs no server beyond Redis, in about a minute"
 	@echo "make test     the whole suite, on real servers          ARGS='-k name' goes to pytest"
-	@echo "make coverage all but the slow tests, measured: it has a gate"
+	@echo "make coverage the tests that are not slow, and the command line's, measured: it has a gate"
 	@echo "make check    ruff, mypy --strict, typos, the house rules (who imports whom)"
 	@echo "make demo     a flash sale without and with the lock    SERVE=0 ends after the table"
 	@echo "make bench    side by side with other lock libraries    ARGS=--quick for a first look"
