@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from .backend import Busy, Claim, Granted, LockInfo, Loss
 from .errors import BackendUnavailable
+from .lease_ends import LeaseEnds
 from .runtime import TASKS, Parker, Runtime, now
 
 T = TypeVar("T")
@@ -22,7 +23,8 @@ T = TypeVar("T")
 ACQUIRING_THREADS, HOLDING_THREADS = 8, 4
 #: Seconds that a task waits for one of the first; behind a store that hangs it would be the time-outs of all others.
 MAX_QUEUED = 5.0
-#: Seconds that an interrupted acquisition is waited for before it is cancelled: a store's answer comes sooner.
+#: Seconds that an interrupted acquisition is waited for before it is cancelled. Where a store's time-out is longer, one
+#: may take the lock after that: it is nobody's, and ends with its lease.
 MAX_INTERRUPTED = 30.0
 
 
@@ -83,7 +85,7 @@ class Executors:
     def __init__(self, name: str) -> None:
         self._name = name
         self._start()
-        #: By token: acquisitions whose task was cancelled, and whose thread goes on.
+        #: By token: requests that make it the owner, whose task was cancelled, and whose thread goes on.
         self.interrupted: dict[str, Future[Any]] = {}
 
     def _start(self) -> None:
@@ -106,6 +108,7 @@ class BlockingPort:
         self._verbs = verbs
         self._wakeups = wakeups
         self._executors = executors
+        self._ends = LeaseEnds()
 
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         return await self._acquire(claim, wait != 0, 0)
@@ -113,12 +116,15 @@ class BlockingPort:
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         parker, begun = self._wakeups.expect(claim.token, self.runtime), now()
         sooner = seconds is not None and seconds < busy.recheck_after
-        if not await parker.park(seconds if sooner else busy.recheck_after) and sooner:
-            return busy._replace(remaining=max(0.001, busy.remaining - (now() - begun)))
+        if not await parker.park(seconds if sooner else busy.recheck_after):
+            if sooner:
+                return busy._replace(remaining=max(0.001, busy.remaining - (now() - begun)))
+            if (extended := self._ends.later(claim, begun)) is not None:
+                return extended
         return await self._acquire(claim, True, busy.position)
 
     async def cancel(self, claim: Claim) -> None:
-        self._wakeups.forget(claim.token)
+        self._forget(claim.token)
         await self._after_interrupted(claim.token)
         await self._hold(self._verbs.cancel, claim)
 
@@ -129,10 +135,11 @@ class BlockingPort:
         return await self._hold(self._verbs.release, claim, cooldown)
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
-        return await self._hold(self._verbs.detach, claim, transit, seconds)
+        tokens = transit, claim.token
+        return await self._take(tokens, self._executors.holding, self._verbs.detach, claim, transit, seconds)
 
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
-        return await self._take(claim, self._executors.holding, self._verbs.attach, claim, transit)
+        return await self._take((claim.token,), self._executors.holding, self._verbs.attach, claim, transit)
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
         return await self._hold(self._verbs.inspect, names)
@@ -143,10 +150,17 @@ class BlockingPort:
     async def _acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
         if join:
             self._wakeups.expect(claim.token, self.runtime)  # before the place in the queue: no wake-up is missed
-        answer = await self._take(claim, self._executors.acquiring, self._ask, now(), claim, join, position)
-        if isinstance(answer, Granted) or not join:
-            self._wakeups.forget(claim.token)
+        asked = now()
+        answer = await self._take((claim.token,), self._executors.acquiring, self._ask, asked, claim, join, position)
+        if join and isinstance(answer, Busy):
+            self._ends.told(claim, asked, answer)
+        else:
+            self._forget(claim.token)
         return answer
+
+    def _forget(self, token: str) -> None:
+        self._wakeups.forget(token)
+        self._ends.forget(token)
 
     def _ask(self, since: float, claim: Claim, join: bool, position: int) -> Granted | Busy:
         """``since`` when it has waited for a thread."""
@@ -157,8 +171,10 @@ class BlockingPort:
             )
         return self._verbs.acquire(claim, join, position)
 
-    async def _take(self, claim: Claim, pool: ThreadPoolExecutor, verb: Callable[..., T], *args: object) -> T:
-        """A verb that may leave this claim the owner of the lock."""
+    async def _take(
+        self, tokens: tuple[str, ...], pool: ThreadPoolExecutor, verb: Callable[..., T], *args: object
+    ) -> T:
+        """A verb that may leave the lock to one of these tokens."""
         if self.runtime is not TASKS:
             return verb(*args)
         running = pool.submit(verb, *args)
@@ -167,7 +183,7 @@ class BlockingPort:
         except asyncio.CancelledError:
             # One that has not begun is cancelled with the task. One that runs may take the lock yet: see cancel().
             if not running.cancelled():
-                self._executors.interrupted[claim.token] = running
+                self._executors.interrupted.update(dict.fromkeys(tokens, running))
             raise
 
     async def _after_interrupted(self, token: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -145,25 +146,28 @@ _PLACES = ("LOCATION", "CACHE", "DATABASE")
 
 #: The words of each policy. A setting may also be a callable, or the dotted path of one.
 _POLICIES = {
-    "ON_BUSY": ("raise", "skip"),
-    "ON_LOST": ("raise", "warn", "cancel"),
-    "ON_BACKEND_ERROR": ("raise", "open"),
+    "on_busy": ("raise", "skip"),
+    "on_lost": ("raise", "warn", "cancel"),
+    "on_backend_error": ("raise", "open"),
 }
 #: The settings beside ``DISTLOCK``: what holds for every alias that does not say its own.
-PROJECT_POLICIES = tuple(f"DISTLOCK_{name}" for name in _POLICIES)
-PROJECT_SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER", "DISTLOCK_USER", "DISTLOCK_UI", *PROJECT_POLICIES)
+PROJECT_POLICIES = tuple(f"DISTLOCK_{name.upper()}" for name in _POLICIES)
+PROJECT_SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER", "DISTLOCK_USER", *PROJECT_POLICIES)
 
 
-def unknown_settings(names: Iterable[str], where: str) -> Iterator[ConfigurationError]:
-    """For every name that begins like a setting of ours and is none."""
+def unknown_settings(names: Iterable[str], where: str, *more: str) -> Iterator[ConfigurationError]:
+    """For every name that begins like a setting of ours and is none. ``more``: what only this framework has."""
+    known = (*PROJECT_SETTINGS, *more)
     for name in names:
-        if name.startswith("DISTLOCK") and name not in PROJECT_SETTINGS:
-            message = unknown_name(f"{where} the setting", name, PROJECT_SETTINGS)
+        if name.startswith("DISTLOCK") and name not in known:
+            message = unknown_name(f"{where} the setting", name, known)
             own = name.removeprefix("DISTLOCK_")
             if own in _SETTINGS:
                 message = f'{where} the setting {name!r}, which belongs to a store: DISTLOCK["default"]["{own}"].'
             elif own == "URL":
                 message = f'{where} the setting {name!r}, which is for the environment: here it is DISTLOCK["default"].'
+            elif own == "UI":
+                message = f"{where} the setting {name!r}, which is for Flask: in Django the admin has the page."
             yield ConfigurationError(message)
 
 
@@ -173,9 +177,9 @@ def with_policies(mapping: Any, project: Mapping[str, Any]) -> Any:
     Raises ``ConfigurationError`` with the name of the setting that is wrong.
     """
     common = {
-        name: _setting(project[f"DISTLOCK_{name}"], f"DISTLOCK_{name}", *words)
-        for name, words in _POLICIES.items()
-        if f"DISTLOCK_{name}" in project
+        name.upper(): _policy(project[setting], name, setting)
+        for name, setting in zip(_POLICIES, PROJECT_POLICIES, strict=True)
+        if setting in project
     }
     if not common:
         return mapping
@@ -215,10 +219,7 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
         expire=check_seconds(given.get("EXPIRE", 10), f'{where}["EXPIRE"]'),
         wait=check_seconds_or_none(given.get("WAIT", 0), f'{where}["WAIT"]', zero=True),
         renew=check_flag(given.get("RENEW", False), f'{where}["RENEW"]'),
-        **{
-            name.lower(): _setting(given.get(name, "raise"), f'{where}["{name}"]', *words)
-            for name, words in _POLICIES.items()
-        },
+        **{name: _policy(given.get(name.upper(), "raise"), name, f'{where}["{name.upper()}"]') for name in _POLICIES},
         options=MappingProxyType(dict(options)),
     )
 
@@ -264,25 +265,41 @@ def check_flag(given: object, setting: str) -> bool:
     return given
 
 
-def check_policy(given: Any, setting: str, *words: str) -> Any:
-    """One of the words, or a callable."""
-    if callable(given) or given in words:
-        return given
-    raise ConfigurationError(f"{setting} is {given!r}; it has to be {', '.join(map(repr, words))} or a callable.")
+def is_async(function: object) -> bool:
+    """Whether a call gives a coroutine: of an ``async def``, a partial of one, an object with such a ``__call__``."""
+    return callable(function) and any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
-def _setting(given: Any, setting: str, *words: str) -> Any:
+def check_plain(given: Any, setting: str) -> Any:
+    """What is called where nobody can await what it gives. ``ConfigurationError`` if it is asynchronous."""
+    if is_async(given):
+        raise ConfigurationError(
+            f"{setting} is {given!r}, a coroutine function; it has to be a plain one: nobody would await it."
+        )
+    return given
+
+
+def check_policy(given: Any, name: str, setting: str = "") -> Any:
+    """One of the words of this policy, or a callable. ``setting``: what it is called where it is given."""
+    words, setting = _POLICIES[name], setting or name
+    if not callable(given) and given not in words:
+        raise ConfigurationError(f"{setting} is {given!r}; it has to be {', '.join(map(repr, words))} or a callable.")
+    # A loss is told of by the thread that notices it.
+    return check_plain(given, setting) if name == "on_lost" else given
+
+
+def _policy(given: Any, name: str, setting: str) -> Any:
     """A policy as a setting may say it, where a callable can be named by its dotted path."""
     if not isinstance(given, str) or "." not in given:
-        return check_policy(given, setting, *words)
-    module, _, name = given.rpartition(".")
+        return check_policy(given, name, setting)
+    module, _, attribute = given.rpartition(".")
     try:
-        found = getattr(import_module(module), name)
+        found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"{setting} is {given!r}, which cannot be imported: {error}.") from error
     if not callable(found):
         raise ConfigurationError(f"{setting} is {given!r}, which is no callable.")
-    return found
+    return check_policy(found, name, setting)
 
 
 def unknown_name(where: str, name: object, known: tuple[str, ...]) -> str:

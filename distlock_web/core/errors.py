@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from .holder import HolderInfo
@@ -12,6 +14,9 @@ LossReason: TypeAlias = Literal["expired", "taken", "revoked", "unreachable", "e
 
 class DistLockError(Exception):
     """A distributed lock failed."""
+
+    #: For ``extra=`` of a log record: which lock was refused. Empty: no lock of this process was.
+    log_fields: Mapping[str, object] = MappingProxyType({})
 
     def __init__(self, message: str | None = None, *, name: str | None = None) -> None:
         text = message or (type(self).__doc__ or "").strip().partition("\n")[0]

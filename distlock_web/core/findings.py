@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-#: ``error``: locks exclude nobody, or cannot be taken. ``warning``: that they do when something else fails, too.
-#: ``info``: to know.
+#: ``error``: locks exclude nobody, or cannot be taken. ``warning``: so it will be as soon as something else fails.
+#: ``info``: nothing is wrong, but one should know.
 Severity: TypeAlias = Literal["error", "warning", "info"]
 
-#: From the one that matters least.
+#: The least severe first.
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 
 

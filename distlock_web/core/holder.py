@@ -68,19 +68,26 @@ def _command() -> str:
     return _quoted(program[:_MAX_FIELD_CHARS])
 
 
-def _user(ask: Callable[[], object]) -> str:
-    """Whose request it is, where the project wants that."""
+def words_of_user(ask: Callable[[], object]) -> str:
+    """Whose request it is, where the project wants that, in few words. What ``ask`` raises is logged."""
     try:
-        return _quoted(str(ask() or "")[:_MAX_FIELD_CHARS])
+        return str(ask() or "")[:_MAX_FIELD_CHARS]
     except Exception as error:
         if type(error) not in _told:  # once each: its text may be another one for every request
             _told.add(type(error))
             what = f"{type(error).__name__}: {error}"
             logger.warning("DISTLOCK_USER failed, so that no user stands beside a lock: %s", what)
-        return '""'
+        return ""
 
 
 _told: set[type[Exception]] = set()
+
+
+def ask_user() -> None:
+    """Find out now whose request it is, and not first when a lock is taken: that may read the project's database."""
+    origin = current_origin()
+    if origin is not None and origin.user is not None:
+        origin.user()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,7 @@ class HolderInfo:
         if origin is None:
             return f'["","",{constant},"{request_token()[:_SHOWN_DIGITS]}",{tail},""]'
         path, token = _quoted(origin.path[:_MAX_FIELD_CHARS]), origin.token[:_SHOWN_DIGITS]
-        user = '""' if origin.user is None else _user(origin.user)
+        user = '""' if origin.user is None else _quoted(origin.user())
         return f'[{_quoted(origin.request_id)},{path},{constant},"{token}",{tail},{user}]'
 
     @classmethod

@@ -84,6 +84,8 @@ def text_of(found: object, spec: str = "", conversion: str | None = None) -> str
 
 def shorten(name: str) -> str:
     """A name of bounded length. Two different names stay different (SHA-256)."""
+    if len(name) <= MAX_NAME_BYTES // 4:  # no character has more than four bytes
+        return name
     data = name.encode("utf-8", "surrogatepass")
     if len(data) <= MAX_NAME_BYTES:
         return name

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import threading
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
+from weakref import WeakSet, finalize
 
 from .backend import Backend, Port
-from .config import StoreConfig, parse, unknown_name
+from .config import StoreConfig, check_seconds, parse, unknown_name
 from .errors import ConfigurationError
 from .hold_times import HoldTimes
 from .runtime import TASKS, Runtime, after_fork, around_fork
+
+logger = logging.getLogger("distlock_web")
 
 #: What only a framework can know, by the setting that names it: ``{"CACHE": connection_pool, "DATABASE": address}``,
 #: called with its value.
@@ -23,11 +28,12 @@ Resources: TypeAlias = Mapping[str, Callable[[str], object]]
 
 
 class Store:
-    """One alias: its settings, and its backend once that is needed."""
+    """One alias: its settings, and its backend once that is needed. A store that is garbage has its backend closed."""
 
-    def __init__(self, config: StoreConfig) -> None:
+    def __init__(self, config: StoreConfig, url_from: str = "") -> None:
         self.config = config
         self.alias = config.alias
+        self._url_from = url_from  #: as in ``Registry``
         self.hold_times = HoldTimes()
         self._backend: Backend | None = None
         _stores.add(self)
@@ -37,13 +43,21 @@ class Store:
         if self._backend is None:
             with _first_use:
                 if self._backend is None:
-                    loaded = self._load()
+                    with _naming(self._url_from):
+                        loaded = self._load()
                     if self._backend is None:  # else by garbage that was collected in here
                         self._backend = loaded
+                        finalize(self, _close_aside, loaded).atexit = False
         return self._backend
 
     def port(self, runtime: Runtime) -> Port:
         return self.backend.async_port() if runtime is TASKS else self.backend.sync_port()
+
+    def listing_port(self, runtime: Runtime) -> Port:
+        """Where to ask what is held. Raises ``ConfigurationError`` if the store cannot show that."""
+        if not self.backend.capabilities.listing:
+            raise ConfigurationError(f"The store {self.alias!r} cannot show who holds its locks.")
+        return self.port(runtime)
 
     def renewal_port(self) -> Port:
         return self.backend.renewal_port()
@@ -78,15 +92,36 @@ class Store:
                     f"DISTLOCK[{config.alias!r}] has {setting}, of which the backend {config.backend!r} knows nothing."
                 )
         backend: Backend = backend_class(config)
+        check_seconds(config.expire, f'DISTLOCK[{config.alias!r}]["EXPIRE"]', minimum=backend.capabilities.min_expire)
         return backend
 
 
-class Registry:
-    """All aliases of one ``DISTLOCK`` mapping."""
+def _close_aside(backend: Backend) -> None:
+    """In a thread of its own: garbage is collected anywhere, and a server may take its time."""
 
-    def __init__(self, mapping: Mapping[str, Any], resources: Resources | None = None) -> None:
+    def close() -> None:
+        try:
+            backend.close()
+        except Exception:
+            logger.exception("The connections of a store that nobody uses any more could not be closed")
+
+    try:
+        threading.Thread(target=close, name="distlock-close", daemon=True).start()
+    except RuntimeError as error:  # the process has no more threads, or ends, and its connections with it
+        logger.warning("The connections of a store that nobody uses any more could not be closed: %s", error)
+
+
+class Registry:
+    """All aliases of one ``DISTLOCK`` mapping.
+
+    ``url_from``: where a bare URL came from (``--url``), if nobody has written a mapping. Errors name that.
+    """
+
+    def __init__(self, mapping: Mapping[str, Any], resources: Resources | None = None, url_from: str = "") -> None:
+        with _naming(url_from):
+            configs = parse(mapping)
         self.stores = {
-            alias: Store(_with_resource(config, resources or {})) for alias, config in parse(mapping).items()
+            alias: Store(_with_resource(config, resources or {}), url_from) for alias, config in configs.items()
         }
 
     def store(self, alias: str) -> Store:
@@ -121,7 +156,18 @@ _NO_RESOURCE = {
 }
 
 
-_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+@contextmanager
+def _naming(url_from: str) -> Iterator[None]:
+    """Let a ``ConfigurationError`` name what was given, in place of a ``DISTLOCK`` that nobody has written."""
+    try:
+        yield
+    except ConfigurationError as error:
+        if not url_from:
+            raise
+        raise ConfigurationError(re.sub(r"""DISTLOCK\['default'](\["\w+"])?""", url_from, str(error))) from error
+
+
+_stores: WeakSet[Store] = WeakSet()
 _configured: Registry | None = None
 _failed: ConfigurationError | None = None
 #: Held while stores are configured and made. Reentrant: garbage that is collected meanwhile may use a store, too.
@@ -136,6 +182,13 @@ resolvers: list[Callable[[], Registry | None]] = []
 def configure(mapping: Mapping[str, Any], *, resources: Resources | None = None) -> Registry:
     """Set the process's stores from a ``DISTLOCK`` mapping, in place of those before. Raises ``ConfigurationError``."""
     registry = Registry(mapping, resources)
+    _replace(registry)
+    return registry
+
+
+def configure_url(url: str, url_from: str) -> Registry:
+    """Set the process's one store from a URL. Raises ``ConfigurationError``, which names where the URL came from."""
+    registry = Registry({"default": {"LOCATION": url}}, url_from=url_from)
     _replace(registry)
     return registry
 
@@ -190,7 +243,7 @@ def _from_environment() -> Registry:
             if "PYTEST_CURRENT_TEST" in os.environ:
                 text += " A test that needs no real store uses the fixture distlock_fake."
             raise ConfigurationError(text)
-        return configure({"default": {"LOCATION": url}})
+        return configure_url(url, "DISTLOCK_URL")
 
 
 def _before_fork() -> None:

@@ -29,10 +29,11 @@ class Origin:
     request_id: str
     path: str
     token: str  #: 24 hex digits that nobody can guess
-    user: Callable[[], object] | None = None  #: whose request it is, asked when a lock is taken; None: not to be known
+    #: Whose request it is, for people. Called for every lock that is taken; None: not to be known.
+    user: Callable[[], str] | None = None
 
     @classmethod
-    def new(cls, request_id: str | None = None, path: str = "", user: Callable[[], object] | None = None) -> Origin:
+    def new(cls, request_id: str | None = None, path: str = "", user: Callable[[], str] | None = None) -> Origin:
         """Of a request that begins. An id that is missing, too long or has unusual characters is replaced."""
         random = os.urandom(_TOKEN_BYTES + _ID_BYTES).hex()
         if request_id is None or not acceptable(request_id):
@@ -85,11 +86,21 @@ def request_token() -> str:
 class RequestIDFilter(logging.Filter):
     """A logging filter that puts ``request_id`` on every record (``-`` outside a request).
 
-    Django logs a 404 or a 500 when the middleware has ended, and gives the request to the record: then it is of that.
+    Django logs a 404 or a 500 when the middleware has ended, and gives the request to the record: then it is of that,
+    whatever request runs.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        origin = _origin.get()
-        request_id = origin.request_id if origin else getattr(getattr(record, "request", None), "request_id", None)
-        record.request_id = request_id if isinstance(request_id, str) else "-"
+        request_id = _id_of_request(getattr(record, "request", None))
+        if request_id is None and (origin := _origin.get()) is not None:
+            request_id = origin.request_id
+        record.request_id = request_id or "-"
         return True
+
+
+def _id_of_request(request: object) -> str | None:
+    try:
+        found = getattr(request, "request_id", None)
+    except RuntimeError:  # Flask's request, outside of any: a line in the log is no reason to fail
+        return None
+    return found if isinstance(found, str) else None

@@ -12,7 +12,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from .request_id import request_token
@@ -138,7 +138,7 @@ class TaskParker:
 class Runtime(Protocol):
     def parker(self) -> Parker: ...
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Awaitable[T]) -> T:
         """Run to the end even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
         Only the end of the event loop, which cancels every task, ends the work before its end, or before its beginning.
@@ -151,7 +151,7 @@ class Threads:
     def parker(self) -> Parker:
         return ThreadParker()
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Awaitable[T]) -> T:
         return await work
 
 
@@ -161,7 +161,7 @@ class Tasks:
     def parker(self) -> Parker:
         return TaskParker()
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Awaitable[T]) -> T:
         task = asyncio.ensure_future(work)
         cancelled: asyncio.CancelledError | None = None
         while not task.done():

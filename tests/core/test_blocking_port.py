@@ -39,6 +39,9 @@ class SlowVerbs:
         self.acquire(claim, False, 0)
         return None
 
+    def detach(self, claim: Claim, transit: str, seconds: float) -> None:
+        self.acquire(claim, False, 0)
+
     def cancel(self, claim: Claim) -> None:
         self.done.append("cancel")
 
@@ -73,6 +76,29 @@ def _acquire(port: BlockingPort, claim: Claim) -> Any:
 
 def _attach(port: BlockingPort, claim: Claim) -> Any:
     return port.attach(claim, "transit")
+
+
+def _detach(port: BlockingPort, claim: Claim) -> Any:
+    return port.detach(claim, "transit", 10.0)
+
+
+@pytest.mark.parametrize("token", ["transit", None], ids=["the new owner", "the old one"])
+def test_nor_does_one_overtake_what_was_to_be_handed_over(ports: Ports, token: str | None) -> None:
+    """Nobody has the ticket: handed over after that, the lock would be in transit for nobody."""
+
+    async def main() -> None:
+        claim = a_claim()
+        task = asyncio.ensure_future(_detach(ports.tasks, claim))
+        await ports.verbs.until_asked()
+        task.cancel()
+        await asyncio.wait({task})
+        cancelling = asyncio.ensure_future(ports.tasks.cancel(claim._replace(token=token or claim.token)))
+        await asyncio.sleep(0.02)
+        ports.verbs.may_answer.set()
+        await cancelling
+
+    asyncio.run(main())
+    assert ports.verbs.done == ["acquire", "cancel"]
 
 
 @pytest.mark.parametrize("take", [_acquire, _attach])

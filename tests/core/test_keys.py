@@ -183,10 +183,17 @@ def test_a_key_that_cannot_be_right_is_refused_when_it_is_written(key: Any, mess
     assert "transfer" in str(caught.value), "it says of which function"
 
 
+class Broken:
+    @property
+    def broken(self) -> str:
+        raise TypeError("a mistake of the attribute's")
+
+
 @pytest.mark.parametrize(
     ("key", "arg", "message"),
     [
         ("order:{src.pk}", 1, "pk"),
+        ("order:{src.broken}", Broken(), "TypeError: a mistake of the attribute's"),
         ("order:{src}", object(), "differs in every process"),
         (lambda src: None, 1, "None"),
         (lambda src: "", 1, "non-empty"),
@@ -206,6 +213,11 @@ def test_a_value_that_would_make_a_wrong_lock_is_refused(key: Any, arg: object, 
         ("order:{src[id]}", {}, "is missing: KeyError"),
         ("order:{src[0]}", [], "is missing: IndexError"),
         ("order:{src[id]|src[pk]}", {"id": None}, "is missing: KeyError: 'pk'"),
+        # A client's JSON that is no object.
+        ("order:{src[id]}", [], "is missing: TypeError: list indices must be integers"),
+        ("order:{src[id]}", "x", "is missing: TypeError: string indices must be integers"),
+        ("order:{src[id]}", 5, "is missing: TypeError: 'int' object is not subscriptable"),
+        ("order:{src[id]|src[pk]}", {"id": None, "pk": None}, "is None"),
     ],
 )
 def test_a_value_that_is_missing_is_the_callers_fault(key: str, arg: object, message: str) -> None:

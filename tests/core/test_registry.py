@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from distlock_web import ConfigurationError, LeaseLost, configure, current_lease, lock
+from distlock_web.backends.memory import MemoryBackend
 from distlock_web.core import registry as module
 from distlock_web.core.registry import Registry, registry
 from distlock_web.core.runtime import new_token
+from tests.support.callers import no_thread
 from tests.support.waiting import eventually
 
 
@@ -39,6 +42,14 @@ def test_the_environment_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> 
     assert (config.backend, config.location) == ("redis", "redis://example:6379/3")
     configure({"default": {"BACKEND": "memory"}})
     assert registry().store("default").config.backend == "memory"
+
+
+@pytest.mark.parametrize("url", ["redsi://example", "redis://example:port/0"])
+def test_a_wrong_url_of_the_environment_is_blamed_on_its_variable(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module._configured = None
+    monkeypatch.setenv("DISTLOCK_URL", url)
+    with pytest.raises(ConfigurationError, match=r"^DISTLOCK_URL "):
+        lock("a").acquire()
 
 
 def test_an_unknown_alias_is_named_with_the_one_that_was_meant() -> None:
@@ -93,6 +104,37 @@ def test_stores_of_two_aliases_share_nothing() -> None:
     configure({"default": {"BACKEND": "memory"}, "stock": {"BACKEND": "memory"}})
     with lock("a") as lease, lock("a", store="stock") as other:
         assert (lease.depth, other.depth) == (1, 1)
+
+
+# A store that nobody has any more -----------------------------------------------------------------------------------
+
+
+def dropped(monkeypatch: pytest.MonkeyPatch, close: Callable[[MemoryBackend], None]) -> None:
+    """Use a store, and forget it."""
+    monkeypatch.setattr(MemoryBackend, "close", close)
+    _ = Registry({"default": {"BACKEND": "memory"}}).store("default").backend
+    gc.collect()
+
+
+def test_a_store_that_nobody_has_any_more_is_closed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage is collected anywhere, and a server may take its time."""
+    closed: list[str] = []
+    dropped(monkeypatch, lambda backend: closed.append(threading.current_thread().name))
+    eventually(lambda: closed == ["distlock-close"], "it is closed")
+
+
+def test_what_its_end_raises_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(backend: MemoryBackend) -> None:
+        raise LookupError("a driver's own")
+
+    dropped(monkeypatch, fail)
+    eventually(lambda: "a driver's own" in caplog.text, "it is logged")
+
+
+def test_without_a_thread_its_end_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with no_thread("distlock-close"):
+        dropped(monkeypatch, lambda backend: None)
+    assert "can't start new thread" in caplog.text
 
 
 def in_child(body: Callable[[], bool]) -> bool:
@@ -151,8 +193,8 @@ def test_a_forked_child_has_connections_tokens_and_a_watchdog_of_its_own(redis_s
 
         def child() -> bool:
             assert new_token()[:16] != mine
-            with lock("child", expire=0.3, renew=True, wait=1) as own:
-                return own.lost.wait(0.6) is False  # two leases long: only a watchdog of its own keeps it
+            with lock("child", expire=0.8, renew=True, wait=1) as own:
+                return own.lost.wait(1.6) is False  # two leases long: only a watchdog of its own keeps it
             return False
 
         assert in_child(child)

@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import flask
 import pytest
 
 from distlock_web import ConfigurationError, current_request_id, request_scope
@@ -117,9 +118,10 @@ def test_a_record_about_a_request_that_is_over_has_its_id() -> None:
         request_id.RequestIDFilter().filter(record)
         assert vars(record)["request_id"] == expected
     begin_request("r-1")
-    record = logging.makeLogRecord({"request": FrameworkRequest()})
-    request_id.RequestIDFilter().filter(record)
-    assert vars(record)["request_id"] == "r-1"
+    for request, expected in ((FrameworkRequest(), "r-2"), (object(), "r-1"), (None, "r-1"), (flask.request, "r-1")):
+        record = logging.makeLogRecord({"request": request})
+        request_id.RequestIDFilter().filter(record)
+        assert vars(record)["request_id"] == expected
 
 
 # The request's own token --------------------------------------------------------------------------------------------
@@ -268,8 +270,8 @@ def test_a_scope_in_async_code() -> None:
 
 @pytest.mark.parametrize("nonsense", ["", "a b", "x" * 129, "a\n", 7, b"job"])
 def test_an_id_that_no_header_could_have_is_refused(nonsense: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"request_id is .*1 to 128 characters"), request_scope(nonsense):
-        pass
+    with pytest.raises(ConfigurationError, match=r"request_id is .*1 to 128 characters"):
+        request_scope(nonsense)
 
 
 # Holders ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,98 @@
+"""One thread, for as long as there is something to do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from .runtime import ThreadParker, drive
+
+logger = logging.getLogger("distlock_web")
+
+#: Seconds until the next step after one that has failed.
+RETRY = 0.5
+
+
+class Worker:
+    """Calls ``step`` again and again, each time after the seconds that the last one gave, until nothing ``is_left``.
+
+    ``is_left`` is asked before each step, and takes no lock of its caller's. Whoever has something to do makes that
+    true, and then calls :meth:`start`: so it is done by the thread that runs, or by another. What a step raises is
+    logged, and does not end the thread. One that has ended all the same, or is of the process that has forked, is
+    replaced by the next ``start``.
+    """
+
+    def __init__(self, name: str, step: Callable[[], float], is_left: Callable[[], bool]) -> None:
+        self._name = name
+        self._step = step
+        self._is_left = is_left
+        # Reentrant: garbage that is collected inside may release a lock, and so have something to do.
+        self._lock = threading.RLock()
+        self._thread: threading.Thread | None = None
+        # No Event: a signal's exception inside of its set() would leave it locked.
+        self._parker = ThreadParker()
+        self._failing = False
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a thread that sees what is to be done from now on."""
+        with self._lock:
+            thread = self._thread
+            return thread is not None and (thread.ident is None or thread.is_alive())  # the first: it is being started
+
+    def is_current(self) -> bool:
+        """Called in a step: whether its thread is still the one that is wanted."""
+        return self._thread is threading.current_thread()
+
+    def start(self) -> bool:
+        """Have it done. False, and logged: there is no thread to do it, for the process has no more, or ends."""
+        with self._lock:
+            if self.runs:
+                return True
+            self._parker = parker = ThreadParker()
+            thread = self._thread = threading.Thread(target=self._run, args=(parker,), name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                logger.warning("The thread %s could not be started: %s", self._name, error)
+            finally:
+                if thread.ident is None:
+                    self._thread = None
+            return self._thread is not None
+
+    def wake(self) -> None:
+        """The next step is due now; nothing, if no thread runs."""
+        self._parker.unpark()
+
+    def stop(self) -> None:
+        """The thread ends after its step, whatever is left. The next ``start`` begins another."""
+        with self._lock:
+            self._thread = None
+            self._parker.unpark()
+
+    def _run(self, parker: ThreadParker) -> None:
+        while self._goes_on():
+            # A wake-up during the step is not lost: it makes another one.
+            drive(parker.park(self._seconds_after_step()))
+
+    def _goes_on(self) -> bool:
+        """In one step with the end: what comes to be done is either seen here, or finds no thread and begins one."""
+        with self._lock:
+            if not self.is_current():
+                return False
+            if not self._is_left():
+                self._thread = None
+                return False
+            return True
+
+    def _seconds_after_step(self) -> float:
+        try:
+            seconds = self._step()
+        except Exception:
+            if not self._failing:  # once, not twice a second
+                logger.exception("The thread %s has failed at something, and tries again", self._name)
+            self._failing = True
+            return RETRY
+        self._failing = False
+        return seconds

@@ -1,0 +1,182 @@
+"""One thread while there is something to do: whatever happens to it, what is to be done is done."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from distlock_web.core import worker as module
+from distlock_web.core.worker import Worker
+from tests.support.callers import no_thread, threads
+from tests.support.waiting import PATIENCE, eventually
+
+NAME = "distlock-test"
+
+
+class Tasks:
+    """What is to be done; the first steps fail."""
+
+    def __init__(self, *failures: BaseException) -> None:
+        self.left: list[int] = []
+        self.done: list[int] = []
+        self.failures = list(failures)
+        self.seconds = 0.0
+        self.worker = Worker(NAME, self.step, lambda: bool(self.left))
+
+    def step(self) -> float:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.done.append(self.left.pop(0))
+        return self.seconds
+
+    def add(self, *numbers: int) -> bool:
+        self.left += numbers
+        return self.worker.start()
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(module, "RETRY", 0.01)
+    yield
+    eventually(lambda: threads(NAME) == 0, "no thread stays")
+
+
+def test_the_thread_ends_with_what_is_to_be_done_and_begins_anew() -> None:
+    tasks = Tasks()
+    for numbers in ([1, 2], [3]):
+        assert tasks.add(*numbers)
+        eventually(lambda: not tasks.worker.runs, "all is done")
+    assert tasks.done == [1, 2, 3]
+
+
+def test_what_a_step_raises_is_logged_once_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    tasks = Tasks(MemoryError("no room"), ValueError("a driver's own"), KeyError("another"))
+    with caplog.at_level(logging.ERROR, "distlock_web"):
+        tasks.add(1)
+        eventually(lambda: tasks.done == [1], "it is tried again")
+    (line,) = caplog.records
+    assert line.exc_info is not None
+    assert line.exc_info[0] is MemoryError
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_has_died_is_replaced() -> None:
+    tasks = Tasks(SystemExit())
+    tasks.add(1)
+    eventually(lambda: threads(NAME) == 0, "it has ended in mid-step")
+    assert not tasks.worker.runs
+    tasks.add(2)
+    eventually(lambda: tasks.done == [1, 2], "another does it")
+
+
+def test_a_thread_that_cannot_be_started_is_missed_by_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """It was taken for one that runs, and nothing was ever done any more."""
+    tasks = Tasks()
+    with no_thread(NAME):
+        assert not tasks.add(1)
+    assert "can't start new thread" in caplog.text
+    assert tasks.add(2)
+    eventually(lambda: tasks.done == [1, 2], "the next start does it")
+
+
+def test_nor_is_one_whose_start_was_interrupted() -> None:
+    tasks = Tasks()
+    with no_thread(NAME, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        tasks.add(1)
+    assert tasks.add(2)
+    eventually(lambda: tasks.done == [1, 2], "the next start does it")
+
+
+def test_garbage_that_is_collected_in_a_start_starts_no_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks, start, within = Tasks(), threading.Thread.start, []
+
+    def collect(thread: threading.Thread) -> None:
+        if thread.name == NAME:
+            within.append(tasks.add(2))
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", collect)
+    tasks.add(1)
+    eventually(lambda: tasks.done == [1, 2], "one thread does both")
+    assert within == [True]
+
+
+def test_what_comes_when_the_thread_ends_is_done() -> None:
+    tasks = Tasks()
+
+    class Window:
+        """In the moment after the thread has seen that there is nothing left to do."""
+
+        def __init__(self, lock: Any) -> None:
+            self._lock, self._open = lock, True
+
+        def __enter__(self) -> None:
+            self._lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            ends = self._open and tasks.done and threading.current_thread() is not threading.main_thread()
+            self._lock.release()
+            if ends:
+                self._open = False
+                tasks.add(2)
+
+    tasks.worker._lock = Window(tasks.worker._lock)  # type: ignore[assignment]
+    tasks.add(1)
+    eventually(lambda: tasks.done == [1, 2], "it is done, too")
+
+
+def test_it_sleeps_until_it_is_woken_or_stopped() -> None:
+    tasks = Tasks()
+    tasks.seconds = PATIENCE * 100
+    tasks.add(1, 2, 3)
+    eventually(lambda: tasks.done == [1], "the first")
+    tasks.worker.wake()
+    eventually(lambda: tasks.done == [1, 2], "the second")
+    tasks.worker.stop()
+    eventually(lambda: threads(NAME) == 0, "it ends, whatever is left")
+    tasks.add()
+    eventually(lambda: tasks.done == [1, 2, 3], "a start after the stop")
+    tasks.worker.wake()
+
+
+def test_a_wake_up_during_a_step_makes_another() -> None:
+    tasks = Tasks()
+    entered, may_end = threading.Event(), threading.Event()
+
+    def step() -> float:
+        if not tasks.done:
+            entered.set()
+            assert may_end.wait(PATIENCE)
+        tasks.done.append(tasks.left.pop())
+        return PATIENCE * 100 if tasks.left else 0.0
+
+    tasks.worker = Worker(NAME, step, lambda: bool(tasks.left))
+    tasks.add(1, 2)
+    assert entered.wait(PATIENCE)
+    tasks.worker.wake()
+    may_end.set()
+    eventually(lambda: len(tasks.done) == 2, "nobody sleeps over it")
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_child_has_a_thread_of_its_own() -> None:
+    tasks = Tasks()
+    tasks.seconds = 60.0
+    tasks.add(1, 2)
+    eventually(lambda: tasks.done == [1], "it sleeps")
+    child = os.fork()
+    if child == 0:
+        try:
+            assert not tasks.worker.runs
+            tasks.add(3)
+            eventually(lambda: tasks.done[:2] == [1, 2], "the child's does it")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    tasks.worker.stop()
