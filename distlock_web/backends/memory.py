@@ -22,6 +22,8 @@ from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
 PLACE = 0.001
 #: Seconds that a queue is kept after the next question of its waiters was due.
 GRACE = 15.0
+#: Seconds after which a name that nobody uses is forgotten, with what its last holders are told who ask again.
+FORGET_AFTER = 60.0
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class _Lock:
     queue_until: float = 0.0
     released: str = ""  # the token that gave it back last, and the one from which it was last taken by force
     revoked: str = ""
+    used: float = 0.0  # when somebody last asked for it
 
 
 class MemoryBackend:
@@ -93,6 +96,7 @@ class _Table:
         self.parkers: dict[str, Parker] = {}
         self.last_fence = 0
         self.places = itertools.count(1)
+        self.forget_at = now() + FORGET_AFTER
 
 
 class MemoryPort:
@@ -135,9 +139,9 @@ class MemoryPort:
             if owner is None or owner.token == claim.token:  # handed over before we came to sleep
                 return await self.acquire(claim, None)
             parker = self._parker(claim.token)
-        sooner = seconds is not None and seconds < busy.recheck_after
+        sooner, begun = seconds is not None and seconds < busy.recheck_after, now()
         if not await parker.park(seconds if sooner else busy.recheck_after) and sooner:
-            return busy
+            return busy._replace(remaining=max(0.001, busy.remaining - (now() - begun)))
         return await self.acquire(claim, None)
 
     async def cancel(self, claim: Claim) -> None:
@@ -204,12 +208,9 @@ class MemoryPort:
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
         moment = now()
         with self._table.mutex:
-            known = self._table.locks.keys()
-            locks = [
-                (name, lock, lock.owner)
-                for name in list(known if names is None else known & set(names))
-                if (lock := self._lock(name))
-            ]
+            known = self._table.locks
+            wanted = list(known) if names is None else known.keys() & set(names)
+            locks = [(name, lock, lock.owner) for name in wanted if (lock := self._current(known[name]))]
             held = [
                 LockInfo(
                     name, owner.fence, owner.holder, owner.since, owner.until - moment, len(lock.queue), owner.state,
@@ -226,7 +227,8 @@ class MemoryPort:
 
     async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
         with self._table.mutex:
-            queue = list(self._lock(name).queue.values())[:limit]
+            lock = self._table.locks.get(name)
+            queue = [] if lock is None else list(self._current(lock).queue.values())[:limit]
             return [WaiterInfo(waiter.claim.holder, waiter.since) for waiter in queue]
 
     async def revoke(self, name: str, fence: int) -> bool:
@@ -241,14 +243,31 @@ class MemoryPort:
     # Under the mutex ---------------------------------------------------------------------------------------------
 
     def _lock(self, name: str) -> _Lock:
-        """The lock of this name, without a lease that has ended, and without a queue in which nobody asks any more."""
-        lock = self._table.locks.setdefault(name, _Lock())
+        """The lock of this name, as it is now."""
+        locks, moment = self._table.locks, now()
+        if moment > self._table.forget_at:
+            self._forget_unused(moment)
+        while True:
+            lock = locks.setdefault(name, _Lock())
+            lock.used = moment
+            if locks.get(name) is lock:  # else garbage was collected in between, and what ran then has forgotten it
+                return self._current(lock)
+
+    def _current(self, lock: _Lock) -> _Lock:
+        """The same, without a lease that has ended, and without a queue in which nobody asks any more."""
         moment = now()
         if lock.owner is not None and lock.owner.until <= moment:
             lock.owner = None
         if lock.queue and lock.queue_until <= moment:
             lock.queue.clear()
         return lock
+
+    def _forget_unused(self, moment: float) -> None:
+        self._table.forget_at = moment + FORGET_AFTER
+        for name, lock in list(self._table.locks.items()):
+            current = self._current(lock)
+            if lock.used < moment - FORGET_AFTER and current.owner is None and not current.queue:
+                self._table.locks.pop(name, None)
 
     def _parker(self, token: str) -> Parker:
         return self._table.parkers.setdefault(token, self.runtime.parker())

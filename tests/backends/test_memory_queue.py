@@ -8,10 +8,11 @@ import time
 import pytest
 
 from distlock_web import configure
-from distlock_web.backends.memory import MemoryPort
+from distlock_web.backends import memory
+from distlock_web.backends.memory import FORGET_AFTER, MemoryPort
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import TASKS, THREADS, drive, new_token
+from distlock_web.core.runtime import TASKS, THREADS, drive, new_token, now
 from tests.support.callers import Beside
 from tests.support.waiting import SOON
 
@@ -97,3 +98,38 @@ def test_fences_grow_though_the_clock_is_set_back(port: MemoryPort, monkeypatch:
     before = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: before - 3600 * 10**9)
     assert (acquired(port, Claim("b", new_token(), 60)).fence or 0) == fence + 1
+
+
+def test_what_is_left_of_the_lease_is_less_after_a_wait(port: MemoryPort) -> None:
+    acquired(port, claim(10))
+    mine = claim()
+    busy = queued(port, mine)
+    after = drive(port.wait(mine, busy, 0.05))
+    assert isinstance(after, Busy)
+    assert after.remaining <= busy.remaining - 0.05
+
+
+def test_names_that_nobody_uses_are_forgotten(port: MemoryPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every name that was ever asked for stayed."""
+    offset = 0.0
+    monkeypatch.setattr(memory, "now", lambda: now() + offset)
+    held, waiting = claim(600), claim(600)
+    acquired(port, held)
+    queued(port, waiting)
+    for number in range(100):
+        mine = Claim(f"order:{number}", new_token(), 60)
+        acquired(port, mine)
+        drive(port.release(mine))
+    assert drive(port.release(mine)) is None, "a second copy is told the truth"
+    offset = FORGET_AFTER + 1
+    drive(port.inspect())
+    drive(port.extend([claim()._replace(name="another")]))
+    assert port._table.locks.keys() == {"a", "another"}
+    assert drive(port.release(held)) is None
+    assert drive(port.extend([waiting])) == [None], "and what is in use is what it was"
+
+
+def test_a_look_at_names_that_nobody_uses_makes_none(port: MemoryPort) -> None:
+    assert drive(port.inspect(["nobody's"])) == []
+    assert drive(port.waiters("nobody's", 10)) == []
+    assert not port._table.locks

@@ -13,7 +13,7 @@ from ...core.runtime import TASKS, THREADS, Runtime, drive
 from .diagnose import diagnose
 from .port import TOMBSTONE_MS, RedisPort, ScriptRunner
 from .sentinel import sentinel_address
-from .transport.address import address
+from .transport.address import Address, address
 from .transport.clock import ServerClock
 from .transport.health import Health
 from .transport.listener import Listener
@@ -32,11 +32,14 @@ class RedisBackend:
     _port_class = RedisPort
 
     def __init__(self, config: StoreConfig) -> None:
-        self._address = sentinel_address(config) or address(config)
+        self._address = self._address_of(config)
         self._index = f"{config.prefix}~held"  # no lock's name has a '~' there: keys.py escapes it
         self._answer_timeout = float(self._address.kwargs["socket_timeout"])
         self._address.follow(self._moved)
         self._start()
+
+    def _address_of(self, config: StoreConfig) -> Address:
+        return sentinel_address(config) or address(config)
 
     def _start(self) -> None:
         self._lock = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own

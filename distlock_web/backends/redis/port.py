@@ -136,6 +136,10 @@ class RedisPort:
         except BackendUnavailable:
             self._postpone(claim)
 
+    def forget(self, token: str) -> None:
+        """Somebody else sees to it that no late copy of its acquisition stays."""
+        self._ambiguous.discard(token)
+
     async def cancel_now(self, claim: Claim) -> None:
         args = (claim.token, _ms(claim.expire), claim.holder)
         await self._runner.run(CANCEL, self._keys(claim.name), args)
@@ -152,8 +156,9 @@ class RedisPort:
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
         token = claim.token
         tombstone = TOMBSTONE_MS if token in self._ambiguous else 0
+        cooldown_ms = _ms(cooldown) if cooldown else 0
         try:
-            answer = await self._runner.run(RELEASE, self._keys(claim.name), (token, _ms(cooldown), tombstone))
+            answer = await self._runner.run(RELEASE, self._keys(claim.name), (token, cooldown_ms, tombstone))
         except BackendUnavailable:
             if not cooldown:
                 self._postpone(claim)  # it is over: nobody has to wait for the rest of its lease
@@ -161,8 +166,8 @@ class RedisPort:
         loss = _LOSSES[answer]
         if loss in ("expired", "taken") and token in self._released:
             return None
+        self._ambiguous.discard(token)
         if loss is None:
-            self._ambiguous.discard(token)
             self._released[token] = None
             if len(self._released) > 2 * RELEASED_TOKENS_KEPT:
                 for old in list(self._released)[:RELEASED_TOKENS_KEPT]:
@@ -216,11 +221,12 @@ class RedisPort:
     async def _acquire(self, claim: Claim, waiter: Waiter | None, place: int = 0, fence: int = 0) -> Granted | Busy:
         """Ask for the lock; with a waiter, join its queue where it is not to be had."""
         confirm = _grants if self._confirm else None
+        somewhere = "?" if claim.token in self._queued or claim.token in self._ambiguous else ""
         for _ in range(3):
             since = now()
             until = self._clock.after(self._answer_timeout)
             args: tuple[str | int, ...]
-            args = (claim.token, _ms(claim.expire), int(waiter is not None), claim.holder, place or "", until)
+            args = (claim.token, _ms(claim.expire), int(waiter is not None), claim.holder, place or somewhere, until)
             if fence:
                 args = (*args, fence)
             try:
@@ -275,7 +281,8 @@ def _extends(answers: Any) -> bool:
 
 
 def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
+    """A lease in milliseconds; one at least, for to Redis none at all means to delete the key."""
+    return max(1, round(seconds * 1000))
 
 
 def _ends(part: Sequence[bytes]) -> dict[str, float]:

@@ -238,7 +238,8 @@ def _of_settings(config: StoreConfig, where: str) -> _Given | None:
         return None
     sentinel_kwargs = options.get("sentinel_kwargs", {})
     if not isinstance(sentinel_kwargs, Mapping):
-        raise ConfigurationError(f'{setting}["sentinel_kwargs"] is {sentinel_kwargs!r}; it has to be a mapping.')
+        kind = type(sentinel_kwargs).__name__  # there may be a password in it
+        raise ConfigurationError(f'{setting}["sentinel_kwargs"] is of type {kind}; it has to be a mapping.')
     if by_url:
         for name in ("sentinels", "service_name"):
             if name in options:
@@ -248,7 +249,8 @@ def _of_settings(config: StoreConfig, where: str) -> _Given | None:
     service_name: object = options.get("service_name") or kwargs.get("host")
     nodes = options.get("sentinels")
     if not nodes or isinstance(nodes, str) or not isinstance(nodes, Iterable):
-        raise ConfigurationError(f'{setting}["sentinels"] is {nodes!r}; it has to be a list such as ["host:{PORT}"].')
+        kind = "empty" if not nodes else f"of type {type(nodes).__name__}"  # not what it is: it may be a URL
+        raise ConfigurationError(f'{setting}["sentinels"] is {kind}; it has to be a list such as ["host:{PORT}"].')
     if not service_name or not isinstance(service_name, str):
         raise ConfigurationError(
             f'{setting}["service_name"] is {service_name!r}; it has to be what the sentinels call the master, unless '
@@ -281,6 +283,8 @@ def _node(given: object, setting: str) -> tuple[str, int]:
         host = host.removeprefix("[").removesuffix("]")
     elif isinstance(given, tuple | list) and len(given) == 2:
         host, port = str(given[0]), str(given[1])
+    if "/" in host or "@" in host:  # and the password that is in it would be in every message
+        raise ConfigurationError(f"{setting} names a sentinel by a URL; it has to be a host and a port.")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigurationError(f"{setting} names the sentinel {given!r}; it has to be a host and a port.")
     return host, int(port)

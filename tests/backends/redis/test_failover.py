@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,23 +29,22 @@ def test_two_waiters_on_either_side_of_a_failover_never_hold_together(
 ) -> None:
     """Who stayed with the demoted server read a grant that was published there, and had been made to another."""
     configure({"default": {"LOCATION": failover.url}})
-    holder = unrelated(KEY, expire=3)
-    lab = Lab(failover.url, tmp_path)
-    first, second = lab.ready(*[{"mode": mode, "expire": EXPIRE, "section": SECTION}] * 2)
-    first.go()
-    first.saw("joined")
-    failover.take_over()
-    second.go()
-    second.saw("joined")
-    if ends == "by a release":
-        registry().close()
-        holder.release()
-    assert [first.join(), second.join()] == [0, 0]
-    assert lab.history.violations(counter=lab.counter) == []
-    assert lab.counter == 2
-    assert lab.history.count("lost") == 0
-    assert len({event.value for event in lab.history.events if event.kind == "acquired"}) == 2
-    lab.close()
+    with closing(Lab(failover.url, tmp_path)) as lab:
+        first, second = lab.ready(*[{"mode": mode, "expire": EXPIRE, "section": SECTION}] * 2)
+        holder = unrelated(KEY, expire=3)
+        first.go()
+        first.saw("joined")
+        failover.take_over()
+        second.go()
+        second.saw("joined")
+        if ends == "by a release":
+            registry().close()
+            holder.release()
+        assert [first.join(), second.join()] == [0, 0]
+        assert lab.history.violations(counter=lab.counter) == []
+        assert lab.counter == 2
+        assert lab.history.count("lost") == 0
+        assert len({event.value for event in lab.history.events if event.kind == "acquired"}) == 2
 
 
 def attempts_until_it_works() -> int:

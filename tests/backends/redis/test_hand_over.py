@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from distlock_web import BackendUnavailable, configure, lock
-from distlock_web.core.backend import Busy, Claim
+from distlock_web import BackendUnavailable, NotHeld, attach, configure, lock
+from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import Registry, registry
 from distlock_web.core.runtime import THREADS, Process, drive, new_token, now
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, unrelated
-from tests.support.redis_lock import held, queued
-from tests.support.waiting import LONG, SOON
+from tests.support.redis_lock import NAME, held, queued, waiters
+from tests.support.waiting import LONG, SOON, eventually
 
 
 @pytest.mark.slow
@@ -102,3 +102,37 @@ def test_the_dead_in_front_of_a_waiter_cost_it_about_one_lease_together(
     begun = now()
     with lock("a", expire=1, wait=LONG):
         assert now() - begun < 8.0
+
+
+@pytest.mark.parametrize("key", ["two words", "and two more", f"1 {2**52} looks like a grant"])
+def test_whoever_waits_for_a_name_with_blanks_hears_of_a_lease_that_ends_sooner(
+    redis_store: str, redis_client: redis.Redis, beside: Beside, key: str
+) -> None:
+    """The blanks of a name were counted as fields: it was not heard, or taken for a grant that nobody had made."""
+    holder = unrelated(key, prefix="")
+    waiting = beside(lock(key, prefix="", expire=LONG, wait=LONG).acquire)
+    eventually(lambda: waiters(redis_client, key) == 1, "it waits")
+    transit = holder.detach(transit=0.5)
+    lease = waiting.result(SOON)
+    assert (lease.fence or 0) > (holder.fence or 0)
+    with pytest.raises(NotHeld):
+        attach(transit)
+    lease.release()
+
+
+@pytest.mark.usefixtures("redis_store")
+def test_the_last_question_of_one_who_waits_leaves_no_place_behind(redis_url: str, redis_client: redis.Redis) -> None:
+    """It took the free lock as if it had never waited; its own release then handed the lock to itself."""
+    others = Registry({"default": {"LOCATION": redis_url}})
+    port = registry().store("default").port(THREADS)
+    holder, claim = Claim(NAME, new_token(), LONG), Claim(NAME, new_token(), LONG)
+    stranger = others.store("default").port(THREADS)
+    assert isinstance(drive(stranger.acquire(holder, 0)), Granted)
+    assert isinstance(drive(port.acquire(claim, LONG)), Busy)
+    redis_client.delete(holder.name, f"{{{holder.name}}}:queue")  # passed over: it did not listen just then
+    redis_client.zrem("disLock:~held", holder.name)
+    assert isinstance(drive(port.acquire(claim, 0.0)), Granted)
+    assert waiters(redis_client, claim.name) == 0
+    assert drive(port.release(claim)) is None
+    assert redis_client.exists(claim.name) == 0
+    others.close()

@@ -44,7 +44,7 @@ def test_a_lock_that_is_interrupted_anywhere_is_not_left_behind(redis_url: str, 
     The interpreter may raise between the call of ``__exit__`` and its first line: that no code of ours can help.
     """
     found = interrupted(redis_url, 5.0, 0, seed)
-    assert found["hits"] > 300
+    assert found["hits"] > 100
     assert [place for place in found["left"] if "lock.py" not in place or "__exit__" not in place.split(" < ")[0]] == []
     assert sum(found["left"].values()) < 0.02 * found["hits"]
     assert {name: found[name] for name in ("lost slots", "waiters", "held", "errors")} == {

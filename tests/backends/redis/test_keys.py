@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 import redis
 
 from distlock_web import attach, lock
+from distlock_web.backends.redis.scripts import DETACH, queue_of
+from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import THREADS, drive
+from distlock_web.core.runtime import THREADS, drive, new_token
+from distlock_web.locks.lease import scope_of
 from tests.support.callers import Beside, unrelated
 from tests.support.redis_lock import KEY, NAME, queued
 from tests.support.waiting import LONG, SOON, eventually
@@ -79,6 +82,38 @@ def test_every_key_has_an_end_at_all_times(redis_client: redis.Redis, beside: Be
         if keys := endless(redis_client):
             found[name] = keys
     assert found == {}
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9, 0.0004])
+def test_no_time_is_so_short_that_a_lock_never_ends(redis_client: redis.Redis, seconds: float) -> None:
+    """Half a millisecond was rounded to none: Redis deleted the key, and it was made anew without a TTL."""
+    port = registry().store("default").port(THREADS)
+    verbs: dict[str, Callable[[Claim], Coroutine[Any, Any, object]]] = {
+        "detach": lambda claim: port.detach(claim, "transit", seconds),
+        "attach": lambda claim: port.attach(claim._replace(token=new_token(), expire=seconds), claim.token),
+        "extend": lambda claim: port.extend([claim._replace(expire=seconds)]),
+        "release": lambda claim: port.release(claim, seconds),
+    }
+    for name, verb in verbs.items():
+        claim = Claim(f"disLock:{name}", new_token(), LONG)
+        assert isinstance(drive(port.acquire(claim, 0)), Granted)
+        if name == "attach":
+            ticket = claim._replace(token=new_token())
+            assert drive(port.detach(claim, ticket.token, LONG)) is None
+            claim = ticket
+        drive(verb(claim))
+        assert endless(redis_client) == [], name
+    assert redis_client.pttl("disLock:extend") > 1000, "an extension never shortens"
+
+
+@pytest.mark.parametrize("milliseconds", ["0", "-5"])
+def test_a_script_gives_a_lock_an_end_whatever_it_is_given(redis_client: redis.Redis, milliseconds: str) -> None:
+    keys = (NAME, queue_of(NAME), INDEX)
+    holder = unrelated(KEY)
+    token = scope_of(holder).holds[0].claim.token
+    assert redis_client.eval(DETACH.source.decode(), 3, *keys, token, "t" * 52, milliseconds) == 0
+    assert endless(redis_client) == []
+    eventually(lambda: not redis_client.exists(NAME), "it has ended")
 
 
 def test_a_name_that_was_given_back_leaves_nothing(redis_client: redis.Redis, beside: Beside) -> None:

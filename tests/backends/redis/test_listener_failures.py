@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import redis
 
-from distlock_web import LockBusy, lock
+from distlock_web import LockBusy, configure, lock
 from distlock_web.backends.redis.transport import listener, subscription
 from distlock_web.backends.redis.transport.address import Address
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import Process
+from distlock_web.core.runtime import Process, now
 from distlock_web.testing.servers import RedisServer
-from tests.support.callers import Beside, unrelated
+from tests.support.callers import Beside, no_thread, unrelated
 from tests.support.proxy import Proxy
 from tests.support.redis_lock import queued
-from tests.support.waiting import SOON, eventually
+from tests.support.waiting import LONG, SOON, eventually
 
 pytestmark = pytest.mark.usefixtures("redis_store")
 
@@ -79,29 +79,16 @@ def test_an_unexpected_error_while_connecting_is_a_connection_that_failed(
 
 @modes
 def test_a_thread_that_cannot_be_started_is_started_by_the_next_waiter(
-    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch, wait: Any
+    redis_client: redis.Redis, beside: Beside, wait: Any
 ) -> None:
     """After one "can't start new thread" every later waiter slept as long as the holder's lease."""
     holder = unrelated("a")
-    with monkeypatch.context() as broken:
-        no_listener_thread(broken)
-        with pytest.raises((RuntimeError, LockBusy)):
-            beside(lock("a", wait=0.1).acquire).result(SOON)
+    with no_thread("distlock-listener"), pytest.raises((RuntimeError, LockBusy)):
+        beside(lock("a", wait=0.1).acquire).result(SOON)
     waiting = beside(wait, "a")
     queued(redis_client, "a")
     holder.release()
     waiting.result(SOON)
-
-
-def no_listener_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = threading.Thread.start
-
-    def refuse(self: threading.Thread) -> None:
-        if self.name == "distlock-listener":
-            raise RuntimeError("can't start new thread")
-        start(self)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
 
 
 @pytest.mark.slow
@@ -158,3 +145,40 @@ def test_a_thread_that_comes_while_the_last_task_leaves_is_woken(
     gone.set()
     second.release()
     thread.result(SOON)
+
+
+async def test_a_reader_that_was_interrupted_before_it_read_deafens_no_task(redis_client: redis.Redis) -> None:
+    """A signal's exception left the reader's lock taken: tasks were not woken, and the listener's thread span."""
+    holder = await asyncio.to_thread(unrelated, "a")
+    ear = registry().store("default").backend._listener  # type: ignore[attr-defined]
+
+    async def wait() -> None:
+        async with lock("a", expire=LONG, wait=LONG):
+            pass
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.to_thread(queued, redis_client, "a")
+    lost = threading.Lock()
+    lost.acquire()
+    ear._reader_lock = lost
+    eventually(lambda: not ear._waiters or now() - ear._polled > 1, "nobody reads", SOON)
+    await asyncio.to_thread(holder.release)
+    await asyncio.wait_for(waiting, SOON)
+
+
+@pytest.mark.slow
+def test_health_checks_do_not_break_the_listening_connection(
+    redis_url: str, beside: Beside, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """redis-py read what was published meanwhile, or our own PING's answer, as that of its own PING."""
+    monkeypatch.setattr(subscription, "PING_AFTER", 0.2)
+    configure({"default": {"LOCATION": redis_url, "OPTIONS": {"health_check_interval": 0.1}}})
+    ear = registry().store("default").backend._listener  # type: ignore[attr-defined]
+    holder = unrelated("a")
+    waiting = beside(wait_in_a_thread, "a")
+    queued(redis_client, "a")
+    heard = ear._subscription._heard
+    eventually(lambda: ear._subscription._heard > heard + 1, "the server has been asked for a sign of life", SOON)
+    assert ear._connections == 1
+    holder.release()
+    waiting.result(SOON)

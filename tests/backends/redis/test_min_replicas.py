@@ -24,7 +24,7 @@ from tests.support.redis_lock import KEY, held, left_behind, the_lock, until_que
 from tests.support.stores.sentinel import SentinelSetup
 from tests.support.waiting import LONG, SLACK, SOON, eventually
 
-TIMEOUT = 0.3
+TIMEOUT = 0.5
 OPTIONS = {"min_replicas": 2, "replica_timeout": TIMEOUT}
 
 

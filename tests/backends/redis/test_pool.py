@@ -88,6 +88,22 @@ def test_a_connection_whose_thread_was_interrupted_anywhere_leaves_its_place(red
     unrelated(KEY).release()
 
 
+def test_a_connection_that_is_given_back_while_all_are_dropped_is_not_kept(redis_url: str) -> None:
+    """It would lead to the server of before, a master that is none any more."""
+    connections = backend(redis_url)._pool
+    connection = connections._borrow(None)
+
+    class DroppedBefore(deque[Any]):
+        def append(self, item: Any) -> None:
+            connections.drop()
+            super().append(item)
+
+    connections._idle = DroppedBefore()
+    connections._give_back(connection)
+    assert not connections._idle
+    assert connection not in connections._open
+
+
 def test_connections_that_the_server_closed_are_replaced_at_once(redis_url: str, redis_client: redis.Redis) -> None:
     backend(redis_url, max_connections=5)
     held = [unrelated(KEY, prefix=f"{number}:") for number in range(5)]

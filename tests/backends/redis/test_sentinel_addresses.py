@@ -76,11 +76,15 @@ def test_with_tls_the_sentinels_have_it_too_unless_told_otherwise() -> None:
         ({"LOCATION": "redis+sentinel:///shop"}, "LOCATION.* names no sentinel"),
         ({"LOCATION": "redis+sentinel://a:99999/shop"}, "names the sentinel 'a:99999'"),
         ({"LOCATION": "redis+sentinel://a,,b/shop"}, "names the sentinel ''"),
-        ({"OPTIONS": {"sentinels": "a:1"}}, "sentinels.* is 'a:1'; it has to be a list"),
+        ({"OPTIONS": {"sentinels": "a:1"}}, "sentinels.* is of type str; it has to be a list"),
         ({"OPTIONS": {"sentinels": ["a:1"]}}, "service_name.* is None; it has to be what the sentinels call"),
         ({"OPTIONS": {"sentinels": [("a", 1, 2)], "service_name": "x"}}, r"names the sentinel \('a', 1, 2\)"),
-        ({"OPTIONS": {"service_name": "shop"}}, "sentinels.* is None"),
-        ({"OPTIONS": {"sentinel_kwargs": 3, "sentinels": ["a"]}}, "sentinel_kwargs.* is 3"),
+        ({"OPTIONS": {"service_name": "shop"}}, "sentinels.* is empty"),
+        ({"OPTIONS": {"sentinel_kwargs": 3, "sentinels": ["a"]}}, "sentinel_kwargs.* is of type int"),
+        ({"OPTIONS": {"sentinels": "redis://:S3cret@a:1"}}, "sentinels.* is of type str"),
+        ({"OPTIONS": {"sentinels": ["redis://:S3cret@a:1"], "service_name": "x"}}, "names a sentinel by a URL"),
+        ({"OPTIONS": {"sentinels": [("u:S3cret@a", 1)], "service_name": "x"}}, "names a sentinel by a URL"),
+        ({"OPTIONS": {"sentinels": ["a"], "sentinel_kwargs": [("password", "S3cret")]}}, "is of type list"),
         ({"LOCATION": "redis+sentinel://a/x", "OPTIONS": {"sentinels": ["b"]}}, "names its sentinels twice"),
         ({"LOCATION": "redis+sentinel://a/x", "OPTIONS": {"sentinel_kwargs": {"passwort": 1}}}, "mean 'password'"),
         ({"LOCATION": "redis+sentinel://a/x", "OPTIONS": {"sentinel_kwarg": {}}}, "Did you mean 'sentinel_kwargs'"),
@@ -89,8 +93,9 @@ def test_with_tls_the_sentinels_have_it_too_unless_told_otherwise() -> None:
 )
 def test_what_cannot_be_right_is_refused(settings: dict[str, Any], message: str) -> None:
     configure({"default": settings})
-    with pytest.raises(ConfigurationError, match=message), lock("a"):
+    with pytest.raises(ConfigurationError, match=message) as caught, lock("a"):
         pass
+    assert "S3cret" not in str(caught.value)
 
 
 # Sentinels ----------------------------------------------------------------------------------------------------------

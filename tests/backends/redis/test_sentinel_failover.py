@@ -26,7 +26,8 @@ from tests.support.waiting import LONG, SOON, eventually
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = {"min_replicas": 1, "replica_timeout": 0.3}
+#: Long enough for a replica that a busy machine keeps waiting.
+OPTIONS = {"min_replicas": 1, "replica_timeout": 1.0, "socket_timeout": 2.0}
 
 
 @pytest.fixture

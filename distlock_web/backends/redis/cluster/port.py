@@ -94,7 +94,7 @@ class ClusterPort:
         return await self._route_to(slot_of(name)).send(lambda port: port.waiters(name, limit))
 
     def _route(self, claim: Claim, start: ClusterNode | None = None) -> Route:
-        return Route(self._routes, self.runtime, self._port_of, slot_of(claim.name), claim.token, start)
+        return Route(self._routes, self.runtime, self._port_of, slot_of(claim.name), claim, start)
 
     def _route_to(self, slot: int) -> Route:
         return Route(self._routes, self.runtime, self._port_of, slot)

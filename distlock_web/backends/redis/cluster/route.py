@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
+from ....core.backend import Claim
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import Runtime, now
 from ..transport.replicas import TooFewReplicas
@@ -39,14 +40,15 @@ class Route:
         runtime: Runtime,
         port_of: PortOf,
         slot: int,
-        token: str = "",
+        claim: Claim | None = None,
         start: ClusterNode | None = None,
     ) -> None:
         self._routes = routes
         self._runtime = runtime
         self._port_of = port_of
         self._slot = slot
-        self._token = token  #: of whom may wait somewhere; empty: nobody
+        self._claim = claim  #: of whom may wait somewhere; None: nobody
+        self._token = claim.token if claim else ""
         self._start = start
         self._until: float | None = None
         self._redirects = 0
@@ -77,12 +79,18 @@ class Route:
                 raise error
         await self._pause(error, isinstance(to, TryAgain))
         asking = isinstance(to, Ask)
+        if asking and self._claim:
+            self._tell_waiters(self._claim.name)
         node = self._routes.node(to.to) if isinstance(to, Ask) else await self._routes.owner(self._slot, self._runtime)
         if node is not self.node:
             if self._token:
                 port.leave(self._token)
             self.node = node
         return self._port_of(node).asking() if asking else self._port_of(node)
+
+    def _tell_waiters(self, name: str) -> None:
+        """The lock has gone ahead of its slot: who sleeps where it was would not hear of its release."""
+        self.node.ask_again(lambda claim: claim.name == name)
 
     async def _pause(self, error: DistLockError, half_moved: bool) -> None:
         """Give the move its time. ``SlotMoving`` when it has had enough."""

@@ -30,12 +30,15 @@ class Script:
         self._by_source = bulk(b"EVAL") + bulk(source)
 
     def call(self, keys: PackedKeys, args: tuple[str | int, ...], *, by_source: bool = False) -> bytes:
-        """The whole call. Arguments are ASCII (tokens, numbers, JSON): their lengths are those of their text."""
+        """The whole call, as it is written on the wire."""
         body = self._by_source if by_source else self._by_sha
         packed = []
         for text in map(str, args):  # no comprehension: before Python 3.12 that is a call
             packed.append(f"${len(text)}\r\n{text}\r\n")
-        return b"*%d\r\n%b%b%b" % (3 + keys.number + len(args), body, keys.packed, "".join(packed).encode("ascii"))
+        written = "".join(packed)
+        # Tokens, numbers and JSON are ASCII, and as long as their text; a prefix may be longer.
+        values = written.encode() if written.isascii() else b"".join(map(bulk, args))
+        return b"*%d\r\n%b%b%b" % (3 + keys.number + len(args), body, keys.packed, values)
 
 
 class KeyCommand:

@@ -32,10 +32,12 @@ local function text(lock)
   return format('%s %s %d %s %s %s', lock.token, lock.state, lock.fence, lock.since, lock.before, lock.holder)
 end
 
--- The lock with another token, state or holder, for `ms`. Its fence is kept.
+-- The lock with another token, state or holder, for `ms`. Its fence is kept. Never without a TTL: no time at all is one
+-- millisecond, and SET says it itself, for PEXPIRE may have deleted the key.
 local function write(lock, ms)
-  call('PEXPIRE', N, format('%d', ms)) -- a write that a full server allows: the next one is allowed after it
-  call('SET', N, text(lock), 'KEEPTTL')
+  local ttl = format('%d', math.max(1, ms))
+  call('PEXPIRE', N, ttl) -- a write that a full server allows: the next one is allowed after it
+  call('SET', N, text(lock), 'PX', ttl)
 end
 
 -- From now on somebody may wait for this lock: its release has to look.
@@ -135,9 +137,10 @@ local function listens(process)
   return call('PUBSUB', 'NUMSUB', channel(process))[2] > 0
 end
 
--- A message to one waiter. One that is lost costs a lease at most, so a failure is not ours to raise.
-local function tell(process, token, message)
-  redis.pcall('PUBLISH', channel(process), token .. ' ' .. message .. N)
+-- A message to one waiter: "token fence at name" of a grant, '-' for both numbers where it shall ask. One that is lost
+-- costs a lease at most, so a failure is not ours to raise.
+local function tell(process, token, fence, at)
+  redis.pcall('PUBLISH', channel(process), token .. ' ' .. fence .. ' ' .. at .. ' ' .. N)
 end
 
 -- The lease in force ends in `ms`, sooner than those who wait know: the first processes that hear of it ask again.
@@ -149,7 +152,7 @@ local function nudge(known, ms)
   for _, process in ipairs(call('ZRANGE', QUEUE, '0', '31')) do
     local first = call('ZRANGE', QUEUE .. ':' .. process, '0', '0')[1]
     if first and told < NUDGED and listens(process) then
-      tell(process, string.match(first, '^%S+'), '')
+      tell(process, string.match(first, '^%S+'), '-', '-')
       told = told + 1
     end
   end
@@ -179,7 +182,7 @@ local function hand_over(now, before, known, entry)
       local token, expire, holder = string.match(first, '^(%S+) (%d+) (.*)$')
       local fence = own(now, token, expire, before, holder)
       nudge(known, tonumber(expire))
-      tell(process, token, format('%d %d ', fence, now))
+      tell(process, token, format('%d', fence), format('%d', now))
       return true
     end
   end

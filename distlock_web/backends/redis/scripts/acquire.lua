@@ -2,7 +2,7 @@
 -- Also says whether a lock was handed over meanwhile: then it is the caller's already.
 --
 -- ARGV     1 token  2 expire (ms)  3 '1' join the queue, '0' leave it  4 holder, for people
---          5 place: where this token stood before, or ''
+--          5 place: where this token stood before; '?': it may stand somewhere; '': nowhere
 --          6 until when this request is meant, by this server's clock (µs); '' without a limit
 --          7 the fence to give it if that is more than every fence before, so that several servers can agree on one; without
 --            it, or '': the time. To a lock that is the caller's already it is given, too, if it is more than its own

@@ -8,17 +8,14 @@ from ....core.runtime import now
 class ServerClock:
     """Our guess at the server's time. It need not be right: a request that is refused for it is sent again."""
 
-    __slots__ = ("_heard",)
+    __slots__ = ("ahead_us",)
 
     def __init__(self) -> None:
-        self._heard: tuple[int, float] | None = None
+        self.ahead_us: int | None = None  #: of our own clock; None: it was not heard yet
 
     def heard(self, server_time_us: int) -> None:
-        self._heard = server_time_us, now()
+        self.ahead_us = server_time_us - int(now() * 1_000_000)
 
     def after(self, seconds: float) -> int | str:
         """The server's time so many seconds from now, in µs; ``""`` before it was heard at all."""
-        if self._heard is None:
-            return ""
-        server_time_us, then = self._heard
-        return server_time_us + int((now() - then + seconds) * 1_000_000)
+        return "" if self.ahead_us is None else self.ahead_us + int((now() + seconds) * 1_000_000)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 from .address import AsyncDriverConnection, DriverConnection
 
 
 def fileno_of(connection: DriverConnection) -> int:
     """Of its socket; -1: it is closed."""
-    socket = connection._sock
-    return -1 if socket is None else int(socket.fileno())
+    found = connection._sock
+    return -1 if found is None else int(found.fileno())
+
+
+def socket_of(connection: DriverConnection) -> socket.socket:
+    """What it reads and writes. ``ConnectionError`` if it is closed."""
+    found: socket.socket | None = connection._sock
+    if found is None:
+        raise ConnectionError("the connection was closed while it was opened")
+    return found
 
 
 def transport_of(connection: AsyncDriverConnection) -> asyncio.WriteTransport:

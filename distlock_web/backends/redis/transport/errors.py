@@ -9,6 +9,9 @@ from redis import exceptions as driver
 from ....core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from .address import Address
 
+#: What a connection raises that breaks, or cannot be opened.
+FAILURES = (OSError, driver.RedisError)
+
 #: The word that the server put in front, and that redis-py took off when it chose the class.
 _WORD_OF = {
     driver.NoScriptError: "NOSCRIPT",
@@ -135,4 +138,4 @@ def _by_word(word: str, text: str, address: Address) -> DistLockError:
 
 def broke_connection(error: DistLockError) -> bool:
     """Whether this error, one of ``translated``, is of a connection that broke or could not be opened."""
-    return isinstance(error.__cause__, OSError | driver.RedisError)
+    return isinstance(error.__cause__, FAILURES)

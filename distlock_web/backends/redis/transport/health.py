@@ -8,8 +8,6 @@ not be done meanwhile: what was perhaps taken, and nobody waits for any more, is
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,6 +17,7 @@ from redis.exceptions import TimeoutError as DriverTimeout
 
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import now
+from ....core.worker import Worker
 from .address import Address
 from .errors import translated
 from .resp import command
@@ -29,8 +28,10 @@ logger = logging.getLogger("distlock_web")
 RETRY_AFTER = 0.1
 #: Seconds after which nobody wants to know any more whether the address leads to another server.
 LOOK_WITHIN = 5.0
-#: Tasks that are kept for later at most: what is dropped ends with its lease.
+#: Tasks that are kept for later at most. Of more, those are dropped that end by themselves, with a lease.
 MAX_POSTPONED = 10_000
+#: Seconds for which a task is kept that does not end by itself.
+FOR_EVER = float("inf")
 
 _PING = command("PING")
 
@@ -46,15 +47,14 @@ def _nothing() -> None:
 
 
 class Health:
-    """One server, as its connections know it. Every change is one assignment: nothing here waits for a lock."""
+    """One server, as its connections know it. Every change is one assignment."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._silent_since: float | None = None
         self._cause = ""
-        self._postponed: deque[Postponed] = deque(maxlen=MAX_POSTPONED)
-        self._thread: threading.Thread | None = None
-        self._closed = False
+        self._postponed: deque[Postponed] = deque()
+        self._worker = Worker("distlock-health", self._step, lambda: self.silent or bool(self._postponed))
 
     @property
     def silent(self) -> bool:
@@ -63,7 +63,7 @@ class Health:
     def refuse_if_silent(self) -> None:
         """``BackendUnavailable`` at once where a request would only wait for its time-out."""
         since = self._silent_since
-        if since is not None:
+        if since is not None and self._watch():
             raise BackendUnavailable(
                 f"{self._address.name} does not answer, for {now() - since:.1f} s now ({self._cause}); "
                 f"it is asked again meanwhile."
@@ -82,6 +82,8 @@ class Health:
         While it raises ``BackendUnavailable`` it is tried again.
         """
         moment = now()
+        if len(self._postponed) >= MAX_POSTPONED:
+            self._make_room()
         self._postponed.append(Postponed(moment + after, moment + within, work))
         self._watch()
 
@@ -101,32 +103,24 @@ class Health:
             self.postpone(item.work, after=item.due - moment, within=item.until - moment)
 
     def close(self) -> None:
-        self._closed = True
         self._postponed.clear()
         self._silent_since = None
+        self._worker.stop()
 
-    def _watch(self) -> None:
-        thread = self._thread
-        if thread is None or not thread.is_alive():
-            self._closed = False
-            self._thread = threading.Thread(target=self._run, name="distlock-health", daemon=True)
-            self._thread.start()
+    def _watch(self) -> bool:
+        """Have a thread ask. False, and the server counts as one that answers: none is to be had, and nobody else would
+        find out that it does."""
+        if not self._worker.start():
+            self._silent_since = None
+            return False
+        return True
 
-    def _run(self) -> None:
-        while True:
-            self._work()
-            self._thread = None  # from now on another is started
-            if self._closed or not (self.silent or self._postponed) or self._thread is not None:
-                return
-            self._thread = threading.current_thread()  # something came, and found this one alive
-
-    def _work(self) -> None:
-        while not self._closed and (self.silent or self._postponed):
-            if (self.silent or self._due()) and self._answers():
-                self._silent_since = None
-                self._catch_up()
-            else:
-                time.sleep(RETRY_AFTER)
+    def _step(self) -> float:
+        if (self._due() or self.silent) and self._answers():
+            self._silent_since = None
+            if self._catch_up():
+                return 0.0
+        return RETRY_AFTER
 
     def _due(self) -> bool:
         """Whether there is something to do now. What came too late is dropped: it has ended with its lease."""
@@ -135,6 +129,15 @@ class Health:
             if item.until < moment:
                 self._drop(item)
         return any(item.due <= moment for item in list(self._postponed))
+
+    def _make_room(self) -> None:
+        """Drop what is over already; where nothing is, the oldest that will be."""
+        self._due()
+        if len(self._postponed) >= MAX_POSTPONED:
+            for item in list(self._postponed):
+                if item.until < FOR_EVER:
+                    self._drop(item)
+                    return
 
     def _answers(self) -> bool:
         try:
@@ -147,18 +150,25 @@ class Health:
         except (RedisError, OSError) as error:
             logger.debug("%s", translated(error, self._address))
             return False
+        except Exception:  # a credential provider's own: without this thread nobody would ask again
+            logger.exception("%s could not be asked whether it answers", self._address.name)
+            return False
         return True
 
-    def _catch_up(self) -> None:
+    def _catch_up(self) -> bool:
+        """Do what is due. False: the server answers, and refuses that (a replica): not at once again."""
         moment = now()
         for item in [item for item in list(self._postponed) if item.due <= moment]:
             try:
                 item.work()
             except BackendUnavailable:
-                return
+                return False
             except DistLockError as error:
                 logger.info("What was postponed could not be done: %s", error)
+            except Exception:
+                logger.exception("What was postponed failed")
             self._drop(item)
+        return True
 
     def _drop(self, item: Postponed) -> None:
         try:

@@ -248,12 +248,14 @@ class Listener:
                 self._read_for_tasks()
                 self._supervised_at = now()
                 self._supervise()
-            if self._threads_asleep or not self._waiters or self._subscription is None:
+            reads = self._waiters and not self._threads_asleep and not self._reader_lock.locked()
+            if not reads or self._subscription is None:
                 drive(self._wakeup.park(SUPERVISE_EVERY))
 
     def _supervise(self) -> None:
         """See to it that somebody reads, and that nobody is waited for who has gone with its event loop."""
-        if self._threads_asleep and now() - self._polled > READER_LOST:
+        to_read = self._threads_asleep or (self._waiters and self._reader_lock.locked())
+        if to_read and now() - self._polled > READER_LOST:
             # Interrupted between taking the lock and reading, or stopped with the whole process.
             self._reader_lock = threading.Lock()
             self._broken(self._subscription, None)

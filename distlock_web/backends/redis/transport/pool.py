@@ -254,6 +254,8 @@ class ConnectionPool:
             self._discard(connection)
             return
         self._idle.append(connection)
+        if connection.batch is not self._batch:  # dropped meanwhile, by one that may have come before it was idle
+            self.drop_idle()
         self._wake_one()
 
     def _discard(self, connection: Connection) -> None:

@@ -206,12 +206,11 @@ class LoopConnection:
             self._replicas.check(confirmed)
         return reply
 
-    def ask_now(self, packed: bytes) -> asyncio.Future[Reply] | None:
-        """Ask on the stream that is open; None: there is none. It fails with ``OSError`` or redis-py's errors."""
+    @property
+    def stream(self) -> Stream | None:
+        """What can be asked at once; None: it has to be opened, or the server is silent. Its answers may be errors."""
         stream = self._stream
-        if stream is None or stream.closed or self._health.silent:
-            return None
-        return stream.ask(packed)
+        return None if stream is None or stream.closed or self._health.silent else stream
 
     async def run_many(
         self,

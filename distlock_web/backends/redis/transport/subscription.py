@@ -33,6 +33,7 @@ class Subscription:
 
     def __init__(self, address: Address) -> None:
         connection: Any = address.connect()
+        connection.health_check_interval = 0  # redis-py's own PING reads what was published meanwhile as its answer
         self._connection = connection
         self._pinged = False
         self._heard = now()
@@ -83,12 +84,8 @@ class Subscription:
 
 def _notification(payload: bytes) -> Notification | None:
     """None: not one of our messages; anybody may publish on a channel."""
-    words = payload.decode("utf-8", "replace").split(" ", 3)
     try:
-        if len(words) == 4:
-            token, fence, at, name = words
-            return Notification(token, Grant(int(fence), int(at)), name)
-        token, name = words
-        return Notification(token, None, name)
+        token, fence, at, name = payload.decode("utf-8", "replace").split(" ", 3)  # a name may have blanks
+        return Notification(token, None if fence == "-" else Grant(int(fence), int(at)), name)
     except ValueError:
         return None
