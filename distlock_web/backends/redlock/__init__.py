@@ -12,6 +12,7 @@ from ...core.findings import Finding
 from ...core.runtime import TASKS, THREADS, Runtime
 from ..redis.port import RedisPort
 from .diagnose import diagnose
+from .lane import Lanes
 from .node import Members, Node
 from .port import RedlockPort
 from .settings import quorum_config
@@ -51,13 +52,14 @@ class RedlockBackend:
 
     def _start(self) -> None:
         self._ledger = Ledger()
+        self._lanes = Lanes(self._nodes[0].max_connections)
         self._loops: dict[asyncio.AbstractEventLoop, RedlockPort] = {}
         self._sync_port = self._port(THREADS, [node.sync_port() for node in self._nodes])
         self._renewal_port = self._port(THREADS, [node.renewal_port() for node in self._nodes], patient=True)
 
     def _port(self, runtime: Runtime, ports: list[RedisPort], patient: bool = False) -> RedlockPort:
         nodes = list(zip(self._nodes, ports, strict=True))
-        return RedlockPort(runtime, nodes, self._members, self._ledger, self._restart_delay, patient)
+        return RedlockPort(runtime, nodes, self._members, self._ledger, self._lanes, self._restart_delay, patient)
 
     def sync_port(self) -> RedlockPort:
         return self._sync_port
@@ -78,6 +80,7 @@ class RedlockBackend:
         return diagnose(self._nodes, self._restart_delay)
 
     def close(self) -> None:
+        self._lanes.close()
         for node in self._nodes:
             node.close()
 

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ...core.backend import Claim
 from ...core.config import StoreConfig
@@ -15,17 +15,19 @@ from ...core.errors import DistLockError
 from ...core.runtime import THREADS, now
 from ..redis import RedisBackend
 from ..redis.diagnose import server_time
-from ..redis.port import RedisPort
+from ..redis.port import TOMBSTONE_MS, RedisPort
 from ..redis.scripts import ACQUIRE, CANCEL, RELEASE
-from ..redis.transport.address import Address
-from ..redis.transport.errors import broke_connection, translated
+from ..redis.transport.address import Address, address
+from ..redis.transport.clock import ServerClock
+from ..redis.transport.errors import FAILURES, broke_connection, translated
+from ..redis.transport.health import FOR_EVER
 from ..redis.transport.pool import Connection, ConnectionPool, Reply
+from ..redis.transport.stream import Stream
 from .quorum import Part, finish, readable, run_blocking
+from .wire import NodeWire
 
 logger = logging.getLogger("distlock_web")
 
-#: Seconds that a node which cannot be reached is asked again for at most: it is asked for as long as we run.
-FOR_EVER = 1e9
 #: Seconds after which a node that has not answered yet is asked no more, while the others suffice.
 LAG = 0.02
 #: Seconds after which what was left unanswered is gone on with, if nobody asks the node again.
@@ -57,9 +59,10 @@ _LOADED = (ACQUIRE, RELEASE, CANCEL)
 
 @dataclass(frozen=True, kw_only=True)
 class NodeAddress(Address):
-    """A server that tells who it is, and since when it runs, before it is asked for anything."""
+    """A server that tells who it is, since when it runs and what time it is, before it is asked for anything."""
 
     check: Callable[[bytes], bool]  #: whether it is new to us; raises ``ConnectionError`` if it may not vote now
+    heard: Callable[[int], None]  #: its time, in µs
     check_down: Callable[[], None]
 
     def connect(self, timeout: float | None = None) -> Any:
@@ -70,6 +73,8 @@ class NodeAddress(Address):
                 for script in _LOADED:
                     connection.send_command("SCRIPT", "LOAD", script.source)
                     connection.read_response()
+            connection.send_command("TIME")
+            self.heard(_us(connection.read_response(disable_decoding=True)))
         except BaseException:
             connection.disconnect()
             raise
@@ -84,10 +89,16 @@ class NodeAddress(Address):
                 for script in _LOADED:
                     await connection.send_command("SCRIPT", "LOAD", script.source)
                     await connection.read_response()
+            await connection.send_command("TIME")
+            self.heard(_us(await connection.read_response(disable_decoding=True)))
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
         return connection
+
+
+def _us(time: list[bytes]) -> int:
+    return int(time[0]) * 1_000_000 + int(time[1])
 
 
 class NodePool(ConnectionPool):
@@ -110,46 +121,6 @@ class NodePool(ConnectionPool):
         await readable(connection)
         return connection.read(timeout)
 
-    def send_now(self, packed: bytes) -> Connection | None:
-        """Send on a connection that is open. None: there is none, or it has broken."""
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            return None
-        try:
-            connection.send(packed)
-        except Exception as error:
-            self._broke(connection, error)
-            return None
-        return connection
-
-    def read_now(self, connection: Connection) -> Reply:
-        """The answer, which is there; None: the connection has broken."""
-        try:
-            reply = connection.read()
-        except Exception as error:
-            self._broke(connection, error)
-            return None
-        self._give_back(connection)
-        return reply
-
-    async def read_later(self, connection: Connection) -> None:
-        """Wait for an answer that does not matter any more, so that the connection can be used again."""
-        try:
-            await self._read(connection, None)
-        except BaseException as error:
-            failure = self._broke(connection, error)
-            if isinstance(error, Exception):
-                raise failure from error
-            raise
-        self._give_back(connection)
-
-    def _broke(self, connection: Connection, error: BaseException) -> DistLockError:
-        # Who asks the node next, by its port, finds out what is wrong and says so.
-        self._discard(connection)
-        self._health.failed(error)
-        return translated(error, self._address)
-
 
 class Node(RedisBackend):
     """A Redis server among others. While it cannot be reached it is not asked; its own thread looks for it."""
@@ -157,13 +128,10 @@ class Node(RedisBackend):
     def __init__(self, config: StoreConfig, members: Members, restart_delay: float) -> None:
         self._members = members
         self._restart_delay = restart_delay
-        self._down: DistLockError | None = None
-        self._down_since = 0.0
-        self.unfinished: dict[str, Part[Any]] = {}
+        # As heard without delay: the ports' clock may have heard an answer that nobody read for long.
+        self._prompt_clock = ServerClock()
         super().__init__(config)
-        self._address = NodeAddress(**vars(self._address), check=self._check_server, check_down=self.check_down)
         self.timeout = self._answer_timeout
-        self._start()
 
     def __str__(self) -> str:
         return self._address.name
@@ -178,9 +146,13 @@ class Node(RedisBackend):
         return self._index
 
     @property
-    def server_time_us(self) -> int:
-        """Its clock, as we last heard it; 0: we have not."""
-        return int(self._clock.after(0.0) or 0)
+    def ahead_us(self) -> int | None:
+        """How far its clock is ahead of ``now()``, as we last heard it; None: we have not."""
+        return self._prompt_clock.ahead_us
+
+    @property
+    def max_connections(self) -> int:
+        return self._address.max_connections
 
     def server_time(self) -> float:
         """Its clock, asked now, in seconds since the epoch. Raises ``DistLockError``."""
@@ -190,26 +162,26 @@ class Node(RedisBackend):
     def min_replicas(self) -> int:
         return self._address.min_replicas
 
+    def _address_of(self, config: StoreConfig) -> Address:
+        return NodeAddress(
+            **vars(address(config)),
+            check=self._check_server,
+            heard=self._prompt_clock.heard,
+            check_down=self.check_down,
+        )
+
     def _start(self) -> None:
         super()._start()
-        self._down = None
-        self.unfinished = {}
+        self.down_since: float | None = None  #: since when it cannot be reached; None: it can, as far as is known
+        self._down: DistLockError | None = None  #: why
+        self.unfinished: dict[str, Part[Any]] = {}
+        self._wires: WeakValueDictionary[int, NodeWire] = WeakValueDictionary()
         self._pool = self._ways = NodePool(self)
         self._renewal_pool = NodePool(self, patient=True)
         self._sync_port = self._port(self._pool, THREADS)
         self._renewal_port = self._port(self._renewal_pool, THREADS)
 
     # Whether it may be asked --------------------------------------------------------------------------------------
-
-    @property
-    def down_since(self) -> float | None:
-        """Since when it cannot be reached; None: it can, as far as is known."""
-        return None if self._down is None else self._down_since
-
-    @property
-    def ready(self) -> bool:
-        """It can be asked without waiting for anything."""
-        return self._down is None and self._ways.idle
 
     @property
     def lagging(self) -> bool:
@@ -221,24 +193,24 @@ class Node(RedisBackend):
 
     def check_down(self) -> None:
         """Its last error, at once, where a request would only find out again that it cannot be reached."""
-        error = self._down
-        if error is not None:
-            raise type(error)(f"{error} (For {now() - self._down_since:.1f} s; it is asked again meanwhile.)")
+        error, since = self._down, self.down_since
+        if error is not None and since is not None:
+            raise type(error)(f"{error} (For {now() - since:.1f} s; it is asked again meanwhile.)")
 
     def failed(self, error: DistLockError) -> None:
         """A part has failed with this error. Only a connection that breaks, or cannot be opened, makes a node down."""
-        if broke_connection(error) and self._down is None:
-            self._down_since = now()
-            self._down = error
+        if broke_connection(error) and self.down_since is None:
+            self._down, self.down_since = error, now()
             logger.warning("A node of a quorum is left out: %s", error)
             self._let_go()  # of what else is open: it would fail again when the node is back
+            self._let_wires_go()
             self._listener.reconnect()  # who waits at this node asks, and goes to another
             self._health.postpone(self._recovered, after=0.0, within=FOR_EVER)
 
     def _recovered(self) -> None:
-        if self._down is not None:
+        if self.down_since is not None:
             finish([self], patient=False)  # what broke with it
-            self._down = None
+            self.down_since = self._down = None
             logger.warning("%s votes again.", self)
 
     def _check_server(self, info: bytes) -> bool:
@@ -254,40 +226,52 @@ class Node(RedisBackend):
 
     # An acquisition that does without the port: see ``direct.py`` ---------------------------------------------------
 
-    def send_now(self, packed: bytes) -> Connection | None:
-        return self._ways.send_now(packed)
+    def open_wire(self) -> NodeWire:
+        """Raises ``DistLockError``; then it is down."""
+        try:
+            wire = NodeWire(self, self._address.connect())
+        except FAILURES as error:
+            raise self.broke(error) from error
+        self._wires[id(wire)] = wire
+        return wire
 
-    def read_grant(self, connection: Connection) -> int:
-        return self.grant_of(self._ways.read_now(connection))
-
-    def ask_in_loop(self, packed: bytes) -> asyncio.Future[Reply] | None:
-        """The same for the running event loop."""
+    def open_stream(self) -> Stream | None:
+        """The one of the running event loop; None: it is not open."""
         found = self._loops.get(asyncio.get_running_loop())
-        future = found[0].ask_now(packed) if found is not None and self._down is None else None
-        if future is not None:
-            future.add_done_callback(self._seen)
-        return future
+        return found[0].stream if found is not None and self.down_since is None else None
 
     def grant_of(self, reply: Reply) -> int:
         """The fence that it has given; 0: it has not, or what it says is for the port to understand."""
         if type(reply) is not list or reply[0] <= 0:
             return 0
-        self._clock.heard(reply[1])
+        self._prompt_clock.heard(reply[1])
         return int(reply[0])
 
-    def _seen(self, future: asyncio.Future[Reply]) -> None:
-        error = None if future.cancelled() else future.exception()
-        if error is not None:
-            self._health.failed(error)
-            failure = translated(error, self._address)
-            failure.__cause__ = error
-            self.failed(failure)
+    def broke(self, error: BaseException) -> DistLockError:
+        """A connection could not be opened, or is silent: the node is down."""
+        self._health.failed(error)
+        failure = translated(error, self._address)
+        failure.__cause__ = error
+        self.failed(failure)
+        return failure
 
-    def leave_unfinished(self, connection: Connection, token: str) -> None:
-        part = Part(self, partial(self._ways.read_later, connection), token)
-        part.resume()
-        if part.connection is not None:
-            self.unfinished[token] = part
+    def ended(self, error: BaseException) -> None:
+        """One that was open. What has merely ended is opened again, or cannot be: only silence says more."""
+        if isinstance(error, TimeoutError):
+            self.broke(error)
+
+    def undo(self, wire: NodeWire) -> None:
+        """What nobody wants any more, and this wire will not tell of, is cancelled when the node can be reached."""
+        for question in list(wire.owed):
+            if question.undo:
+                self.cancel_later(question.claim)
+
+    def _let_wires_go(self) -> None:
+        wires, self._wires = self._wires, WeakValueDictionary()
+        for wire in [reference() for reference in wires.valuerefs()]:
+            if wire is not None:
+                wire.stale = True
+                self.undo(wire)
 
     # What is left to do ------------------------------------------------------------------------------------------
 
@@ -297,9 +281,16 @@ class Node(RedisBackend):
     def _finish(self) -> None:
         finish([self], patient=True)
 
-    def cancel_later(self, claim: Claim) -> None:
-        """Cancel the claim when the node can be reached."""
-        self._postpone(claim)
+    def cancel_later(self, claim: Claim, confirmed: Callable[[], None] | None = None) -> None:
+        """Cancel the claim when the node can be reached; and say so when it has confirmed that."""
+
+        def cancel() -> None:
+            self._cancel(claim)
+            if confirmed is not None:
+                confirmed()
+
+        within = claim.expire + TOMBSTONE_MS / 1000
+        self._health.postpone(cancel, after=self._answer_timeout, within=within)
 
     def _cancel(self, claim: Claim) -> None:
         port: RedisPort = self._renewal_port  # which asks also while the node counts as down
@@ -307,7 +298,7 @@ class Node(RedisBackend):
 
     def close(self) -> None:
         super().close()
-        self._down = None
+        self.down_since = self._down = None
         unfinished, self.unfinished = self.unfinished, {}
         for part in unfinished.values():
             part.close()

@@ -17,14 +17,14 @@ from typing import Any
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo, drift
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
-from ...core.runtime import TASKS, now
+from ...core.runtime import now
 from ..redis.port import RedisPort
-from .direct import take, take_in_loop
 from .listing import merged
 from .node import Node
 from .quorum import Part, unavailable
 from .voters import FOREVER, Voters
-from .votes import loss_of
+from .votes import Held, SplitVote, by_claim, count_kept, every_answer, failed_at_it, loss_of, may_have_it
+from .wire import Question
 
 #: Seconds between two questions of one whom the lead has let in, while others still have a majority: at first, at most.
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
@@ -76,31 +76,34 @@ class RedlockPort(Voters):
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def cancel(self, claim: Claim) -> None:
-        self._ledger.close(claim.token)
-        await self._ask(lambda node, port: port.cancel(claim), _all, token=claim.token, also_down=True)
+        self._settle(claim, self._ledger.close(claim.token))
+        await self._ask(lambda node, port: port.cancel(claim), every_answer, token=claim.token, also_down=True)
 
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
         for claim in claims:
             self._check_lease(claim.expire)
         within = FOREVER if timeout is None else timeout
 
+        # As it is before they are asked: who answers, and then does what was to be undone, has no lease of ours.
+        barred = [frozenset(self._ledger.barred.get(claim.token, ())) for claim in claims]
+
         def enough(parts: Sequence[Part[list[Loss | None]]]) -> bool:
-            if self._patient:
-                return False  # nobody waits for a renewal: all are asked, so that what a node has lost is known
-            answers = [part.value for part in parts if part.value is not None]
-            return len(answers) >= self._needed and all(
-                column.count(None) >= self._needed for column in zip(*answers, strict=True)
+            # Nobody waits for a renewal: there all are asked, so that what a node has lost is known.
+            return not self._patient and all(
+                list(given.values()).count(None) >= self._needed for given in by_claim(parts, barred)
             )
 
         parts = await self._ask(lambda node, port: port.extend(claims, timeout), enough, within=within)
-        answers = {part.node: part.value for part in self._answered(parts) if part.value is not None}
         losses: list[Loss | None] = []
         repairs: list[tuple[Node, Claim]] = []
-        for index, claim in enumerate(claims):
-            given = [answer[index] for answer in answers.values()]
-            losses.append(None if given.count(None) >= self._needed else loss_of(given, self._needed))
-            if losses[-1] is None and "expired" in given:
-                repairs += [(node, claim) for node, answer in answers.items() if answer[index] == "expired"]
+        for claim, given in zip(claims, by_claim(self._answered(parts), barred), strict=True):
+            if len(given) < self._needed:
+                raise BackendUnavailable(
+                    f"{len(given)} nodes have a vote for {claim.name!r}, {self._needed} are needed."
+                )
+            kept = list(given.values()).count(None) >= self._needed
+            losses.append(None if kept else loss_of(list(given.values()), self._needed))
+            repairs += [(node, claim) for node, loss in given.items() if kept and loss == "expired"]
         await self._repair(repairs)
         return losses
 
@@ -109,16 +112,32 @@ class RedlockPort(Voters):
         # Who went down before it was asked for never had it; the others give it back when they can.
         since = held.begun - RETRIED_WITHIN if held is not None else 0.0
         asked = [node for node in self._order(claim.name) if (node.down_since or FOREVER) >= since]
+        loss = await self._release(claim, cooldown, held, asked)
+        if loss is None:
+            self._ledger.released.append(claim.token)
+        elif loss != "revoked" and claim.token in self._ledger.released:
+            return None
+        return loss
+
+    async def _release(self, claim: Claim, cooldown: float, held: Held | None, asked: list[Node]) -> Loss | None:
+        done: set[Node] = set()
+        if held is not None and not cooldown:
+            done = await self._direct.release(asked, claim, held.question)
+            if len(done) >= self._needed and asked[0] in done:
+                return None
+        self._settle(claim, held)
+        rest = [node for node in asked if node not in done]
 
         def enough(parts: Sequence[Part[Loss | None]]) -> bool:
             # The lead's, too: it is asked first by whoever comes. And sent to all: else a node keeps it from others.
             sent = not any(part.waits_for_another for part in parts)
-            return sent and parts[0].done and _kept(parts) >= self._needed
+            led = asked[0] in done or parts[0].done
+            return sent and led and len(done) + count_kept(parts) >= self._needed
 
         parts = await self._ask(
-            lambda node, port: port.release(claim, cooldown), enough, nodes=asked, token=claim.token, also_down=True
+            lambda node, port: port.release(claim, cooldown), enough, nodes=rest, token=claim.token, also_down=True
         )
-        given = [part.value for part in self._answered(parts)]
+        given = [None for _ in done] + [part.value for part in self._answered(parts, len(done))]
         if None in given and given.count(None) + len(self._nodes) - len(given) >= self._needed:
             return None
         return loss_of(given, self._needed)
@@ -127,7 +146,10 @@ class RedlockPort(Voters):
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         self._check_lease(seconds)
-        parts = await self._ask(lambda node, port: port.detach(claim, transit, seconds), _all, token=claim.token)
+        self._settle(claim, self._ledger.held.get(claim.token))
+        parts = await self._ask(
+            lambda node, port: port.detach(claim, transit, seconds), every_answer, token=claim.token
+        )
         given = [part.value for part in self._answered(parts)]
         if given.count(None) < self._needed:
             return loss_of(given, self._needed)
@@ -138,18 +160,18 @@ class RedlockPort(Voters):
         self._check_lease(claim.expire)
         begun = now()
         parts = await self._ask(
-            lambda node, port: port.attach(claim, transit), _all, token=claim.token, within=claim.expire
+            lambda node, port: port.attach(claim, transit), every_answer, token=claim.token, within=claim.expire
         )
         self._answered(parts)
         given = [part.value.fence or 0 for part in parts if part.value is not None]
         if len(given) < self._needed:
-            await self._undo(claim, [part.node for part in parts if part.value is not None or not part.done])
+            await self._give_back(claim, parts)
             return None
         fence = max(sorted(given), key=given.count)
         return self._granted(claim, fence, begun)
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
-        parts = await self._ask(lambda node, port: port.inspect(names), _all)
+        parts = await self._ask(lambda node, port: port.inspect(names), every_answer)
         answered = self._answered(parts)
         by_name: dict[str, list[tuple[Node, LockInfo]]] = {}
         for part in answered:
@@ -167,13 +189,15 @@ class RedlockPort(Voters):
         return await self._ask_one(self._lead(name), lambda node, port: port.waiters(name, limit))
 
     async def revoke(self, name: str, fence: int) -> bool:
-        shown = self._answered(await self._ask(lambda node, port: port.inspect([name]), _all))
+        shown = self._answered(await self._ask(lambda node, port: port.inspect([name]), every_answer))
         holders = {line.holder for part in shown for line in part.value or () if line.fence == fence}
         # A node that has lost the lock and got it again has it under a fence of its own.
         meant = {part.node: line for part in shown for line in part.value or () if line.holder in holders}
         if not meant:
             return False
-        parts = await self._ask(lambda node, port: port.revoke(name, meant[node].fence or 0), _all, nodes=list(meant))
+        parts = await self._ask(
+            lambda node, port: port.revoke(name, meant[node].fence or 0), every_answer, nodes=list(meant)
+        )
         kept = len(self._nodes) - len(shown) + sum(not part.done or part.error is not None for part in parts)
         if kept >= self._needed:
             raise unavailable(parts, self._needed)
@@ -188,9 +212,9 @@ class RedlockPort(Voters):
         fence = held.fence if held is not None else self._ledger.propose(self._nodes)
 
         if not self._ledger.knows(claim.token):
-            fences = await self._take(order, claim, fence)
-            if fences is not None and not self._members.twice:
-                return self._granted(claim, await self._agree(claim, fences), begun)
+            taken = await self._take(order, claim, fence, begun)
+            if taken is not None:
+                return taken
 
         def verb(node: Node, port: RedisPort) -> Coroutine[Any, Any, Granted | Busy]:
             return port.acquire(claim, wait if node is lead else 0, fence)
@@ -215,24 +239,27 @@ class RedlockPort(Voters):
         refusals = [part.value for part in parts if isinstance(part.value, Busy)]
         split = refused is None and len(refusals) < self._needed
         kept = {lead} if wait != 0 or split else set()
-        await self._undo(claim, [part.node for part in parts if part.node not in kept and _may_have_it(part)])
+        await self._give_back(claim, [part for part in parts if part.node not in kept])
         if refused is None:
             return _outvoted(refusals, split)
         if wait != 0:
             self._ledger.queued[claim.token] = lead
         return refused
 
-    async def _take(self, order: list[Node], claim: Claim, fence: int) -> list[int] | None:
-        ask = order, claim, fence, self._needed, self._index
-        return await take_in_loop(*ask) if self.runtime is TASKS else take(*ask)
+    async def _take(self, order: list[Node], claim: Claim, fence: int, begun: float) -> Granted | None:
+        """A lock that is free, in one round trip. None: it is not, or the ports have to ask."""
+        taken = await self._direct.take(order, claim, fence)
+        if taken is None or self._members.twice:
+            return None
+        return self._granted(claim, await self._agree(claim, taken.fences), begun, taken.question)
 
-    def _granted(self, claim: Claim, fence: int, begun: float) -> Granted:
+    def _granted(self, claim: Claim, fence: int, begun: float, question: Question | None = None) -> Granted:
         took = now() - begun
         if took >= claim.expire - drift(claim.expire):
             raise BackendUnavailable(
                 f"A majority of the nodes needed {took:.3f} s to give the lock, and its lease is {claim.expire:g} s."
             )
-        self._ledger.open(claim.token, fence, begun)
+        self._ledger.open(claim.token, Held(fence, begun, question))
         return Granted(fence, begun)
 
     async def _agree(self, claim: Claim, fences: list[int]) -> int:
@@ -254,26 +281,36 @@ class RedlockPort(Voters):
             raise unavailable(parts, self._needed)
         return highest
 
+    async def _give_back(
+        self, claim: Claim, parts: Sequence[Part[Granted | Busy]] | Sequence[Part[Granted | None]]
+    ) -> None:
+        """Undo what these have given, or may give yet: at once, or when no late copy of the question can come."""
+        await self._undo(claim, [part.node for part in parts if may_have_it(part)])
+        for part in parts:
+            if failed_at_it(part):
+                self._ports[part.node].forget(claim.token)
+                self._ledger.bar(part.node, claim)
+
     async def _undo(self, claim: Claim, nodes: list[Node]) -> None:
-        """Give back what these nodes have given, or may give yet. One that does not confirm it has no vote any more.
+        """Give back what these nodes have given, or may give yet. Who does not confirm it has no vote until then.
 
         For it will be done later, and may then undo what the node has given anew.
         """
+        barred = self._ledger.barred.get(claim.token, ())
+        nodes = [node for node in nodes if node not in barred]
         if not nodes:
             return
-        parts = await self._ask(lambda node, port: port.cancel_now(claim), _all, nodes=nodes, token=claim.token)
+        parts = await self._ask(lambda node, port: port.cancel_now(claim), every_answer, nodes=nodes, token=claim.token)
         for part in parts:
             if not part.done or part.error is not None:
-                self._ledger.barred.setdefault(claim.token, set()).add(part.node)
-                part.node.cancel_later(claim)
+                self._ledger.bar(part.node, claim)
 
     async def _stand_in_queue(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         """The lead's answer, after a sleep. Where the lead is another one by now: the place in the queue goes along."""
         lead = self._lead(claim.name, claim.token)
         before = self._ledger.queued.get(claim.token, lead)
         if before is not lead:
-            self._ledger.barred.setdefault(claim.token, set()).add(before)
-            before.cancel_later(claim)
+            self._ledger.bar(before, claim)
             self._ledger.queued[claim.token] = lead
         try:
             return await self._ask_one(lead, lambda node, port: port.wait(claim, busy, seconds), claim.token)
@@ -290,23 +327,11 @@ class RedlockPort(Voters):
                 continue
             await self._ask(
                 lambda node, port, claim=claim, fence=held.fence: port.acquire(claim, 0, fence),  # type: ignore[misc]
-                _all,
+                every_answer,
                 nodes=[node],
             )
             if claim.token not in self._ledger.held:  # released meanwhile: it must not come after that
-                await self._ask(lambda node, port, claim=claim: port.cancel_now(claim), _all, nodes=[node])  # type: ignore[misc]
-
-    def _check_lease(self, seconds: float) -> None:
-        if 0 < self._longest < seconds:
-            raise ConfigurationError(
-                f"A lease of {seconds:g} s is longer than OPTIONS['restart_delay'], {self._longest:g} s: a node that "
-                f"came back empty would vote for somebody else while it runs. Set restart_delay to the longest lease, "
-                f"or to 0 if the nodes keep their data through a restart (appendfsync always)."
-            )
-
-
-class SplitVote(Busy):
-    """Nobody has a majority: to ask again soon may help."""
+                await self._ask(lambda node, port, claim=claim: port.cancel_now(claim), every_answer, nodes=[node])  # type: ignore[misc]
 
 
 def _outvoted(refusals: list[Busy], split: bool) -> Busy:
@@ -314,17 +339,3 @@ def _outvoted(refusals: list[Busy], split: bool) -> Busy:
     last = max(refusals, key=lambda busy: busy.remaining, default=Busy(LONGEST_PAUSE, LONGEST_PAUSE))
     pause = min(last.remaining, _DICE.uniform(LONGEST_PAUSE / 2, LONGEST_PAUSE))
     return (SplitVote if split else Busy)(pause, last.remaining, 0, last.holder, last.held_for)
-
-
-def _all(parts: Sequence[Part[Any]]) -> bool:
-    """Never enough: every node that can has to answer."""
-    return False
-
-
-def _kept(parts: Sequence[Part[Loss | None]]) -> int:
-    """How many nodes say that the lease was ours until now."""
-    return sum(part.done and part.error is None and part.value is None for part in parts)
-
-
-def _may_have_it(part: Part[Granted | Busy]) -> bool:
-    return isinstance(part.value, Granted) or (not part.done)

@@ -55,6 +55,7 @@ class Part(Generic[T]):
         "_earlier",
         "_verb",
         "_work",
+        "asked",
         "connection",
         "deadline",
         "done",
@@ -68,6 +69,7 @@ class Part(Generic[T]):
     def __init__(self, node: Asked, verb: Callable[[], Coroutine[Any, Any, T]], token: str = "") -> None:
         self.node: Any = node
         self.token = token or str(id(self))
+        self.asked = False  #: it may have been sent
         self.done = False
         self.value: T | None = None
         self.error: DistLockError | None = None
@@ -85,7 +87,7 @@ class Part(Generic[T]):
 
     async def _run(self) -> T:
         if self._earlier is not None:
-            await self._earlier.rest()
+            await self._earlier.rest(in_task=self.task is not None)
             self._earlier = None
         return await self._verb()
 
@@ -106,6 +108,7 @@ class Part(Generic[T]):
         self.connection = None
         try:
             self.connection = self._work.send(None) if error is None else self._work.throw(error)
+            self.asked = True
             self.deadline = now() + self.node.timeout
         except StopIteration as stop:
             self.done, self.value = True, stop.value
@@ -115,13 +118,19 @@ class Part(Generic[T]):
     def give_up(self) -> None:
         self.resume(TimeoutError(f"no answer within {self.node.timeout:g} s"))
 
-    async def rest(self) -> None:
-        """Go on to the end, whatever that is."""
-        if self.task is not None:
-            if not self.done and self.task.get_loop() is asyncio._get_running_loop():
-                await asyncio.wait({self.task})
-        else:
-            await _rest(self)
+    async def rest(self, *, in_task: bool) -> None:
+        """Go on to the end, whatever that is; for another part, which is a task's or a thread's."""
+        if self.task is None:
+            # A task does not read what a thread has asked: that would block all others of its loop.
+            await (asyncio.to_thread(self._finish) if in_task else _rest(self))
+        elif in_task and not self.done and self.task.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait({self.task})
+
+    def _finish(self) -> None:
+        while self.connection is not None:
+            descriptor = self.connection.fileno()
+            ready = descriptor < 0 or wait_for_data([descriptor], max(0.0, self.deadline - now()))
+            self.resume() if ready else self.give_up()
 
     def close(self) -> None:
         """Nobody goes on with it any more: its connection closes."""
@@ -131,6 +140,7 @@ class Part(Generic[T]):
     # A task's ----------------------------------------------------------------------------------------------------
 
     def start(self) -> asyncio.Task[None]:
+        self.asked = True
         self.task = asyncio.ensure_future(self._in_task(self._begin()))
         self.node.unfinished[self.token] = self
         return self.task

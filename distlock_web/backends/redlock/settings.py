@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from ...core.config import StoreConfig, check_seconds, without_credentials
 from ...core.errors import ConfigurationError
+from ..redis.transport.address import SENTINEL_OPTIONS
 
 #: Seconds that one node's answer may take: far below any lease, for a node that is slower does not count.
 NODE_TIMEOUT = 0.25
@@ -18,6 +19,7 @@ RESTART_DELAY = 60.0
 FEWEST = 3
 
 _FORM = "redlock://[user:password@]host:6379,host:6379,host:6379/0 (TLS: redlock+rediss://...)"
+_NO_MASTER = "a node of a quorum is a server of its own, redis://host:6379; a master that fails over would vote twice."
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,11 @@ def quorum_config(config: StoreConfig) -> QuorumConfig:
     if nodes is None:
         urls, given = _of_location(config.location, where)
         delay = given if delay is None else delay
-    elif isinstance(nodes, str) or not all(isinstance(url, str) for url in nodes):
-        raise ConfigurationError(f'{where}["OPTIONS"]["nodes"] is {nodes!r}; it has to be a list of redis:// URLs.')
     else:
-        urls = list(nodes)
+        urls = _of_nodes(nodes, f'{where}["OPTIONS"]["nodes"]')
+    for name in SENTINEL_OPTIONS:
+        if name in options:
+            raise ConfigurationError(f'{where}["OPTIONS"] has {name}: {_NO_MASTER}')
     if len(urls) < FEWEST:
         raise ConfigurationError(
             f"{where} names {len(urls)} nodes; a quorum needs {FEWEST} or more, and an odd number is best: {_FORM}."
@@ -47,6 +50,22 @@ def quorum_config(config: StoreConfig) -> QuorumConfig:
     setting = f'{where}["OPTIONS"]["restart_delay"]'
     seconds = max(RESTART_DELAY, config.expire) if delay is None else check_seconds(delay, setting, zero=True)
     return QuorumConfig([replace(config, location=url, options=_with_timeouts(url, options)) for url in urls], seconds)
+
+
+def _of_nodes(nodes: object, setting: str) -> list[str]:
+    """The URLs of ``OPTIONS["nodes"]``. Of what is wrong no more is said than its type: a URL may have a password."""
+    if isinstance(nodes, str) or not isinstance(nodes, Iterable):
+        raise ConfigurationError(f"{setting} is of type {type(nodes).__name__}; it has to be a list of redis:// URLs.")
+    urls = []
+    for url in nodes:
+        if not isinstance(url, str):
+            raise ConfigurationError(
+                f"{setting} has an item of type {type(url).__name__}; each has to be a redis:// URL."
+            )
+        if url.partition("://")[0].endswith("+sentinel"):
+            raise ConfigurationError(f"{setting} names a node by its sentinels: {_NO_MASTER}")
+        urls.append(url)
+    return urls
 
 
 def _of_location(location: str, where: str) -> tuple[list[str], object]:

@@ -6,12 +6,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 from zlib import crc32
 
-from ...core.errors import BackendUnavailable, DistLockError
+from ...core.backend import Claim
+from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import TASKS, Runtime
 from ..redis.port import RedisPort
+from .direct import DirectTasks, DirectThreads
+from .lane import Lanes
 from .node import Members, Node
 from .quorum import Part, ask, finish, run_blocking, unavailable
-from .votes import Ledger
+from .votes import Held, Ledger
 
 T = TypeVar("T")
 
@@ -29,18 +32,33 @@ class Voters:
         ports: Sequence[tuple[Node, RedisPort]],
         members: Members,
         ledger: Ledger,
+        lanes: Lanes,
         longest: float,
         patient: bool = False,
     ) -> None:
         self.runtime = runtime
         self._ports = dict(ports)
         self._nodes = [node for node, _ in ports]
+        self._orders = [self._nodes[first:] + self._nodes[:first] for first in range(len(ports))]
         self._members = members
         self._ledger = ledger
         self._longest = longest  #: seconds of the longest lease after which a node may come back empty; 0: any
         self._patient = patient  #: asks also nodes that cannot be reached, if the others are too few
         self._needed = len(self._nodes) // 2 + 1
-        self._index = self._nodes[0].index
+        index = self._nodes[0].index
+        self._direct = (
+            DirectTasks(ledger, self._needed, index)
+            if runtime is TASKS
+            else DirectThreads(lanes, ledger, self._needed, index)
+        )
+
+    def _check_lease(self, seconds: float) -> None:
+        if 0 < self._longest < seconds:
+            raise ConfigurationError(
+                f"A lease of {seconds:g} s is longer than OPTIONS['restart_delay'], {self._longest:g} s: a node that "
+                f"came back empty would vote for somebody else while it runs. Set restart_delay to the longest lease, "
+                f"or to 0 if the nodes keep their data through a restart (appendfsync always)."
+            )
 
     async def _ask(
         self,
@@ -95,24 +113,29 @@ class Voters:
             node.failed(error)
             raise
 
-    def _answered(self, parts: Sequence[Part[T]]) -> list[Part[T]]:
-        """Those that have an answer; raises if they are too few."""
+    def _answered(self, parts: Sequence[Part[T]], before: int = 0) -> list[Part[T]]:
+        """Those that have an answer; raises if they, and so many others, are too few."""
         answered = [part for part in parts if part.done and part.error is None]
-        if len(answered) < self._needed:
+        if before + len(answered) < self._needed:
             raise unavailable(parts, self._needed)
         return answered
 
     def _order(self, name: str, token: str = "") -> list[Node]:
         """The same in all processes, but for nodes that have no vote now: these come last."""
-        first = crc32(name.encode("utf-8", "surrogatepass")) % len(self._nodes)
-        order = self._nodes[first:] + self._nodes[:first]
+        order = self._orders[crc32(name.encode("utf-8", "surrogatepass")) % len(self._nodes)]
         barred = self._ledger.barred.get(token, ())
-        if barred or any(node.down_since is not None for node in order):
-            order.sort(key=lambda node: node.down_since is not None or node in barred)
+        for node in order:
+            if node.down_since is not None or barred:
+                return sorted(order, key=lambda node: node.down_since is not None or node in barred)
         return order
 
     def _lead(self, name: str, token: str = "") -> Node:
         return self._order(name, token)[0]
+
+    def _settle(self, claim: Claim, held: Held | None) -> None:
+        """What is asked for its token from now on comes after its acquisition."""
+        if held is not None and held.question is not None:
+            self._direct.settle(self._nodes, held.question)
 
     async def _sleep(self, seconds: float) -> None:
         if seconds > 0:

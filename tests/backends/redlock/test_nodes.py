@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import redis
 
-from distlock_web import BackendUnavailable, Lease, LeaseLost, lock
+from distlock_web import BackendUnavailable, Lease, LeaseLost, configure, lock
+from distlock_web.backends.redis.transport import health
+from distlock_web.backends.redlock.node import Node
 from distlock_web.core.registry import Store
 from distlock_web.core.runtime import drive, now
 from distlock_web.locks.lease import scope_of
+from distlock_web.testing.contract.base import claim
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
 from tests.support.stores.redlock import left_on
@@ -254,6 +257,23 @@ def _takes(key: str) -> bool:
         return False
 
 
+def test_a_node_votes_again_however_much_there_is_to_undo(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept for later is bounded: that the node votes again must not be dropped in favour of the rest."""
+    monkeypatch.setattr(health, "MAX_POSTPONED", 5)
+    store = open_store(own_nodes)
+    with lock("order:7", expire=30):
+        pass
+    node = store.backend._nodes[4]
+    own_nodes[4].kill()
+    node.broke(ConnectionError("it has gone"))
+    for _ in range(20):
+        node.cancel_later(claim())
+    own_nodes[4].start()
+    eventually(lambda: node.down_since is None, "it votes again")
+
+
 def test_no_thread_for_an_acquisition(quorum: Quorum) -> None:
     servers, harness = quorum
 
@@ -265,6 +285,16 @@ def test_no_thread_for_an_acquisition(quorum: Quorum) -> None:
         for _ in range(30):
             await cycle(harness)
             started |= {thread.name for thread in set(threading.enumerate()) - before}
-        assert started <= {"distlock-health"}, "the one that looks for the node that hangs"
+        # One looks for the node that hangs; another may close what is left of another test.
+        assert started <= {"distlock-health", "distlock-close"}
 
     harness.run(case())
+
+
+def test_a_node_is_set_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = Node._start
+    monkeypatch.setattr(Node, "_start", lambda node: (started.append(node), start(node)))
+    url = "redlock://127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003/0"
+    backend: Any = configure({"default": {"LOCATION": url}}).store("default").backend
+    assert started == backend._nodes

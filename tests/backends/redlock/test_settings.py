@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,11 @@ def made(settings: dict[str, Any]) -> Any:
         ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"nodes": ["redis://h1"]}}, "twice, in LOCATION and"),
         ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"socket_timeuot": 1}}, "Did you mean 'socket_timeout'"),
         ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"min_replicas": 1}}, "min_replicas"),
-        ({"BACKEND": "redlock", "OPTIONS": {"nodes": "redis://h1"}}, "has to be a list of redis:// URLs"),
+        ({"BACKEND": "redlock", "OPTIONS": {"nodes": "redis://h1"}}, "is of type str; it has to be a list of redis"),
+        ({"BACKEND": "redlock", "OPTIONS": {"nodes": 3}}, "is of type int; it has to be a list of redis"),
+        ({"BACKEND": "redlock", "OPTIONS": {"nodes": ["redis://h1", b"redis://h2"]}}, "an item of type bytes"),
+        ({"BACKEND": "redlock", "OPTIONS": {"nodes": ["redis+sentinel://h1/m"] * 3}}, "names a node by its sentinels"),
+        ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"sentinels": ["h1:1"]}}, "has sentinels: a node of a quorum"),
         ({"BACKEND": "redlock", "OPTIONS": {"nodes": ["h1", "h2", "h3"]}}, "it has to be a URL such as redis://"),
         ({"BACKEND": "redlock"}, "it has to be such as redlock://"),
     ],
@@ -44,10 +49,20 @@ def test_what_cannot_be_right_is_refused_by_name(settings: dict[str, Any], said:
         made(settings)
 
 
-def test_a_message_has_no_password() -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"LOCATION": "redlock+unix://user:geheim@h1,h2,h3/0"},
+        {"BACKEND": "redlock", "OPTIONS": {"nodes": "redis://user:geheim@h1,h2,h3"}},
+        {"BACKEND": "redlock", "OPTIONS": {"nodes": b"redis://user:geheim@h1"}},
+        {"BACKEND": "redlock", "OPTIONS": {"nodes": ["redis://h1", b"redis://user:geheim@h2", "redis://h3"]}},
+        {"BACKEND": "redlock", "OPTIONS": {"nodes": ["redis://h1", "redis://h2", "redis+sentinel://:geheim@h3/m"]}},
+    ],
+)
+def test_a_message_has_no_password(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        made({"LOCATION": "redlock+unix://user:geheim@h1,h2,h3/0"})
-    assert "geheim" not in str(caught.value)
+        made(settings)
+    assert "geheim" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_every_node_gets_the_credentials_the_database_and_the_time_outs() -> None:
