@@ -31,7 +31,6 @@ _KINDS = {
     "sqlite": "sqlite",
 }
 _DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql", "sqlite": "pysqlite"}
-_TITLES = {"postgresql": "PostgreSQL", "mysql": "MySQL", "sqlite": "SQLite"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,6 @@ class Address:
 
     url: URL
     dialect: Dialect
-    name: str  #: for messages, without credentials
     timeout: float
     pool_timeout: float
     max_connections: int
@@ -49,6 +47,15 @@ class Address:
     schema: str | None
     listen: bool | None  #: whether to LISTEN on PostgreSQL; None: unless there is a pooler between
     connect_args: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """For messages, without credentials."""
+        url, title = self.url, self.dialect.title
+        if url.get_backend_name() == "sqlite":
+            return f"The {title} database {url.database}"
+        port = f":{url.port}" if url.port else ""
+        return f"The {title} database {url.database or ''} at {url.host or 'localhost'}{port}".replace("  ", " ")
 
     @property
     def in_memory(self) -> bool:
@@ -76,7 +83,6 @@ def address(config: StoreConfig) -> Address:
     return Address(
         url=url.set(drivername=dialect.driver),
         dialect=dialect,
-        name=_name(kind, url),
         timeout=dialect.timeout,
         pool_timeout=seconds("pool_timeout", POOL_TIMEOUT, zero=True),
         max_connections=_count(options.get("max_connections", MAX_CONNECTIONS), where),
@@ -91,7 +97,7 @@ def address(config: StoreConfig) -> Address:
 def _dialect(kind: str, url: URL, timeout: float) -> Dialect:
     if kind == "sqlite":
         return SQLite(timeout, wal=not _in_memory(url.database or ""))
-    return PostgreSQL(timeout) if kind == "postgresql" else MySQL(timeout)
+    return PostgreSQL(timeout) if kind == "postgresql" else MySQL(timeout, mariadb=url.get_backend_name() == "mariadb")
 
 
 def _from_framework(known: DatabaseAddress) -> tuple[str, URL, Mapping[str, Any], bool]:
@@ -120,6 +126,11 @@ def _from_location(location: str, where: str) -> tuple[str, URL]:
             f'{where}["LOCATION"] begins with {url.drivername}://, which this backend does not know: it may be '
             f"postgresql[+psycopg]://, mysql[+pymysql]://, mariadb[+pymysql]:// or sqlite://."
         )
+    bare = make_url(location.replace("%40", ""))
+    if kind != "sqlite" and "@" in f"{bare.host}{bare.database}":  # a part of the password, which messages would show
+        raise ConfigurationError(
+            f'{where}["LOCATION"] has an @ too many: one in the user, the password or the database has to be %40.'
+        )
     if kind == "sqlite" and _in_memory(url.database or ""):
         raise ConfigurationError(
             f'{where}["LOCATION"] is an SQLite in memory, which no other process sees: name a file, '
@@ -130,13 +141,6 @@ def _from_location(location: str, where: str) -> tuple[str, URL]:
 
 def _in_memory(file: str) -> bool:
     return file in ("", ":memory:") or "mode=memory" in file
-
-
-def _name(kind: str, url: URL) -> str:
-    if kind == "sqlite":
-        return f"The SQLite database {url.database}"
-    port = f":{url.port}" if url.port else ""
-    return f"The {_TITLES[kind]} database {url.database or ''} at {url.host or 'localhost'}{port}".replace("  ", " ")
 
 
 def _remedy(create: bool, django_alias: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Executable, Row, create_engine, event
+from sqlalchemy import Connection, Executable, Row, create_engine, event, literal, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import Pool, QueuePool
@@ -21,6 +21,7 @@ from ...core.runtime import now
 from . import sqlite_fork
 from .address import Address
 from .dialects import GONE, SILENT, Fault, PostgreSQL, SQLite, channel_of
+from .silence import Silence
 from .tables import Tables
 
 logger = logging.getLogger("distlock_web")
@@ -28,8 +29,6 @@ T = TypeVar("T")
 
 #: How often a transaction is tried of which the database says that nothing was done.
 TRIES = 5
-#: Seconds for which a database that did not answer in time is not asked: each question would cost its time-out.
-PAUSE = 1.0
 
 _this_thread = threading.local()
 
@@ -113,7 +112,7 @@ class Database:
         self.wakeups = wakeups
         self.notify = None if address.listen is False else address.dialect.notify
         self._patient = patient
-        self._silent_until = 0.0
+        self._silence = Silence(address, self._ask)
         try:
             self.engine = create_engine(
                 address.url,
@@ -148,7 +147,7 @@ class Database:
 
         ``BackendUnavailable`` within a bounded time; it may have been done all the same, if that came of the commit.
         """
-        self._refuse_if_silent()
+        self._silence.refuse()
         seconds = self.address.timeout if timeout is None else min(timeout, self.address.timeout)
         for tried in range(1, TRIES + 1):
             try:
@@ -165,9 +164,13 @@ class Database:
 
     def read(self, statement: Executable, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         """One question that locks and changes nothing, in one request. ``BackendUnavailable``."""
-        self._refuse_if_silent()
+        self._silence.refuse()
         with self._passing():
             return self._read(statement, parameters)
+
+    def _ask(self) -> None:
+        """Whether it answers: whatever it says."""
+        self._read(select(literal(1)), {})
 
     def _read(self, statement: Executable, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         pool, connection = self.engine.pool, self._connect()
@@ -180,12 +183,6 @@ class Database:
             raise self._translated(error, fault) from error
         finally:
             self._give_back(connection, pool)
-
-    def _refuse_if_silent(self) -> None:
-        if now() < self._silent_until:
-            raise BackendUnavailable(
-                f"{self.address.name} does not answer: it did not a moment ago, and is asked again soon."
-            )
 
     def _give_back(self, connection: Connection, pool: Pool) -> None:
         connection.close()
@@ -250,7 +247,7 @@ class Database:
             if fault.kind in ("unknown", "gone"):
                 fault = Fault("not_now", "cannot be reached")
             raise self._translated(error, fault) from error
-        except RuntimeError as error:  # PyMySQL's, for what a password needs beside it
+        except (RuntimeError, TypeError) as error:  # PyMySQL's: what a password needs beside it; a keyword it has not
             raise ConfigurationError(f"{self.address.name} cannot be connected to: {error}.") from error
 
     def _fault(self, error: DBAPIError) -> Fault:
@@ -260,7 +257,7 @@ class Database:
     def _translated(self, error: DBAPIError, fault: Fault) -> DistLockError:
         """The error for our caller; the driver's own stays behind it as ``__cause__``."""
         if fault.kind == "silent" and not self._patient:
-            self._silent_until = now() + PAUSE
+            self._silence.begin()
         words = _words(error)
         text = f"{self.address.name} {fault.meaning or 'broke the connection'} ({words})."
         if fault.kind == "no_table":
@@ -292,7 +289,10 @@ class Database:
                 connection.close()
 
     def close(self) -> None:
+        self._silence.end()
+        pool = self.engine.pool
         self.engine.dispose()
+        pool.dispose()  # again: for what was given back to it before it was known to be the former one
 
 
 class _Undone(Exception):

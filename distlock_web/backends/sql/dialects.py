@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from sqlalchemy import BigInteger, ColumnElement, Executable, bindparam, func, literal_column, select
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 
 from .tables import PROCESS_DIGITS
 
@@ -27,6 +27,9 @@ def channel_of(token: str) -> str:
     return f"distlock_{token[:PROCESS_DIGITS]}"
 
 
+#: Seconds after which a MySQL ends a connection that says nothing. One that was only idle is made anew at its next use.
+MYSQL_SILENCE = 60
+
 AGAIN, GONE, SILENT = Fault("again"), Fault("gone"), Fault("silent", "does not answer")
 NO_TABLE = Fault("no_table", "has no table for locks, or one of another version")
 _LOCKED = Fault("not_now", "keeps the row of the lock locked: another transaction does not end")
@@ -35,12 +38,17 @@ _PASSWORD = Fault("wrong", "does not accept this user and password")
 _RIGHTS = Fault(
     "wrong", "does not allow this user what locks need: SELECT, INSERT, UPDATE and DELETE on its two tables"
 )
+_INSECURE = Fault(
+    "wrong", 'accepts encrypted connections only: OPTIONS["connect_args"], such as {"ssl_ca": "/etc/ssl/db.pem"}'
+)
+_INTERRUPTED = Fault("not_now", "was told to interrupt the request")
 _NO_DATABASE = Fault("wrong", "does not exist")
 _FULL = Fault("not_now", "has no more connections to give")
 _STARTING = Fault("not_now", "is starting or shutting down")
 
 
 class Dialect(Protocol):
+    title: str  #: for messages
     driver: str  #: what SQLAlchemy calls it
     extra: str  #: what to install for it
     timeout: float  #: seconds
@@ -60,7 +68,7 @@ class Dialect(Protocol):
 
 
 class PostgreSQL:
-    driver, extra = "postgresql+psycopg", "postgresql"
+    title, driver, extra = "PostgreSQL", "postgresql+psycopg", "postgresql"
     # Of the statement's beginning: an index can be searched for it, and a lease begins before the row was locked.
     clock: ColumnElement[int] = literal_column(
         "CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS bigint)", BigInteger
@@ -127,17 +135,21 @@ class MySQL:
     clock: ColumnElement[int] = literal_column("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))", BigInteger)
     notify: Executable | None = None
     _codes: ClassVar[Mapping[int, Fault]] = {
-        1213: AGAIN, 1062: AGAIN, 1020: AGAIN, 1205: _LOCKED, 3024: _LOCKED, 1969: _LOCKED,
+        # 3101: another member of a group of MySQL servers has changed the same row.
+        1213: AGAIN, 1062: AGAIN, 1586: AGAIN, 1020: AGAIN, 1412: AGAIN, 3101: AGAIN,
+        1205: _LOCKED, 3024: _LOCKED, 1969: _LOCKED, 1317: _INTERRUPTED,
         1146: NO_TABLE, 1054: NO_TABLE,
         1290: _READ_ONLY, 1792: _READ_ONLY, 1836: _READ_ONLY,
         1045: _PASSWORD, 1698: _PASSWORD, 1130: _PASSWORD, 1251: _PASSWORD, 2059: _PASSWORD,
+        1862: _PASSWORD, 3118: _PASSWORD, 3955: _PASSWORD, 4151: _PASSWORD, 3159: _INSECURE,
         1044: _RIGHTS, 1142: _RIGHTS, 1143: _RIGHTS, 1227: _RIGHTS, 1049: _NO_DATABASE,
-        1040: _FULL, 1203: _FULL, 1226: _FULL, 1053: _STARTING, 1077: _STARTING,
-        2006: GONE, 2013: GONE, 1927: GONE, 4031: GONE,
+        1040: _FULL, 1203: _FULL, 1226: _FULL, 1053: _STARTING, 1077: _STARTING, 3032: _STARTING, 3168: _STARTING,
+        2006: GONE, 2013: GONE, 1927: GONE, 3169: GONE, 4031: GONE,
     }  # fmt: skip
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, *, mariadb: bool) -> None:
         self.timeout = timeout
+        self.title = "MariaDB" if mariadb else "MySQL"  # whoever calls it MySQL may be mistaken: see connected()
 
     def connect_args(self) -> dict[str, Any]:
         return {
@@ -154,8 +166,11 @@ class MySQL:
             f"SET SESSION innodb_lock_wait_timeout = {max(1, int(self.timeout * 3 / 4))}",
         ]
         if "MariaDB" in connection.get_server_info():
-            # A client that is stopped in mid-transaction does not keep the row for long. MySQL knows nothing like it.
+            self.title = "MariaDB"
+            # A client that is stopped in mid-transaction does not keep the row for long.
             statements.append(f"SET SESSION idle_transaction_timeout = {max(1, math.ceil(self.timeout))}")
+        else:  # It knows nothing like it, but ends silent connections, in a transaction or not: else after 8 hours.
+            statements.append(f"SET SESSION wait_timeout = {MYSQL_SILENCE}")
         with connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
@@ -166,14 +181,12 @@ class MySQL:
     def fault(self, error: DBAPIError) -> Fault:
         if "timed out" in str(error.orig):
             return SILENT
-        if isinstance(error, IntegrityError):
-            return AGAIN
         code = error.orig.args[0] if error.orig is not None and error.orig.args else 0
         return self._codes.get(code, Fault("unknown"))
 
 
 class SQLite:
-    driver, extra, begin = "sqlite+pysqlite", "sqlite", "BEGIN IMMEDIATE"
+    title, driver, extra, begin = "SQLite", "sqlite+pysqlite", "sqlite", "BEGIN IMMEDIATE"
     clock: ColumnElement[int] = func.distlock_now(type_=BigInteger)
     notify: Executable | None = None
     _phrases: ClassVar[Mapping[str, Fault]] = {

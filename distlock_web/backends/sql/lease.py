@@ -7,12 +7,11 @@ from typing import Any
 from sqlalchemy import Row
 
 from ...core.backend import Claim, LockInfo, Loss
+from ...core.lease_ends import stagger
 from .database import Transaction
 from .tables import FLOOR, PROCESS_DIGITS, from_ascii, key_of, to_ascii
 
 MICROSECONDS = 1_000_000
-#: Microseconds that each place in the queue adds to a waiter's sleep: an expiry wakes one, not all.
-PLACE = 1_000
 #: Microseconds after the time to ask again at which a waiter that has not asked is dead.
 GRACE = 15 * MICROSECONDS
 
@@ -170,7 +169,8 @@ class LeaseRow:
         tables = self._transaction.tables
         found = self._transaction.one(tables.place, {"key": self.key, "whose": claim.token})
         place = found.own or position or max(self.now, (found.last or 0) + 1)
-        recheck = min(max(self.expires_at - self.now, 1_000), microseconds(claim.expire)) + found.ahead * PLACE
+        recheck = min(max(self.expires_at - self.now, 1_000), microseconds(claim.expire))
+        recheck += microseconds(stagger(found.ahead, claim.expire))
         waiting = {"deadline": self.now + recheck + GRACE, "wake": 0}
         if found.own is not None:
             self._transaction.run(tables.stay, {"whose": claim.token, **waiting})

@@ -23,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...core.blocking_port import Wakeups
 from ...core.errors import DistLockError
 from ...core.runtime import Process, now
+from ...core.worker import Worker
 from .database import Database
 from .dialects import channel_of
 from .tables import key_of
@@ -48,66 +49,49 @@ class Poller:
         self._names: dict[str, str] = {}  # by token: the lock that it waits for
         # Reentrant: garbage that is collected inside may release a lock of its own.
         self._lock = threading.RLock()
-        self._thread: threading.Thread | None = None
+        self._worker = Worker("distlock-sql", self._step, lambda: not self._is_idle())
         self._begun = threading.Event()
-        self._stirred = threading.Event()
+        self._somebody_came = False
+        self._pause, self._needed, self._before = FIRST, 0.0, _Seen()
 
     def ready(self) -> bool:
         """Whether one that joins a queue now hears of everything."""
-        with self._lock:
-            return self._thread is not None and self._begun.is_set()
+        return self._begun.is_set() and self._worker.runs
 
     def start(self, timeout: float) -> None:
+        """If no thread is to be had nobody is told anything, and asks when the lease ends."""
         with self._lock:
-            if self._thread is None:
+            if not self._worker.runs:
                 self._begun.clear()
-                self._stirred.clear()
-                thread = threading.Thread(target=self._run, name="distlock-sql", daemon=True)
-                thread.start()
-                self._thread = thread
+                self._needed = now()
+                if not self._worker.start():
+                    return
         if not self._begun.wait(timeout):
             self._begun.set()  # those who join now are all woken when it hears something
 
     def expect(self, token: str, name: str) -> None:
         """This claim waits for the lock of this name, until ``Wakeups`` forgets it."""
         self._names[token] = name
-        self._stirred.set()
+        self._somebody_came = True
+        self._worker.wake()
 
     def close(self) -> None:
-        with self._lock:
-            self._thread = None
-        self._stirred.set()
+        self._worker.stop()
 
-    def _run(self) -> None:
-        with self._lock:
-            pass  # from here on it is known as the thread that is wanted
+    def _is_idle(self) -> bool:
+        return now() - self._needed > IDLE and not self._wakeups.expected()
+
+    def _step(self) -> float:
         self._begun.set()
-        self._poll()
-
-    def _wanted(self) -> bool:
-        """Whether this thread is the one that is wanted."""
-        return self._thread is threading.current_thread()
-
-    def _end_if_idle(self) -> bool:
-        with self._lock:
-            if self._wanted() and not self._wakeups.expected():
-                self._thread = None
-            return not self._wanted()
-
-    def _poll(self) -> None:
-        pause, idle_since, before = FIRST, now(), _Seen()
-        while self._wanted():
-            waiting = self._waiting()
-            if waiting:
-                seen = self._look(waiting)
-                pause = FIRST if seen.fences != before.fences else min(pause * GROWTH, LONGEST)
-                idle_since, before = now(), seen
-            elif now() - idle_since > IDLE and self._end_if_idle():
-                return
-            seconds = IDLE if not waiting else pause if before.is_next else min(pause * NOT_NEXT, LONGEST)
-            if self._stirred.wait(seconds * random.uniform(1 - JITTER, 1 + JITTER)):  # noqa: S311 - no secret
-                self._stirred.clear()
-                pause = FIRST
+        if self._somebody_came:
+            self._somebody_came, self._pause = False, FIRST
+        seconds, waiting = IDLE, self._waiting()
+        if waiting:
+            seen = self._look(waiting)
+            self._pause = FIRST if seen.fences != self._before.fences else min(self._pause * GROWTH, LONGEST)
+            self._needed, self._before = now(), seen
+            seconds = self._pause if seen.is_next else min(self._pause * NOT_NEXT, LONGEST)
+        return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
 
     def _waiting(self) -> dict[str, str]:
         expected = self._wakeups.expected()
@@ -143,6 +127,7 @@ class Listener(Poller):
         super().__init__(wakeups, database)
         self._listening = listening
         self._driver: Any = None
+        self._behind_pooler = False
 
     def close(self) -> None:
         super().close()
@@ -154,26 +139,26 @@ class Listener(Poller):
             ):
                 connection.shutdown(socket.SHUT_RDWR)  # the thread that waits for news reads the end
 
-    def _run(self) -> None:
-        with self._lock:
-            pass  # from here on it is known as the thread that is wanted
-        while self._wanted():
-            try:
-                with self._listening.open() as connection:
-                    if self._is_pooled(connection):
-                        self._begun.set()
-                        break
+    def _is_idle(self) -> bool:
+        return super()._is_idle() if self._behind_pooler else not self._wakeups.expected()
+
+    def _step(self) -> float:
+        if self._behind_pooler:
+            return super()._step()
+        try:
+            with self._listening.open() as connection:
+                self._behind_pooler = self._is_pooled(connection)
+                if not self._behind_pooler:
                     self._listen(connection)
-            except (DistLockError, SQLAlchemyError, self._listening.driver_error) as error:
-                if self._wanted():
-                    logger.info("Waiters for locks are not told for a moment: %s", error)
-            finally:
+                return 0.0
+        except (DistLockError, SQLAlchemyError, self._listening.driver_error) as error:
+            if self._worker.is_current():
+                logger.info("Waiters for locks are not told for a moment: %s", error)
+            return RETRY
+        finally:
+            if self._worker.is_current():
                 self._driver = None
                 self._begun.set()
-            if self._wanted():
-                self._stirred.wait(RETRY)
-                self._stirred.clear()
-        self._poll()
 
     def _is_pooled(self, connection: Connection) -> bool:
         """Whether we speak to a pooler, where the news would come to whoever has the server at that moment."""
@@ -189,11 +174,11 @@ class Listener(Poller):
         if self._begun.is_set():
             self._wakeups.wake_all()  # what was said meanwhile has been missed
         self._begun.set()
-        while self._wanted():
+        while self._worker.is_current():
             driver.limit = None
             for news in driver.notifies(timeout=IDLE):
                 self._wakeups.wake(news.payload)
-            if self._end_if_idle():
+            if self._is_idle():
                 return
             driver.limit = self._listening.address.timeout
             connection.exec_driver_sql("SELECT 1")  # a server that has vanished says nothing either

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
 from ...core.backend import Claim
 from ...core.errors import DistLockError
 from ...core.runtime import now
+from ...core.worker import Worker
 
 logger = logging.getLogger("distlock_web")
 
@@ -22,37 +22,27 @@ class Postponed:
     def __init__(self, cancel: Callable[[Claim], None]) -> None:
         self._cancel = cancel
         self._claims: dict[str, tuple[Claim, float]] = {}  # by token, with the end of their leases
-        self._lock = threading.RLock()  # reentrant: garbage that is collected inside may cancel a claim of its own
-        self._thread: threading.Thread | None = None
-        self._closed = threading.Event()
+        self._worker = Worker("distlock-sql-cancel", self._try_all, lambda: bool(self._claims))
 
     def add(self, claim: Claim) -> None:
-        with self._lock:
-            self._claims.setdefault(claim.token, (claim, now() + claim.expire))
-            self._closed.clear()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="distlock-sql-cancel", daemon=True)
-                self._thread.start()
+        self._claims.setdefault(claim.token, (claim, now() + claim.expire))
+        self._worker.start()
 
     def close(self) -> None:
-        with self._lock:
-            self._claims.clear()
-            self._closed.set()
+        self._claims.clear()
+        self._worker.stop()
 
-    def _run(self) -> None:
-        while self._is_wanted():
-            self._closed.wait(RETRY)
-            for token, (claim, until) in list(self._claims.items()):
-                if now() < until and not self._cancelled(claim):
-                    break  # nor are the others
+    def _try_all(self) -> float:
+        """One that cannot be cancelled, for somebody keeps its row locked, is in nobody's way.
+
+        A database that is silent refuses each of them at once.
+        """
+        for token, (claim, until) in list(self._claims.items()):
+            if not self._worker.is_current():
+                break  # closed
+            if now() >= until or self._cancelled(claim):
                 self._claims.pop(token, None)
-
-    def _is_wanted(self) -> bool:
-        """In one step: a claim is added either before, and seen here, or after, and begins another thread."""
-        with self._lock:
-            if not self._claims:
-                self._thread = None
-            return self._thread is not None
+        return RETRY if self._claims else 0.0
 
     def _cancelled(self, claim: Claim) -> bool:
         try:
@@ -60,7 +50,7 @@ class Postponed:
         except DistLockError as error:
             logger.debug("Lock %s: a claim could not be cancelled yet: %s", claim.name, error)
             return False
-        except Exception:  # the thread has the others to cancel
+        except Exception:  # it may be about this one alone: the others are tried all the same
             logger.exception("Lock %s: a claim could not be cancelled yet", claim.name)
             return False
         return True

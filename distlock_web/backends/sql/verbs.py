@@ -11,10 +11,12 @@ from typing import TypeVar
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import now
+from ...core.worker import Worker
 from .database import AllInUse, Database, Transaction, in_transaction
 from .lease import LeaseRow, as_info, lock_rows, microseconds, purge
 from .news import Poller
 from .postponed import Postponed
+from .turns import Turns
 
 logger = logging.getLogger("distlock_web")
 T = TypeVar("T")
@@ -36,23 +38,32 @@ class SQLVerbs:
         self._reserve = reserve
         self._news = news
         self._postponed = Postponed(self._cancel)
+        self._turns = Turns()
+        # Aside: whoever finds that it is time has just got a lock, whose lease goes on.
+        self._purger = Worker("distlock-sql-purge", self._purge, lambda: self._purge_is_due)
+        self._purge_is_due = False
 
     def close(self) -> None:
         self._postponed.close()
+        self._purger.stop()
 
     def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+        with self._turns.of(claim.name, self._database.address.pool_timeout):
+            return self._acquire(claim, join, position)
+
+    def _acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
         ready = join and self._news.ready()
-        answer = self._acquire(claim, ready, position)
+        answer = self._ask(claim, ready, position)
         if join and isinstance(answer, Busy):
             if not ready:
                 # Nothing is listened to until somebody has to wait. Heard of from before its place in the queue on.
                 self._news.start(self._database.address.timeout)
-                answer = self._acquire(claim, True, position)
+                answer = self._ask(claim, True, position)
             if isinstance(answer, Busy):
                 self._news.expect(claim.token, claim.name)
         return answer
 
-    def _acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
+    def _ask(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
         since, new = now(), False
 
         def work(transaction: Transaction) -> Granted | Busy:
@@ -65,14 +76,17 @@ class SQLVerbs:
 
         answer = self._database.run(work)
         if new and random.randrange(PURGE_ONE_IN) == 0:  # noqa: S311 - no secret
-            self._purge()
+            self._purge_is_due = True
+            self._purger.start()
         return answer
 
-    def _purge(self) -> None:
+    def _purge(self) -> float:
+        self._purge_is_due = False
         try:
             self._database.run(lambda transaction: purge(transaction, FORGET_AFTER))
-        except DistLockError as error:  # the lock is taken all the same, and the next one purges
+        except DistLockError as error:  # the next one purges
             logger.info("Old names of locks were not purged: %s", error)
+        return 0.0
 
     def cancel(self, claim: Claim) -> None:
         if in_transaction():
@@ -87,6 +101,9 @@ class SQLVerbs:
     def _cancel(self, claim: Claim) -> None:
         def work(transaction: Transaction) -> None:
             row = LeaseRow.lock(transaction, claim.name)
+            if row.new:  # or this claim's own transaction is not committed yet: to make it waits for that one's end
+                row.read_clock()
+                row.let_go()
             row.leave(claim.token)
             if row.taken and row.token == claim.token and row.state != "cooldown":
                 row.let_go()
@@ -129,7 +146,12 @@ class SQLVerbs:
             row.save()
             return None
 
-        return self._run_for_holder(work)
+        try:
+            return self._run_for_holder(work)
+        except BackendUnavailable:
+            if not cooldown:
+                self._postponed.add(claim)  # it is over: nobody has to wait for the rest of its lease
+            raise
 
     def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         def work(transaction: Transaction) -> Loss | None:

@@ -54,11 +54,46 @@ def test_a_location_that_is_no_url_is_not_repeated_for_it_may_have_a_password() 
 
 @pytest.mark.parametrize(
     "url",
+    [
+        "mysql://u:pa@S3cret@127.0.0.1:1/x",
+        "postgresql://u:pa@S3cret@127.0.0.1/x",
+        "postgresql://u:pa@rt/S3cret@127.0.0.1:1/x",  # its host would be rt, and the rest the database
+    ],
+)
+def test_a_password_that_was_not_encoded_is_not_repeated(url: str) -> None:
+    """What stood behind its @ was taken for a part of the host, and shown with every error."""
+    with pytest.raises(ConfigurationError, match="has to be %40") as caught:
+        made(LOCATION=url)
+    assert not re.search("S3cret|rt", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:////tmp/locks@home", "postgresql://me@server:secret@server.example/x", "mysql://u:p%40x@h/d%40b"]
+)
+def test_an_at_that_can_be_told_from_a_password_is_no_mistake(url: str) -> None:
+    made(LOCATION=url)
+
+
+@pytest.mark.parametrize(
+    "url",
     ["mysql://h/x", "mysql+pymysql://h/x", "mariadb://h/x", "postgres://h/x", "postgresql://h/x", "sqlite:////tmp/x"],
 )
 def test_the_scheme_alone_says_that_it_is_a_database(url: str) -> None:
     assert parse({"default": {"LOCATION": url}})["default"].backend == "sql"
     made(LOCATION=url)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "before", "after"),
+    [("mysql", "The MySQL database", "The MariaDB database"), ("mariadb", *["The MariaDB database"] * 2)],
+)
+def test_mariadb_is_called_mariadb(mariadb_settings: dict[str, Any], scheme: str, before: str, after: str) -> None:
+    """By whoever says so; and by its own word, once it was asked."""
+    url = mariadb_settings["LOCATION"].replace("mysql+", f"{scheme}+")
+    backend: Any = configure({"default": {"LOCATION": url}}).store("default").backend
+    assert backend.prepare().startswith(after)
+    unasked: Any = configure({"default": {"LOCATION": url}}).store("default").backend
+    assert unasked._address.name.startswith(before)
 
 
 def test_a_driver_that_is_not_installed_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Iterator
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -34,11 +35,13 @@ def store(settings: dict[str, Any]) -> Any:
 
 @pytest.fixture
 def said(store: Any) -> Iterator[list[str]]:
-    """What is said to databases from now on, by its first word."""
+    """What this thread says to databases from now on, by its first word. Old names are purged by another."""
     words: list[str] = []
+    caller = get_ident()
 
     def hear(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        words.append(statement.split()[0].upper())
+        if get_ident() == caller:
+            words.append(statement.split()[0].upper())
 
     event.listen(Engine, "before_cursor_execute", hear)
     yield words

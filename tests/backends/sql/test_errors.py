@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from distlock_web import BackendUnavailable, ConfigurationError, DistLockError, configure, lock
+from distlock_web.backends.sql.dialects import MySQL
 from distlock_web.core.runtime import now
 from distlock_web.testing.servers import free_port
 from tests.support.database_servers import PostgresServer
@@ -89,11 +92,48 @@ def test_rights_that_are_missing_are_named(location: str, password: Callable[[st
     assert "SELECT, INSERT, UPDATE and DELETE" in str(error) or "does not accept this user" in str(error)
 
 
+def test_a_user_who_is_locked_out(location: str, administration: Engine, password: Callable[[str], str]) -> None:
+    if make_url(location).get_backend_name() == "postgresql":
+        locked_out = "ALTER ROLE locked NOLOGIN"
+    else:
+        locked_out = "ALTER USER locked@'127.0.0.1' ACCOUNT LOCK"
+    with administration.connect() as connection:
+        connection.execute(text(locked_out))
+    error = refused(password(RIGHT))
+    assert isinstance(error, ConfigurationError)
+    assert "does not accept this user and password" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (1213, "again"),
+        (3101, "again"),
+        (1412, "again"),
+        (3169, "gone"),
+        (4031, "gone"),
+        (3032, "not_now"),
+        (3159, "wrong"),
+    ],
+)
+def test_what_mysql_says_and_mariadb_does_not(code: int, kind: str) -> None:
+    """No MySQL is among the servers of the tests: the numbers are those of its manual."""
+    said = pymysql.err.OperationalError(code, "what it says")
+    assert MySQL(2.0, mariadb=False).fault(DBAPIError("COMMIT", None, said)).kind == kind
+
+
 def test_a_database_that_does_not_exist(location: str) -> None:
     error = refused(make_url(location).set(database="missing").render_as_string(hide_password=False))
     assert isinstance(error, ConfigurationError)
     assert "missing" in str(error)
     assert "does not exist" in str(error)
+
+
+def test_a_keyword_that_the_driver_does_not_have() -> None:
+    """It was a TypeError of every lock, which nobody takes for a setting."""
+    error = refused("mysql://h/x", connect_args={"ssl_mode": "REQUIRED"})
+    assert isinstance(error, ConfigurationError)
+    assert "'ssl_mode'" in str(error)
 
 
 def test_a_server_that_refuses(location: str) -> None:
@@ -198,3 +238,10 @@ def test_an_sqlite_whose_write_lock_somebody_keeps(sqlite_settings: dict[str, An
     engine.dispose()
     with lock("first"):
         pass
+
+
+@pytest.mark.parametrize(("code", "kind"), [(1062, "again"), (1586, "again"), (1048, "unknown"), (1452, "unknown")])
+def test_of_what_is_wrong_with_a_row_only_that_there_is_one_already_is_tried_again(code: int, kind: str) -> None:
+    """A column that must not be empty read as "others were in its way", after five tries."""
+    error = IntegrityError("INSERT", {}, pymysql.err.IntegrityError(code, "in words"))
+    assert MySQL(2.0, mariadb=False).fault(error).kind == kind

@@ -15,7 +15,7 @@ from distlock_web.backends.sql import news
 from distlock_web.core.backend import Busy, Claim, Granted, Port
 from distlock_web.core.registry import Registry, Store
 from distlock_web.core.runtime import drive, new_token, now
-from tests.support.callers import Beside, threads
+from tests.support.callers import Beside, no_thread, threads
 from tests.support.databases import Database
 from tests.support.pgbouncer import PgBouncer, pgbouncer_program
 from tests.support.proxy import Proxy
@@ -158,6 +158,52 @@ def test_the_thread_ends_when_nobody_waits(
         drive(pair.port(pair.holder).release(holder))
         waiter.result(PATIENCE)
         eventually(lambda: threads("distlock-sql") == 0, "it ends")
+
+
+@pytest.mark.parametrize("kind", ["postgres", "sqlite"])
+def test_an_error_that_nobody_expects_ends_no_news(
+    kind: str,
+    request: pytest.FixtureRequest,
+    two: Callable[..., Two],
+    beside: Beside,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread died of it, was taken for alive, and every later waiter slept until the lease was over."""
+    pair = two(request.getfixturevalue(f"{kind}_settings"))
+    failures: list[Exception] = [MemoryError(), ValueError("a driver's own")]
+    listen, look = news.Listener._listen, news.Poller._look
+
+    def failing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return original(*args)
+
+        return call
+
+    monkeypatch.setattr(news.Listener, "_listen", failing(listen))
+    monkeypatch.setattr(news.Poller, "_look", failing(look))
+    for _ in range(2):
+        holder = pair.hold()
+        waiter = beside(pair.wait)
+        pair.until_queued()
+        eventually(lambda: not failures, "it has failed")
+        drive(pair.port(pair.holder).release(holder))
+        waiter.result(PATIENCE / 2)  # less than the lease
+
+
+def test_without_a_thread_for_the_news_one_waits_all_the_same(
+    sqlite_settings: dict[str, Any], two: Callable[..., Two]
+) -> None:
+    pair = two(sqlite_settings)
+    holder, mine = pair.hold(), Claim(NAME, new_token(), LONG)
+    with no_thread("distlock-sql"):
+        begun = now()
+        busy = drive(pair.port(pair.waiter).acquire(mine, None))
+        assert isinstance(busy, Busy)
+        assert now() - begun < 1.0, "nobody waits for news that will not come"
+    drive(pair.port(pair.holder).release(holder))
+    assert isinstance(drive(pair.port(pair.waiter).wait(mine, busy._replace(recheck_after=0.01), None)), Granted)
 
 
 def test_a_process_that_died_in_the_queue_costs_one_lease(

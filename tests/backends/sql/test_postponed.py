@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Any
-
 import pytest
 
 from distlock_web.backends.sql import postponed as module
@@ -12,7 +9,7 @@ from distlock_web.backends.sql.postponed import Postponed
 from distlock_web.core.backend import Claim
 from distlock_web.core.errors import BackendUnavailable
 from distlock_web.core.runtime import new_token
-from tests.support.callers import threads
+from tests.support.callers import no_thread, threads
 from tests.support.waiting import LONG, eventually
 
 
@@ -46,34 +43,53 @@ def test_a_failure_ends_nothing(failure: Exception) -> None:
     for claim in claims:
         postponed.add(claim)
     eventually(lambda: len(cancelled.claims) == 3, "all are cancelled")
-    assert cancelled.claims == claims
+    assert sorted(cancelled.claims) == sorted(claims)
     eventually(lambda: threads("distlock-sql-cancel") == 0, "nothing is left to do")
 
 
-def test_a_claim_that_comes_when_the_thread_ends_is_cancelled() -> None:
+def test_one_whose_row_is_locked_is_in_nobodys_way() -> None:
+    """It was tried for its whole lease, and all that came after it stayed until then."""
+    stuck, cancelled = a_claim(), Cancelled()
+
+    def cancel(claim: Claim) -> None:
+        if claim is stuck:
+            raise BackendUnavailable("keeps the row of the lock locked")
+        cancelled(claim)
+
+    postponed = Postponed(cancel)
+    others = [a_claim() for _ in range(3)]
+    for claim in [stuck, *others]:
+        postponed.add(claim)
+    eventually(lambda: cancelled.claims == others, "the others are cancelled")
+    postponed.close()
+
+
+def test_what_has_ended_by_itself_is_forgotten_wherever_it_stands() -> None:
+    """While the database is silent nobody asks it for the sake of what is over."""
+    tried: list[str] = []
+
+    def cancel(claim: Claim) -> None:
+        tried.append(claim.token)
+        raise BackendUnavailable("away")
+
+    postponed = Postponed(cancel)
+    long, short = a_claim(), a_claim()._replace(expire=0.05)
+    for claim in (long, short):
+        postponed.add(claim)
+    eventually(lambda: list(postponed._claims) == [long.token], "the short one")
+    tries = tried.count(short.token)
+    eventually(lambda: tried.count(long.token) >= tries + 5, "the long one is tried on")
+    assert tried.count(short.token) == tries
+    postponed.close()
+
+
+def test_a_thread_that_cannot_be_started_fails_no_release() -> None:
     cancelled = Cancelled()
-    postponed = Postponed(cancelled)
-    late = a_claim()
-
-    class Window:
-        """In the moment after the thread has seen that there is nothing left to do."""
-
-        def __init__(self, lock: Any) -> None:
-            self._lock, self._open = lock, True
-
-        def __enter__(self) -> None:
-            self._lock.acquire()
-
-        def __exit__(self, *error: object) -> None:
-            ends = self._open and cancelled.claims and threading.current_thread() is not threading.main_thread()
-            self._lock.release()
-            if ends:
-                self._open = False
-                postponed.add(late)
-
-    postponed._lock = Window(postponed._lock)  # type: ignore[assignment]
-    postponed.add(a_claim())
-    eventually(lambda: late in cancelled.claims, "it is cancelled, too")
+    postponed, claims = Postponed(cancelled), [a_claim(), a_claim()]
+    with no_thread("distlock-sql-cancel"):
+        postponed.add(claims[0])
+    postponed.add(claims[1])
+    eventually(lambda: cancelled.claims == claims, "both are cancelled by the next thread")
 
 
 def test_it_goes_on_after_a_close() -> None:
