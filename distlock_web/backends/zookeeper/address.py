@@ -64,11 +64,11 @@ def _parse(location: str, setting: str) -> tuple[str, str, str]:
     hosts = servers.split(",")
     components = chroot.split("/")[1:]
     right = scheme == "zookeeper" and all(map(_is_host, hosts)) and not {"", ".", ".."}.intersection(components)
-    if not right or "?" in location or "#" in location:
+    if not right or not {"?", "#"}.isdisjoint(location) or "@" in chroot:  # in a chroot: a password with a slash
         shown = without_credentials(location)
         raise ConfigurationError(
             f"{setting} is {shown!r}; it has to be a URL such as zookeeper://10.0.0.1:2181,10.0.0.2:2181/locks, "
-            f"where the path, if there is one, is a node that exists: the chroot."
+            f"where the path, if there is one, is a node that exists: the chroot. / and @ in a password: %2F and %40."
         )
     return ",".join(hosts), unquote(chroot), unquote(credentials)
 

@@ -3,6 +3,9 @@
 Every change of a node is stamped by the leader, with its own clock. So the answer to each of our writes says what time
 it was there not later than now, and our monotonic clock counts on from it: an estimate that is never ahead of the
 leader. The times of two leaders are never compared: a transaction id begins with the epoch of the leader that made it.
+
+The leader's clock may be set back. So a lease is over only by a time that was heard after the lease began: both are
+times of before that, or both of after it. Transaction ids tell which was first.
 """
 
 from __future__ import annotations
@@ -30,10 +33,16 @@ class Stat(Protocol):
 
 
 class _Sample(NamedTuple):
-    epoch: int
+    zxid: int  #: of the write that it was found by
     ahead: float  #: milliseconds that the leader's clock is ahead of ours, at least
     measured: float  #: when that was found
     confirmed: float  #: when the last write said nothing else
+
+    def now_ms(self) -> float:
+        return now() * 1000 + self.ahead
+
+    def left(self, node: Stat, expire: float) -> float:
+        return min(expire, expire - (self.now_ms() - node.mtime - TICK) / 1000)
 
 
 class ServerClock:
@@ -42,36 +51,48 @@ class ServerClock:
 
     def observe(self, written: Stat, sent: float) -> None:
         """The answer to a write of ours has come just now; it was ``sent`` not later than then, by our clock."""
-        known, moment, epoch = self._sample, now(), epoch_of(written)
-        if epoch < known.epoch:
+        known, moment = self._sample, now()
+        if epoch_of(written.mzxid) < epoch_of(known.zxid):
             return  # late news, from before the change of leaders
         ahead, most = written.mtime - moment * 1000, written.mtime + TICK - sent * 1000
-        if epoch == known.epoch and moment - known.measured < STALE and ahead <= known.ahead <= most:
+        same_leader = epoch_of(written.mzxid) == epoch_of(known.zxid)
+        if same_leader and moment - known.measured < STALE and ahead <= known.ahead <= most:
             self._sample = known._replace(confirmed=moment)  # the answer was slower, no more: the clock was not set
         else:
-            self._sample = _Sample(epoch, ahead, moment, moment)
+            self._sample = _Sample(written.mzxid, ahead, moment, moment)
+
+    def measure(self, written: Stat) -> None:
+        """The same, and this answer counts, whatever was known before: to judge what was written until now."""
+        moment = now()
+        if written.mzxid > self._sample.zxid:
+            self._sample = _Sample(written.mzxid, written.mtime - moment * 1000, moment, moment)
 
     def now_ms(self) -> float:
         """Milliseconds since the epoch, or a little less; long ago, if nothing was written yet."""
-        return now() * 1000 + self._sample.ahead
+        return self._sample.now_ms()
 
     def is_fresh(self, seconds: float = FRESH) -> bool:
         return now() - self._sample.confirmed < seconds
 
     def can_judge(self, node: Stat) -> bool:
         """Whether the node was written under the leader whose time we know."""
-        return self._sample.epoch == epoch_of(node)
+        return epoch_of(self._sample.zxid) == epoch_of(node.mzxid)
 
     def is_behind(self, node: Stat) -> bool:
-        """Whether a later leader than the one whose time we know has written it."""
-        return self._sample.epoch < epoch_of(node)
+        """Whether the node was written after we heard the time: it may have been set in between."""
+        return self._sample.zxid < node.mzxid
+
+    def has_ended(self, node: Stat, expire: float) -> bool:
+        """Whether a lease that began when the node was written is over, for certain."""
+        sample = self._sample  # looked at once: another thread may find a new one
+        known = sample.zxid >= node.mzxid and epoch_of(sample.zxid) == epoch_of(node.mzxid)
+        return known and now() - sample.confirmed < FRESH and sample.left(node, expire) <= 0
 
     def remaining(self, node: Stat, expire: float) -> float:
         """Seconds left of a lease that began when the node was written, or a little more; never more than all."""
-        if not self.can_judge(node):
-            return expire
-        return min(expire, expire - (self.now_ms() - node.mtime - TICK) / 1000)
+        sample = self._sample
+        return sample.left(node, expire) if epoch_of(sample.zxid) == epoch_of(node.mzxid) else expire
 
 
-def epoch_of(node: Stat) -> int:
-    return node.mzxid >> 32
+def epoch_of(zxid: int) -> int:
+    return zxid >> 32

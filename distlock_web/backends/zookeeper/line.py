@@ -4,8 +4,9 @@ Two questions are decided here.
 
 *Whether the first in the line still has its lease*, by the leader's clock alone: its node's last change began the
 lease, and the node says how long it lasts. Whoever finds it over removes the node, in the version that it has seen: a
-renewal that comes meanwhile wins, or finds the node gone. Under a new leader, whose clock is another, the time that
-has passed is not known: the lease begins anew, once.
+renewal that comes meanwhile wins, or finds the node gone. A node that is made anew at the same path, to be persistent,
+begins its versions again; so the version of the lock's own node moves on with it, and is compared, too. Under a new
+leader, whose clock is another, the time that has passed is not known: the lease begins anew, once.
 
 *Its fence*: the number of its node, which only grows while the lock's own node lives, added to a base that is not less
 than the time, in microseconds, when the lock's node was made. A base that has fallen behind the time is raised by the
@@ -23,6 +24,7 @@ from kazoo.exceptions import NoNodeError, ZookeeperError
 
 from ...core.backend import Busy, Claim, Granted
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from ...core.lease_ends import stagger
 from ...core.runtime import now
 from .nodes import (
     CLAIMED,
@@ -42,8 +44,6 @@ from .nodes import (
 from .places import Place, Places
 from .session import Client, Request, Session, committed
 
-#: Seconds that each place in the line adds to a waiter's sleep: an expiry wakes one, not all.
-PLACE = 0.001
 #: Seconds until the next question where a lease may end at this very moment.
 MIN_RECHECK = 0.002
 #: Microseconds that a fence may be behind the leader's time.
@@ -112,10 +112,9 @@ class Line:
 
     def touch(self) -> None:
         """Learn what time it is there."""
-        sent = now()
         (stat,) = self._session.send(lambda client: client.set_async(ROOT, b""))
         if not isinstance(stat, NoNodeError):
-            self.clock.observe(stat, sent)
+            self.clock.measure(stat)
 
     # Joining ------------------------------------------------------------------------------------------------------
 
@@ -189,6 +188,7 @@ class Line:
             fence = fence if base is None else base + place.child.number
         since = asked if rewrite else place.since
         place.granted, place.since, place.expire, place.state = True, since, claim.expire, HELD
+        place.mark = (view.mark if base is None else view.mark._replace(base=base)).dumps()
         return Granted(fence, since)
 
     def _begin(self, place: Place, view: View, rewrite: bool, persist: bool, base: int | None) -> bool:
@@ -201,8 +201,9 @@ class Line:
                 change.create(place.path, place.says(HELD, place.claim.expire))
             else:
                 change.set_data(place.path, place.says(HELD, place.claim.expire))
-            if base is not None:
-                change.set_data(view.path, view.mark._replace(base=base).dumps(), view.version)
+            if persist or base is not None:
+                says = view.mark if base is None else view.mark._replace(base=base)
+                change.set_data(view.path, says.dumps(), view.version)
             return change.commit_async()
 
         sent = now()
@@ -236,7 +237,7 @@ class Line:
         if any(isinstance(answer, NoNodeError) for answer in answers):
             return None
         head = self.head_of(first, answers[0])
-        head = head and self.judge(head)
+        head = head and self.judge(view, head)
         return None if head is None else self._busy(place, head, len(ahead), join)
 
     def _send_watching(self, before: str, *requests: Request) -> list[Any]:
@@ -254,39 +255,54 @@ class Line:
         remaining = max(MIN_RECHECK, head.remaining)
         # Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder,
         # or to those in front, costs more than that.
-        recheck_after = (min(remaining, place.claim.expire) if join else remaining) + (ahead - 1) * PLACE
+        recheck_after = min(remaining, place.claim.expire) if join else remaining
+        recheck_after += stagger(ahead - 1, place.claim.expire)
         held_for = max(0.0, (self.clock.now_ms() - (head.record.taken or head.stat.ctime)) / 1000)
         return Busy(max(MIN_RECHECK, recheck_after), remaining, place.child.number, head.record.holder, held_for)
 
-    def judge(self, head: Head) -> Head | None:
+    def judge(self, view: View, head: Head) -> Head | None:
         """The first in the line, with what is left of its lease; None: that is over, and its node is removed.
 
         Its lease begins here if it had not begun.
         """
         if head.record.state == WAITING:
-            return self._rewrite(head, head.record._replace(state=OFFERED, taken=int(self.clock.now_ms())))
+            return self._rewrite(view, head, head.record._replace(state=OFFERED, taken=int(self.clock.now_ms())))
         if head.remaining > 0 and self.clock.can_judge(head.stat):
             return head
         if not self.clock.is_fresh() or self.clock.is_behind(head.stat):
             self.touch()
         if not self.clock.can_judge(head.stat):
-            return self._rewrite(head, head.record)
-        remaining = self.clock.remaining(head.stat, head.record.expire)
-        if remaining > 0:
-            return replace(head, remaining=remaining)
-        self.remove(head)
+            return self._rewrite(view, head, head.record)
+        if not self.clock.has_ended(head.stat, head.record.expire):
+            return replace(head, remaining=self.clock.remaining(head.stat, head.record.expire))
+        self.remove(view, head)
         return None
 
-    def remove(self, head: Head) -> None:
+    def remove(self, view: View, head: Head) -> None:
         """Remove the node, unless it has changed meanwhile."""
-        self._session.send(lambda client: client.delete_async(head.path, head.stat.version))
 
-    def _rewrite(self, head: Head, says: Record) -> Head:
+        def transaction(client: Client) -> Any:
+            change = client.transaction()
+            change.check(view.path, view.version)
+            change.delete(head.path, head.stat.version)
+            return change.commit_async()
+
+        self._session.send(transaction)
+
+    def _rewrite(self, view: View, head: Head, says: Record) -> Head:
         """Its lease begins now, unless something has happened to it meanwhile."""
+
+        def transaction(client: Client) -> Any:
+            change = client.transaction()
+            change.check(view.path, view.version)
+            change.set_data(head.path, says.dumps(), head.stat.version)
+            return change.commit_async()
+
         sent = now()
-        (stat,) = self._session.send(lambda client: client.set_async(head.path, says.dumps(), head.stat.version))
-        if isinstance(stat, ZookeeperError):
+        (answers,) = self._session.send(transaction)
+        if not committed(answers):
             return replace(head, remaining=MIN_RECHECK)
+        stat = answers[1]
         self.clock.observe(stat, sent)
         return Head(head.path, says, stat, says.expire)
 

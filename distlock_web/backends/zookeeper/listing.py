@@ -8,7 +8,7 @@ from typing import Any
 from kazoo.exceptions import NoNodeError
 
 from ...core.backend import LockInfo
-from .line import Line, View, get_request, look_requests, view_of
+from .line import MIN_RECHECK, Line, View, get_request, look_requests, view_of
 from .nodes import CLAIMED, HELD, OFFERED, ROOT, WAITING, name_of, path_of
 from .session import Session
 
@@ -61,9 +61,12 @@ class Listing:
         if says.state == WAITING:
             remaining = says.expire
         elif remaining <= 0:
-            if self._clock.is_fresh():
-                self._line.remove(head)
-            return None
+            if not self._clock.is_fresh():
+                self._line.touch()
+            if self._clock.has_ended(head.stat, says.expire):
+                self._line.remove(view, head)
+                return None
+            remaining = MIN_RECHECK
         state = HELD if says.state in (CLAIMED, WAITING, OFFERED) else says.state
         since = (says.taken or head.stat.ctime) / 1000
         waiting = None if second is None or isinstance(second, NoNodeError) else second[1].ctime / 1000

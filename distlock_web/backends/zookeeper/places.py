@@ -35,6 +35,7 @@ class Place:
     since: float = 0.0  #: not later than the beginning of the lease, by our clock
     taken: int = 0  #: milliseconds since the epoch, by the leader's clock, when it got the lock
     releasing: bool = False  #: a release was sent, and its answer may have been lost
+    mark: bytes = b""  #: what the lock's own node says, which nobody else changes while this place has the lock
     watching: str = ""  #: the path of the one in front, while a watch on it is out
 
     @property

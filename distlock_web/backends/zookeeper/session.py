@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
+    ConnectionLoss,
     InvalidACLError,
     NoAuthError,
     NodeExistsError,
@@ -60,6 +61,7 @@ class Session:
         self._client: Client | None = None
         self._connected = threading.Event()
         self._down_since = 0.0
+        self._silent_since: float | None = None  #: connected, and requests wait in vain
         self._session_timeout = 0.0
         self._posted = False  #: whether there were requests that nobody waits for
         # Reentrant: garbage that is collected inside may release a lock of its own.
@@ -83,15 +85,20 @@ class Session:
         """Send all of them, in this order, and wait for the answers: one round trip.
 
         What ZooKeeper says about nodes (``NODE_ERRORS``) is an answer. Raises ``BackendUnavailable`` or
-        ``ConfigurationError``.
+        ``ConfigurationError``. Where the last ones wait in vain, nothing is sent; but what has a ``timeout`` of its own
+        is: a renewal, which has a deadline.
         """
         if threading.current_thread().name == THREAD:
             # Garbage was collected there, and gives back a lock: it would wait for an answer that only it can read.
             raise BackendUnavailable(f"{self.address.name} cannot be asked from the thread that hears its answers.")
         until = now() + (self.address.timeout if timeout is None else min(timeout, self.address.timeout))
         client = self._ready(until)
+        since = self._silent_since
+        if since is not None and timeout is None:
+            raise BackendUnavailable(f"{self.address.name} does not answer, for {now() - since:.1f} s now.")
+        sent = now()
         pending = [request(client) for request in requests]
-        return [self._answer(result, until) for result in pending]
+        return [self._answer(result, sent, until) for result in pending]
 
     def post(self, request: Request, failed: Callable[[], None]) -> None:
         """Send it and do not wait. ``failed`` is called, in another thread, if ZooKeeper has not done it."""
@@ -113,7 +120,7 @@ class Session:
         if self._posted and client is not None and self._connected.is_set():
             client.exists_async("/").wait(self.address.timeout)  # answered after all that was sent before
 
-    def _answer(self, result: Any, until: float) -> Any:
+    def _answer(self, result: Any, sent: float, until: float) -> Any:
         name = self.address.name
         try:
             return result.get(timeout=max(0.001, until - now()))
@@ -127,9 +134,17 @@ class Session:
         except UnimplementedError as error:
             raise ConfigurationError(f"{name} is too old: 3.5.3 is the first with container nodes.") from error
         except KazooTimeoutError as error:
+            if now() - sent > self.address.timeout / 2:  # else it had hardly any time
+                self._silent_since = self._silent_since or sent
+                result.rawlink(self._answered)
             raise BackendUnavailable(f"{name} does not answer.") from error
         except ZookeeperError as error:
             raise BackendUnavailable(f"{name} does not answer: {type(error).__name__} {error}".strip() + ".") from error
+
+    def _answered(self, result: Any) -> None:
+        """What was waited for in vain has come; or it has failed with its connection, and there will be another."""
+        if not isinstance(result.exception, ConnectionLoss):
+            self._silent_since = None
 
     def _ready(self, until: float) -> Client:
         """The client, connected. While it has been down for longer than a time-out nobody waits for it."""
@@ -156,6 +171,7 @@ class Session:
     def _is_connected(self, client: Client, session_timeout: float) -> None:
         if client is self._client:
             self._session_timeout = session_timeout
+            self._silent_since = None
             self._connected.set()
             self._on_change()
 
@@ -163,7 +179,7 @@ class Session:
         """Called in kazoo's thread: SUSPENDED, the connection is gone; LOST, and the session with it."""
         if client is self._client and state != KazooState.CONNECTED:
             self._connected.clear()
-            self._down_since = now()
+            self._down_since = self._silent_since or now()  # what was waited for before is not waited for again
             self._on_change()
 
     def close(self) -> None:
@@ -171,6 +187,7 @@ class Session:
         with self._lock:
             client, self._client = self._client, None
             self._connected.clear()
+            self._silent_since = None
             atexit.unregister(self._settle)
         if client is not None:
             # Aside: kazoo waits for a server that hangs as long as a session lasts.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import ZookeeperError
@@ -11,7 +12,7 @@ from kazoo.exceptions import ZookeeperError
 from ...core.backend import Busy, Claim, Granted, Loss
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import now
-from .line import Line, View
+from .line import Head, Line, View
 from .listing import Listing
 from .nodes import COOLDOWN, HELD, TRANSIT, WAITING, Child, child_node, digest_of, path_of
 from .places import Place, Places
@@ -65,18 +66,14 @@ class ZooKeeperVerbs:
         place = self._places.get(claim.token)
         if place is not None:
             self._places.forget(claim.token)
-            try:
-                self._session.send(lambda client: client.delete_async(place.path))
-            except BackendUnavailable:
-                self._places.remove_later(place.path, 0.0)
-                raise
+            self._delete(place)
             return
         self._places.remove_when_made(claim.token)
         view, digest = self._line.look(claim.name), digest_of(claim.token)
         for child in [child for child in view.line if child.digest == digest]:
             head = self._line.read(view, child)
             if head is not None and head.record.state != COOLDOWN:
-                self._line.remove(head)
+                self._session.send(partial(_delete_as_seen, head))
 
     # Holding ------------------------------------------------------------------------------------------------------
 
@@ -99,7 +96,7 @@ class ZooKeeperVerbs:
         data = place.says(HELD, expire)
         if not place.ephemeral or expire <= self._session.outlives:
             return lambda client: client.set_async(place.path, data)
-        return exchange(place.path, place.path, data)
+        return persist(place, data)
 
     def _renewed(self, place: Place, expire: float, since: float, answer: Any) -> bool:
         if isinstance(answer, ZookeeperError) or (isinstance(answer, list) and not committed(answer)):
@@ -123,11 +120,10 @@ class ZooKeeperVerbs:
         sent_before, place.releasing = place.releasing, True
         if cooldown > 0:
             data = place.says(COOLDOWN, cooldown)
-            (answer,) = self._session.send(exchange(place.path, place.path, data))
+            (answer,) = self._session.send(persist(place, data))
             done = committed(answer)
         else:
-            (answer,) = self._session.send(lambda client: client.delete_async(place.path))
-            done = not isinstance(answer, ZookeeperError)
+            done = not isinstance(self._delete(place), ZookeeperError)
         if not done:
             self._places.forget(claim.token)
             loss = self._loss(claim)
@@ -137,6 +133,15 @@ class ZooKeeperVerbs:
         if cooldown > 0:
             self._places.remove_later(place.path, cooldown)
         return None
+
+    def _delete(self, place: Place) -> Any:
+        """Remove our node now; if nobody answers, later."""
+        try:
+            (answer,) = self._session.send(lambda client: client.delete_async(place.path))
+        except BackendUnavailable:
+            self._places.remove_later(place.path, 0.0)
+            raise
+        return answer
 
     def _held(self, claim: Claim) -> Place | None:
         """Our place, if it has the lock and its lease is not over."""
@@ -184,11 +189,11 @@ class ZooKeeperVerbs:
         head = self._line.head(view) if child is not None and child == view.line[0] else None
         if child is None or head is None or head.record.state != TRANSIT:
             return None
-        if self._line.judge(head) is None:
+        if self._line.judge(view, head) is None:
             return None  # too late
         new = Child(child_node(digest_of(claim.token), child.number), digest_of(claim.token), child.number)
         place = Place(claim, new, claim.expire <= self._session.outlives, claim.expire, None, HELD, True, since)
-        place.taken = head.record.taken
+        place.taken, place.mark = head.record.taken, view.mark.dumps()
         answers, stat = self._session.send(
             exchange(head.path, place.path, place.says(HELD, claim.expire), place.ephemeral),
             lambda client: client.exists_async(place.path),
@@ -208,7 +213,7 @@ class ZooKeeperVerbs:
             if found is None:
                 return None
             place = Place(claim, mine, found.stat.ephemeralOwner != 0, found.record.expire, found.stat, HELD, True)
-            place.since, place.taken = since - found.record.expire, found.record.taken
+            place.since, place.taken, place.mark = since - found.record.expire, found.record.taken, view.mark.dumps()
             self._places.add(place)
         if self.extend([claim], None) != [None]:
             return None
@@ -220,7 +225,7 @@ class ZooKeeperVerbs:
             if not view.line or view.fence(view.line[0]) != fence:
                 return False
             head = self._line.head(view)
-            if head is None or self._line.judge(head) is None:
+            if head is None or self._line.judge(view, head) is None:
                 return False
             mark = view.mark._replace(revoked=view.line[0].digest)
             (answers,) = self._session.send(_take_away(head.path, view, mark.dumps()))
@@ -242,9 +247,7 @@ class ZooKeeperVerbs:
             self._park(held[first : first + MAX_PARKED])
 
     def _park(self, places: list[Place]) -> None:
-        requests = [
-            exchange(place.path, place.path, place.says(HELD, place.since + place.expire - now())) for place in places
-        ]
+        requests = [persist(place, place.says(HELD, place.since + place.expire - now())) for place in places]
         try:
             parked = self._session.send(*requests)
         except DistLockError as error:
@@ -261,6 +264,26 @@ def _take_away(path: str, view: View, mark: bytes) -> Request:
         change = client.transaction()
         change.delete(path)
         change.set_data(view.path, mark, view.version)
+        return change.commit_async()
+
+    return transaction
+
+
+def _delete_as_seen(head: Head, client: Client) -> Any:
+    return client.delete_async(head.path, head.stat.version)
+
+
+def persist(place: Place, data: bytes) -> Request:
+    """The node of the holder is made anew, for it has to outlive the session; its versions begin again.
+
+    Whoever has seen the one before has seen an older version of the lock's own node: see ``Line.remove``.
+    """
+
+    def transaction(client: Client) -> Any:
+        change = client.transaction()
+        change.delete(place.path)
+        change.create(place.path, data)
+        change.set_data(path_of(place.claim.name), place.mark)
         return change.commit_async()
 
     return transaction

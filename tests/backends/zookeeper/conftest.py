@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from distlock_web import configure
+from distlock_web import BackendUnavailable, LockBusy, configure, lock
 from tests.support.lab import Lab
 from tests.support.proxy import Proxy
 from tests.support.requirements import require
 from tests.support.stores.zookeeper import zookeeper_client
+from tests.support.waiting import eventually
 from tests.support.zookeeper_server import ZooKeeperServer, zookeeper_programs
 
 #: Seconds of a session that ends soon when nobody is there.
@@ -40,6 +41,7 @@ def own_zookeeper() -> Iterator[ZooKeeperServer]:
     require("zookeeper", zookeeper_programs)
     with ZooKeeperServer() as server:
         configure({"default": settings_of(server.port)})
+        eventually(_first_lock, "it is warm")
         yield server
         server.resume()
 
@@ -50,6 +52,15 @@ def proxied(zookeeper_server: ZooKeeperServer, zookeeper_url: str) -> Iterator[P
     with Proxy(zookeeper_server.port) as proxy:
         configure({"default": settings_of(proxy.port, "/" + zookeeper_url.rpartition("/")[2])})
         yield proxy
+
+
+def _first_lock() -> bool:
+    """Of a Java that has just started; a request that is answered too late would make the server silent."""
+    try:
+        with lock("first"):
+            return True
+    except (BackendUnavailable, LockBusy):  # busy: with one that was answered too late
+        return False
 
 
 def settings_of(port: int, chroot: str = "") -> dict[str, Any]:

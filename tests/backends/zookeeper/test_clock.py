@@ -14,10 +14,11 @@ from distlock_web.backends.zookeeper.clock import ServerClock
 class Stat:
     mtime: int  #: milliseconds
     epoch: int = 1
+    number: int = 77  #: of the write, under this leader
 
     @property
     def mzxid(self) -> int:
-        return self.epoch << 32 | 77
+        return self.epoch << 32 | self.number
 
 
 @pytest.fixture
@@ -71,6 +72,40 @@ def test_the_times_of_two_leaders_are_not_compared(at: dict[str, float]) -> None
     assert clock.remaining(held, 2.0) == 2.0
     clock.observe(Stat(5_001, epoch=1), at["now"])  # an answer that was on its way
     assert clock.can_judge(Stat(900_000, epoch=2))
+
+
+def test_a_lease_is_over_only_by_a_time_that_was_heard_after_its_beginning(at: dict[str, float]) -> None:
+    clock = ServerClock()
+    clock.observe(Stat(60_000, number=1), at["now"])
+    renewed = Stat(1_000, number=2)  # the clock was set back by a minute
+    at["now"] += 0.1
+    assert clock.remaining(renewed, 10.0) < 0
+    assert not clock.has_ended(renewed, 10.0)
+    clock.measure(Stat(1_100, number=3))
+    assert clock.remaining(renewed, 10.0) == pytest.approx(9.9, abs=0.002)
+    clock.measure(Stat(900, number=2))
+    assert clock.remaining(renewed, 10.0) == pytest.approx(9.9, abs=0.002), "late news"
+    at["now"] += 9.95
+    assert not clock.has_ended(renewed, 10.0), "too long ago"
+    clock.measure(Stat(11_050, number=4))
+    assert clock.has_ended(renewed, 10.0)
+
+
+def test_by_the_answer_that_began_it_it_may_be_over(at: dict[str, float]) -> None:
+    clock = ServerClock()
+    clock.observe(Stat(5_000, number=1), at["now"])
+    at["now"] += 0.6
+    clock.observe(Stat(5_500, number=2), at["now"] - 0.2)  # slower: what was known before stays
+    assert not clock.is_behind(Stat(5_000, number=1))
+    assert clock.has_ended(Stat(5_000, number=1), 0.5)
+
+
+def test_a_slow_answer_counts_where_a_lease_is_judged(at: dict[str, float]) -> None:
+    clock = ServerClock()
+    clock.observe(Stat(5_000, number=1), at["now"])
+    at["now"] += 1.0
+    clock.measure(Stat(5_500, number=2))  # sent half a second ago; or sent now, and the clock was set back
+    assert clock.now_ms() == pytest.approx(5_500)
 
 
 def test_without_a_word_from_the_server_nothing_has_ended(at: dict[str, float]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,12 +85,73 @@ def test_a_renewal_in_the_race_with_a_removal_wins_or_loses_once(client: Any) ->
     seen = store._verbs._line.head(view)
     client.set(seen.path, seen.record.dumps())  # the renewal that was on its way
     store._verbs._line.touch()
-    assert store._verbs._line.judge(seen) is None, "by what it knew"
+    assert store._verbs._line.judge(view, seen) is None, "by what it knew"
     assert len(line_of(client)) == 1, "but the renewal was first"
     assert isinstance(drive(port().acquire(claim(), 0)), Busy)
     eventually(lambda: isinstance(drive(port().acquire(claim(expire=5), 0)), Granted), "it ends, too")
     with pytest.raises(NoNodeError):
         client.set(seen.path, b"")  # a renewal that comes now
+
+
+def _becomes_persistent(mine: Claim) -> None:
+    assert drive(port().extend([mine._replace(expire=300)])) == [None]
+
+
+def _cools_down(mine: Claim) -> None:
+    assert drive(port().release(mine, 300)) is None
+
+
+def _is_parked(mine: Claim) -> None:
+    assert drive(port().extend([mine._replace(expire=30)])) == [None]
+    registry().close()
+
+
+@pytest.mark.parametrize("made_anew", [_becomes_persistent, _cools_down, _is_parked])
+def test_who_saw_the_node_before_does_not_remove_the_one_that_was_made_in_its_place(
+    client: Any, made_anew: Callable[[Claim], None]
+) -> None:
+    """Both have the same path and the version 0: who was late removed a lease of five minutes."""
+    store: Any = registry().store("default").backend
+    mine = claim(expire=0.5)
+    drive(port().acquire(mine, 0))
+    view = store._verbs._line.look(NAME)
+    seen = store._verbs._line.head(view)
+    made_anew(mine)
+    assert client.exists(seen.path).version == seen.stat.version
+    eventually(lambda: store._verbs._clock.remaining(seen.stat, seen.record.expire) <= 0, "by what it saw it is over")
+    store._verbs._line.touch()
+    assert store._verbs._line.judge(view, replace(seen, remaining=0.0)) is None
+    assert len(line_of(client)) == 1
+    assert isinstance(drive(port().acquire(claim(), 0)), Busy)
+
+
+def test_nor_does_it_begin_another_lease_for_it(client: Any) -> None:
+    """It was first while it waited; who came behind it was to say that its lease had begun, and did so much later."""
+    store: Any = registry().store("default").backend
+    before, mine = claim(), claim(expire=1.0)
+    drive(port().acquire(before, 0))
+    busy = drive(port().acquire(mine, None))
+    drive(port().release(before))
+    view = store._verbs._line.look(NAME)
+    seen = store._verbs._line.head(view)
+    assert isinstance(drive(port().wait(mine, busy, LONG)), Granted)
+    for _ in range(2):  # it becomes persistent, and is renewed as such
+        assert drive(port().extend([mine._replace(expire=300)])) == [None]
+    assert client.exists(seen.path).version == seen.stat.version
+    store._verbs._line.judge(view, seen)
+    (shown,) = drive(port().inspect([NAME]))
+    assert shown.remaining > 100
+
+
+def test_what_is_made_anew_keeps_its_fence_and_what_is_known_of_the_one_before(client: Any) -> None:
+    before, mine = claim(), claim(expire=10)
+    first = drive(port().acquire(before, 0))
+    assert drive(port().revoke(NAME, first.fence))
+    granted = drive(port().acquire(mine, 0))
+    _becomes_persistent(mine)
+    (shown,) = drive(port().inspect([NAME]))
+    assert shown.fence == granted.fence
+    assert drive(port().extend([before])) == ["revoked"]
 
 
 def test_tokens_are_not_in_zookeeper(client: Any) -> None:

@@ -230,6 +230,8 @@ def test_nodes_of_a_user_are_that_users_alone(zookeeper_url: str, client: Any) -
         ({"LOCATION": "zookeeper://a,,b"}, "LOCATION"),
         ({"LOCATION": "zookeeper://h/a//b"}, "LOCATION"),
         ({"LOCATION": "zookeeper://u:topsecret@h:x"}, r"\*\*\*@h:x"),
+        ({"LOCATION": "zookeeper://user:12/topsecret@h:2181"}, r"is 'zookeeper://\*\*\*@h:2181'.*: %2F and %40"),
+        ({"LOCATION": "zookeeper://u:p@h:2181/topsecret@h:2181/locks"}, r"\*\*\*@h:2181/locks"),
         ({"OPTIONS": {"sesion_timeout": 3}}, "session_timeout"),
         ({"OPTIONS": {"session_timeout": 0}}, "session_timeout"),
         ({"OPTIONS": {"timeout": "1"}}, "timeout"),
