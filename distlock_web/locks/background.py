@@ -43,7 +43,7 @@ class Background:
 
     def __call__(self, *args: Any) -> None:
         if self._thread is threading.current_thread():
-            return  # what the function causes itself would never come to an end
+            return  # the function itself takes locks, and would be called for ever
         if self._queue.qsize() >= MAX_QUEUED:
             if not self._dropping:
                 self._dropping = True

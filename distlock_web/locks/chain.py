@@ -1,7 +1,8 @@
 """Which scopes the running code is inside of: re-entry follows the call chain, not a thread or a task (law 2).
 
-The chain is one context variable. What is in it is never changed, only replaced, so that tasks and threads that inherit
-it see each their own; a scope is marked ended where it ends, and the variable is never reset across contexts.
+The chain is the value of one context variable, and immutable: to enter or leave a scope sets a new value, and tasks and
+threads that have inherited the old one keep it. That a scope has ended is noted in the scope. The variable is never
+reset by its token, for a block may end in another context than it began in.
 
 References are weak, for a lease that nobody has any more is nobody's: left to its time (``if lock(...).try_acquire():
 ...``), it must not make the next job of the same thread a nested one. A ``with`` block that runs is in ``_blocks``.

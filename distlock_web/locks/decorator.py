@@ -5,22 +5,23 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
-from ..core.config import check_policy
+from ..core.config import check_plain, check_policy
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.runtime import TASKS, Runtime, drive
 from . import chain, engine, hooks
 from .events import log_fields
-from .hooks import TransactionManager, Until
-from .key_templates import Key, KeyTemplates
+from .function_options import OPTIONS, AnsweringOptions, FunctionOptions, Skipping, SkippingOptions
+from .hooks import TransactionManager
+from .key_templates import KeyInFront, KeyTemplates
 from .lease import Lease
 from .lock import blocking_runtime
 from .log_fields import of_scope
 from .naming import bound_method
-from .options import NAMES, LockOptions, Options, check_names, listing
+from .options import NO_TASK, Options, check_names, listing
 from .refusal import tell_of_no_lock
 from .scope import Scope
 
@@ -28,43 +29,27 @@ logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: ``LockBusy`` is raised; or the call is skipped (None) and logged; or the callable makes the answer.
-OnBusy: TypeAlias = "Literal['raise', 'skip'] | Callable[..., Any]"
-#: ``BackendUnavailable`` is raised; or the call goes on without a lock; or the callable makes the answer.
-OnBackendError: TypeAlias = "Literal['raise', 'open'] | Callable[..., Any]"
-
-
-class FunctionOptions(LockOptions, total=False):
-    """What ``distributed_lockable(...)`` takes beside the options of a lock."""
-
-    key: Key | None
-    on_busy: OnBusy | None
-    on_backend_error: OnBackendError | None
-    until: Until | None
-    database: object
-
-
-_NAMES = ("key", *NAMES, "on_busy", "on_backend_error", "until", "database")
-
 
 @overload
 def distributed_lockable(function: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
+def distributed_lockable(first_key: KeyInFront = None, /, **options: Unpack[SkippingOptions]) -> Skipping: ...
+@overload
 def distributed_lockable(
-    template: str | None = None, /, **options: Unpack[FunctionOptions]
+    first_key: KeyInFront = None, /, **options: Unpack[AnsweringOptions]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
 @listing(FunctionOptions)
-def distributed_lockable(given: Callable[..., Any] | str | None = None, /, **options: Unpack[FunctionOptions]) -> Any:
+def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **options: Unpack[FunctionOptions]) -> Any:
     """Run a function under a lock: ``@distributed_lockable(key="order:{order_id}", expire=10)``.
 
     Works on functions and coroutines: views, methods, tasks, commands. The lock is taken before the call and released
     after it, whatever happens, and only by its owner; an exception of the function reaches the caller unchanged.
 
     ``key`` is a format string over the function's arguments, a callable with the function's arguments, or a list of
-    these; left out, the function's qualified name. ``prefix, expire, wait, renew, renew_for, store, on_lost,
-    hold_at_least`` are those of :func:`distlock_web.lock`.
+    these; left out, the function's qualified name. A string or a list may come first, without its name.
+    ``prefix, expire, wait, renew, renew_for, store, on_lost, hold_at_least`` are those of :func:`distlock_web.lock`.
 
     ``on_busy``: ``"raise"`` ``LockBusy`` (a 409 in a view), ``"skip"`` (log, return None), or a callable
     ``(error, *args, **kwargs)`` that makes the answer. ``on_backend_error``: ``"raise"`` ``BackendUnavailable`` (a 503
@@ -77,16 +62,16 @@ def distributed_lockable(given: Callable[..., Any] | str | None = None, /, **opt
 
     Raises ``ConfigurationError`` when it is applied, if the key or an option cannot be right.
     """
-    check_names("distributed_lockable", options, _NAMES)
-    if isinstance(given, str):
+    check_names("distributed_lockable", options, OPTIONS)
+    if isinstance(given, Iterable) and not callable(given):
         if options.get("key") is not None:
             raise ConfigurationError("distributed_lockable got two keys: one in front, one as key=.")
         options["key"], given = given, None
     lock_options = Options(options)
     if (on_busy := options.get("on_busy")) is not None:
-        check_policy(on_busy, "on_busy", "raise", "skip")
+        check_policy(on_busy, "on_busy")
     if (on_backend_error := options.get("on_backend_error")) is not None:
-        check_policy(on_backend_error, "on_backend_error", "raise", "open")
+        check_policy(on_backend_error, "on_backend_error")
     methods: dict[Any, LockedFunction] = {}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +101,16 @@ class LockedFunction:
         self.on_backend_error = options.get("on_backend_error")
         self.until = options.get("until")
         self.database = options.get("database")
+        if not self.asynchronous:
+            self._check_plain()
         self.transactions = self._transactions()
+
+    def _check_plain(self) -> None:
+        """A plain function has no task to cancel, and nobody to await an answer."""
+        if self.options.on_lost == "cancel":
+            raise ConfigurationError(f"{self.name}: {NO_TASK}")
+        check_plain(self.on_busy, f"{self.name}: on_busy")
+        check_plain(self.on_backend_error, f"{self.name}: on_backend_error")
 
     def _transactions(self) -> TransactionManager | None:
         if self.until not in (None, "return", "commit"):
@@ -161,14 +155,18 @@ class LockedFunction:
 
     async def refused(self, error: LockBusy | BackendUnavailable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call cannot run: what the policy makes of it."""
-        config = self.options.config()
-        if isinstance(error, LockBusy):
-            chosen = self._policy("on_busy", config.on_busy)
-        else:
-            chosen = self._policy("on_backend_error", config.on_backend_error)
+        config, name = self.options.config(), "on_busy" if isinstance(error, LockBusy) else "on_backend_error"
+        chosen = self._policy(name, getattr(config, name))
         if callable(chosen):
             made = chosen(error, *args, **kwargs)
-            return await made if inspect.isawaitable(made) else made
+            if self.asynchronous:
+                return await made if inspect.isawaitable(made) else made
+            if inspect.iscoroutine(made):
+                made.close()
+                raise ConfigurationError(
+                    f"{self.name}: its {name} gave a coroutine, but it is a plain function: nobody would await that."
+                )
+            return made
         if chosen == "skip":
             fields = log_fields("busy", config.alias, error.name or "", self.keys.template, function=self.name)
             logger.info("%s skipped. Did not get a lock for key %s. %s", self.name, error.name, error, extra=fields)
@@ -230,8 +228,9 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
 def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Callable[..., Any]:
     @functools.wraps(function)
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        scope = await locked.scope(TASKS, args, kwargs)
         try:
-            scope = await locked.acquire(await locked.scope(TASKS, args, kwargs))
+            scope = await locked.acquire(scope)
         except (LockBusy, BackendUnavailable) as error:
             return await locked.refused(error, args, kwargs)
         try:

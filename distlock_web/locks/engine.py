@@ -33,7 +33,7 @@ from typing import TypeAlias
 
 from ..core.backend import Busy, Claim, Granted, Port
 from ..core.errors import BackendUnavailable, DistLockError, LeaseLost
-from ..core.runtime import drive, new_token, now
+from ..core.runtime import TASKS, THREADS, Runtime, drive, new_token, now
 from . import chain, events, recent_counts, watchdog
 from .extension import extend_holds
 from .hold import Hold
@@ -67,12 +67,12 @@ async def acquire(scope: Scope) -> None:
                 with watchdog.keep_alive(scope.holds):
                     return await _queue(scope, port, claim, answer, clock)
             finally:
-                scope.waited = now() - begun
+                scope.note_waited(now() - begun)
         return answer
 
     try:
         for name in spec.names:
-            scope.waited = 0.0
+            scope.note_waited(0.0)
             if chain.find_enclosing(spec.store, name) is None or not await _reenter(scope, port, name, clock):
                 await _take(scope, port, name, ask)
         if clock.waited and scope.acquired and len(scope.holds) > 1:
@@ -138,7 +138,7 @@ async def _take(scope: Scope, port: Port, name: str, ask: Ask, how: str = "") ->
             scope.add(hold)
     except BaseException as error:
         # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
-        await clean_up_after(error, scope, lambda port: cancel_quietly(port, claim))
+        await clean_up_after(error, scope, lambda port: cancel_quietly(scope, port, claim))
         raise
     if isinstance(answer, Busy):
         raise busy_error(scope.spec, name, answer)
@@ -214,11 +214,11 @@ async def _reenter(scope: Scope, port: Port, name: str, clock: _WaitClock) -> bo
 # Release ------------------------------------------------------------------------------------------------------------
 
 
-async def end(scope: Scope, error: BaseException | None) -> None:
+async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASKS) -> None:
     """The scope is over: release what it took, once, whatever happens, and never hide the block's own exception."""
     # A nested scope in a task of its own may outlive the one whose lock it re-entered: from then on it had no lock.
     orphaned = scope.orphaned()
-    if not close(scope):
+    if not close(scope, runtime):
         return
     try:
         await _send_releases(scope, success=error is None)
@@ -259,10 +259,10 @@ def _tell_of_loss(scope: Scope, loss: LeaseLost, error: BaseException | None) ->
         error.add_note(f"distlock_web: {loss}")
 
 
-async def release(scope: Scope) -> None:
+async def release(scope: Scope, runtime: Runtime = TASKS) -> None:
     """Release by hand. Raises what :func:`end` only logs."""
     orphaned = scope.orphaned()
-    if not close(scope):
+    if not close(scope, runtime):
         raise scope.over_error()
     await _send_releases(scope, success=True)
     lost = scope.lost_hold() or orphaned
@@ -273,7 +273,7 @@ async def release(scope: Scope) -> None:
 
 async def _send_releases(scope: Scope, success: bool) -> None:
     if scope.acquired:
-        await run_to_completion(scope.runtime, scope.spec.store, partial(release_all, scope, success=success))
+        await run_to_completion(scope, partial(release_all, scope, success=success))
     else:  # it only re-entered: there is nothing to send, so nothing to shield
         await release_all(scope, scope.spec.store.port(scope.runtime))
 
@@ -281,8 +281,9 @@ async def _send_releases(scope: Scope, success: bool) -> None:
 def end_now(scope: Scope, error: BaseException | None) -> None:
     """:func:`end` for blocking callers: a signal's exception anywhere in it does not leave the lock held."""
     try:
-        drive(end(scope, error))
+        drive(end(scope, error, THREADS))
     except BaseException as interruption:
+        scope.use_runtime(THREADS)
         drive(abort(scope, interruption))
         raise
 
@@ -290,17 +291,18 @@ def end_now(scope: Scope, error: BaseException | None) -> None:
 async def abort(scope: Scope, error: BaseException) -> None:
     """The block does not begin, or its end was interrupted: nothing of it stays. The caller raises ``error`` then."""
     chain.exit_block(scope)
-    close(scope)
+    close(scope, scope.runtime)
     scope.stop_watching()
     scope.leave_gates()
     if scope.acquired:
         await clean_up_after(error, scope, partial(release_all, scope))
 
 
-def close(scope: Scope) -> bool:
-    """End the scope, and go out of it. True for exactly one caller."""
+def close(scope: Scope, runtime: Runtime) -> bool:
+    """End the scope in this runtime, wherever it began, and go out of it. True for exactly one caller."""
     if not scope.close_once():
         return False
+    scope.use_runtime(runtime)
     chain.leave(scope)
     return True
 
@@ -308,10 +310,8 @@ def close(scope: Scope) -> bool:
 # Extend -------------------------------------------------------------------------------------------------------------
 
 
-async def extend(scope: Scope, expire: float | None) -> None:
+async def extend(scope: Scope, expire: float | None, runtime: Runtime = TASKS) -> None:
     """Extend every hold of the scope; ``LeaseLost`` if one is gone."""
-    if not scope.alive:
-        raise scope.over_error()
-    scope.raise_if_lost()
+    scope.check_usable()
     if scope.holds:  # none: the call was let through without a lock
-        await extend_holds(scope.spec.store.port(scope.runtime), scope.holds, expire)
+        await extend_holds(scope.spec.store.port(runtime), scope.holds, expire)

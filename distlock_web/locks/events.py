@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
+from ..core.config import check_plain
 from ..core.holder import HolderInfo
 from ..core.runtime import after_fork, now
 from . import recent_counts
@@ -61,7 +62,7 @@ class Event(NamedTuple):
     #: A number that the events of one acquisition share, in this process; 0: it never came to one.
     lease: int = 0
     fence: int | None = None
-    expire: float = 0.0
+    expire: float = 0.0  #: how long the lease was asked for; of ``renewed``: what is left of it now
     waited: float = 0.0  #: how long it was queued for
     held: float | None = None  #: how long it is, or was, ours; of one that is busy: its holder's
     reason: str = ""
@@ -97,14 +98,14 @@ class Event(NamedTuple):
 
 
 def log_fields(event: str, store: str, name: str, template: str, **known: object) -> dict[str, object]:
-    """The same, of what is said without an event."""
+    """``extra=`` for a log record that is made without an event. ``event``: what happened; ``known``: more fields."""
     fields = {"event": event, "store": store, "name": name, "template": template, **known}
     return {f"lock_{key}": value for key, value in fields.items()}
 
 
 Listener: TypeAlias = Callable[[Event], object]
 
-#: Who is told, each in the thread of what happens. Replaced, never changed.
+#: Whom to call, in the thread where it happens. The tuple is replaced, never changed: it is read without a mutex.
 listeners: tuple[Listener, ...] = ()
 
 _by_subscriber: dict[Listener, Listener] = {}
@@ -117,9 +118,10 @@ def subscribe(listener: Listener, *, inline: bool = False) -> Listener:
     It is called in a thread of its own, one event after the other. If it cannot keep up, events are dropped, and that
     is logged. With ``inline`` it is called in the thread, the context and the event loop of the lock, which waits for
     it: it must be quick. Either way what it raises is logged, once, and goes no further. Subscribing twice changes
-    nothing.
+    nothing. ``ConfigurationError`` for a coroutine function, which nobody would await.
     """
     global listeners
+    check_plain(listener, "A listener")
     with _changing:
         if listener not in _by_subscriber:
             target: Listener = listener if inline else Background(listener)
@@ -166,33 +168,63 @@ _this_thread = _ThisThread()
 
 
 def never_wait_here() -> None:
-    """In this thread no listener is waited for, not even an inline one: the watchdog's, which has leases to renew."""
+    """From now on this thread waits for no listener, not even an inline one: the watchdog has leases to renew."""
     _this_thread.deferring = True
 
 
+def tell(event: Event) -> None:
+    """Tell everybody who listens."""
+    if _this_thread.deferring:
+        _deferred(event)
+    else:
+        _tell(event)
+
+
+def tell_all(kept: list[Event]) -> None:
+    """Tell of each, also if one is interrupted: by a signal's handler that raises while a listener runs."""
+    try:
+        while kept:
+            tell(kept.pop(0))
+    finally:
+        if kept:
+            tell_all(kept)
+
+
 def publish(
-    kind: Kind, store: str, name: str, template: str, *, other: HolderInfo | None = None, **known: object
+    kind: Kind,
+    store: str,
+    name: str,
+    template: str,
+    *,
+    other: HolderInfo | None = None,
+    to: Listener = tell,
+    **known: object,
 ) -> None:
-    """Tell everybody who listens. ``known`` are further fields of the ``Event``."""
+    """If anybody listens, make an ``Event`` and give it ``to`` those. ``known`` are further fields of it."""
     if listeners:
-        event = Event(kind, store, name, template, time.time(), other=other, **known)  # type: ignore[arg-type]
-        if _this_thread.deferring:
-            _deferred(event)
-        else:
-            _tell(event)
+        to(Event(kind, store, name, template, time.time(), other=other, **known))  # type: ignore[arg-type]
 
 
-def failed(operation: str, store: str, name: str, template: str, error: BaseException, *, claimant: str = "") -> None:
+def failed(
+    operation: str,
+    store: str,
+    name: str,
+    template: str,
+    error: BaseException,
+    *,
+    claimant: str = "",
+    to: Listener = tell,
+) -> None:
     """The store failed in this: acquire, release, renew, extend or transfer."""
     recent_counts.count("errors", now())
-    publish("error", store, name, template, reason=operation, detail=str(error), claimant=claimant)
+    publish("error", store, name, template, reason=operation, detail=str(error), claimant=claimant, to=to)
 
 
 def _tell(event: Event) -> None:
     running = _this_thread.running
     for listener in listeners:
         if listener in running:
-            continue  # a lock that it takes itself: it would never come to an end
+            continue  # a lock that it takes itself: it would be told of that for ever
         _this_thread.running = (*running, listener)
         begun = now()
         try:

@@ -1,4 +1,4 @@
-"""Leases that are held are extended, several in one request: what each of them is after it."""
+"""Extending leases, several in one request, and what the answers make of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .release import retry_once
 async def extend_holds(port: Port, holds: list[Hold], expire: float | None) -> None:
     """Give each at least ``expire`` seconds again, None: as many as it was taken for. ``LeaseLost`` if one is gone.
 
-    ``BackendUnavailable``: some were not answered. What the others were told counts.
+    ``BackendUnavailable`` if there was no answer for some of them; those that were answered for are extended, or lost.
     """
     claims = [hold.claim if expire is None else hold.claim._replace(expire=expire) for hold in holds]
     since = now()
@@ -45,11 +45,11 @@ async def extend_holds(port: Port, holds: list[Hold], expire: float | None) -> N
 
 
 async def _ask_to_extend(port: Port, claims: list[Claim]) -> list[Loss | BackendUnavailable | None]:
-    """What was not answered is asked for again, once: all of it, or what one of several servers has left unanswered."""
+    """An answer for each claim. Where there was none it is asked once more: all, or the claims of a silent server."""
     losses = list(await retry_once(port.extend, claims))
     unanswered = [place for place, loss in enumerate(losses) if isinstance(loss, BackendUnavailable)]
     if unanswered:
-        with suppress(BackendUnavailable):  # as it was answered the first time
+        with suppress(BackendUnavailable):  # then the first answer stands
             for place, loss in zip(unanswered, await port.extend([claims[i] for i in unanswered]), strict=True):
                 losses[place] = loss
     return losses

@@ -63,6 +63,11 @@ class Hold:
         return self.claim.name
 
     @property
+    def template_or_function(self) -> str:
+        """The template; of a lock that was taken when nobody listened, who took it: then none was looked up."""
+        return self.template or HolderInfo.loads(self.claim.holder).function
+
+    @property
     def state(self) -> State:
         return self._state if self._due_loss() is None else "lost"
 
@@ -86,14 +91,14 @@ class Hold:
             return "expired" if self._state == "held" else "unreachable"
         return None
 
-    def check(self) -> bool:
+    def check(self, to: events.Listener = events.tell) -> bool:
         """Compare the deadline and the process, and make the loss happen if it is due. Whether it is held still."""
         due = self._due_loss()
         if due is None:
             return self._state == "held" or self._state == "unsure"
         if due == "forked":
             self._lock = threading.RLock()  # at the fork a thread that is not here may have held the parent's
-        self.lose(due)
+        self.lose(due, to)
         return False
 
     def raise_if_lost(self, advice: str = "") -> None:
@@ -128,7 +133,9 @@ class Hold:
                 if self._state == "held":
                     self._state = "unsure"
 
-    def lose(self, reason: LossReason) -> None:
+    # ``to``: who gets the event, if anybody listens. Where several holds end at once it is kept until all have ended.
+
+    def lose(self, reason: LossReason, to: events.Listener = events.tell) -> None:
         with self._lock:
             if self._state in ("released", "lost"):
                 return
@@ -137,23 +144,23 @@ class Hold:
                 self._early = max(0.0, self.deadline - now())
             callbacks, self._on_end = self._on_end, []
         recent_counts.count("lost", now())
-        _call(callbacks)
+        self._call(callbacks)
         if events.listeners:
-            self.tell("lost", reason)
+            self.tell("lost", reason, to)
 
-    def begin_release(self) -> bool:
+    def begin_release(self, to: events.Listener = events.tell) -> bool:
         """From here on no renewal counts. False: there is nothing to release, the hold is lost or over.
 
         Begun again, a release that was interrupted goes on.
         """
-        self.check()
+        self.check(to)
         with self._lock:
             if self._state not in ("held", "unsure", "releasing"):
                 return False
             self._state = "releasing"
             return True
 
-    def released(self, how: str = "") -> None:
+    def released(self, how: str = "", to: events.Listener = events.tell) -> None:
         """It is over; ``how``, if it was not simply given back: as the event says it."""
         with self._lock:
             ended = self._state == "releasing"
@@ -161,30 +168,32 @@ class Hold:
                 self._state = "released"
             callbacks, self._on_end = self._on_end, []
         if callbacks:
-            _call(callbacks)
+            self._call(callbacks)
         if ended and events.listeners:
-            self.tell("released", how)
+            self.tell("released", how, to)
 
-    def tell(self, kind: events.Kind, reason: str = "") -> None:
+    def tell(self, kind: events.Kind, reason: str = "", to: events.Listener = events.tell) -> None:
         """Tell those who listen what has happened to it. Asked for only if somebody does."""
         claim = self.claim
         events.publish(
             kind,
             self.store.alias,
             claim.name,
-            self.template or HolderInfo.loads(claim.holder).function,  # taken when nobody listened
+            self.template_or_function,
             lease=acquisition_number(claim.token),
             fence=self.fence,
-            expire=claim.expire,
+            expire=self.remaining if kind == "renewed" else claim.expire,  # extended, it lives as long as was asked for
             waited=self.waited,
             held=max(0.0, now() - self.since),
             reason=reason,
             claimant=claim.holder,
+            to=to,
         )
 
-    def tell_of_failure(self, operation: str, error: BaseException) -> None:
+    def tell_of_failure(self, operation: str, error: BaseException, to: events.Listener = events.tell) -> None:
         """The store has failed in this."""
-        events.failed(operation, self.store.alias, self.name, self.template, error, claimant=self.claim.holder)
+        claim, template = self.claim, self.template_or_function
+        events.failed(operation, self.store.alias, claim.name, template, error, claimant=claim.holder, to=to)
 
     def enter(self) -> None:
         """One more block is inside of it."""
@@ -212,11 +221,11 @@ class Hold:
             if callback in self._on_end:
                 self._on_end.remove(callback)
 
-
-def _call(callbacks: list[Callable[[], object]]) -> None:
-    for callback in callbacks:
-        try:
-            callback()
-        except Exception:
-            # One callback's failure must not keep the others, or the renewal of other leases, from going on.
-            logger.exception("A callback at the end of a lock failed")
+    def _call(self, callbacks: list[Callable[[], object]]) -> None:
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:
+                # One callback's failure must not keep the others, or the renewal of other leases, from going on.
+                what = ("error", self.store.alias, self.name, self.template_or_function)
+                logger.exception("A callback at the end of a lock failed", extra=events.log_fields(*what))

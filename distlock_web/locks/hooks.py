@@ -76,7 +76,8 @@ class Integration:
     def name_of(self, function: Callable[..., Any]) -> str | None:
         """The name of a function that the framework made of something else: of a class, by ``as_view()``.
 
-        Its own name is the framework's, and every other's. One that ends in ``(...)`` is shared, and is no key.
+        Its own name would be that of the wrapper, the same for all of them. A name that ends in ``(...)`` may
+        stand for several functions: people see it, but no key is made of it.
         """
         return None
 
@@ -94,7 +95,7 @@ class Integration:
     def open_transaction(self) -> str | None:
         """In words, the transaction that the running code is inside of, and that somebody else commits.
 
-        A plain lock that is released inside of one is warned of. Asked twice for every lock: be quick.
+        Where there is one, a plain lock that is released in it causes a warning. Asked twice for every lock: be quick.
         """
         return None
 
@@ -175,7 +176,10 @@ _PREFERRED: tuple[Context, ...] = ("inside", "none", "outside")
 
 
 class _Meant:
-    """Django and Flask-SQLAlchemy in one process: which of them a left out ``database=`` means is known per call."""
+    """Several managers, as of Django and Flask-SQLAlchemy in one process; ``database=`` was left out.
+
+    Which of them is meant is decided for each call, by the context that it runs in.
+    """
 
     def __init__(self, managers: list[TransactionManager]) -> None:
         self._managers = managers

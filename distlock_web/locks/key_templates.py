@@ -8,6 +8,7 @@ import string
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from ..core.config import is_async
 from ..core.errors import ConfigurationError, KeyUnavailable
 from ..core.keys import SEPARATORS, escape_literal, escape_value, must_escape, text_of
 from . import hooks
@@ -15,6 +16,8 @@ from .naming import own_name, qualified_name, signature_of
 
 #: A format string over the function's arguments, a callable with the function's signature, or several of these.
 Key: TypeAlias = "str | Callable[..., Any] | Iterable[str | Callable[..., Any]]"
+#: The same in front of all options, where a callable is the function to be locked.
+KeyInFront: TypeAlias = "str | Iterable[str | Callable[..., Any]] | None"
 
 # Between two choices of one field; not inside of an [index].
 _CHOICE = re.compile(r"\|(?![^\[]*\])")
@@ -55,14 +58,14 @@ class Field:
 
     async def fill(self, arguments: Mapping[str, Any], asynchronous: bool, separators: str) -> str:
         """Its value, escaped. A second choice has a ``|`` in front, which no value can have: so they never meet."""
-        missing: Exception | None = None
+        missing: BaseException | None = None
         for place, (root, rest) in enumerate(self.choices):
             try:
                 found = arguments[root]
                 if rest:
                     found = await self._lookup(found, rest, asynchronous)
-            except (KeyError, IndexError) as error:
-                missing = error
+            except LookupError as error:
+                missing = error.__cause__ if isinstance(error, _NoItems) else error
                 continue
             if found is not None:
                 return "|" * place + escape_value(self._written(found), separators)
@@ -78,7 +81,7 @@ class Field:
                 if found is None:
                     return None
                 if not is_attribute:
-                    found = found[step]
+                    found = _item(found, step)
                     continue
                 # Django's convention: `request.user` reads the database, `await request.auser()` is its async twin.
                 twin = getattr(found, f"a{step}", None) if asynchronous else None
@@ -92,6 +95,17 @@ class Field:
             return text_of(found, self.spec, self.conversion)
         except ValueError as error:
             raise ConfigurationError(f"{self.where} {error}.") from error
+
+
+class _NoItems(LookupError):
+    """What has no items was asked for one: a client's JSON is a list or a number, and no object."""
+
+
+def _item(found: Any, step: str | int) -> Any:
+    try:
+        return found[step]
+    except TypeError as error:
+        raise _NoItems from error
 
 
 class Template:
@@ -212,9 +226,12 @@ class KeyTemplates:
             return Template(item, self.signature, self.function)
         if not callable(item):
             raise ConfigurationError(f"{self.function}: a key is a string or a callable, not {item!r}.")
-        if inspect.iscoroutinefunction(item) and not self.asynchronous:
-            raise ConfigurationError(f"{self.function}: an async key function needs an async function to be locked.")
+        if is_async(item) and not self.asynchronous:
+            raise self._async_key()
         return item
+
+    def _async_key(self) -> ConfigurationError:
+        return ConfigurationError(f"{self.function}: an async key function needs an async function to be locked.")
 
     def _fixed(self) -> tuple[str, ...] | None:
         """The names, where they are the same for every call."""
@@ -242,6 +259,9 @@ class KeyTemplates:
 
     async def _called(self, maker: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
         made = maker(*args, **kwargs)
+        if inspect.iscoroutine(made) and not self.asynchronous:
+            made.close()
+            raise self._async_key()
         if isinstance(made, Awaitable):
             made = await made
         several = isinstance(made, Iterable) and not isinstance(made, (str, bytes, Mapping))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
-from ..core.config import check_seconds, check_seconds_or_none
-from ..core.errors import ConfigurationError, LossReason
+from ..core.config import check_seconds
+from ..core.errors import ConfigurationError, LeaseLost, LossReason
 from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop, now
 from . import chain, engine, transfer
 from .hold import State
 from .scope import Scope, names_of
-
-T = TypeVar("T")
 
 #: What happens when a lease is lost: raise at the end of the block, log, cancel the task, or call with the lease.
 OnLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Lease], object]"
@@ -43,6 +41,7 @@ class Lost:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the lease is lost (True), or until it is released or ``timeout`` seconds are over (False)."""
+        refuse_in_event_loop("`await lease.lost`")
         return drive(self._wait(THREADS, timeout))
 
     def __await__(self) -> Generator[Any, None, bool]:
@@ -73,9 +72,15 @@ class Lease:
 
     A handle: two of the same block are equal, and what it tells is read at that moment. Looking changes nothing.
 
-    A lease that another task or thread has taken is entered with ``async with lease:`` or ``with lease:``. From there
-    on the running code is inside of it: it enters the lock again without waiting, and ``on_lost="cancel"`` cancels it.
-    Before Python 3.12 ``asyncio.wait_for(lock(...).aacquire(), 2)`` makes such a task.
+    ``with lease:`` and ``async with lease:`` release it at the end of the block, in any thread or task, whoever took
+    it. The running code is inside of it from there on: it enters the lock again without waiting, ``on_lost="cancel"``
+    cancels it, and ``renew=True`` renews while it lives. A lease whose task or thread has ended is renewed for a little
+    more than its ``expire``, if anybody has the object still: that is the time to enter it in. Entered when it is over
+    it raises ``NotHeld``, when it is lost ``LeaseLost``, before the block begins.
+
+    A call that ``on_backend_error="open"`` let through without its lock has a lease, too, of which ``acquired`` is
+    False. It holds nothing that could be lost or extended: until it is over its ``state`` is ``held``, ``remaining`` is
+    0, ``raise_if_lost`` and ``extend`` do nothing, and ``detach`` raises ``NotHeld``.
     """
 
     __slots__ = ("_scope",)
@@ -93,19 +98,25 @@ class Lease:
         return f"<Lease {self.name!r}: {self.state}, {self.remaining:.3f} s left>"
 
     def __enter__(self) -> Lease:
-        self._enter()
+        refuse_in_event_loop("`async with lease:`")
+        try:
+            self._enter()
+        except LeaseLost as error:
+            engine.end_now(self._scope, error)  # of several locks only one may be lost, and nobody else releases them
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._check_blocking()
         engine.end_now(self._scope, error)
 
     async def __aenter__(self) -> Lease:
-        self._enter()
-        if self._scope.spec.on_lost == "cancel":
-            self._scope.bind_task()
+        try:
+            self._enter()
+        except LeaseLost as error:
+            await engine.end(self._scope, error)
+            raise
         return self
 
     async def __aexit__(
@@ -114,8 +125,12 @@ class Lease:
         await engine.end(self._scope, error)
 
     def _enter(self) -> None:
-        if self._scope.alive and not chain.is_inside(self._scope):
-            chain.enter(self._scope)
+        scope = self._scope
+        scope.check_usable()
+        if scope.spec.renew or scope.spec.on_lost == "cancel":
+            scope.bind_runner()
+        if not chain.is_inside(scope):
+            chain.enter(scope)
 
     # What it is ---------------------------------------------------------------------------------------------------
 
@@ -159,7 +174,10 @@ class Lease:
 
     @property
     def state(self) -> State:
-        """``held``, ``unsure`` (the store is not answering), ``lost``, ``releasing`` or ``released``."""
+        """``held``, ``unsure`` (the store is not answering), ``lost``, ``releasing`` or ``released``.
+
+        Of a call without its lock (``acquired`` is False) ``held``, then ``released``: nothing is lost.
+        """
         return self._scope.state
 
     @property
@@ -171,7 +189,7 @@ class Lease:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the lease ends unless it is renewed, on the safe side of the store's clock."""
+        """Seconds that are surely left, if it is not renewed; 0 without a lock."""
         return self._scope.remaining
 
     @property
@@ -180,7 +198,10 @@ class Lease:
         return Lost(self._scope)
 
     def raise_if_lost(self) -> None:
-        """Raise ``LeaseLost`` unless the lock is surely still ours. No round trip: it checks the deadline."""
+        """Raise ``LeaseLost`` if a lock that was acquired is not surely ours any more. No round trip: by its deadline.
+
+        It does nothing for a call that was let through without its lock: ask ``acquired``.
+        """
         self._scope.raise_if_lost()
 
     # What can be done with it -------------------------------------------------------------------------------------
@@ -191,45 +212,49 @@ class Lease:
         Raises ``LeaseLost`` if it was lost, ``NotHeld`` if it was released before, ``BackendUnavailable`` if the
         store does not answer (the lease then ends by itself).
         """
-        self._blocking(engine.release(self._scope))
+        refuse_in_event_loop("`await lease.arelease()`")
+        drive(engine.release(self._scope, THREADS))
 
     async def arelease(self) -> None:
         """The asyncio twin of :meth:`release`."""
         await engine.release(self._scope)
 
     def extend(self, expire: float | None = None) -> None:
-        """Give the lease at least ``expire`` seconds from now (left out: its own).
+        """Give the lease at least ``expire`` seconds from now (left out: its own); without a lock, nothing.
 
         Raises ``LeaseLost`` if it is lost, ``NotHeld`` if it is over, ``BackendUnavailable``.
         """
-        self._blocking(engine.extend(self._scope, check_seconds_or_none(expire, "expire")))
+        refuse_in_event_loop("`await lease.aextend()`")
+        drive(engine.extend(self._scope, self._check_extension(expire), THREADS))
 
     async def aextend(self, expire: float | None = None) -> None:
         """The asyncio twin of :meth:`extend`."""
-        await engine.extend(self._scope, check_seconds_or_none(expire, "expire"))
+        await engine.extend(self._scope, self._check_extension(expire))
 
     def detach(self, transit: float = 60.0) -> str:
         """Give up the lock without freeing it; ``attach`` takes it on from the string, within ``transit`` seconds.
 
         The string is proof of ownership, good for one use: hand it to a Celery task, do not log it.
         """
-        return self._blocking(transfer.detach(self._scope, check_seconds(transit, "transit")))
+        refuse_in_event_loop("`await lease.adetach()`")
+        return drive(transfer.detach(self._scope, self._check_lifetime(transit, "transit"), THREADS))
 
     async def adetach(self, transit: float = 60.0) -> str:
         """The asyncio twin of :meth:`detach`."""
-        return await transfer.detach(self._scope, check_seconds(transit, "transit"))
+        return await transfer.detach(self._scope, self._check_lifetime(transit, "transit"), TASKS)
 
-    def _blocking(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            self._check_blocking()
-        except ConfigurationError:
-            work.close()
-            raise
-        return drive(work)
+    def _check_extension(self, expire: float | None) -> float | None:
+        return None if expire is None else self._check_lifetime(expire, "expire", or_none=", or None")
 
-    def _check_blocking(self) -> None:
-        if self._scope.runtime is TASKS or in_event_loop():
-            raise ConfigurationError("In asyncio code use the lease's a-methods: await lease.arelease(), and so on.")
+    def _check_lifetime(self, seconds: float, setting: str, or_none: str = "") -> float:
+        shortest = self._scope.spec.store.backend.capabilities.min_expire
+        return check_seconds(seconds, setting, minimum=shortest, or_none=or_none)
+
+
+def refuse_in_event_loop(instead: str) -> None:
+    """``ConfigurationError`` for a blocking call inside a running event loop, where it would stop every other task."""
+    if in_event_loop():
+        raise ConfigurationError(f"This is a blocking call inside a running event loop. In async code write {instead}.")
 
 
 def scope_of(lease: Lease) -> Scope:

@@ -1,7 +1,7 @@
 """What a listener keeps of each lease that is held, until its end.
 
-A lease that the program forgets is never released, and nobody is told of its loss: it ends by its time. So it ends
-here, too, when that is over.
+No event tells of the end of a lease that the program forgets: it is never released, and nobody checks whether it was
+lost. In the store it ends when its time is over, and so it does here.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class LiveLeases(Generic[T]):
 
 
 def _end_of(event: Event) -> float:
-    # Told a little later than it began: late by that, and never early.
+    # The event comes later than what it tells of: this end is late by that, and never before the lease's own.
     return now() + event.expire
 
 
 class BoundedTemplates:
-    """The templates that may be a label: the first so many of each store; the others are one, ``other``."""
+    """Which templates may be labels: the first ``most`` of each store. All further ones share the label ``other``."""
 
     OTHER = "other"
 

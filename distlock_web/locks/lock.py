@@ -12,9 +12,9 @@ from ..core.config import check_flag, check_seconds
 from ..core.errors import ConfigurationError, LockBusy
 from ..core.keys import check_key
 from ..core.registry import registry
-from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop
+from ..core.runtime import TASKS, THREADS, Runtime, drive
 from . import chain, engine, events, transfer
-from .lease import Lease
+from .lease import Lease, refuse_in_event_loop
 from .options import LockOptions, Options, check_names, listing
 from .places import Instruction, line_of, place_of
 from .release import retry_once
@@ -66,9 +66,7 @@ class Lock:
 
     async def _locked(self, runtime: Runtime) -> bool:
         spec = self._options.spec(self._keys, runtime)
-        if not spec.store.backend.capabilities.listing:
-            raise ConfigurationError(f"The store {spec.store.alias!r} cannot show who holds its locks.")
-        return bool(await retry_once(spec.store.port(runtime).inspect, spec.names))
+        return bool(await retry_once(spec.store.listing_port(runtime).inspect, spec.names))
 
     def _spec(self, runtime: Runtime, place: str) -> Spec:
         made_at = line_of(self._made_at) if events.listeners or not place else ""
@@ -129,11 +127,7 @@ class Lock:
 
 def blocking_runtime() -> Runtime:
     """The runtime of a blocking entry point; refused inside a running event loop, which it would stop."""
-    if in_event_loop():
-        raise ConfigurationError(
-            "This is a blocking call inside a running event loop. In async code write "
-            "`async with lock(...)`, or `await lock(...).aacquire()`."
-        )
+    refuse_in_event_loop("`async with lock(...)`, or `await lock(...).aacquire()`")
     return THREADS
 
 
@@ -190,10 +184,12 @@ async def _attach(
     text: str, expire: float | None, renew: bool | None, runtime: Runtime, place: str, outlives_task: bool = False
 ) -> Lease:
     ticket = transfer.Ticket.loads(text)
+    store = registry().store(ticket.store)
+    shortest = store.backend.capabilities.min_expire
     spec = Spec(
-        store=registry().store(ticket.store),
+        store=store,
         names=tuple(ticket.fences),
-        expire=ticket.expire if expire is None else check_seconds(expire, "expire"),
+        expire=ticket.expire if expire is None else check_seconds(expire, "expire", minimum=shortest),
         wait=0.0,
         renew=ticket.renew if renew is None else check_flag(renew, "renew"),
         template=place,

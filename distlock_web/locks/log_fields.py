@@ -1,4 +1,4 @@
-"""What stands beside the words of a log record, for programs that read logs (``extra=``)."""
+"""The fields of a log record (``extra=``), for programs that read logs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .scope import Scope
 
 
 def of_scope(event: str, scope: Scope, **known: object) -> dict[str, object]:
-    """Of all locks of a block."""
+    """For a line about all locks of a block."""
     spec = scope.spec
     known["function"] = spec.function or spec.place
     return log_fields(event, spec.store.alias, ", ".join(spec.names), spec.template or spec.place, **known)
 
 
 def of_hold(event: str, hold: Hold, **known: object) -> dict[str, object]:
-    """Of one lock, with the id of the request that has it: the watchdog speaks of others' locks."""
+    """For a line about one lock, with the id of the request that holds it: the watchdog runs in none."""
     caller = HolderInfo.loads(hold.claim.holder)
     known |= {"request_id": caller.request_id, "function": caller.function}
-    return log_fields(event, hold.store.alias, hold.name, hold.template or caller.function, fence=hold.fence, **known)
+    return log_fields(event, hold.store.alias, hold.name, hold.template_or_function, fence=hold.fence, **known)

@@ -11,9 +11,9 @@ from typing import Any
 from ..core.errors import ConfigurationError
 from . import hooks
 
-# What is no function's alone: a partial, a lambda, the view that a class makes where no framework says of which class,
-# and one that it made with arguments.
-_SHARED = ("?", "<lambda>", "as_view.<locals>.view", "(...)")
+# How names end that several functions share: a lambda's; that of a view which a class made, where the framework does
+# not say which class; and that of what was made with arguments: a view, a partial, an object that can be called.
+_SHARED = ("<lambda>", "as_view.<locals>.view", "(...)")
 
 
 def bound_method(function: Any) -> MethodType | None:
@@ -58,7 +58,11 @@ def qualified_name(function: Callable[..., Any]) -> str:
     known = hooks.name_of(function)
     if known is not None:
         return known
-    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
+    if isinstance(function, partial):
+        return f"{qualified_name(function.func)}(...)"
+    if not hasattr(function, "__qualname__"):
+        return f"{type(function).__module__}.{type(function).__qualname__}(...)"
+    return f"{getattr(function, '__module__', '?')}.{function.__qualname__}"
 
 
 def own_name(function: Callable[..., Any]) -> str:

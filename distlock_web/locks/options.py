@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
 from typing import Any, TypedDict, TypeVar
 
@@ -41,7 +41,7 @@ class LockOptions(TypedDict, total=False):
     #: The longest that it is renewed.
     renew_for: float | None
     #: The alias in ``DISTLOCK`` of the store that it is in: ``"default"``.
-    store: str
+    store: str | None
     #: ``"raise"`` at the end of the block, ``"warn"``, ``"cancel"`` the asyncio task, or a callable with the lease.
     on_lost: OnLost | None
     #: After success it stays taken until so long after it was acquired.
@@ -90,26 +90,43 @@ def check_names(function: str, given: Iterable[str], known: tuple[str, ...] = NA
             raise ConfigurationError(unknown_name(f"{function} has the option", name, known))
 
 
+def _check_alias(given: object, setting: str) -> str:
+    if not isinstance(given, str):
+        raise ConfigurationError(f"{setting} is {given!r}; it has to be an alias in DISTLOCK, such as 'default'.")
+    return given
+
+
+_CHECKS: Mapping[str, Callable[[Any, str], object]] = {
+    "prefix": check_prefix,
+    "expire": check_seconds,
+    "wait": lambda given, setting: check_seconds_or_none(given, setting, zero=True),
+    "renew": check_flag,
+    "renew_for": check_seconds,
+    "on_lost": check_policy,
+    "store": _check_alias,
+    "hold_at_least": lambda given, setting: check_seconds(given, setting, zero=True),
+}
+
+
 class Options:
     """The options of one lock, checked as far as that is possible before its store is known."""
 
-    __slots__ = ("expire", "hold_at_least", "on_lost", "prefix", "renew", "renew_for", "store", "wait")
+    # What is left out, which is most of it.
+    store: str = "default"
+    prefix: str | None = None
+    expire: float | None = None
+    wait: float | Unset | None = UNSET
+    renew: bool | None = None
+    renew_for: float | None = None
+    on_lost: OnLost | None = None
+    hold_at_least = 0.0
 
     def __init__(self, given: LockOptions) -> None:
-        get = given.get
-        self.prefix = None if (prefix := get("prefix")) is None else check_prefix(prefix, "prefix")
-        self.expire = None if (expire := get("expire")) is None else check_seconds(expire, "expire")
-        self.wait = check_seconds_or_none(given["wait"], "wait", zero=True) if "wait" in given else UNSET
-        self.renew = None if (renew := get("renew")) is None else check_flag(renew, "renew")
-        self.renew_for = None if (renew_for := get("renew_for")) is None else check_seconds(renew_for, "renew_for")
-        self.store = given.get("store", "default")
-        self.on_lost: OnLost | None = None
-        if (on_lost := get("on_lost")) is not None:
-            self.on_lost = check_policy(on_lost, "on_lost", "raise", "warn", "cancel")
-        at_least = get("hold_at_least")
-        self.hold_at_least = 0.0 if at_least is None else check_seconds(at_least, "hold_at_least", zero=True)
+        for name, value in given.items():
+            if (value is not None or name == "wait") and name in _CHECKS:
+                self.__dict__[name] = _CHECKS[name](value, name)
         if self.renew_for is not None and self.renew is False:
-            raise ConfigurationError("renew_for bounds the renewal: it needs renew=True.")
+            raise _no_renewal()
 
     def config(self) -> StoreConfig:
         return registry().store(self.store).config
@@ -133,20 +150,15 @@ class Options:
         if wait != 0 and not capabilities.waiting:
             raise self._no_waiting(store)
         prefix = config.prefix if self.prefix is None else self.prefix
+        renew = config.renew if self.renew is None else self.renew
+        if self.renew_for is not None and not (renew or function):  # what a function returns may be a stream
+            raise _no_renewal()
+        on_lost, hold_at_least = self._when_lost(config, runtime), self.hold_at_least
+        # By position, for every lock that is taken is asked for so.
         return Spec(
-            store=store,
-            names=_names(prefix, keys),
-            expire=expire,
-            wait=wait,
-            renew=config.renew if self.renew is None else self.renew,
-            renew_for=self.renew_for,
-            on_lost=self._when_lost(config, runtime),
-            hold_at_least=self.hold_at_least,
-            function=function,
-            code=code,
-            template=template,
-            place=place,
-        )
+            store, _names(prefix, keys), expire, wait, renew, self.renew_for, on_lost, hold_at_least,
+            function, code, template, place,
+        )  # fmt: skip
 
     def _no_waiting(self, store: Store) -> ConfigurationError:
         setting, wait = "wait", self.wait
@@ -163,15 +175,26 @@ class Options:
             return _with_lease(on_lost)
         if on_lost == "cancel" and runtime is not TASKS:
             if self.on_lost is not None:
-                raise ConfigurationError(
-                    'on_lost="cancel" cancels an asyncio task; in a thread use "raise" or a callable.'
-                )
+                raise ConfigurationError(NO_TASK)
             return "raise"  # the setting is for tasks and threads alike, and a thread cannot be cancelled
         return on_lost  # type: ignore[no-any-return]
 
 
+NO_TASK = 'on_lost="cancel" cancels an asyncio task; in a thread use "raise" or a callable.'
+
+
+def _no_renewal() -> ConfigurationError:
+    return ConfigurationError("renew_for bounds the renewal: it needs renew=True.")
+
+
 def _with_lease(callback: Callable[[Lease], object]) -> Callable[[Scope], object]:
-    return lambda scope: callback(Lease(scope))
+    def told(scope: Scope) -> None:
+        made = callback(Lease(scope))
+        if inspect.iscoroutine(made):
+            made.close()
+            raise ConfigurationError("on_lost gave a coroutine, which nobody would await: give a plain function.")
+
+    return told
 
 
 def _names(prefix: str, keys: tuple[str, ...]) -> tuple[str, ...]:

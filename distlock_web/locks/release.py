@@ -13,7 +13,8 @@ that a signal's handler raises. What fails is logged and hides nothing: the bloc
 the way into it, is what the caller hears of. What cannot be released ends with its lease.
 
 What Python does not allow: a signal's exception can come before the first instruction of ``__exit__``, and nothing of
-ours runs then. The lock is held until its lease ends; with ``renew``, until ``renew_for`` or the thread ends.
+ours runs then. The lock is held until its lease ends; with ``renew``, until ``renew_for`` is over, or some leases after
+the end of the thread.
 """
 
 from __future__ import annotations
@@ -21,55 +22,66 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from ..core.backend import Claim, Loss, Port
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LossReason
-from ..core.registry import Store
-from ..core.runtime import TASKS, THREADS, Runtime, in_event_loop, now
+from ..core.runtime import TASKS, THREADS, in_event_loop, now
+from . import events
 from .hold import Hold
 from .log_fields import of_hold, of_scope
 from .scope import Scope, Spec, names_of
 
 logger = logging.getLogger("distlock_web")
-P = ParamSpec("P")
+Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 
-async def run_to_completion(runtime: Runtime, store: Store, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
-    """Do work that may be done twice, to completion. What interrupts the caller is raised after it.
+async def run_to_completion(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+    """Do work for a scope that may be done twice, to completion. What interrupts the caller is raised after it.
 
     The end of an event loop cancels the shielded work, too, and a signal's exception may come anywhere: then it is done
     by the blocking port, in this thread, which its timeouts bound.
     """
-    if runtime is TASKS and not in_event_loop():
-        runtime = THREADS  # a coroutine that is closed after its loop: nobody would ever run what we await
-    ended = False
-    failure: Exception | None = None
-
-    async def attempt(port: Port) -> T:
-        nonlocal ended, failure
-        try:
-            result = await work(port)
-        except DistLockError as error:
-            ended, failure = True, error
-            raise
-        ended = True
-        return result
-
+    if scope.runtime is TASKS and in_event_loop():
+        return await _complete_in_task(scope, work)
+    # For threads, and for a coroutine that is closed after its loop: nobody would ever run a task that we await.
     try:
-        return await runtime.shield(attempt(store.port(runtime)))
+        return await work(scope.spec.store.port(THREADS))
     except DistLockError:
         raise
     except BaseException:
-        if not ended:
-            try:
-                await work(store.port(THREADS))
-            except Exception as error:
-                failure = error
-        if failure is not None:
-            logger.warning("Interrupted, a lock could not be released; it ends within its lease: %s", failure)
+        await _do_again(scope, work)
         raise
+
+
+async def _complete_in_task(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+    task = asyncio.ensure_future(work(scope.spec.store.port(TASKS)))
+    try:
+        return await TASKS.shield(task)
+    except DistLockError:
+        raise
+    except BaseException:
+        if not task.done() or task.cancelled():
+            await _do_again(scope, work)
+        elif isinstance(failure := task.exception(), DistLockError):
+            _warn_of_unreleased(scope, failure)
+        elif failure is not None:  # an executor that has been shut down, for instance
+            await _do_again(scope, work)
+        raise
+
+
+async def _do_again(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, object]]) -> None:
+    """What was interrupted, by the blocking port."""
+    try:
+        await work(scope.spec.store.port(THREADS))
+    except Exception as failure:
+        _warn_of_unreleased(scope, failure)
+
+
+def _warn_of_unreleased(scope: Scope, failure: Exception) -> None:
+    text, names = "Lock %s could not be released, it ends within its lease: %s", names_of(scope)
+    logger.warning(text, names, failure, extra=of_scope("error", scope, reason="release"))
 
 
 async def clean_up_after(error: BaseException, scope: Scope, work: Callable[[Port], Coroutine[Any, Any, None]]) -> None:
@@ -78,17 +90,12 @@ async def clean_up_after(error: BaseException, scope: Scope, work: Callable[[Por
     A cancellation is raised if the error is less than one: the task has to end, whatever is made of the error.
     """
     try:
-        await run_to_completion(scope.runtime, scope.spec.store, work)
+        await run_to_completion(scope, work)
     except asyncio.CancelledError:
         if isinstance(error, Exception):
             raise
     except Exception as failure:
-        logger.warning(
-            "Lock %s could not be released, it ends within its lease: %s",
-            names_of(scope),
-            failure,
-            extra=of_scope("error", scope, reason="release"),
-        )
+        _warn_of_unreleased(scope, failure)
         error.add_note(f"distlock_web: could not be released: {failure}")
 
 
@@ -101,28 +108,30 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
     scope.leave_gates()
     failure: DistLockError | None = None
     hold_at_least = scope.spec.hold_at_least if success else 0.0
-    for hold in reversed(scope.acquired):
-        interrupted = hold.state == "releasing"
-        if not hold.begin_release():
-            continue
-        cooldown = _cooldown_of(hold, hold_at_least) if hold_at_least else 0.0
-        loss: LossReason | None
-        failed: DistLockError | None = None
-        try:
-            loss = await _release(port, hold, cooldown, interrupted)
-        except DistLockError as error:
-            failure, failed = failure or error, error
-            loss = "unreachable" if now() >= hold.deadline else None
-        if loss is not None:
-            hold.lose(loss)
-        else:
-            hold.released("unreachable" if failed else "")
-        if failed is not None:
-            hold.tell_of_failure("release", failed)
-        if loss is not None:
-            continue
-        if success:
-            _record(scope.spec, hold, cooldown)
+    kept: list[events.Event] = []
+    try:
+        for hold in reversed(scope.acquired):
+            interrupted = hold.state == "releasing"
+            if not hold.begin_release(kept.append):
+                continue
+            cooldown = _cooldown_of(hold, hold_at_least) if hold_at_least else 0.0
+            loss: LossReason | None
+            failed: DistLockError | None = None
+            try:
+                loss = await _release(port, hold, cooldown, interrupted)
+            except DistLockError as error:
+                failure, failed = failure or error, error
+                loss = "unreachable" if now() >= hold.deadline else None
+            if loss is not None:
+                hold.lose(loss, kept.append)
+            else:
+                hold.released("unreachable" if failed else "", kept.append)
+            if failed is not None:
+                hold.tell_of_failure("release", failed, kept.append)
+            if success and loss is None:
+                _record(scope.spec, hold, cooldown)
+    finally:
+        events.tell_all(kept)  # not sooner: a slow listener would hold up the releases that are still to come
     if failure is not None:
         raise failure
 
@@ -157,19 +166,20 @@ async def _release(port: Port, hold: Hold, cooldown: float, sent_before: bool) -
     return None
 
 
-async def cancel_quietly(port: Port, claim: Claim) -> None:
+async def cancel_quietly(scope: Scope, port: Port, claim: Claim) -> None:
     """Nothing of this claim stays behind, neither in the queue nor held."""
     try:
         await retry_once(port.cancel, claim)
     except ConfigurationError:
         pass  # a password, a right that is missing: the store has refused the acquisition, too
     except DistLockError as error:
-        logger.info("Lock %s: a claim could not be cancelled, it ends within its lease: %s", claim.name, error)
+        text = "Lock %s: a claim could not be cancelled, it ends within its lease: %s"
+        logger.info(text, claim.name, error, extra=of_scope("error", scope, reason="cancel"))
 
 
-async def retry_once(verb: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+async def retry_once(verb: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
     """Ask again, once, if the answer did not come: every verb may be sent twice (law 3)."""
     try:
-        return await verb(*args, **kwargs)
+        return await verb(*args)
     except BackendUnavailable:
-        return await verb(*args, **kwargs)
+        return await verb(*args)

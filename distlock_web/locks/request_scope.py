@@ -7,35 +7,103 @@ request, and can be left and entered again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 from ..core.errors import ConfigurationError
 from ..core.request_id import Origin, acceptable, swap_origin
-from .chain import swap_scopes
+from . import hooks
+from .chain import Chain, swap_scopes
+from .naming import qualified_name
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@contextmanager
-def request_scope(request_id: str | None = None, path: str = "") -> Iterator[str]:
+def request_scope(request_id: str | None = None, path: str = "") -> JobScope:
     """What the middleware does for a request, for a task or a command: ``with request_scope("job-17"):``.
 
     In the block ``current_request_id()`` is this id, a fresh one if it is left out; it is in the log records
     (``RequestIDFilter``) and beside every lock that is taken; what the block gives is the id. ``path`` says for people
-    what runs, where a request has its method and path. Plain ``with``, in async code, too; also a decorator.
+    what runs, where a request has its method and path. Plain ``with``, in async code, too; also a decorator, of
+    functions and of ``async def``: each call is a request of its own.
 
     As every request it begins inside of no lock: one that is held around it, or that the job before left behind in this
     thread, is another request's, and is not entered again but waited for.
 
     Raises ``ConfigurationError`` for an id that a header could not have: 1 to 128 of ``A-Z a-z 0-9 . _ : = + / @ ~ -``.
     """
+    if callable(request_id):
+        raise ConfigurationError("Write @request_scope(), with parentheses: it takes the id of the request.")
     if request_id is not None and not (isinstance(request_id, str) and acceptable(request_id)):
         raise ConfigurationError(
             f"request_id is {request_id!r}; it has to be text of 1 to 128 characters: letters, digits and ._:=+/@~-"
         )
-    origin = Origin.new(request_id, path)
-    outer_origin, outer_scopes = swap_origin(origin), swap_scopes()
-    try:
-        yield origin.request_id
-    finally:
-        swap_scopes(outer_scopes)
-        swap_origin(outer_origin)
+    return JobScope(request_id, path)
+
+
+class JobScope(AbstractContextManager[str]):
+    """What ``request_scope`` gives: a ``with`` block, or a decorator."""
+
+    __slots__ = ("_outer", "_path", "_request_id")
+
+    def __init__(self, request_id: str | None, path: str) -> None:
+        self._request_id = request_id
+        self._path = path
+        self._outer: tuple[Origin | None, Chain] | None = None
+
+    def __enter__(self) -> str:
+        if self._outer is not None:
+            raise ConfigurationError("This request_scope is entered already: write request_scope(...) for each block.")
+        origin = Origin.new(self._request_id, self._path)
+        self._outer = swap_origin(origin), swap_scopes()
+        return origin.request_id
+
+    def __exit__(self, *error: object) -> None:
+        if self._outer is not None:
+            (origin, scopes), self._outer = self._outer, None
+            swap_scopes(scopes)
+            swap_origin(origin)
+
+    def __call__(self, function: F) -> F:
+        """The function in a scope of its own for each call. ``ConfigurationError`` for what cannot be in one."""
+        _check(function)
+        wrap = _wrap_coroutine if hooks.is_coroutine(function) else _wrap_function
+        return wrap(function, self._request_id, self._path)  # type: ignore[return-value]
+
+
+def _wrap_function(function: Callable[..., Any], request_id: str | None, path: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with JobScope(request_id, path):
+            result = function(*args, **kwargs)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise ConfigurationError(
+                f"{qualified_name(function)} is a plain function that returned a coroutine, whose body would run "
+                f"outside of the scope: decorate the async function itself."
+            )
+        return result
+
+    return wrapper
+
+
+def _wrap_coroutine(function: Callable[..., Any], request_id: str | None, path: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with JobScope(request_id, path):
+            return await function(*args, **kwargs)
+
+    return wrapper
+
+
+def _check(function: object) -> None:
+    if not callable(function):
+        raise ConfigurationError(f"request_scope is for functions, not for {function!r}.")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"request_scope cannot be around the generator {qualified_name(function)}: its body runs when the call has "
+            f"returned. Put it around what reads the generator."
+        )

@@ -14,6 +14,7 @@ from ..core.runtime import Process, Runtime
 from . import open_transactions
 from .hold import Hold, State
 from .reentry import ReentryGate
+from .runner import Runner
 
 #: What happens when the locks are lost: raise at the end of the block, log, cancel the task, or call with the scope.
 WhenLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Scope], object]"
@@ -43,8 +44,9 @@ class Scope:
     """
 
     __slots__ = (
-        "__weakref__", "_cancelled_task", "_gates", "_generation", "_on_end", "_open", "_stop_watching", "_task",
-        "_turns", "_warned", "acquired", "locked", "opener", "outlives_task", "reentered", "runtime", "spec", "waited",
+        "__weakref__", "_cancelled", "_gates", "_generation", "_on_end", "_open", "_resume_renewal", "_runner",
+        "_stop_watching", "_turns", "_warned", "acquired", "locked", "opener", "outlives_task", "reentered", "runtime",
+        "spec", "waited",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, runtime: Runtime, opener: object = None, outlives_task: bool = False) -> None:
@@ -63,9 +65,10 @@ class Scope:
         self._open = [True]  # emptied by whoever ends the block: list.pop is atomic
         self._on_end: Callable[[], None] | None = None
         self._stop_watching: Callable[[], None] | None = None
+        self._resume_renewal: Callable[[], None] | None = None
         self._warned = False
-        self._task: asyncio.Task[Any] | None = None
-        self._cancelled_task = False
+        self._runner: Runner | None = None
+        self._cancelled: asyncio.Task[Any] | None = None
 
     # What it holds ------------------------------------------------------------------------------------------------
 
@@ -82,8 +85,12 @@ class Scope:
         """The block runs without its locks."""
         self.locked = False
 
+    def note_waited(self, seconds: float) -> None:
+        """So long it stood in the queue for the name that is asked for now."""
+        self.waited = seconds
+
     def use_runtime(self, runtime: Runtime) -> None:
-        """The block goes on, and ends, in a thread or in an event loop, wherever it began."""
+        """The block ends in a thread or in an event loop, wherever it began."""
         self.runtime = runtime
 
     @property
@@ -94,6 +101,14 @@ class Scope:
         """``LeaseLost`` for the first hold that is not surely ours any more."""
         for hold in self.holds:
             hold.raise_if_lost()
+
+    def check_usable(self) -> None:
+        """``NotHeld`` if the block is over; ``LeaseLost`` if a lock is lost, also to a fork, which the parent kept."""
+        if not self._open:
+            raise self.over_error()
+        self.raise_if_lost()
+        if not self.alive:  # let through without a lock, and forked
+            raise self.over_error()
 
     def lost_hold(self) -> Hold | None:
         for hold in self.holds:
@@ -166,10 +181,10 @@ class Scope:
             hold.leave()
             gate.leave()
 
-    def watch(self, stop: Callable[[], None]) -> None:
-        """The watchdog looks after its holds now, until ``stop`` is called."""
+    def watch(self, stop: Callable[[], None], resume: Callable[[], None]) -> None:
+        """The watchdog looks after its holds now, until ``stop`` is called; ``resume`` makes it renew them again."""
         self.stop_watching()
-        self._stop_watching = stop
+        self._stop_watching, self._resume_renewal = stop, resume
 
     def stop_watching(self) -> None:
         if self._stop_watching is not None:
@@ -179,6 +194,24 @@ class Scope:
         """Warn, once, if the running code is inside a transaction that ends after this block."""
         if open_transactions.lookups and self.acquired and not self._warned:
             self._warned = open_transactions.warn_if_open(self.spec.function, self.spec.code)
+
+    # Who runs it --------------------------------------------------------------------------------------------------
+
+    def bind_runner(self) -> None:
+        """The running task or thread is the one in the block: it is renewed while that lives, and a loss cancels it."""
+        if self._runner is None or not self._runner.is_current():
+            self._runner = Runner()
+            if self._resume_renewal is not None:  # the one before may have ended, and its renewal with it
+                self._resume_renewal()
+        if self.state == "lost":  # while the one before was to be told
+            self._cancel()
+
+    def abandoned(self) -> bool:
+        """Whether the one in the block has ended without releasing it, and nobody has entered it for a lease since.
+
+        So long a lease may be on its way: returned by a task, given to a thread that has been started.
+        """
+        return self._runner is not None and self._runner.ended_for() >= self.spec.expire
 
     # Who is told of a loss ----------------------------------------------------------------------------------------
 
@@ -197,26 +230,22 @@ class Scope:
 
     def cancel_when_lost(self) -> None:
         """Cancel the task in the block when the locks are lost (``on_lost="cancel"``)."""
-        self.bind_task()
         self.notify_when_lost(Scope._cancel_soon)
 
-    def bind_task(self) -> None:
-        """The running task is the one in the block."""
-        self._task = asyncio.current_task()
-        if self.state == "lost":  # while the task that has taken the locks was the one to be told
-            self._cancel()
+    def _task(self) -> asyncio.Task[Any] | None:
+        return None if self._runner is None else self._runner.task
 
     def _cancel_soon(self) -> None:
-        if self._task is not None and not (loop := self._task.get_loop()).is_closed():
+        if (task := self._task()) is not None and not (loop := task.get_loop()).is_closed():
             loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
-        if self._task is not None and self.alive and not self._cancelled_task:
-            self._cancelled_task = self._task.cancel("the lock of this task is lost")
+        if self.spec.on_lost == "cancel" and self.alive and self._cancelled is None and (task := self._task()):
+            self._cancelled = task if task.cancel("the lock of this task is lost") else None
 
     def take_back_cancellation(self) -> bool:
         """Whether the cancellation that ended the block was only ours: ``LeaseLost`` is said in its place."""
-        return self._cancelled_task and self._task is not None and self._task.uncancel() == 0
+        return self._cancelled is not None and self._cancelled.uncancel() == 0
 
 
 def names_of(scope: Scope) -> str:

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..core.backend import Claim, Granted, Port
+from ..core.config import check_seconds
 from ..core.errors import ConfigurationError, DistLockError, NotHeld
+from ..core.runtime import Runtime
 from . import engine
 from .release import cancel_quietly, clean_up_after, retry_once
 from .scope import Scope, names_of
@@ -46,8 +48,9 @@ class Ticket:
             fences = {str(name): None if fence is None else int(fence) for name, fence in held}
             if not fences:
                 raise ValueError("no names")
-            return cls(text, str(store), fences, float(expire), bool(renew))
-        except (ValueError, TypeError, AttributeError):
+            return cls(text, str(store), fences, check_seconds(float(expire), "expire"), bool(renew))
+        # An infinite fence, brackets a hundred thousand deep, a lease that is no time.
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, ConfigurationError):
             raise NotHeld("This is not a string that lease.detach() gave, or it was altered.") from None
 
     @property
@@ -56,24 +59,22 @@ class Ticket:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-async def detach(scope: Scope, transit: float) -> str:
+async def detach(scope: Scope, transit: float, runtime: Runtime) -> str:
     """Exchange the owner of every name for a ticket that ``attach`` understands, within ``transit`` seconds."""
-    if not scope.alive:
-        raise scope.over_error()
+    scope.check_usable()
     if scope.reentered or any(hold.depth > 1 for hold in scope.acquired):
         raise ConfigurationError(
             f"The lock {names_of(scope)} is held by several blocks of this call chain: detach it from the outermost."
         )
     if not scope.spec.store.backend.capabilities.transfer:
         raise ConfigurationError(f"The store {scope.spec.store.alias!r} cannot hand a lock over: no detach, no attach.")
-    scope.raise_if_lost()
     if not scope.acquired:
         raise NotHeld("There is no lock to hand over: this call was let through without one.")
     ticket = Ticket.of(scope)
-    if not engine.close(scope):
+    if not engine.close(scope, runtime):
         raise scope.over_error()
     try:
-        await scope.runtime.shield(_hand_over(scope, ticket.proof, transit))
+        await runtime.shield(_hand_over(scope, ticket.proof, transit))
     except BaseException as error:
         # Nobody has the ticket: nothing may stay behind that only the ticket can take on.
         await clean_up_after(error, scope, partial(_take_back, scope, ticket.proof))
@@ -101,7 +102,7 @@ async def _hand_over(scope: Scope, proof: str, transit: float) -> None:
 async def _take_back(scope: Scope, proof: str, port: Port) -> None:
     for hold in scope.acquired:
         for token in (proof, hold.claim.token):
-            await cancel_quietly(port, hold.claim._replace(token=token))
+            await cancel_quietly(scope, port, hold.claim._replace(token=token))
 
 
 async def attach(scope: Scope, ticket: Ticket) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +25,7 @@ from ..core.registry import Store
 from ..core.runtime import THREADS, after_fork, drive, now
 from . import events
 from .hold import Hold
-from .log_fields import of_hold
+from .log_fields import of_hold, of_scope
 from .scope import Scope
 from .watched_hold import WatchedHold, holder_alive
 
@@ -46,6 +47,7 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._watched: set[WatchedHold] = set()
+        self._dues_arrived: deque[float] = deque()  # since the thread has looked at all of them
         self._parker = THREADS.parker()
         self._thread: threading.Thread | None = None
         self._start_or_end = threading.RLock()
@@ -53,9 +55,11 @@ class Watchdog:
 
     def add(self, watched: Sequence[WatchedHold]) -> None:
         self._watched.update(watched)
+        due = min(item.due for item in watched)
+        self._dues_arrived.append(due)
         if self._thread is None:
             self._start(watched)
-        if min(item.due for item in watched) < self._next:
+        if due < self._next:
             self._parker.unpark()
 
     def _start(self, watched: Sequence[WatchedHold]) -> None:
@@ -71,6 +75,12 @@ class Watchdog:
 
     def remove(self, watched: Sequence[WatchedHold]) -> None:
         self._watched.difference_update(watched)
+
+    def resume(self, watched: Sequence[WatchedHold]) -> None:
+        """Renew these again, if that was given up."""
+        for item in watched:
+            item.resume()
+        self._parker.unpark()
 
     def check_now(self, watched: Sequence[WatchedHold]) -> None:
         """Check these at once. It may be called while garbage is collected: it waits for nobody."""
@@ -95,6 +105,7 @@ class Watchdog:
         """Those that are due, when they are; None: there has been nothing for a while, the thread may end."""
         idle_since = now()
         while True:
+            self._dues_arrived.clear()  # whose items are in the set already
             watched, moment = list(self._watched), now()
             # Whoever is due within half a period comes along: a thousand leases make a few requests.
             due = [item for item in watched if item.due <= moment + (item.period / 2 if item.renew else 0.0)]
@@ -105,8 +116,11 @@ class Watchdog:
             elif moment - idle_since >= IDLE_TIMEOUT and self._end():
                 return None
             self._next = min((item.due for item in watched), default=idle_since + IDLE_TIMEOUT)
-            if self._watched.issubset(watched):  # else somebody came who did not know yet when we would wake
-                drive(self._parker.park(min(self._next - moment, MAX_SLEEP)))
+            # Who came meanwhile did not know yet when we would wake. Not all are looked at again for that: where many
+            # are held and others keep coming it would never end.
+            while self._dues_arrived:
+                self._next = min(self._next, self._dues_arrived.popleft())
+            drive(self._parker.park(min(self._next - now(), MAX_SLEEP)))
 
     def _end(self) -> bool:
         with self._start_or_end:
@@ -132,7 +146,9 @@ class Watchdog:
     def _should_renew(self, item: WatchedHold) -> bool:
         if not item.alive():
             if item.gone is not None:
-                _aside("distlock-gone", "the release of a lock whose holder is gone", item.gone)  # may take its time
+                fields = of_hold("error", item.hold, reason="release")
+                what = "The release of a lock whose holder is gone"
+                _aside("distlock-gone", what, item.gone, fields)  # may take its time
             else:
                 logger.warning(
                     "Lock %s: its holder has ended without releasing it; no longer renewed.",
@@ -201,6 +217,8 @@ def _watchdog_of(store: Store) -> Watchdog:
 def register(scope: Scope) -> None:
     """Renew the scope's holds if it asked for it, and watch those of which a loss is to be told."""
     spec = scope.spec
+    if (spec.renew or spec.on_lost == "cancel") and not scope.outlives_task:
+        scope.bind_runner()
     if spec.on_lost == "cancel":
         scope.cancel_when_lost()
     elif callable(spec.on_lost):
@@ -228,7 +246,8 @@ def _watch(scope: Scope, watched: Sequence[WatchedHold]) -> None:
     if not watched:  # a call that was let through without its lock
         return
     watchdog = _watchdog_of(scope.spec.store)
-    scope.watch(lambda: watchdog.remove(watched))
+    to_renew = [item for item in watched if item.renew]
+    scope.watch(lambda: watchdog.remove(watched), partial(watchdog.resume, to_renew))
     watchdog.add(watched)
 
 
@@ -249,18 +268,20 @@ def keep_alive(holds: Sequence[Hold]) -> Iterator[None]:
 
 def _call_aside(callback: Callable[[Scope], object], scope: Scope) -> None:
     """Call the user's ``on_lost``; where a watchdog noticed, in a thread of its own, for it may take its time."""
+    work, fields = partial(callback, scope), of_scope("error", scope, reason="on_lost")
     if any(watchdog.is_running_here() for watchdog in list(_watchdogs.values())):
-        _aside("distlock-on-lost", "on_lost", partial(callback, scope))
+        _aside("distlock-on-lost", "on_lost", work, fields)
     else:
-        _call("on_lost", partial(callback, scope))
+        _call("on_lost", work, fields)
 
 
-def _aside(thread: str, what: str, work: Callable[[], object]) -> None:
-    threading.Thread(target=_call, args=(what, work), name=thread, daemon=True).start()
+def _aside(thread: str, what: str, work: Callable[[], object], fields: dict[str, object]) -> None:
+    threading.Thread(target=_call, args=(what, work, fields), name=thread, daemon=True).start()
 
 
-def _call(what: str, work: Callable[[], object]) -> None:
+def _call(what: str, work: Callable[[], object], fields: dict[str, object]) -> None:
+    """Call it; if it fails, log that with these fields."""
     try:
         work()
     except Exception:
-        logger.exception("%s failed", what)
+        logger.exception("%s failed", what, extra=fields)

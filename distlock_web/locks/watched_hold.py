@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import weakref
 from collections.abc import Callable
 
@@ -14,7 +12,7 @@ from .scope import Scope
 class WatchedHold:
     """A hold that the watchdog looks after: renewed until ``until``, or only watched for its deadline."""
 
-    __slots__ = ("_at_once", "alive", "due", "gone", "hold", "renew", "until")
+    __slots__ = ("_at_once", "_resumed", "alive", "due", "gone", "hold", "renew", "until")
 
     def __init__(
         self,
@@ -31,6 +29,7 @@ class WatchedHold:
         self.alive = alive
         self.gone = gone  #: called once when the holder is found dead; left out, the lease is left to end by itself
         self._at_once = False
+        self._resumed = False
         self.schedule()
 
     @property
@@ -39,7 +38,8 @@ class WatchedHold:
         return self.hold.claim.expire / 3
 
     def schedule(self) -> None:
-        # Counted from its end: a lease that is watched only when most of it is over is due at once.
+        # Two thirds of the lease before its end, not one third from now on: a lease that comes here with little left
+        # is due at once.
         self.schedule_at(self.hold.deadline - 2 * self.period if self.renew else self.hold.deadline)
 
     def schedule_at(self, moment: float) -> None:
@@ -54,28 +54,32 @@ class WatchedHold:
         self.due = 0.0
 
     def begin_check(self) -> None:
-        """From here on ``schedule_now`` asks for a further check."""
-        self._at_once = False
+        """From here on ``schedule_now`` and ``resume`` ask for a further check."""
+        self._at_once = self._resumed = False
 
     def only_watch(self) -> None:
         """From now on it is not renewed, only watched, to its deadline."""
         self.renew = False
+        if self._resumed:  # while it was found that nobody would release it
+            self.renew = True
         self.schedule()
+
+    def resume(self) -> None:
+        """Renew it again, from any thread: somebody has entered it."""
+        self._resumed = True  # first: only_watch() may run at this moment, and looks at it last
+        self.renew = True
+        self.schedule_now()
 
 
 def holder_alive(scope: Scope) -> Callable[[], bool]:
     """Whether anybody is left who could release: a dead holder's lease must not be renewed for ever.
 
-    That is the task or thread that runs now; and somebody must have the scope still.
+    Somebody must have the scope still, and the task or thread in it must live, or have ended only lately.
     """
     reference = weakref.ref(scope)
-    if scope.outlives_task:
-        return lambda: reference() is not None
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        thread = threading.current_thread()
-        return lambda: thread.is_alive() and reference() is not None
-    if task is None:
-        return lambda: reference() is not None
-    return lambda: not task.done() and reference() is not None
+
+    def alive() -> bool:
+        scope = reference()
+        return scope is not None and not scope.abandoned()
+
+    return alive

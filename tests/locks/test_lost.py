@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distlock_web import LeaseLost, current_lease, distributed_lockable, lock
+from distlock_web import Lease, LeaseLost, NotHeld, current_lease, distributed_lockable, lock
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.revoking import revoke_the_lock
 
@@ -54,10 +54,19 @@ def test_a_lost_lease_that_is_entered_again_says_what_to_do(memory_store: None) 
 
 def test_a_call_that_was_let_through_can_lose_nothing(injector: FaultInjector) -> None:
     @distributed_lockable(key="order", on_backend_error="open")
-    def call() -> bool:
+    def call() -> Lease:
         lease = current_lease()
         assert lease is not None
-        return bool(lease.lost)
+        lease.raise_if_lost()
+        lease.extend(60)
+        assert (lease.acquired, lease.state, lease.remaining, lease.reason) == (False, "held", 0.0, None)
+        assert not lease.lost
+        with pytest.raises(NotHeld, match="without one"):
+            lease.detach()
+        return lease
 
     injector.cut()
-    assert call() is False
+    lease = call()
+    assert lease.state == "released"
+    with pytest.raises(NotHeld, match="is over"):
+        lease.extend()

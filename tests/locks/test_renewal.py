@@ -20,7 +20,7 @@ from distlock_web.locks import engine, watchdog
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.servers import RedisServer
-from tests.support.callers import Beside, unrelated
+from tests.support.callers import Beside, no_thread, unrelated
 from tests.support.waiting import SOON, eventually
 
 
@@ -61,16 +61,10 @@ def test_a_renewal_counts_for_what_was_asked_and_not_for_what_is_wanted_since(mo
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("memory_store")
-def test_a_thread_that_cannot_be_started_is_started_for_the_next_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_be_started_is_started_for_the_next_lease() -> None:
     """After one "can't start new thread" no lease of the process was ever renewed again."""
-    with monkeypatch.context() as broken:
-
-        def refuse(self: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
-        broken.setattr(threading.Thread, "start", refuse)
-        with suppress(RuntimeError):
-            lock("a", expire=1.5, renew=True).acquire().release()
+    with no_thread("distlock-watchdog"), suppress(RuntimeError):
+        lock("a", expire=1.5, renew=True).acquire().release()
     with lock("b", expire=1.5, renew=True, on_lost="warn") as lease:
         assert not lease.lost.wait(2.5)
 

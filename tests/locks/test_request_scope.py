@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import Any
+
 import pytest
 
-from distlock_web import LockBusy, current_lease, lock, request_scope
+from distlock_web import ConfigurationError, LockBusy, current_lease, current_request_id, lock, request_scope
+from distlock_web.core.request_id import current_origin, request_token
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
@@ -38,3 +46,109 @@ def test_a_lock_around_a_job_may_end_inside_of_it() -> None:
     assert current_lease() is None
     with lock("a") as own:
         assert own.depth == 1
+
+
+# As a decorator -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_coroutine_function_runs_inside() -> None:
+    """The scope was over before the body ran: its locks were those of whoever awaited it."""
+
+    @request_scope("job-17", "send_invoice")
+    async def work(number: int) -> tuple[int, str, str]:
+        """What it does."""
+        await asyncio.sleep(0)
+        assert current_lease() is None
+        with pytest.raises(LockBusy):
+            await lock("a").aacquire()
+        return number, current_request_id(), request_token()
+
+    assert inspect.iscoroutinefunction(work)
+    assert (work.__name__, work.__doc__) == ("work", "What it does.")
+    async with lock("a"):
+        one, other = await asyncio.gather(work(1), work(number=2))
+        assert current_lease() is not None
+    assert (one[:2], other[:2]) == ((1, "job-17"), (2, "job-17"))
+    assert len({one[2], other[2], request_token()}) == 3
+    assert current_origin() is None
+
+
+def test_each_call_is_a_request_of_its_own() -> None:
+    @request_scope()
+    def work() -> tuple[str, str]:
+        return current_request_id(), request_token()
+
+    (first, token), (second, another) = work(), work()
+    assert first != second
+    assert token != another
+
+
+def test_a_call_inside_of_a_call() -> None:
+    @request_scope()
+    def work(depth: int) -> list[str]:
+        inner = work(depth - 1) if depth else []
+        return [current_request_id(), *inner]
+
+    assert len(set(work(3))) == 4
+
+
+def test_a_method() -> None:
+    class Job:
+        name = "job"
+
+        @request_scope("job-17")
+        def run(self) -> str:
+            return f"{self.name} {current_request_id()}"
+
+    assert Job().run() == "job job-17"
+
+
+def chunks() -> Iterator[int]:
+    yield 1
+
+
+async def achunks() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [chunks, achunks, partial(chunks)])
+def test_a_generator_is_refused(function: Any) -> None:
+    """Its body runs when the scope is over, step by step, between those of who reads it."""
+    with pytest.raises(ConfigurationError, match=r"request_scope cannot be around the generator .*chunks"):
+        request_scope("job-17")(function)
+
+
+def test_without_parentheses_it_is_refused() -> None:
+    """The function became the id of a scope that nobody entered, and its calls did nothing."""
+    for function in (lambda: 1, chunks, Any):
+        with pytest.raises(ConfigurationError, match=r"@request_scope\(\), with parentheses"):
+            request_scope(function)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("function", [7, "work", None])
+def test_what_is_no_function_is_refused(function: Any) -> None:
+    with pytest.raises(ConfigurationError, match="request_scope is for functions"):
+        request_scope("job-17")(function)
+
+
+def test_a_plain_function_that_returns_a_coroutine_is_refused() -> None:
+    async def later() -> None: ...
+
+    @request_scope("job-17")
+    def work() -> object:
+        return later()
+
+    with pytest.raises(ConfigurationError, match="returned a coroutine, whose body would run outside of the scope"):
+        work()
+    gc.collect()
+
+
+def test_an_object_that_is_entered_twice_is_refused() -> None:
+    scope = request_scope("job-17")
+    with scope:
+        with pytest.raises(ConfigurationError, match="entered already"), scope:
+            pass
+        assert current_request_id() == "job-17"
+    with scope as again:
+        assert again == "job-17"
+    assert current_origin() is None

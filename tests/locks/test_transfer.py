@@ -97,7 +97,27 @@ def test_a_ticket_whose_fence_is_not_the_stores_is_refused() -> None:
     assert held() == {}, "what was taken on by mistake is given back"
 
 
-@pytest.mark.parametrize("text", ["", "no ticket", "W10=", "\N{SNOWMAN}"])
+def forged(fields: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no ticket",
+        "W10=",
+        "\N{SNOWMAN}",
+        forged(["default", [["n", float("inf")]], 10, False, "secret"]),
+        forged(["default", [["n", 1]], float("nan"), False, "secret"]),
+        forged(["default", [["n", 1]], float("inf"), False, "secret"]),
+        forged(["default", [["n", 1]], 10**400, False, "secret"]),
+        forged(["default", [["n", 1]], -1, False, "secret"]),
+        base64.urlsafe_b64encode(b"[" * 100_000).decode(),
+    ],
+    ids=["empty", "words", "list", "snowman", "endless fence", "nan", "for ever", "huge", "negative", "deep"],
+)
+@pytest.mark.usefixtures("memory_store")
 def test_a_text_that_is_no_ticket_is_refused(text: str) -> None:
     with pytest.raises(NotHeld, match="altered"):
         attach(text)

@@ -14,7 +14,7 @@ from distlock_web.core.runtime import now
 from distlock_web.locks import watchdog
 from distlock_web.testing.fault_injector import FaultInjector
 
-TTL = 0.3
+TTL = 0.9  # a machine that is busy may stand still for half a second
 
 
 @pytest.fixture(autouse=True)
@@ -165,3 +165,47 @@ def test_a_bug_in_the_watchdog_does_not_end_it(
     with lock("a", expire=1.0, renew=True) as lease:
         assert not lease.lost.wait(1.5)
     assert "a bug of ours" in caplog.text
+
+
+class Slept(Exception):
+    """The watchdog goes to sleep, for so many seconds."""
+
+
+def test_it_sleeps_though_others_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looked at all again for whoever had come meanwhile: with 50,000 leases and more of them coming, for ever."""
+    dog, looks = watchdog.Watchdog(), 0
+
+    class Item:
+        renew = False
+
+        def __init__(self, seconds: float) -> None:
+            self._due = now() + seconds
+
+        @property
+        def due(self) -> float:
+            return self._due
+
+    class Looked(Item):
+        """While it is looked at another one comes, which is due sooner."""
+
+        @property
+        def due(self) -> float:
+            nonlocal looks
+            looks += 1
+            assert looks < 50, "it does not go to sleep"
+            dog.add([Item(2.0)])  # type: ignore[list-item]
+            return self._due
+
+    class Parker:
+        async def park(self, seconds: float) -> bool:
+            raise Slept(seconds)
+
+        def unpark(self) -> None: ...
+
+    dog._thread = threading.current_thread()  # as if it ran: none is started
+    dog.add([Item(4.0)])  # type: ignore[list-item]
+    dog._watched.add(Looked(4.0))  # type: ignore[arg-type]
+    monkeypatch.setattr(dog, "_parker", Parker())
+    with pytest.raises(Slept) as slept:
+        dog._wait_until_due()
+    assert 1.0 < slept.value.args[0] <= 2.0, "until the one that came meanwhile is due"

@@ -1,0 +1,183 @@
+"""``with lease:``: the block runs under the lock or not at all, in whichever task or thread it is entered."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from distlock_web import ConfigurationError, Lease, LeaseLost, NotHeld, attach, current_lease, lock
+from distlock_web.core.backend import Port
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import TASKS, THREADS, drive
+from tests.support.callers import Beside, unrelated
+from tests.support.revoking import revoke
+from tests.support.waiting import SOON
+
+ENDS: dict[str, Callable[[Lease], object]] = {
+    "released": lambda lease: lease.release(),
+    "handed over": lambda lease: lease.detach(),
+    "its block has ended": lambda lease: lease.__exit__(None, None, None),
+}
+
+
+def held() -> list[str]:
+    return [line.name for line in drive(registry().store("default").port(THREADS).inspect())]
+
+
+async def aheld() -> list[str]:
+    return [line.name for line in await registry().store("default").port(TASKS).inspect()]
+
+
+# A lease that is over ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_lease_that_is_over_is_not_entered(end: Callable[[Lease], object]) -> None:
+    """The body ran without a lock, and nobody was told."""
+    lease = lock("a").acquire()
+    end(lease)
+    with pytest.raises(NotHeld, match="is over"), lease:
+        pytest.fail("the body ran")
+
+
+@pytest.mark.usefixtures("memory_store")
+async def test_a_lease_that_is_over_is_not_entered_by_a_task() -> None:
+    lease = await lock("a").aacquire()
+    await lease.arelease()
+    with pytest.raises(NotHeld, match="is over"):
+        async with lease:
+            pytest.fail("the body ran")
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_lost_lease_is_not_entered_and_what_it_has_still_is_released() -> None:
+    """Whoever enters a lease has it released: nobody else will."""
+    lease = lock(["a", "b"]).acquire()
+    assert revoke("disLock:b", lease.fences["disLock:b"])
+    with pytest.raises(LeaseLost):
+        lease.extend()
+    with pytest.raises(LeaseLost) as caught, lease:
+        pytest.fail("the body ran")
+    assert caught.value.reason == "revoked"
+    assert held() == []
+    lock("a").acquire().release()  # the call chain is not inside of it any more
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("on_lost", ["raise", "warn"])
+async def test_an_expired_lease_is_not_entered_by_a_task(on_lost: str) -> None:
+    lease = await lock("a", expire=0.02, on_lost=on_lost).aacquire()  # type: ignore[arg-type]
+    await lease.lost
+    with pytest.raises(LeaseLost) as caught:
+        async with lease:
+            pytest.fail("the body ran")
+    assert caught.value.reason == "expired"
+    await (await lock("a", wait=SOON).aacquire()).arelease()  # the call chain is not inside of it any more
+
+
+# In another task or thread ------------------------------------------------------------------------------------------
+
+
+async def test_a_blocking_block_in_an_event_loop_is_refused_before_it_begins(memory_store: None) -> None:
+    """Its end refused it: the body's exception was hidden, and the lock was left held."""
+    lease = await lock("a").aacquire()
+    with pytest.raises(ConfigurationError, match="async with lease"), lease:
+        pytest.fail("the body ran")
+    assert lease.state == "held"
+    async with lease:
+        pass
+    assert await aheld() == []
+
+
+def test_a_tasks_lease_is_used_and_released_by_a_thread(store: str) -> None:
+    """Its methods wanted a loop, also where there was none; so did the end of its block."""
+    lease = asyncio.run(lock("a", expire=60).aacquire())
+    with lease:
+        assert current_lease() == lease
+        lease.extend(90)
+        assert lease.remaining > 60
+    assert held() == []
+
+
+def test_a_tasks_lease_is_released_by_hand_and_handed_over_in_a_thread(store: str) -> None:
+    ticket = asyncio.run(lock("a", expire=60).aacquire()).detach()
+    attach(ticket).release()
+    asyncio.run(lock("a", expire=60).aacquire()).release()
+    assert held() == []
+
+
+async def test_a_task_hands_its_lease_to_a_thread_and_waits_for_it(store: str) -> None:
+    lease = await lock("a", expire=60).aacquire()
+
+    def work() -> None:
+        with lease:
+            lease.extend()
+
+    await asyncio.to_thread(work)
+    assert await aheld() == []
+
+
+async def test_a_threads_lease_is_entered_by_a_task(store: str) -> None:
+    lease = await asyncio.to_thread(unrelated, "a")
+    async with lease:
+        assert current_lease() == lease
+        await lease.aextend()
+    assert await aheld() == []
+
+
+@pytest.mark.parametrize("verb", ["aextend", "arelease", "adetach", "block"])
+async def test_a_threads_lease_does_not_block_the_loop_that_uses_it(
+    memory_store: None, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocking port was asked, in the loop."""
+    lease = await asyncio.to_thread(unrelated, "a")
+
+    def refuse() -> Port:
+        raise AssertionError("the blocking port is asked in an event loop")
+
+    monkeypatch.setattr(registry().store("default").backend, "sync_port", refuse)
+    if verb == "block":
+        async with lease:
+            pass
+    else:
+        await getattr(lease, verb)()
+
+
+def test_the_bodys_exception_wins_in_a_thread(beside: Beside, store: str) -> None:
+    lease = asyncio.run(lock("a", expire=60).aacquire())
+
+    def work() -> None:
+        with lease:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        beside(work).result(SOON)
+    assert held() == []
+
+
+@pytest.mark.usefixtures("memory_store")
+async def test_waiting_for_the_loss_as_a_thread_does_is_refused_in_a_loop() -> None:
+    """It stopped every other task, and the watchdog's word with them."""
+    async with lock("a") as lease:
+        with pytest.raises(ConfigurationError, match=r"await lease\.lost"):
+            lease.lost.wait(0.01)
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize("verb", ["release", "extend", "detach"])
+async def test_a_blocking_method_in_a_loop_says_what_to_write(verb: str) -> None:
+    async with lock("a") as lease:
+        with pytest.raises(ConfigurationError, match=rf"await lease\.a{verb}\(\)"):
+            getattr(lease, verb)()
+        lease.raise_if_lost()
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_loss_wakes_who_waits_for_it_in_a_thread_though_a_task_took_the_lease() -> None:
+    lease = asyncio.run(lock("a", expire=60).aacquire())
+    threading.Timer(0.05, lease.release).start()
+    assert lease.lost.wait(SOON) is False
