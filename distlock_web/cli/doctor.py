@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from ..core.findings import SEVERITIES, Finding
+from ..core.findings import SEVERITIES, Finding, Severity
 from ..web.doctor import by_severity, examine_store, gunicorn_timeout
 from .exit_codes import DONE, NO
 from .init import chosen
@@ -30,12 +30,12 @@ def doctor(options: Namespace, context: Context) -> int:
     if options.json:
         context.out.line(json.dumps([asdict(finding) for finding in found], indent=2))
     else:
-        _print(found, context.out)
+        print_findings(found, context.out)
     least = SEVERITIES.index(options.fail_level)
     return NO if any(SEVERITIES.index(finding.severity) >= least for finding in found) else DONE
 
 
-def _print(found: Sequence[Finding], out: Output) -> None:
+def print_findings(found: Sequence[Finding], out: Output) -> None:
     for finding in found:
         title = f"{finding.code} {finding.severity}"
         out.line(f"{out.paint(title, 'bold', _COLOURS[finding.severity])}  {finding.where}")
@@ -44,5 +44,9 @@ def _print(found: Sequence[Finding], out: Output) -> None:
                 out.line(textwrap.fill(text, 100, initial_indent=f"  {label:5}", subsequent_indent=" " * 7))
         out.line()
     counts = Counter(finding.severity for finding in found)
-    said = ", ".join(f"{counts[severity]} of {severity}" for severity in reversed(SEVERITIES) if counts[severity])
-    out.line(f"{len(found)} found: {said}. docs/doctor.md explains each code." if found else "Nothing found.")
+    said = ", ".join(_number(counts[severity], severity) for severity in reversed(SEVERITIES) if counts[severity])
+    out.line(f"Found: {said}. docs/doctor.md explains each code." if found else "Nothing found.")
+
+
+def _number(count: int, severity: Severity) -> str:
+    return f"{count} {severity}{'s' if count > 1 and severity != 'info' else ''}"

@@ -18,6 +18,8 @@ PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _STOPPING = ("SIGTSTP", "SIGTTIN", "SIGTTOU")
 #: Seconds after SIGKILL until a process is given up that the kernel cannot end just now.
 _UNKILLABLE = 5.0
+#: Seconds that the leader's exit is waited for: somebody may have stopped it.
+_MAX_LEAVING = 1.0
 
 READY = b"."
 #: Its exit codes: the input has ended; the time had come.
@@ -62,17 +64,26 @@ def _watch() -> float:
     return deadline
 
 
+def _wait_for_end_of(leader: int) -> None:
+    """With ``--kill-after 0`` SIGKILL would hit the leader before it has exited with the code that says why."""
+    until = now() + _MAX_LEAVING
+    while os.getppid() == leader and now() < until:
+        time.sleep(0.001)
+
+
 def main(kill_after: float) -> None:
     for name in (*PASSED_ON, *_STOPPING):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     group = os.getpgrp()
     os.write(1, READY)
     deadline = _watch()
-    # The leader of a group cannot leave it, and while it is inside nobody can tell whether it is the last.
-    left = deadline - now()
+    # What ends the group must not be in it: killpg(group, 0), which asks whether anybody is left, would always find it.
+    # We are the group's leader and cannot leave, so a child does it in a session of its own.
+    left, leader = deadline - now(), os.getpid()
     if os.fork():
         os._exit(DONE if left > 0 else TIME_IS_OVER)
     os.setsid()
+    _wait_for_end_of(leader)
     # The lock is still ours after a kill -9, but not for long: what runs then runs without it.
     end_group(group, min(kill_after, left) if left > 0 else kill_after)
 

@@ -16,15 +16,16 @@ from ..core.backend import WaiterInfo
 from ..core.errors import DistLockError
 from ..core.holder import HolderInfo
 from ..core.registry import registry
-from ..web.held_locks import LockRow, StoreUnreachable, find_lock, force_release, list_all, not_listed
+from ..web.held_locks import LockRow, StoreUnreachable, find_lock, force_release, list_all, listing_error
 from ..web.lock_browser import waiters_of
+from ..web.lock_presenter import span
 from ..web.printable import printable
 from .exit_codes import NO, CommandFailed
 from .output import Output, aligned
 from .parser import Context
 
 _HEADINGS = ("LOCK", "STATE", "REQUEST ID", "HELD BY", "HOST:PID", "SINCE", "LEFT", "FENCE", "WAITERS")
-#: Who waits, at most so many: what is longer is nothing to be read line by line.
+#: How many waiters ``show`` lists at most, each in a line of its own.
 MAX_SHOWN_WAITERS = 100
 
 
@@ -37,7 +38,7 @@ def list_locks(options: Namespace, context: Context) -> int:
     elif not listing.errors:
         context.out.line(none_held(options.search))
     if listing.errors:
-        raise not_listed(listing.errors)
+        raise listing_error(listing.errors)
     return 0
 
 
@@ -107,17 +108,6 @@ def fields(row: LockRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def duration(seconds: float) -> str:
-    """``4.2s``, ``3m12s``, ``5h03m``, ``2d04h``."""
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f}m{seconds % 60:02.0f}s"
-    if seconds < 86_400:
-        return f"{seconds // 3600:.0f}h{seconds % 3600 // 60:02.0f}m"
-    return f"{seconds // 86_400:.0f}d{seconds % 86_400 // 3600:02.0f}h"
-
-
 def _print(table: Sequence[str], out: Output) -> None:
     headings, *lines = table
     out.line(out.paint(headings, "bold"))
@@ -143,7 +133,7 @@ def _cells(row: LockRow) -> tuple[str, ...]:
 
 def _described(row: LockRow) -> list[tuple[str, str]]:
     lock, holder = row.lock, row.holder
-    since = f"{_moment(lock.since)} ({duration(max(0.0, time.time() - lock.since))} ago)" if lock.since else "-"
+    since = f"{_moment(lock.since)} ({span(time.time() - lock.since)} ago)" if lock.since else "-"
     return [
         ("lock", printable(lock.name)),
         ("store", row.alias),
@@ -174,7 +164,7 @@ def _known(waiter: WaiterInfo) -> HolderInfo:
 
 def _waiter(waiter: WaiterInfo) -> tuple[str, ...]:
     who = _known(waiter)
-    waits = duration(max(0.0, time.time() - waiter.since))
+    waits = span(time.time() - waiter.since)
     cells = (who.request_id, who.path or who.function, _process(who))
     return (waits, *(printable(cell) or "-" for cell in cells))
 

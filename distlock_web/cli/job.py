@@ -260,6 +260,6 @@ class Job:
                 return
         elif terminal.exists and signum != signal.SIGSTOP:
             terminal.suspend(self.group)
-        else:  # by hand, and so it will be continued
+        else:  # somebody has sent it a SIGSTOP, and will send the SIGCONT, too
             return
         os.killpg(self.group, signal.SIGCONT)

@@ -13,8 +13,9 @@ from typing import NoReturn
 from .. import __version__
 from ..core.errors import ConfigurationError, DistLockError
 from ..core.findings import Finding
-from ..core.registry import configure
+from ..core.registry import configure, configure_url
 from ..web.held_locks import AmbiguousName, LockNotHeld, StoreUnreachable
+from ..web.printable import printable
 from . import doctor, held, init, run, watch
 from .exit_codes import NO, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
 from .output import Output, Stream
@@ -82,13 +83,16 @@ def execute(
 
 
 def _parsed(argv: Sequence[str], program: str, stores: bool) -> Namespace:
-    """What stands behind the first ``--`` is ``run``'s command, untouched: argparse has eaten a ``--`` in many ways."""
+    """Parse all that stands in front of the first ``--``; behind it is ``run``'s command, left as it is.
+
+    argparse does not see that: it removes a ``--`` also where the command needs it, each version in another way.
+    """
     own, command = list(argv), []
     if "--" in own:
         own, command = own[: own.index("--")], own[own.index("--") :]
     options = parser(program, stores=stores).parse_args(own)
     if options.command == "run":
-        # Without a `--` of ours the command begins at the first word that is no option, and this one is its own.
+        # `run -k x echo -- a`: the command begins at the first word that is no option, and the `--` is the command's.
         options.argv += command if options.argv else command[1:]
     elif command:
         raise CommandFailed(f"{options.command}: `--` and a command belong to `run`.", USAGE)
@@ -100,7 +104,7 @@ def _configure(options: Namespace) -> None:
     if url and config:
         raise CommandFailed("--url and --config both say where the locks are: give one.", USAGE)
     if url:
-        configure({"default": {"LOCATION": url}})
+        configure_url(url, "--url")
     elif config:
         configure(_mapping(config))
 
@@ -112,8 +116,9 @@ def _mapping(named: str) -> Mapping[str, object]:
         sys.path.insert(0, os.getcwd())
     try:
         found = getattr(import_module(module), name or "DISTLOCK")
-    except (ImportError, AttributeError, ValueError) as error:
-        raise CommandFailed(f"--config {named}: {error}.", USAGE) from error
+    except (Exception, SystemExit) as error:  # it is a project's own code: it may raise anything
+        problem = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+        raise CommandFailed(f"--config {named}: {problem}", USAGE) from error
     if not isinstance(found, Mapping):
         raise CommandFailed(f"--config {named} is no mapping of stores, but {type(found).__name__}.", USAGE)
     return found

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from ..core.config import MAX_SECONDS
 from ..core.findings import SEVERITIES, Finding
 from .exit_codes import BUSY, EPILOG, USAGE, CommandFailed
 from .output import Output
@@ -53,7 +54,10 @@ def parser(program: str, *, stores: bool) -> Parser:
 
 
 def _stores() -> list[Callable[[Parser], object]]:
-    """Understood in front of the command and behind it: what is not given must not hide what was."""
+    """``--url`` and ``--config``, accepted both before and after the command.
+
+    Without a default: that of the command's own parser would replace what was given before the command.
+    """
     absent = argparse.SUPPRESS
     return [
         lambda to: to.add_argument("--url", default=absent, metavar="URL", help=STORES["url"]),
@@ -98,7 +102,7 @@ def _release(to: Parser) -> None:
 def _watch(to: Parser) -> None:
     _search(to)
     to.add_argument("--interval", "-n", type=_positive, default=2.0, metavar="SECONDS", help="between two looks (2)")
-    to.add_argument("--count", type=int, metavar="N", help="leave after so many looks")
+    to.add_argument("--count", type=_count, metavar="N", help="leave after so many looks")
 
 
 def _run(to: Parser) -> None:
@@ -160,14 +164,21 @@ def _name(text: str) -> str:
 
 def _seconds(text: str) -> float:
     value = float(text) if re.fullmatch(r"\d*\.?\d+", text) else -1.0
-    if not 0 <= value <= 315_360_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, 0 or more")
+    if not 0 <= value <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, 0 to {MAX_SECONDS:.0f}")
     return value
 
 
 def _positive(text: str) -> float:
     if (value := _seconds(text)) == 0:
         raise argparse.ArgumentTypeError("it has to be more than 0 seconds")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of looks, 1 or more")
     return value
 
 

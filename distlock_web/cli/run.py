@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LockBusy
-from ..core.registry import registry
+from ..core.registry import Registry, registry
 from ..core.runtime import now
 from ..locks.lease import Lease
 from ..locks.lock import Lock, lock
@@ -34,7 +34,7 @@ def run(options: Namespace, context: Context) -> int:
     outer = scope.enter()
     try:
         with Signals() as signals:
-            return Run(options, context.errors, signals).run()
+            return Run(options, context.errors, signals, registry()).run()
     except Interrupted as interrupted:
         return SIGNALLED + interrupted.signum
     except LockBusy as error:
@@ -48,10 +48,11 @@ def run(options: Namespace, context: Context) -> int:
 
 
 class Run:
-    def __init__(self, options: Namespace, errors: Output, signals: Signals) -> None:
+    def __init__(self, options: Namespace, errors: Output, signals: Signals, stores: Registry) -> None:
         self._options = options
         self._errors = errors
         self._signals = signals
+        self._stores = stores  # asked from another thread, which is in no application
         self._job: Job | None = None
         self._lost = False
 
@@ -86,9 +87,9 @@ class Run:
         )  # fmt: skip
 
     def _tell_who_has_it(self) -> None:
-        """Somebody sits there and wonders."""
+        """Say for whom we wait."""
         try:
-            holder = f", {find_lock(registry(), self._options.key, self._options.store).describe()}"
+            holder = f", {find_lock(self._stores, self._options.key, self._options.store).describe()}"
         except DistLockError:  # it has just been released, or the store cannot tell
             holder = ""
         self._say(f"waiting for the lock {self._options.key}{holder}")
@@ -148,7 +149,7 @@ def _report(lease: Lease, job: Job, over: threading.Event) -> None:
 
 
 def _environment(key: str, lease: Lease) -> dict[str, str]:
-    """Ours, and what the lock is. A fence of an outer ``distlock run`` is none of this lock."""
+    """Our own, with the lock's key, name and fence in it. An outer ``distlock run``'s fence is taken out."""
     environment = {name: value for name, value in os.environ.items() if name != "DISTLOCK_FENCE"}
     environment.update(DISTLOCK_KEY=key, DISTLOCK_NAME=lease.name)
     if lease.fence is not None:

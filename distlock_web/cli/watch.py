@@ -11,8 +11,9 @@ from typing import NamedTuple
 from ..core.registry import registry
 from ..web.held_locks import LockRow, StoreUnreachable
 from ..web.lock_browser import Browsed, LockQuery, browse
+from ..web.lock_presenter import span
 from ..web.printable import printable
-from .held import duration, none_held
+from .held import none_held
 from .output import aligned
 from .parser import Context
 from .screen import draw, full_screen, read_key
@@ -69,11 +70,11 @@ def _table(rows: Sequence[LockRow]) -> list[str]:
     table = [("WAITERS", "AGE", "LEFT", "STATE", "LOCK", "HELD BY", "HOST:PID", "STORE", "FENCE")]
     for row in rows:
         lock, holder = row.lock, row.holder
-        age = duration(max(0.0, time.time() - lock.since)) if lock.since else "-"
+        age = span(time.time() - lock.since) if lock.since else "-"
         who = holder.path or holder.function or "-"
         at = f"{holder.host}:{holder.pid}" if holder.host else "-"
         fence = "-" if lock.fence is None else str(lock.fence)
-        left, name = duration(lock.remaining), printable(lock.name)
+        left, name = span(lock.remaining), printable(lock.name)
         table.append((str(lock.waiters or "-"), age, left, lock.state, name, who, at, row.alias, fence))
     return aligned(table)
 
@@ -82,9 +83,9 @@ def _totals(browsed: Browsed, options: Namespace) -> str:
     totals = browsed.totals
     parts = [f"held {totals.held}", f"waiting {totals.waiting}"]
     if totals.longest_hold:
-        parts.append(f"longest {duration(totals.longest_hold)}")
+        parts.append(f"longest {span(totals.longest_hold)}")
     if totals.longest_wait:
-        parts.append(f"longest wait {duration(totals.longest_wait)}")
+        parts.append(f"longest wait {span(totals.longest_wait)}")
     if browsed.partial:
         parts.append(f"of {browsed.read} that end first")
     return f"{'  '.join(parts)}   {time.strftime('%H:%M:%S')}  every {options.interval:g} s  q leaves"

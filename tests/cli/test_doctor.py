@@ -22,8 +22,10 @@ from django.urls import path
 from flask import Flask
 
 from distlock_web import configure, distributed_lockable, lock
+from distlock_web.cli.doctor import print_findings
 from distlock_web.cli.main import execute
-from distlock_web.core.findings import Finding
+from distlock_web.cli.output import Output
+from distlock_web.core.findings import Finding, Severity
 from distlock_web.core.registry import registry
 from distlock_web.django.diagnosis import shared_caches
 from distlock_web.flask import DistLock
@@ -37,8 +39,8 @@ MakeRedis = Callable[..., RedisServer]
 
 def found(settings: dict[str, Any], gunicorn: float | None = None) -> dict[str, Finding]:
     """What is wrong with a store of these settings, by code."""
-    configured = configure({"default": settings})
-    return {finding.code: finding for finding in doctor.examine(configured.stores.values(), gunicorn)}
+    store = configure({"default": settings}).store("default")
+    return {finding.code: finding for finding in doctor.examine_store(store, gunicorn)}
 
 
 def at(url: str, **options: Any) -> dict[str, Finding]:
@@ -147,9 +149,20 @@ def test_gunicorns_time_out_is_found(
     assert doctor.gunicorn_timeout() == timeout
 
 
+def test_arguments_of_gunicorn_that_nobody_can_read_are_ignored_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GUNICORN_CMD_ARGS", "--timeout 90 --name 'shop")
+    assert doctor.gunicorn_timeout() == 30
+    tmp_path.joinpath("gunicorn.conf.py").write_text("timeout = 5")
+    assert doctor.gunicorn_timeout() == 5
+    assert "GUNICORN_CMD_ARGS is ignored: No closing quotation" in caplog.text
+
+
 def test_the_trial_lock_excludes_no_doctor_and_stays_with_nobody(redis_store: str) -> None:
     with lock(doctor.TRIAL_KEY, expire=30):
-        assert "DL001" not in {each.code for each in doctor.examine(registry().stores.values(), None)}
+        assert "DL001" not in {each.code for each in doctor.examine_store(registry().store("default"), None)}
     assert not lock(doctor.TRIAL_KEY).locked()
 
 
@@ -259,10 +272,24 @@ def test_report_and_exit_code(memory_store: None) -> None:
     code, out = run()
     assert code == 0
     assert out.startswith("DL003 warning  store default\n  what The locks are kept in memory.\n  why  They exclude")
-    assert out.endswith("1 found: 1 of warning. docs/doctor.md explains each code.\n")
+    assert out.endswith("Found: 1 warning. docs/doctor.md explains each code.\n")
     assert run("--fail-level", "warning")[0] == 1
     [finding] = json.loads(run("--json")[1])
     assert finding.keys() == {"code", "severity", "problem", "harm", "remedy", "where"}
+
+
+@pytest.mark.parametrize(
+    ("severities", "said"),
+    [
+        (["warning"] * 4, "Found: 4 warnings. "),
+        (["error", "warning", "warning", "info", "info"], "Found: 1 error, 2 warnings, 2 info. "),
+        ([], "Nothing found."),
+    ],
+)
+def test_how_many_there_are(severities: list[Severity], said: str) -> None:
+    out = StringIO()
+    print_findings([Finding("DL000", severity, "what", "why", "set") for severity in severities], Output(out))
+    assert out.getvalue().splitlines()[-1].startswith(said)
 
 
 def test_an_error_is_exit_code_1(unused_tcp_port: int) -> None:

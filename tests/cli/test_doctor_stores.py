@@ -40,8 +40,8 @@ def galera_library() -> str:
 
 
 def found(location: str, **options: Any) -> dict[str, Finding]:
-    configured = configure({"default": {"LOCATION": location, "OPTIONS": options}})
-    return {finding.code: finding for finding in doctor.examine(configured.stores.values(), None)}
+    store = configure({"default": {"LOCATION": location, "OPTIONS": options}}).store("default")
+    return {finding.code: finding for finding in doctor.examine_store(store, None)}
 
 
 # SQL -----------------------------------------------------------------------------------------------------------------
@@ -174,8 +174,8 @@ def test_cluster(cluster: Cluster) -> None:
 
 def test_sentinel(sentinel_settings: dict[str, Any]) -> None:
     """The master of the moment is looked at."""
-    configured = configure({"default": sentinel_settings})
-    codes = {finding.code for finding in doctor.examine(configured.stores.values(), None)}
+    store = configure({"default": sentinel_settings}).store("default")
+    codes = {finding.code for finding in doctor.examine_store(store, None)}
     assert codes == {"DL102", "DL104"}
 
 

@@ -21,7 +21,7 @@ from flask import Flask
 import distlock_web
 from distlock_web import Lease, LeaseLost
 from distlock_web.cli import held, main, texts
-from distlock_web.core.registry import registry
+from distlock_web.core.registry import registry, unconfigure
 from distlock_web.flask import DistLock
 from tests.support.source import PROJECT
 
@@ -124,6 +124,9 @@ def test_not_confirmed(
         (["release"], "NAME"),
         (["show", "\udcff"], "is no text"),  # bytes that are no UTF-8
         (["list", "--serach", "x"], "--serach"),
+        (["watch", "--count", "0"], "'0' is no number of looks, 1 or more"),
+        (["watch", "--count", "-3"], "'-3' is no number of looks, 1 or more"),
+        (["watch", "--count", "many"], "'many' is no number of looks, 1 or more"),
     ],
 )
 def test_usage(run: Callable[..., Outcome], elsewhere: Elsewhere, args: list[str], says: str) -> None:
@@ -212,6 +215,36 @@ def test_config_names_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "is no mapping of stores, but int" in console("list", "--config", "shop_locks:OTHER").errors
     assert "no_such_module" in console("list", "--config", "no_such_module:DISTLOCK").errors
     assert console("list", "--config", "shop_locks", "--url", "redis://127.0.0.1").code == 64
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def f(:", "SyntaxError: invalid syntax (broken_locks.py, line 1)"),
+        ("raise RuntimeError('first\\nsecond')", "RuntimeError: first second"),
+        ("import sys; sys.exit('no')", "SystemExit: no"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("", "AttributeError: module 'broken_locks' has no attribute 'DISTLOCK'"),
+    ],
+)
+def test_a_config_that_cannot_be_imported_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, says: str
+) -> None:
+    tmp_path.joinpath("broken_locks.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "broken_locks", raising=False)
+    assert console("--config", "broken_locks", "list") == (64, "", f"distlock: --config broken_locks: {says}\n")
+
+
+@pytest.mark.parametrize("url", ["redsi://127.0.0.1", "redis://127.0.0.1:port/0", "redlock://one"])
+def test_a_wrong_url_is_named_as_it_was_given(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no DISTLOCK to look at."""
+    unconfigure()
+    monkeypatch.setenv("DISTLOCK_URL", url)
+    for args, named in ((["list"], "DISTLOCK_URL"), (["list", "--url", url], "--url")):
+        code, _, errors = console(*args)
+        assert (code, errors.count(named), "DISTLOCK[" in errors) == (64, 1, False), errors
 
 
 def test_url_in_front_of_the_command_and_behind_it(redis_url: str, elsewhere: Elsewhere) -> None:

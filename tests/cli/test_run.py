@@ -92,8 +92,9 @@ def test_a_lease_that_is_lost_ends_the_command(redis_store: str, marker: Path) -
     assert not alive(pid)
 
 
-def test_a_command_that_ignores_term_is_killed(redis_store: str, marker: Path) -> None:
-    arguments = ["run", "-k", "x", "--expire", "3", "--kill-after", "0.3", "--", "sh", "-c", STUBBORN, str(marker)]
+@pytest.mark.parametrize("seconds", ["0.3", "0"])
+def test_a_command_that_ignores_term_is_killed(redis_store: str, marker: Path, seconds: str) -> None:
+    arguments = ["run", "-k", "x", "--expire", "3", "--kill-after", seconds, "--", "sh", "-c", STUBBORN, str(marker)]
     with started(redis_store, *arguments) as process:
         pid = pid_in(marker)
         revoke_the_lock()
