@@ -9,6 +9,7 @@ import django
 from django.contrib import admin, messages
 from django.contrib.admin.models import DELETION, LogEntry
 from django.core.exceptions import PermissionDenied
+from django.db import router, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.middleware.csrf import get_token
 from django.template import Context, Engine
@@ -93,12 +94,13 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
             messages.add_message(request, LEVELS[kind], text)
 
     def _audit(self, request: HttpRequest, row: LockRow) -> None:
-        LogEntry.objects.log_actions(
-            user_id=request.user.pk,  # type: ignore[arg-type]  # admin_view lets in nobody without one
-            queryset=[HeldLock(name=printable(row.lock.name))],  # PostgreSQL takes no NUL
-            action_flag=DELETION,
-            change_message=f"Released by force: {row.describe()}",
-        )
+        with transaction.atomic(router.db_for_write(LogEntry)):  # ATOMIC_REQUESTS: a failure ends no more than this
+            LogEntry.objects.log_actions(
+                user_id=request.user.pk,  # type: ignore[arg-type]  # admin_view lets in nobody without one
+                queryset=[HeldLock(name=printable(row.lock.name))],  # PostgreSQL takes no NUL
+                action_flag=DELETION,
+                change_message=f"Released by force: {row.describe()}",
+            )
 
     def _viewer(self, request: HttpRequest) -> Viewer:
         request.current_app = self.admin_site.name

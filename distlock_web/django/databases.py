@@ -18,6 +18,12 @@ _DJANGO_ONLY = {
     "postgresql": {"assume_role", "cursor_factory", "isolation_level", "pool", "server_side_binding"},
     "mysql": {"isolation_level"},
 }
+#: The ``ssl_mode`` of mysqlclient, which is Django's driver, in the ``ssl`` of PyMySQL, which is ours.
+_TLS: Mapping[str, Mapping[str, bool]] = {
+    "REQUIRED": {"check_hostname": False},
+    "VERIFY_CA": {"check_hostname": False, "verify_mode": True},
+    "VERIFY_IDENTITY": {"check_hostname": True, "verify_mode": True},
+}
 
 
 def database_address(alias: str) -> DatabaseAddress:
@@ -52,6 +58,11 @@ def _server(kind: str, settings: Mapping[str, Any]) -> DatabaseAddress:
     arguments = {name: value for name, value in settings["OPTIONS"].items() if name not in _DJANGO_ONLY[kind]}
     if kind == "mysql" and host.startswith("/"):  # as Django says it
         host, arguments["unix_socket"] = "", host
+    mode = str(arguments.pop("ssl_mode", "")).upper() if kind == "mysql" else ""
+    if mode == "DISABLED":
+        arguments["ssl_disabled"] = True
+    elif mode in _TLS:
+        arguments["ssl"] = {**(arguments.get("ssl") or {}), **_TLS[mode]}
     return DatabaseAddress(
         kind=kind,
         name=str(settings["NAME"] or ""),

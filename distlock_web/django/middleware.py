@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from functools import lru_cache, partial
+from traceback import clear_frames
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from ..core.errors import ConfigurationError
@@ -17,12 +19,14 @@ from ..web.error_responses import REFUSALS
 from ..web.request_ids import RequestScope, environ_key, header_name, user_hook
 from . import responses
 from .locked_views import SKIP_REMEDY, locked_functions, name_of, skips
+from .streaming import send_in_request
 
 
 class RequestIDMiddleware:
     """Give every request an id, ``request.request_id``: from its ``Req-Id`` header if that is one, else a fresh one.
 
-    The id goes into every log record (``RequestIDFilter``), every lock's holder, and back to the client. A view whose
+    The id goes into every log record (``RequestIDFilter``), every lock's holder, and back to the client, unless the
+    response has an id of its own. The body of a streaming response is in its request, too. A view whose
     lock is busy is answered with 409 and ``Retry-After``, one whose store does not answer with 503, and a request that
     lacks what the key names with 400.
     """
@@ -35,8 +39,9 @@ class RequestIDMiddleware:
         self.asynchronous = iscoroutinefunction(get_response)
         if self.asynchronous:
             markcoroutinefunction(self)
-            # Django would send a plain function to a thread and back, for every request.
-            self.process_view = self._aprocess_view  # type: ignore[method-assign]
+            if type(self).process_view is RequestIDMiddleware.process_view:  # else a subclass's own, which counts
+                # Django would send a plain function to a thread and back, for every request.
+                self.process_view = self._aprocess_view  # type: ignore[method-assign]
 
     def __call__(self, request: HttpRequest) -> Any:
         if self.asynchronous:
@@ -45,9 +50,11 @@ class RequestIDMiddleware:
         outer = scope.enter()
         try:
             response: HttpResponseBase = self.get_response(request)
+            if isinstance(response, StreamingHttpResponse):
+                send_in_request(response)
         finally:
             scope.leave(outer)
-        response[header] = request.request_id  # type: ignore[attr-defined]
+        response.headers.setdefault(header, scope.request_id)
         return response
 
     async def __acall__(self, request: HttpRequest) -> HttpResponseBase:
@@ -55,9 +62,16 @@ class RequestIDMiddleware:
         outer = scope.enter()
         try:
             response: HttpResponseBase = await self.get_response(request)
+            if isinstance(response, StreamingHttpResponse):
+                send_in_request(response)
+        except CancelledError as error:
+            # The client has gone while another middleware had the response: nobody closes that, and Django keeps it by
+            # this error's frames until garbage is collected, and with it the lock that it is sent under.
+            clear_frames(error.__traceback__)
+            raise
         finally:
             scope.leave(outer)
-        response[header] = request.request_id  # type: ignore[attr-defined]
+        response.headers.setdefault(header, scope.request_id)
         return response
 
     def process_view(self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:

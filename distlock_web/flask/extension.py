@@ -18,7 +18,7 @@ from .databases import database_address
 from .middleware import RequestIDMiddleware
 from .responses import handle_error
 from .state import KEY, AppState
-from .ui import install_pages
+from .ui import SETTING, install_pages
 from .views import check_views
 
 
@@ -59,7 +59,7 @@ class DistLock:
 
 
 def _registry(app: Flask) -> Registry | None:
-    for error in unknown_settings(app.config, "app.config has"):
+    for error in unknown_settings(app.config, "app.config has", SETTING):
         raise error
     mapping = with_policies(app.config.get("DISTLOCK"), app.config)
     if "DISTLOCK" not in app.config:

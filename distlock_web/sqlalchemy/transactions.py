@@ -9,6 +9,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, scoped_session
 
 from ..core.errors import ConfigurationError
+from ..core.holder import ask_user
 from ..locks.hooks import Context, Integration, TransactionManager
 from ..locks.lease import Lease
 from .fencing import refusing_stale
@@ -26,16 +27,16 @@ class SessionTransactions:
         return "none"
 
     def refuse_open(self, function_name: str, database: Any) -> None:
-        if _session(database).in_transaction():
-            raise ConfigurationError(
-                f'{function_name}: until="commit" begins the transaction itself, but the session is in one already '
-                f"(a query before the lock is enough, in before_request for instance): its reads may be older than the "
-                f"lock. End it before the call: session.commit() or session.rollback()."
-            )
+        session = _session(database)
+        _refuse_open(function_name, session)
+        ask_user()
+        if session.in_transaction():
+            # DISTLOCK_USER has read the database. What the function reads is to be no older than its lock.
+            session.rollback()
 
     def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: Any) -> R:
-        self.refuse_open(function_name, database)  # again: to find the key, a row may have been read
         session = _session(database)
+        _refuse_open(function_name, session)  # again: to find the key, a row may have been read
 
         def extend(committing: Session) -> None:
             # Every commit, also one of the function's own, has a full lease before it. LeaseLost stops it.
@@ -54,6 +55,15 @@ class SessionTransactions:
             raise
         finally:
             event.remove(session, "before_commit", extend)
+
+
+def _refuse_open(function_name: str, session: Session) -> None:
+    if session.in_transaction():
+        raise ConfigurationError(
+            f'{function_name}: until="commit" begins the transaction itself, but the session is in one already '
+            f"(a query before the lock is enough, in before_request for instance): its reads may be older than the "
+            f"lock. End it before the call: session.commit() or session.rollback()."
+        )
 
 
 def _session(database: Any) -> Session:

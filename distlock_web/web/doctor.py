@@ -7,6 +7,7 @@ The command line prints it, and Django's deploy check reports it. What only a se
 from __future__ import annotations
 
 import ast
+import logging
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,25 +22,24 @@ from ..locks.decorator import LockedFunction
 from ..locks.lock import lock
 from ..locks.request_scope import request_scope
 
+logger = logging.getLogger("distlock_web")
+
 #: The trial lock: nobody else takes one of this name.
 TRIAL_KEY = "distlock doctor"
 #: What gunicorn waits for a worker that is silent, where nothing else is said.
 GUNICORN_TIMEOUT = 30.0
 
 
-def examine(stores: Iterable[Store], gunicorn: float | None) -> list[Finding]:
-    """Everything that is wrong with these stores, the worst first. Blocking: each store is asked once.
-
-    ``gunicorn``: the time-out of its workers in seconds; None: there is no gunicorn.
-    """
-    return by_severity([finding for store in stores for finding in examine_store(store, gunicorn)])
-
-
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst first."""
     return sorted(findings, key=lambda finding: (-SEVERITIES.index(finding.severity), finding.where, finding.code))
 
 
 def examine_store(store: Store, gunicorn: float | None) -> Iterator[Finding]:
+    """Everything that is wrong with this store. Blocking: it is asked once.
+
+    ``gunicorn``: the time-out of its workers in seconds; None: there is no gunicorn.
+    """
     where = f"store {store.alias}"
     for finding in (*_settings(store, gunicorn), *_server(store)):
         yield replace(finding, where=finding.where or where)
@@ -78,7 +78,10 @@ def examine_times(where: str, expire: float, renew: bool, gunicorn: float | None
 def examine_functions(
     functions: Iterable[tuple[str, LockedFunction]], registry: Registry, gunicorn: float | None
 ) -> Iterator[Finding]:
-    """The same of views with times of their own, each with how to call it; the others have those of their store."""
+    """The same for views that set ``expire`` or ``renew`` themselves; all others have the times of their store.
+
+    ``functions``: each with the name that a finding shows.
+    """
     seen: set[LockedFunction] = set()
     for where, function in functions:
         options = function.options
@@ -103,7 +106,10 @@ def shared_database(alias: str, cache: str, clearing: str) -> Finding:
 
 
 def redis_database(location: str, number: object = None) -> tuple[str, int] | None:
-    """Server and number of the database that a URL of Redis means; ``number`` is said beside it. None: no such URL."""
+    """Server and number of the database that a URL of Redis means; None: it is no such URL.
+
+    ``number``: a setting beside the URL, which counts where the URL has none.
+    """
     url = urlsplit(location)
     if url.scheme not in ("redis", "rediss", "unix"):
         return None
@@ -127,8 +133,8 @@ def _server(store: Store) -> Sequence[Finding]:
     except ConfigurationError as error:
         return [_wrong(error)]
     try:
-        # A lock as any other: it needs the connection, the password and every right. In a request of its own: it is
-        # inside of no block that the caller is in. (An empty context would have no app of Flask either.)
+        # A lock as any other needs the connection, the password and every right. In a request of its own, so that it
+        # re-enters no lock of the caller's. (An empty context would do that, too, but lose Flask's app.)
         with request_scope(path=TRIAL_KEY):
             _take_trial_lock(store.alias)
     except DistLockError as error:
@@ -171,7 +177,12 @@ def gunicorn_timeout() -> float | None:
     not run: a time-out that is computed counts as gunicorn's own.
     """
     arguments, conf = os.environ.get("GUNICORN_CMD_ARGS"), Path("gunicorn.conf.py")
-    if arguments and (given := _argument(shlex.split(arguments))) is not None:
+    try:
+        words = shlex.split(arguments or "")
+    except ValueError as error:
+        logger.warning("GUNICORN_CMD_ARGS is ignored: %s. gunicorn itself does not start with it.", error)
+        words = []
+    if (given := _argument(words)) is not None:
         return given
     try:
         configured = _literal(conf.read_text("utf-8"))

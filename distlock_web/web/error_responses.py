@@ -16,6 +16,7 @@ from http import HTTPStatus
 from typing import TypeAlias
 
 from ..core.errors import BackendUnavailable, KeyUnavailable, LockBusy
+from ..locks.events import log_fields
 from .printable import printable
 
 logger = logging.getLogger("distlock_web")
@@ -101,4 +102,6 @@ def error_response(error: Refusal, request_id: str) -> ErrorResponse:
 def log_refused(error: Refusal, method: str | None, path: str) -> None:
     """One line for a refused request: everyday is INFO, a store that does not answer is an ERROR."""
     level = logging.ERROR if isinstance(error, BackendUnavailable) else logging.INFO
-    logger.log(level, "%s %s: %s", method, printable(path), error)
+    event = "error" if isinstance(error, BackendUnavailable) else "busy" if isinstance(error, LockBusy) else "no_key"
+    fields = error.log_fields or log_fields(event, "", error.name or "", "")
+    logger.log(level, "%s %s: %s", method, printable(path), error, extra=fields)

@@ -48,6 +48,11 @@ class LockRow:
             f"held by {holder.path or holder.function or '-'} on {holder.host or '-'} pid {holder.pid}"
         )
 
+    def log_fields(self, **known: object) -> dict[str, object]:
+        """For the line of a log (``extra=``) that says that it was released by force."""
+        known |= {"request_id": self.holder.request_id, "function": self.holder.function, "fence": self.lock.fence}
+        return events.log_fields("revoked", self.alias, self.lock.name, self.holder.function, **known)
+
 
 @dataclass(slots=True)
 class LockListing:
@@ -85,7 +90,7 @@ class StoreUnreachable(BackendUnavailable):
         self.errors = errors
 
 
-def not_listed(errors: Mapping[str, DistLockError]) -> DistLockError:
+def listing_error(errors: Mapping[str, DistLockError]) -> DistLockError:
     """Why not all stores could be listed: ``StoreUnreachable`` if one did not answer, else ``ConfigurationError``."""
     failure = StoreUnreachable(errors)
     if all(isinstance(error, ConfigurationError) for error in errors.values()):
@@ -137,7 +142,7 @@ def find_lock(registry: Registry, name: str, store: str | None = None, fence: in
     """
     listing = drive(_list(_stores(registry, store), THREADS, name))
     if listing.errors:
-        raise not_listed(listing.errors)
+        raise listing_error(listing.errors)
     named = listing.rows
     if not named:
         where = "" if store is None else f" in the store {store!r}"
@@ -168,7 +173,7 @@ def force_release(registry: Registry, row: LockRow, by: str) -> None:
     lock is no longer held by that holder, or has no fence to know it by; ``StoreUnreachable`` if the store did not say
     whether it was released.
     """
-    shown = printable(row.lock.name)
+    shown, by = printable(row.lock.name), printable(by)  # anybody's words: they go into logs and to listeners
     try:
         released = drive(_revoke(registry.store(row.alias).port(THREADS), row.lock.name, row.lock.fence))
     except ConfigurationError:
@@ -177,9 +182,9 @@ def force_release(registry: Registry, row: LockRow, by: str) -> None:
         raise StoreUnreachable({row.alias: error}, "; the lock may be held still") from error
     if not released:
         raise OtherFence(f"The holder of {shown!r} changed meanwhile: nothing was released.", name=row.lock.name)
-    fields = events.log_fields("revoked", row.alias, row.lock.name, "", fence=row.lock.fence, reason=by)
-    logger.warning("Lock %s released by force by %s: %s", shown, printable(by), row.describe(), extra=fields)
-    events.publish("revoked", row.alias, row.lock.name, "", other=row.holder, fence=row.lock.fence, reason=by)
+    logger.warning("Lock %s released by force by %s: %s", shown, by, row.describe(), extra=row.log_fields(reason=by))
+    template = row.holder.function  # the store knows no other
+    events.publish("revoked", row.alias, row.lock.name, template, other=row.holder, fence=row.lock.fence, reason=by)
 
 
 async def _revoke(port: Port, name: str, fence: int | None) -> bool:
@@ -219,21 +224,14 @@ async def _list(stores: Iterable[Store], runtime: Runtime, name: str | None = No
 
 async def inspect_store(store: Store, runtime: Runtime, names: Iterable[str] | None = None) -> list[LockRow]:
     """What this store holds now: of these names, or all. Raises ``ConfigurationError`` if it cannot show that."""
-    port = listing_port(store, runtime)
+    port = store.listing_port(runtime)
     chosen = None if names is None else list(names)
     locks = await retry_once(port.inspect, chosen)
     return [LockRow(store.alias, lock, readable_holder(lock.holder)) for lock in locks]
 
 
-def listing_port(store: Store, runtime: Runtime) -> Port:
-    """Where to ask what a store holds. Raises ``ConfigurationError`` if it cannot show that."""
-    if not store.backend.capabilities.listing:
-        raise ConfigurationError(f"The store {store.alias!r} cannot show who holds its locks.")
-    return store.port(runtime)
-
-
 def readable_holder(text: str) -> HolderInfo:
-    """Who holds a lock or waits for it, of a store's words, safe to show."""
+    """A holder or waiter, read from a store's text and made printable."""
     holder = HolderInfo.loads(text)
     shown: dict[str, Any] = {name: printable(value) for name, value in _texts(holder).items()}
     return replace(holder, **shown)

@@ -1,7 +1,7 @@
 """Held locks to look through: sorted, filtered, searched and in pages, over all stores.
 
-All locks of a store are read where they are few. Of many, those that end first are (``READ_AT_MOST``), and those whose
-name is searched for: what is said then of order and totals is said of these, and ``Browsed.partial`` tells.
+If a store holds few locks, all are read; if many, the ``READ_AT_MOST`` that end first, and those whose name matches the
+search. Then ``Browsed.partial`` is true, and order, filters and totals are of the locks that were read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..core.errors import DistLockError
 from ..core.registry import Registry, Store
 from ..core.runtime import THREADS, drive
 from ..locks.release import retry_once
-from .held_locks import LockRow, inspect_store, listing_port
+from .held_locks import LockRow, inspect_store
 from .printable import printable
 
 #: Locks of one store that are read for one look: a few hundredths of a second.
@@ -31,7 +31,8 @@ OFFERED = 200
 #: Characters of one parameter of an address, which is repeated in each link of a page. Names and paths are shorter.
 MAX_PARAMETER = 1000
 
-STATES = ("held", "transit", "cooldown")
+#: By the state of a lock: what people call it.
+STATES = {"held": "held", "cooldown": "cooldown", "transit": "in transit"}
 
 
 def _since(row: LockRow) -> float:
@@ -63,7 +64,7 @@ class LockQuery:
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> LockQuery:
-        """What an address asks for. What it could not ask for is left out: somebody may have typed it."""
+        """The query that a URL's parameters mean. Values that no link of ours has are ignored: anybody can type."""
         given = {known.name: printable(parameters.get(known.name, "").strip()[:MAX_PARAMETER]) for known in fields(cls)}
         return cls(
             given["q"], given["store"], given["host"], given["function"],
@@ -74,7 +75,7 @@ class LockQuery:
         )  # fmt: skip
 
     def address(self, **changed: Any) -> str:
-        """As the query of an address, without what goes without saying; a change starts from the first page."""
+        """As the query of a URL. Defaults are left out; with something ``changed`` it begins at the first page."""
         query = replace(self, **{"p": 1, **changed})
         values = {known.name: getattr(query, known.name) for known in fields(query)}
         said = {name: value for name, value in values.items() if value != getattr(_EVERYTHING, name)}
@@ -82,7 +83,7 @@ class LockQuery:
 
     @classmethod
     def of_address(cls, query: str) -> LockQuery:
-        """What :meth:`address` has written, or somebody else."""
+        """Back from what :meth:`address` gave. It comes from the client, so it may be anything."""
         try:
             return cls.of(dict(parse_qsl(query.lstrip("?"), max_num_fields=20)))
         except ValueError:
@@ -90,7 +91,7 @@ class LockQuery:
 
     @property
     def filtered(self) -> bool:
-        """Whether some locks may not be shown."""
+        """Whether it leaves any locks out."""
         return replace(self, sort=_EVERYTHING.sort, p=1) != _EVERYTHING
 
     def matches(self, row: LockRow, now: float) -> bool:
@@ -145,7 +146,7 @@ class Totals:
 
 @dataclass(slots=True)
 class Browsed:
-    """One look at the stores."""
+    """What one look at the stores has found."""
 
     query: LockQuery
     rows: list[LockRow] = field(default_factory=list)  #: all that match, in order
@@ -200,7 +201,7 @@ def browse(registry: Registry, query: LockQuery) -> Browsed:
 
 async def _read(store: Store, words: list[str]) -> tuple[int, list[LockRow]]:
     """How many locks a store holds; and all of them, or the first and those that have all words in their name."""
-    port = _browsable(listing_port(store, THREADS))
+    port = _browsable(store.listing_port(THREADS))
     if port is None:
         rows = await inspect_store(store, THREADS)
         return len(rows), rows

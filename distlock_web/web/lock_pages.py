@@ -17,13 +17,13 @@ from ..core.registry import Registry, registry
 from ..core.runtime import THREADS, drive
 from ..locks.recent_counts import recent
 from .held_locks import LockRow, inspect_store
-from .lock_browser import OFFERED, READ_AT_MOST, Browsed, LockQuery, browse, waiters_of
-from .lock_presenter import STATES, Links, LockPresenter, WaiterPresenter, span, timeline
+from .lock_browser import OFFERED, READ_AT_MOST, STATES, Browsed, LockQuery, browse, waiters_of
+from .lock_presenter import Links, LockPresenter, WaiterPresenter, span, timeline
 from .printable import printable
 
 Context = dict[str, Any]
 
-#: Of a queue.
+#: Waiters that the page of a lock lists.
 SHOWN = 50
 RECENT_MINUTES = 5
 
@@ -51,7 +51,7 @@ class Viewer:
 
 
 def list_context(parameters: Mapping[str, str], viewer: Viewer) -> Context:
-    """For ``list.html``, and for ``list_live.html``, the part that goes on by itself."""
+    """For ``list.html``, and for ``list_live.html``, the part that the page refreshes."""
     query = LockQuery.of(parameters)
     try:
         stores = registry()
@@ -66,7 +66,7 @@ def _listed(browsed: Browsed, stores: Registry | None, viewer: Viewer) -> Contex
     return {
         "query": query,
         "back": back,
-        "errors": [not_listed(alias, error) for alias, error in browsed.errors.items()],
+        "errors": [failure_text(alias, error) for alias, error in browsed.errors.items()],
         "notice": _partial(browsed) if browsed.partial else "",
         "totals": _totals(browsed),
         "columns": [_column(*column, query) for column in _COLUMNS if column[2] != "store" or len(browsed.stores) > 1],
@@ -88,7 +88,8 @@ def _common(viewer: Viewer) -> Context:
     return {"links": viewer.links, "may_release": viewer.may_release, "csrf": viewer.csrf}
 
 
-def not_listed(alias: str, error: DistLockError) -> str:
+def failure_text(alias: str, error: DistLockError) -> str:
+    """Why the locks of this store are not shown."""
     if isinstance(error, ConfigurationError):
         return str(error)
     return f"The locks of the store “{alias}” cannot be reached at the moment: {error}"
@@ -102,7 +103,7 @@ def _partial(browsed: Browsed) -> str:
 
 
 def _totals(browsed: Browsed) -> list[dict[str, str]]:
-    """Each with its name, so that a chart can go on from one look to the next."""
+    """The figures above the list. By its name the page finds each again after a refresh, and goes on with its chart."""
     totals, minutes = browsed.totals, recent(RECENT_MINUTES)
     refused, lost = sum(minute.busy for minute in minutes), sum(minute.lost for minute in minutes)
     here = f"In this process, in the last {RECENT_MINUTES} minutes"
@@ -130,7 +131,7 @@ def _column(sort: str, label: str, kind: str, query: LockQuery) -> dict[str, str
     column = {"label": label, "kind": kind, "url": "", "sorted": ""}
     if sort:
         column["url"] = query.address(sort="-" + sort if query.sort == sort else sort)
-        # What `age`, `left` and `name` begin with is the smallest of a moment, a time or a name; `waiting` the largest.
+        # As the column shows it: `waiting` and `age` begin with the largest, `left` and `name` with the smallest.
         down = {"waiting", "age"} if not query.sort.startswith("-") else {"left", "name"}
         if query.sort.removeprefix("-") == sort:
             column["sorted"] = "descending" if sort in down else "ascending"
@@ -197,7 +198,7 @@ def _release_host(browsed: Browsed, viewer: Viewer) -> str:
 
 
 def lock_context(parameters: Mapping[str, str], viewer: Viewer) -> Context:
-    """For ``lock.html``, and for ``lock_live.html``, the part that goes on by itself."""
+    """For ``lock.html``, and for ``lock_live.html``, the part that the page refreshes."""
     alias, name = parameters.get("store", ""), parameters.get("name", "")
     context: Context = {
         **_common(viewer), "name": printable(name), "store": printable(alias), "errors": [], "lock": None,
@@ -209,7 +210,7 @@ def lock_context(parameters: Mapping[str, str], viewer: Viewer) -> Context:
         if rows:
             context.update(_detail(stores, rows[0], viewer))
     except DistLockError as error:
-        context["errors"] = [not_listed(alias, error)]
+        context["errors"] = [failure_text(alias, error)]
     return context
 
 

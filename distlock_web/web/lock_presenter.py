@@ -13,9 +13,8 @@ from urllib.parse import urlencode
 from ..core.backend import WaiterInfo
 from ..core.holder import HolderInfo
 from .held_locks import LockRow, readable_holder
+from .lock_browser import STATES
 from .printable import printable
-
-STATES = {"held": "held", "cooldown": "cooldown", "transit": "in transit"}
 
 
 class LockKey(NamedTuple):
@@ -59,17 +58,17 @@ class HolderPresenter:
 
     @property
     def who(self) -> str:
-        """In as few words as tell something."""
+        """The one name that says most: the path, else the function, else the program."""
         return self.path or self.function or self.command or "–"
 
     @property
     def also(self) -> str:
-        """What else is known of that."""
+        """What stands beside ``who``: the function, where that is the path; and the user."""
         return " · ".join(text for text in (self.function if self.path else "", self.user) if text)
 
     @property
     def short_host(self) -> str:
-        """Without its domain, which all hosts share. Of an address all."""
+        """The host without its domain, which is the same for all of them; an IP address as it is."""
         return self.host if self.host.replace(".", "").isdigit() else self.host.partition(".")[0]
 
     @property
@@ -109,7 +108,7 @@ class LockPresenter(HolderPresenter):
 
     @property
     def label(self) -> str:
-        """For who hears the page: a button beside each of many locks has to say which."""
+        """For screen readers: the same button stands beside every lock, and has to say which one it means."""
         return f"{self.name}, {self.who}"
 
 
@@ -123,7 +122,7 @@ class WaiterPresenter(HolderPresenter):
         self.waits = span(time.time() - waiter.since)
 
 
-class Event(NamedTuple):
+class TimelineEntry(NamedTuple):
     """One line of a lock's timeline."""
 
     moment: str
@@ -131,7 +130,7 @@ class Event(NamedTuple):
     text: str
 
 
-def timeline(row: LockRow) -> list[Event]:
+def timeline(row: LockRow) -> list[TimelineEntry]:
     """What the store knows of how the lock came here, the latest first."""
     lock, expire = row.lock, row.holder.expire
     now = time.time()
@@ -143,7 +142,7 @@ def timeline(row: LockRow) -> list[Event]:
         renewed = now - (expire - lock.remaining)
         if lock.state == "held" and 0 < expire < math.inf and renewed > lock.since + 0.5:
             events.append((renewed, "Renewed"))
-    return [Event(moment(when), span(now - when), text) for when, text in sorted(events, reverse=True)]
+    return [TimelineEntry(moment(when), span(now - when), text) for when, text in sorted(events, reverse=True)]
 
 
 def _taken(previous: str) -> str:

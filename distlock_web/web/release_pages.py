@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,11 @@ from ..core.registry import Registry, registry
 from ..core.runtime import THREADS, drive
 from .held_locks import LockRow, OtherFence, StoreUnreachable, force_release, inspect_store
 from .lock_browser import LockQuery, browse
-from .lock_pages import Viewer, not_listed
+from .lock_pages import Viewer, failure_text
 from .lock_presenter import LockKey, LockPresenter
 from .printable import printable
+
+logger = logging.getLogger("distlock_web")
 
 #: Locks that are released in one go: frameworks bound the fields of a form, too.
 RELEASED_AT_MOST = 500
@@ -39,6 +42,7 @@ class Outcome:
     released: list[LockRow] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    unrecorded: list[str] = field(default_factory=list)  #: names of those released that ``audit`` has failed for
 
     def messages(self) -> list[tuple[str, str]]:
         """For people: ``success``, ``warning`` or ``error``, and the text."""
@@ -55,6 +59,9 @@ class Outcome:
             what = f"the lock “{self.gone[0]}” is" if len(self.gone) == 1 else f"{_some(self.gone)} are"
             begin = "Not released" if self.released else "Nothing was released"
             said.append(("warning", f"{begin}: {what} no longer held by that holder."))
+        if self.unrecorded:
+            what = f"Released, and not recorded in the history: {_some(self.unrecorded)}."
+            said.append(("warning", f"{what} The application's log says who released it, and why it was not recorded."))
         return said + [("error", error) for error in self.errors]
 
 
@@ -64,11 +71,14 @@ def _some(names: Sequence[str]) -> str:
 
 
 def choose(locks: Iterable[str], parameters: Mapping[str, str]) -> Chosen:
-    """The locks that ``locks`` name, as ``LockKey`` writes them; to ask about, also all of the parameters' ``host``."""
+    """The locks that are meant: those that ``locks`` names, each as ``LockKey.dumps`` writes it.
+
+    If it names none, all of the parameters' ``host``: for the question before a release, never for the release itself.
+    """
     wanted = list(locks)
     try:
         stores = registry()
-        if not wanted and parameters.get("host") and "confirmed" not in parameters:  # who confirms says which
+        if not wanted and parameters.get("host") and "confirmed" not in parameters:
             return _of_host(stores, parameters["host"], parameters.get("store", ""))
         return _named(stores, wanted)
     except ConfigurationError as error:
@@ -77,7 +87,7 @@ def choose(locks: Iterable[str], parameters: Mapping[str, str]) -> Chosen:
 
 def _of_host(stores: Registry, host: str, alias: str) -> Chosen:
     browsed = browse(stores, LockQuery(host=host, store=alias, sort="age"))
-    errors = [not_listed(alias, error) for alias, error in browsed.errors.items()]
+    errors = [failure_text(alias, error) for alias, error in browsed.errors.items()]
     rows = [row for row in browsed.rows if row.lock.fence is not None]
     if not rows and not errors:
         errors = [f"Nothing was released: no lock is held by {printable(host)}."]
@@ -101,7 +111,7 @@ def _named(stores: Registry, texts: Iterable[str]) -> Chosen:
             chosen.errors.append(f"Nothing was released: {error}")
             continue
         except DistLockError as error:
-            chosen.errors.append(not_listed(alias, error))
+            chosen.errors.append(failure_text(alias, error))
             continue
         held = {(row.lock.name, row.lock.fence): row for row in rows}
         for key in meant:
@@ -145,7 +155,8 @@ def release_context(chosen: Chosen, viewer: Viewer, parameters: Mapping[str, str
 def release_chosen(chosen: Chosen, by: str, audit: Callable[[LockRow], object]) -> Outcome:
     """Take each lock from exactly the holder that is shown. ``audit`` is told of each that was. Blocking.
 
-    A store that does not answer is not asked for the others: each would wait for as long.
+    A store that does not answer, or refuses, is not asked for the others: each would wait for as long. What ``audit``
+    raises is logged and said, and keeps no other lock from being released.
     """
     outcome, down = Outcome(gone=list(chosen.gone), errors=list(chosen.errors)), set[str]()
     for row in chosen.rows:
@@ -155,10 +166,21 @@ def release_chosen(chosen: Chosen, by: str, audit: Callable[[LockRow], object]) 
             force_release(registry(), row, by)
         except OtherFence:
             outcome.gone.append(printable(row.lock.name))
-        except StoreUnreachable as error:
+        except (StoreUnreachable, ConfigurationError) as error:
             down.add(row.alias)
-            outcome.errors += [not_listed(alias, reason) for alias, reason in error.errors.items()]
+            reason = error.errors[row.alias] if isinstance(error, StoreUnreachable) else error
+            outcome.errors.append(failure_text(row.alias, reason))
         else:
             outcome.released.append(row)
-            audit(row)
+            _record(outcome, row, audit)
     return outcome
+
+
+def _record(outcome: Outcome, row: LockRow, audit: Callable[[LockRow], object]) -> None:
+    name = printable(row.lock.name)
+    try:
+        audit(row)
+    except Exception:
+        fields = row.log_fields(reason="unrecorded")
+        logger.exception("The release by force of the lock %s was not recorded", name, extra=fields)
+        outcome.unrecorded.append(name)

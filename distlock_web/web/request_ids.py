@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from importlib import import_module
-from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
+from ..core.config import check_plain
 from ..core.errors import ConfigurationError
+from ..core.holder import words_of_user
 from ..core.request_id import Origin, swap_origin
 from ..locks.chain import OUTSIDE, Chain, swap_scopes
 
@@ -43,9 +45,7 @@ def user_hook(settings: Mapping[str, Any]) -> Callable[[Any], object] | None:
     found = given if callable(given) else _imported(given)
     if not callable(found):
         raise ConfigurationError(f"DISTLOCK_USER is {given!r}, which cannot be called with a request.")
-    if iscoroutinefunction(found):
-        raise ConfigurationError(f"DISTLOCK_USER is {given!r}, a coroutine function; it has to be a plain one.")
-    return found  # type: ignore[no-any-return]
+    return check_plain(found, "DISTLOCK_USER")  # type: ignore[no-any-return]
 
 
 def _imported(given: Any) -> Any:
@@ -67,12 +67,13 @@ class RequestScope:
     """One request: while it is entered its id is bound, and only its own locks count as those of the running code.
 
     A request begins inside of no lock: a lease that an earlier request left behind in this thread is not its own.
+    ``user`` says whose it is: asked once, when its first lock is taken.
     """
 
     __slots__ = ("_origin", "_scopes", "request_id")
 
     def __init__(self, header: str | None, path: str, user: Callable[[], object] | None = None) -> None:
-        self._origin = Origin.new(header, path, user)
+        self._origin = Origin.new(header, path, None if user is None else cache(partial(words_of_user, user)))
         #: From the header if that is a fit one, else a fresh one.
         self.request_id = self._origin.request_id
         self._scopes: Chain = OUTSIDE

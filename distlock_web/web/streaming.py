@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Gener
 from contextlib import ExitStack
 from typing import Any, ParamSpec, TypeVar
 
-from ..core.errors import DistLockError
+from ..core.errors import DistLockError, LeaseLost
 from ..core.request_id import current_origin, swap_origin
-from ..core.runtime import TASKS, THREADS, in_event_loop
+from ..core.runtime import in_event_loop
 from ..locks import chain, engine, watchdog
 from ..locks.lease import Lease, scope_of
+from ..locks.log_fields import of_scope
 
 logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
@@ -55,12 +56,10 @@ class StreamLock:
 
     def end(self, error: BaseException | None = None) -> None:
         """Release the lock, from any thread. Raises ``LeaseLost`` as ``on_lost`` says."""
-        self._scope.use_runtime(THREADS)  # an async view's own loop may be closed by now
         engine.end_now(self._scope, error)
 
     async def aend(self, error: BaseException | None = None) -> None:
         """Release the lock, from an event loop."""
-        self._scope.use_runtime(TASKS)
         await engine.end(self._scope, error)
 
     def close(self) -> None:
@@ -75,14 +74,25 @@ class StreamLock:
         try:
             self.end()
         except DistLockError as error:
-            _log(error)
+            self._log_loss(error)
 
     async def aclose(self) -> None:
         """The asyncio twin of :meth:`close`."""
         try:
             await self.aend()
         except DistLockError as error:
-            _log(error)
+            self._log_loss(error)
+
+    def note_failure(self, error: BaseException, failure: Exception) -> None:
+        """The body's exception wins over that of its closing."""
+        fields = of_scope("stream", self._scope)
+        logger.warning("A streaming response that has failed could not be closed: %s", failure, extra=fields)
+        error.add_note(f"distlock_web: its closing failed, too: {failure!r}")
+
+    def _log_loss(self, error: DistLockError) -> None:
+        reason = error.reason if isinstance(error, LeaseLost) else "release"
+        fields = of_scope("lost" if isinstance(error, LeaseLost) else "error", self._scope, reason=reason)
+        logger.warning("A streaming response ended without its lock: %s", error, extra=fields)
 
 
 def _exit_stack(lock: StreamLock, closers: Sequence[Callable[[], object]]) -> ExitStack:
@@ -91,16 +101,6 @@ def _exit_stack(lock: StreamLock, closers: Sequence[Callable[[], object]]) -> Ex
     for closer in reversed(closers):
         stack.callback(lock.context.run, closer)
     return stack
-
-
-def _note(error: BaseException, failure: Exception) -> None:
-    """The body's exception wins over that of its closing."""
-    logger.warning("A streaming response that has failed could not be closed: %s", failure)
-    error.add_note(f"distlock_web: its closing failed, too: {failure!r}")
-
-
-def _log(error: DistLockError) -> None:
-    logger.warning("A streaming response ended without its lock: %s", error)
 
 
 class LockedBody(Iterator[T]):
@@ -126,7 +126,7 @@ class LockedBody(Iterator[T]):
             try:
                 self._closers.close()  # not every server closes a response that has failed
             except Exception as failure:
-                _note(error, failure)
+                self._lock.note_failure(error, failure)
             finally:
                 self._lock.end(error)
             raise
@@ -160,7 +160,7 @@ class LockedAsyncBody(AsyncIterator[T]):
             try:
                 await self._close_body()  # Django closes no response whose body has failed
             except Exception as failure:
-                _note(error, failure)
+                self._lock.note_failure(error, failure)
             finally:
                 await self._lock.aend(error)
             raise
@@ -190,6 +190,28 @@ class LockedAsyncBody(AsyncIterator[T]):
         with self._closers:
             if aclose is not None:
                 await self._lock.context.arun(_call(aclose))
+
+
+class RequestBody(Iterator[T]):
+    """The chunks of a body without a lock, each made inside of the request that it was opened in."""
+
+    def __init__(self, context: SavedContext, steps: Iterator[T]) -> None:
+        self._context = context
+        self._steps = steps
+
+    def __next__(self) -> T:
+        return self._context.run(next, self._steps)
+
+
+class AsyncRequestBody(AsyncIterator[T]):
+    """The asynchronous twin of :class:`RequestBody`."""
+
+    def __init__(self, context: SavedContext, steps: AsyncIterator[T]) -> None:
+        self._context = context
+        self._steps = steps
+
+    def __anext__(self) -> Awaitable[T]:
+        return self._context.arun(_next(self._steps))
 
 
 async def _next(steps: AsyncIterator[T]) -> T:

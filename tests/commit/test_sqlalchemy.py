@@ -14,7 +14,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import create_engine, event, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
-from distlock_web import ConfigurationError, LeaseLost, current_lease, distributed_lockable, lock
+from distlock_web import ConfigurationError, LeaseLost, current_lease, distributed_lockable, events, lock
 from distlock_web.core.errors import OpenTransactionWarning
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
@@ -276,6 +276,91 @@ def test_in_flask_a_query_before_the_view_is_refused_with_the_remedy(app: Flask)
         app.test_client().post("/pay")
     end = True
     assert app.test_client().post("/pay").text == "paid"
+
+
+@pytest.fixture
+def asking(make_database: Callable[..., Database]) -> Iterator[tuple[Flask, list[object]]]:
+    """An app whose DISTLOCK_USER reads the database, and the requests that it was asked of."""
+    app, asked = Flask("shop"), list[object]()
+
+    def name_of_user(request: Any) -> str:
+        asked.append(request.path)
+        order: Order | None = database(app).session.get(Order, 1)
+        assert order is not None, "a user that the database has not"
+        return order.state
+
+    app.config["SQLALCHEMY_DATABASE_URI"] = make_database("sqlite").sqlalchemy
+    app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
+    app.config["DISTLOCK_USER"] = name_of_user
+    SQLAlchemy(app, model_class=Base)
+    DistLock(app)
+    with app.app_context():
+        Base.metadata.create_all(database(app).engine)
+        database(app).session.add(Order(id=1, state="ann"))
+        database(app).session.commit()
+
+    @app.post("/pay")
+    @distributed_lockable(key="order", until="commit")
+    def pay() -> str:
+        session = database(app).session
+        assert not session().in_transaction()  # what it reads is no older than the lock
+        with lock("inner"):
+            [user] = {row.holder.user for row in list_all(registry()).rows}
+        session.add(Order())
+        return user
+
+    yield app, asked
+    with app.app_context():
+        database(app).engine.dispose()
+    app.extensions["distlock"].registry.close()
+
+
+def test_in_flask_a_user_hook_may_read_the_database(asking: tuple[Flask, list[object]]) -> None:
+    """It did so while the lock was taken, and its transaction was taken for one from before the view: a 500, always."""
+    app, asked = asking
+    client = app.test_client()
+    assert [client.post("/pay").text for _ in range(2)] == ["ann", "ann"]
+    assert asked == ["/pay", "/pay"]  # once for each request, whatever it locks
+    assert orders(app) == 3
+
+
+def test_in_flask_a_user_hook_that_fails_after_it_has_read_is_no_reason_to_refuse(
+    asking: tuple[Flask, list[object]], caplog: pytest.LogCaptureFixture
+) -> None:
+    app, asked = asking
+    with app.app_context():
+        database(app).session.delete(database(app).session.get(Order, 1))
+        database(app).session.commit()
+    answer = app.test_client().post("/pay")
+    assert (answer.status_code, answer.text) == (200, "")
+    assert asked == ["/pay"]
+
+
+def test_in_flask_a_user_hook_is_asked_once_by_a_view_that_is_refused(asking: tuple[Flask, list[object]]) -> None:
+    app, asked = asking
+    told: list[str] = []
+
+    def listener(event: events.Event) -> None:
+        told.append(event.caller.user)
+
+    with app.app_context():
+        held = lock("order", expire=60).acquire()
+        events.subscribe(listener, inline=True)
+        try:
+            assert app.test_client().post("/pay").status_code == 409
+        finally:
+            events.unsubscribe(listener)
+            held.release()
+    assert (told, asked) == (["ann"], ["/pay"])
+
+
+def test_in_flask_a_transaction_from_before_the_view_is_refused_still(asking: tuple[Flask, list[object]]) -> None:
+    app, asked = asking
+    app.before_request(lambda: database(app).session.execute(text("SELECT 1")) and None)
+    app.testing = True
+    with pytest.raises(ConfigurationError, match="in before_request for instance"):
+        app.test_client().post("/pay")
+    assert asked == []
 
 
 def test_in_flask_writes_that_are_not_committed_are_told_of(app: Flask) -> None:

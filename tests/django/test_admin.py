@@ -13,14 +13,16 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.test import AsyncClient, Client
 from django.urls import reverse
 
-from distlock_web import LeaseLost, lock
+from distlock_web import ConfigurationError, LeaseLost, lock
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
-from distlock_web.web.held_locks import list_all
+from distlock_web.web import release_pages
+from distlock_web.web.held_locks import force_release, list_all
 from distlock_web.web.release_pages import Chosen
 from tests.support.origins import begin_request
 
@@ -417,6 +419,50 @@ def test_a_store_that_stops_answering_is_asked_once(settings: Any, elsewhere: An
     assert "cannot be reached at the moment" in messages(response)[0]
     assert injector.calls.count("revoke") == 2  # law 3: the first and its second copy
     injector.lose("revoke")
+
+
+def test_an_entry_that_the_log_does_not_take_hides_nothing(
+    releaser: Client, elsewhere: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was a 500 in the middle: nobody knew what was released, and the rest was not."""
+    chosen = [elsewhere(f"order:{number}") for number in range(3)]
+    with connection.cursor() as cursor:  # inside of the test's own transaction, which an error must not break
+        cursor.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON django_admin_log WHEN NEW.object_id = 'disLock:order:1' "
+            "BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
+        )
+    response = releaser.post(RELEASE, {"lock": [key(lease) for lease in chosen], "confirmed": "1"}, follow=True)
+    assert list_all(registry()).rows == []
+    released, warning = messages(response)
+    assert released.startswith("3 locks were released")
+    assert warning == (
+        "Released, and not recorded in the history: “disLock:order:1”. The application's log says who released it, "
+        "and why it was not recorded."
+    )
+    assert set(LogEntry.objects.values_list("object_id", flat=True)) == {"disLock:order:0", "disLock:order:2"}
+    assert "disLock:order:1 released by force by somebody" in caplog.text
+    assert "the disk is full" in caplog.text
+
+
+def test_a_store_whose_rights_are_gone_hides_not_what_was_released(
+    releaser: Client, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = [elsewhere(f"order:{number}") for number in range(3)]
+    asked = []
+
+    def refused(registry: Any, row: Any, by: str) -> None:
+        asked.append(row)
+        if len(asked) > 1:
+            raise ConfigurationError("The store does not allow this user to write.")
+        force_release(registry, row, by)
+
+    monkeypatch.setattr(release_pages, "force_release", refused)
+    response = releaser.post(RELEASE, {"lock": [key(lease) for lease in chosen], "confirmed": "1"}, follow=True)
+    released, error = messages(response)
+    assert "“disLock:order:0” was released" in released
+    assert "does not allow this user to write" in error
+    assert len(asked) == 2
+    assert len(list_all(registry()).rows) == 2
 
 
 def test_one_lock_that_is_not_held(viewer: Client) -> None:

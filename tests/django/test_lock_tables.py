@@ -133,3 +133,31 @@ def test_what_django_keeps_for_itself_is_no_keyword_of_the_driver(make_database:
     assert _server("postgresql", place).connect_args == {"sslmode": "prefer"}
     assert _server("mysql", {**place, "OPTIONS": {}}).connect_args == {"unix_socket": "/run/mysqld.sock"}
     assert "p" not in repr(_server("postgresql", place)).split("'")
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({"ssl_mode": "REQUIRED"}, {"ssl": {"check_hostname": False}}),
+        ({"ssl_mode": "required", "ssl": {"ca": "f"}}, {"ssl": {"ca": "f", "check_hostname": False}}),
+        (
+            {"ssl_mode": "VERIFY_CA", "ssl": {"ca": "f"}},
+            {"ssl": {"ca": "f", "check_hostname": False, "verify_mode": True}},
+        ),
+        (
+            {"ssl_mode": "VERIFY_IDENTITY", "ssl": {"ca": "f"}},
+            {"ssl": {"ca": "f", "check_hostname": True, "verify_mode": True}},
+        ),
+        ({"ssl_mode": "DISABLED"}, {"ssl_disabled": True}),
+        ({"ssl_mode": "PREFERRED"}, {}),
+        ({"ssl": {"ca": "f"}}, {"ssl": {"ca": "f"}}),
+    ],
+)
+def test_the_encryption_that_mysqlclient_is_told_of_is_that_of_the_locks(
+    options: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    """PyMySQL does not know the word: each lock was a TypeError."""
+    from distlock_web.django.databases import _server
+
+    place = {"NAME": "n", "HOST": "h", "PORT": "", "USER": "u", "PASSWORD": "p", "OPTIONS": options}
+    assert _server("mysql", place).connect_args == arguments

@@ -80,6 +80,39 @@ def test_another_header(mode: str, settings: Any) -> None:
     assert "Req-Id" not in response
 
 
+@modes
+@pytest.mark.urls(__name__)
+def test_an_id_that_the_project_answers_itself_is_kept(mode: str) -> None:
+    assert get("/own/", mode, headers={"Req-Id": "the-clients"})["Req-Id"] == "its-own"
+
+
+@modes
+@pytest.mark.urls(__name__)
+@pytest.mark.parametrize("kind", ["Own", "OwnAsync"])
+def test_a_subclass_may_look_at_the_views_itself(mode: str, kind: str, settings: Any) -> None:
+    settings.MIDDLEWARE = [f"{__name__}.{kind}"]
+    if kind == "OwnAsync" and mode == "sync":
+        settings.MIDDLEWARE = [f"{__name__}.Own"]
+    assert get("/skipping/", mode).status_code == 418
+    response = get("/skipping_async/", mode)
+    assert (response.status_code, response.exc_info[0]) == (500, ConfigurationError)  # what ours says comes, too
+
+
+class Own(RequestIDMiddleware):
+    def process_view(self, request: Any, view: Any, args: Any, kwargs: Any) -> Any:
+        if view is skipping:
+            return HttpResponse(status=418)
+        return super().process_view(request, view, args, kwargs)
+
+
+class OwnAsync(RequestIDMiddleware):
+    async def process_view(self, request: Any, view: Any, args: Any, kwargs: Any) -> Any:
+        await asyncio.sleep(0)
+        if view is skipping:
+            return HttpResponse(status=418)
+        return super().process_view(request, view, args, kwargs)
+
+
 @pytest.mark.parametrize("view", ["without-lock", "failing"])
 def test_the_context_is_cleared_after_the_request(view: str) -> None:
     Client(raise_request_exception=False).get(f"/shop/{view}/")
@@ -214,12 +247,16 @@ def test_any_other_exception_is_djangos_business(mode: str, view: str) -> None:
 # on_busy="skip" ----------------------------------------------------------------------------------------------------
 
 
-@distributed_lockable(key="skipping", on_busy="skip")
+#: A type checker refuses it, too: such a view may return None.
+skip: Any = distributed_lockable(key="skipping", on_busy="skip")
+
+
+@skip
 def skipping(request: Any) -> HttpResponse:
     return HttpResponse()
 
 
-@distributed_lockable(key="skipping", on_busy="skip")
+@skip
 async def skipping_async(request: Any) -> HttpResponse:
     return HttpResponse()
 
@@ -248,4 +285,13 @@ def plain(request: Any) -> HttpResponse:
     return HttpResponse()
 
 
-urlpatterns = [path("skipping/", skipping), path("skipping_async/", skipping_async), path("plain/", plain)]
+def own(request: Any) -> HttpResponse:
+    return HttpResponse(headers={"Req-Id": "its-own"})
+
+
+urlpatterns = [
+    path("skipping/", skipping),
+    path("skipping_async/", skipping_async),
+    path("plain/", plain),
+    path("own/", own),
+]

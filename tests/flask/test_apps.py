@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
 
 import pytest
+import redis
 from flask import Flask
 
 from distlock_web import ConfigurationError, configure, distributed_lockable, lock
 from distlock_web.core import registry
 from distlock_web.flask import DistLock
+from tests.support.waiting import eventually
 
 MEMORY = {"default": {"BACKEND": "memory"}}
 
@@ -55,6 +58,32 @@ def test_apps_do_not_mix_though_they_run_at_once(make_app: Callable[..., Flask])
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda app: app.test_client().get("/").text, apps))
     assert found == ["one:order:7", "two:order:7"]
+
+
+@pytest.mark.parametrize("used_after_its_end", [False, True])
+def test_an_app_that_nobody_has_any_more_leaves_no_connection(
+    redis_url: str, redis_client: redis.Redis, used_after_its_end: bool
+) -> None:
+    """As in tests that make an app each: it was left to the garbage collector, with a ResourceWarning now and then."""
+
+    def connections() -> set[str]:
+        return {client["id"] for client in redis_client.client_list()}
+
+    def serve() -> None:
+        app = Flask("shop")
+        app.config["DISTLOCK"] = {"default": {"LOCATION": redis_url}}
+        DistLock(app)
+        app.add_url_rule("/<int:order_id>", view_func=pay)
+        assert app.test_client().get("/7").status_code == 200
+        if used_after_its_end:
+            app.extensions["distlock"].registry.close()
+            assert app.test_client().get("/7").status_code == 200
+        assert connections() - before
+
+    before = connections()
+    serve()
+    gc.collect()
+    eventually(lambda: not connections() - before, "they are closed")
 
 
 def test_apps_with_the_same_prefix_exclude_each_other_only_in_the_same_store(redis_url: str) -> None:

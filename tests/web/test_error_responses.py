@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
+import pickle
 
 import pytest
 
-from distlock_web import BackendUnavailable, LockBusy
-from distlock_web.web.error_responses import OFFERED, error_response
+from distlock_web import BackendUnavailable, LockBusy, distributed_lockable
+from distlock_web.web.error_responses import OFFERED, error_response, log_refused
+from tests.support.callers import unrelated
 
 BUSY = LockBusy("Somebody holds 'salary:alice'.", name="salary:alice", retry_after=2.3)
 
@@ -21,6 +24,19 @@ def test_busy_is_409_with_whole_seconds_to_wait() -> None:
 @pytest.mark.parametrize(("remaining", "said"), [(0.0, 1), (0.001, 1), (1.0, 1), (1.01, 2)])
 def test_retry_after_is_never_zero(remaining: float, said: int) -> None:
     assert error_response(LockBusy(retry_after=remaining), "r").retry_after == said
+
+
+def test_the_line_of_a_refused_request_says_which_lock(memory_store: None, caplog: pytest.LogCaptureFixture) -> None:
+    unrelated("order:7")
+    with caplog.at_level(logging.INFO, "distlock_web"):
+        with pytest.raises(LockBusy) as caught:
+            distributed_lockable(key="order:{number}")(lambda number: None)(7)
+        log_refused(pickle.loads(pickle.dumps(caught.value)), "POST", "/pay")
+        log_refused(BUSY, "POST", "/pay")
+    known, unknown = map(vars, caplog.records)
+    assert (known["lock_event"], known["lock_store"], known["lock_name"]) == ("busy", "default", "disLock:order:7")
+    assert known["lock_template"] == "order:{number}"
+    assert (unknown["lock_event"], unknown["lock_name"]) == ("busy", "salary:alice")
 
 
 def test_unreachable_is_503_without_a_promise() -> None:

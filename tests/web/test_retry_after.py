@@ -49,7 +49,7 @@ def taken_by(view: Any, expire: float = 10) -> Iterator[None]:
     context = contextvars.Context()
     context.run(drive, engine.acquire(scope))
     yield
-    context.run(drive, engine.release(scope))
+    context.run(drive, engine.release(scope, THREADS))
 
 
 urlpatterns = [path("waiting/", waiting), path("at-once/", at_once)]
