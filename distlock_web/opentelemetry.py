@@ -6,8 +6,8 @@ Only the API is needed here; what becomes of spans and metrics is the SDK's busi
     lock hold {template}     from the lock to its end; an error where it was lost
     lock failure {template}  the store failed: an error
 
-They are children of the span that runs where the lock is taken, made when what they tell of is over, and never the
-current one: what is done under a lock stays a child of what it was.
+They are children of the span that is current where the lock is taken, and never become the current one: spans that are
+made under a lock keep the parent that they would have without it.
 
 Metrics: ``distlock.held``, ``distlock.acquired``, ``distlock.busy``, ``distlock.lost``, ``distlock.errors``,
 ``distlock.let_through``, ``distlock.wait`` and ``distlock.hold`` (histograms, in seconds), by store and template; never
@@ -99,6 +99,8 @@ class Telemetry:
     def _record(self, event: Event, around: Context) -> None:
         """One event, and the context in which it happened. In one thread."""
         self._leases.look()
+        if event.kind == "revoked":  # its holder tells of the loss; whoever revokes it knows no template
+            return
         labels = {"store": event.store, "template": self._template(event)}
         if event.kind in self._counters:
             reason = {"reason": event.reason} if event.kind in ("lost", "error") else {}

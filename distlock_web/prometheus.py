@@ -90,6 +90,9 @@ class Metrics:
     def __call__(self, event: Event) -> None:
         """Count one event. In one thread: what it changes are plain numbers."""
         self._leases.look()
+        if event.kind == "revoked":  # whoever does it knows no template
+            self.revoked.labels(event.store).inc()
+            return
         labels = (event.store, self._template(event))
         if labels not in self._shown:
             self._shown.add(labels)
@@ -137,14 +140,11 @@ class Metrics:
     def _count_let_through(self, event: Event, labels: Labels) -> None:
         self.let_through.labels(*labels).inc()
 
-    def _count_revoked(self, event: Event, labels: Labels) -> None:
-        self.revoked.labels(event.store).inc()
-
     def _count_error(self, event: Event, labels: Labels) -> None:
         self.errors.labels(event.store, event.reason).inc()
 
-    # The gauge is set and never counted up or down: a forked child has its parent's number in it, or has not, as
-    # prometheus_client runs in several processes or in one.
+    # The gauge is set, never incremented: whether a forked child finds its parent's number in it depends on whether
+    # prometheus_client runs with PROMETHEUS_MULTIPROC_DIR.
 
     def _begin(self, labels: Labels) -> None:
         self._held[labels] += 1

@@ -171,6 +171,13 @@ async def test_a_renewal_by_hand(harness: Harness, store: str, seen: list[events
     assert kinds(seen) == ["acquired", "renewed", "released"]
 
 
+def test_an_event_says_how_long_an_extended_lease_lives(memory_store: None, seen: list[events.Event]) -> None:
+    with lock("a", expire=10) as lease:
+        lease.extend(100)
+        lease.extend(20)
+    assert [event.expire > 90 for event in seen if event.kind == "renewed"] == [True, True]
+
+
 @in_both_modes
 async def test_a_renewal_by_the_watchdog(harness: Harness, store: str, seen: list[events.Event]) -> None:
     async def renewed() -> bool:

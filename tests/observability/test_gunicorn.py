@@ -9,6 +9,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,20 +55,29 @@ def get(redis_url: str, tmp_path: Path) -> Iterator[Get]:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as response:
             return str(response.read().decode())
 
-    def answers() -> bool:
+    workers: set[str] = set()
+
+    def both_have_served() -> bool:
         assert server.poll() is None, log.read_text()
-        try:
-            return bool(fetch("/pay/0"))
-        except OSError:
-            return False
+        with suppress(OSError):
+            workers.add(fetch("/pay/0"))
+        return len(workers) == 2
 
     try:
-        eventually(answers, "gunicorn answers")
+        eventually(both_have_served, "both workers have served")
+        # prometheus_client's reader fails at a file that another worker is just making.
+        eventually(lambda: settled(shared, workers), "both workers have all of their files")
         yield fetch
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(PATIENCE)
         assert "Traceback" not in log.read_text()
+
+
+def settled(folder: Path, workers: set[str]) -> bool:
+    """Whether each has the same files, none of them empty."""
+    kinds = [{path.name.replace(worker, "") for path in folder.glob(f"*_{worker}.db")} for worker in workers]
+    return bool(kinds[0]) and kinds[0] == kinds[1] and all(path.stat().st_size for path in folder.iterdir())
 
 
 def samples(get: Get, name: str) -> dict[str, float]:

@@ -19,6 +19,7 @@ from distlock_web.locks.background import Background
 from distlock_web.locks.events import Event
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.harness import Harness
+from tests.support.callers import no_thread
 from tests.support.modes import in_both_modes
 from tests.support.waiting import PATIENCE, eventually
 
@@ -241,16 +242,10 @@ def events_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "distlock-events"]
 
 
-def test_no_thread_to_be_had_is_no_reason_for_a_lock_to_fail(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def no_more(self: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
+def test_no_thread_to_be_had_is_no_reason_for_a_lock_to_fail(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
     events.subscribe(lambda event: told.append(event.kind))
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", no_more)
+    with no_thread("distlock-events"):
         take()
     assert "can't start new thread" in caplog.text
     take()

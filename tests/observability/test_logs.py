@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import time
@@ -13,12 +14,14 @@ from django.test import Client
 from django.urls import path
 from flask import Flask
 
-from distlock_web import LeaseLost, configure, distributed_lockable, events, lock
+from distlock_web import Lease, LeaseLost, configure, distributed_lockable, events, lock, request_scope
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.held_locks import force_release, list_all
 from tests.support.callers import unrelated
+from tests.support.revoking import revoke_the_lock
+from tests.support.source import FILES, below, shown, tree
 
 TTL = 0.1
 
@@ -74,6 +77,15 @@ def test_a_release_that_does_not_arrive(faulty: FaultInjector, caplog: pytest.Lo
     assert fields(record)["lock_template"].startswith(__name__)
 
 
+def test_an_on_lost_that_fails(memory_store: None, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(lease: Lease) -> None:
+        raise RuntimeError("no pager")
+
+    with lock("a", on_lost=fail):
+        revoke_the_lock()
+    assert len(records(caplog, lock_event="error", lock_reason="on_lost", lock_name="disLock:a")) == 1
+
+
 def test_a_renewal_that_does_not_arrive(faulty: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(LeaseLost), lock("a", expire=0.3, renew=True) as lease:
         faulty.cut()
@@ -87,6 +99,29 @@ def test_a_release_by_force(store: str, caplog: pytest.LogCaptureFixture) -> Non
         force_release(registry(), row, by="ada")
     [record] = records(caplog, lock_event="revoked", lock_reason="ada", lock_name="disLock:a")
     assert fields(record)["lock_fence"] == row.lock.fence
+
+
+def test_who_released_by_force_cannot_forge_a_line(memory_store: None, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[events.Event] = []
+    events.subscribe(seen.append, inline=True)
+    events.subscribe(events.log, inline=True)
+    unrelated("a")
+    [row] = list_all(registry()).rows
+    force_release(registry(), row, by="ada\nforged")
+    assert [event.reason for event in seen if event.kind == "revoked"] == ["ada\N{REPLACEMENT CHARACTER}forged"]
+    assert len(caplog.messages) == 2  # in the words of each of the two loggers
+    assert [record.getMessage() for record in caplog.records if "\n" in f"{record.getMessage()}{fields(record)}"] == []
+
+
+def test_a_release_by_force_says_whose_lock_it_was(memory_store: None, caplog: pytest.LogCaptureFixture) -> None:
+    with request_scope("r-1"):
+        held = lock("report:7").acquire()
+    [row] = list_all(registry()).rows
+    force_release(registry(), row, by="ada")
+    [record] = records(caplog, lock_event="revoked", lock_request_id="r-1")
+    assert fields(record)["lock_function"] == fields(record)["lock_template"] == row.holder.function != ""
+    with pytest.raises(LeaseLost):
+        held.release()
 
 
 def test_the_fields_can_be_written_as_json_and_hide_nothing_of_a_record(
@@ -108,6 +143,28 @@ def test_what_nobody_logs_is_not_made(memory_store: None, caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING, "distlock_web.events"), lock("a"):
         pass
     assert caplog.records == []
+
+
+#: What speaks of no lock: a listener or a receiver that raises, threads of ours, settings.
+OF_NO_LOCK = (
+    "The receiver %r", "The listener %r", "%r cannot keep up", "The events of locks", "GUNICORN_CMD_ARGS",
+    "The watchdog failed",
+)  # fmt: skip
+
+
+def test_every_line_that_speaks_of_a_lock_has_fields() -> None:
+    """Core and the backends speak of threads, settings and servers: what a lock is made of they do not know."""
+    without, of_no_lock = [], set()
+    for file in sorted({*FILES} - {*below("backends"), *below("core")}):
+        for call in (node for node in ast.walk(tree(file)) if isinstance(node, ast.Call)):
+            match call.func:
+                case ast.Attribute(ast.Name("logger" | "_event_logger"), method) if method != "isEnabledFor":
+                    beginnings = [text for text in OF_NO_LOCK if f'"{text}' in ast.unparse(call).replace("'", '"')]
+                    of_no_lock.update(beginnings)
+                    if not beginnings and "extra" not in {keyword.arg for keyword in call.keywords}:
+                        without.append(f"{shown(file)}:{call.lineno}")
+    assert without == []
+    assert of_no_lock == set(OF_NO_LOCK), "an exception that nobody needs any more"
 
 
 # The same in both frameworks ----------------------------------------------------------------------------------------
@@ -154,7 +211,7 @@ def test_django_and_flask_log_the_same(memory: None, settings: Any, caplog: pyte
     in_one, in_other = said
     assert in_one == in_other
     assert [line[2].get("lock_event") for line in in_one] == [
-        "acquired", "acquired", "released", "acquired", "lost", "released", "acquired", "busy", None, "released",
+        "acquired", "acquired", "released", "acquired", "lost", "released", "acquired", "busy", "busy", "released",
     ]  # fmt: skip
     assert {line[2].get("lock_request_id") for line in in_one} == {"r-1", "r-2", None}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from distlock_web import BackendUnavailable, LeaseLost, LockBusy, configure, distributed_lockable, events, lock
+from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, configure, distributed_lockable, events, lock
 from distlock_web.core.registry import registry as stores
 from distlock_web.core.runtime import now
 from distlock_web.locks import live_leases
@@ -96,7 +96,7 @@ def test_what_is_refused_and_what_is_contended(scrape: Scraper) -> None:
     assert scrape.one("distlock_contended_total") == 3
     assert scrape.one("distlock_busy_total") == 2
     assert scrape.one("distlock_wait_seconds_count") == 4  # each try once
-    assert scrape.one("distlock_wait_seconds_sum") > 0.01
+    assert scrape.one("distlock_wait_seconds_sum") > 0
 
 
 def test_what_is_lost_and_why(scrape: Scraper) -> None:
@@ -171,6 +171,34 @@ def test_a_renewed_lease_is_held_longer(scrape: Scraper, monkeypatch: pytest.Mon
     assert scrape.one("distlock_held") == 0
 
 
+def by_hand(lease: Lease) -> None:
+    lease.extend(100)
+    lease.extend(10)  # at least: what is left stays
+
+
+def by_re_entry(lease: Lease) -> None:
+    with lock("a", expire=100):
+        pass
+
+
+@pytest.mark.parametrize("extend", [by_hand, by_re_entry])
+def test_a_lease_is_held_for_as_long_as_it_was_extended(
+    scrape: Scraper, monkeypatch: pytest.MonkeyPatch, extend: Callable[[Lease], None]
+) -> None:
+    """Not for as long as it was taken: the gauge fell to 0 under a lock that was held."""
+    time = now()
+    monkeypatch.setattr(live_leases, "now", lambda: time)
+    with lock("a", expire=10) as lease:
+        extend(lease)
+        events.flush(PATIENCE)
+        time += 90
+        pay(1)
+        assert scrape.one("distlock_held") == 1
+        time += 11
+        pay(1)
+        assert scrape.one("distlock_held") == 0
+
+
 def test_templates_are_bounded(memory_store: None) -> None:
     """Keys that a program makes itself, as templates: nothing that could fill Prometheus."""
     registry = CollectorRegistry()
@@ -184,6 +212,37 @@ def test_templates_are_bounded(memory_store: None) -> None:
     assert sum(samples.values()) == 50
     assert samples["default", "other"] == 47
     assert len(samples) == 4
+
+
+def test_a_release_by_force_is_no_template(memory_store: None) -> None:
+    """It is counted by store alone, and takes the place of no template among those that have a label."""
+    unrelated("a")
+    [row] = list_all(stores()).rows
+    registry = CollectorRegistry()
+    metrics = install(registry, max_templates=1)
+    try:
+        force_release(stores(), row, by="ada")
+        pay(1)
+        scrape = Scraper(registry)
+        assert scrape("distlock_revoked_total") == {("default",): 1}
+        assert scrape("distlock_acquired_total") == {("default", "order:{number}"): 1}
+        assert scrape("distlock_busy_total") == {("default", "order:{number}"): 0}
+    finally:
+        metrics.uninstall()
+
+
+def test_a_lease_that_was_taken_when_nobody_listened_fails_under_its_functions_name(memory_store: None) -> None:
+    lease = unrelated("a")
+    registry = CollectorRegistry()
+    metrics = install(registry)
+    FaultInjector(stores().store("default")).cut()
+    try:
+        with pytest.raises(BackendUnavailable):
+            lease.extend()
+        assert Scraper(registry).changed("distlock_errors_total") == {("extend", "default"): 1}
+        assert [template for _, template in Scraper(registry)("distlock_busy_total") if not template] == []
+    finally:
+        metrics.uninstall()
 
 
 def test_to_install_twice_is_to_install(memory_store: None) -> None:
