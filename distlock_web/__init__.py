@@ -18,8 +18,9 @@ from .core.request_id import RequestIDFilter, current_request_id
 from .locks import events
 from .locks.decorator import distributed_lockable
 from .locks.fencing import fence_headers, read_fence
-from .locks.lease import Lease, current_lease
-from .locks.lock import aattach, attach, lock
+from .locks.lease import Lease, Lost, current_lease
+from .locks.lock import Lock, aattach, attach, lock
+from .locks.options import LockOptions
 from .locks.request_scope import request_scope
 from .web.held_locks import LockRow, aheld_locks, held_locks
 
@@ -33,8 +34,11 @@ __all__ = [
     "KeyUnavailable",
     "Lease",
     "LeaseLost",
+    "Lock",
     "LockBusy",
+    "LockOptions",
     "LockRow",
+    "Lost",
     "NotHeld",
     "OpenTransactionWarning",
     "RequestIDFilter",

@@ -75,7 +75,7 @@ class Harness:
     async def detach(self, lease: Lease, transit: float = 60.0) -> str:
         raise NotImplementedError
 
-    async def attach(self, ticket: str) -> Lease:
+    async def attach(self, ticket: str, expire: float | None = None) -> Lease:
         raise NotImplementedError
 
     async def lost(self, lease: Lease) -> bool:
@@ -197,19 +197,20 @@ class SyncHarness(Harness):
     async def detach(self, lease: Lease, transit: float = 60.0) -> str:
         return lease.detach(transit)
 
-    async def attach(self, ticket: str) -> Lease:
-        return attach(ticket)
+    async def attach(self, ticket: str, expire: float | None = None) -> Lease:
+        return attach(ticket, expire=expire)
 
     async def lost(self, lease: Lease) -> bool:
         return lease.lost.wait(PATIENCE)
 
     def decorated(self, body: Callable[..., Awaitable[T]], **options: Any) -> Callable[..., Coroutine[Any, Any, T]]:
-        @distributed_lockable(**options)
         def function(*args: Any) -> T:
             return drive(body(*args))  # type: ignore[arg-type]
 
+        locked: Callable[..., T] = distributed_lockable(**options)(function)
+
         async def call(*args: Any) -> T:
-            return function(*args)
+            return locked(*args)
 
         return call
 
@@ -272,19 +273,19 @@ class AsyncHarness(Harness):
     async def detach(self, lease: Lease, transit: float = 60.0) -> str:
         return await lease.adetach(transit)
 
-    async def attach(self, ticket: str) -> Lease:
-        return await aattach(ticket)
+    async def attach(self, ticket: str, expire: float | None = None) -> Lease:
+        return await aattach(ticket, expire=expire)
 
     async def lost(self, lease: Lease) -> bool:
         async with asyncio.timeout(PATIENCE):
             return await lease.lost
 
     def decorated(self, body: Callable[..., Awaitable[T]], **options: Any) -> Callable[..., Coroutine[Any, Any, T]]:
-        @distributed_lockable(**options)
         async def function(*args: Any) -> T:
             return await body(*args)
 
-        return function
+        locked: Callable[..., Coroutine[Any, Any, T]] = distributed_lockable(**options)(function)
+        return locked
 
     def _start(self, body: Callable[[], Coroutine[Any, Any, T]], context: contextvars.Context) -> TaskActor[T]:
         return TaskActor(asyncio.get_running_loop().create_task(body(), context=context))

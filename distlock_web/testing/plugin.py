@@ -1,6 +1,6 @@
 """A pytest plugin for projects that use distlock_web: their locks in memory, and another caller who holds one.
 
-In the ``conftest.py`` at the top: ``pytest_plugins = ["distlock_web.testing.plugin"]``.
+pytest loads it by itself, where distlock_web is installed. ``-p no:distlock_web.testing.plugin`` keeps it from that.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 from distlock_web.core import registry
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.config import StoreConfig
+from distlock_web.core.holder import HolderInfo
 from distlock_web.core.keys import check_key, shorten
 from distlock_web.core.registry import Registry, Store
 from distlock_web.core.runtime import THREADS, drive, new_token
@@ -51,12 +52,13 @@ def hold_lock(key: str, *, prefix: str | None = None, store: str = "default", ex
 
 
 def assert_lock_free(key: str, *, prefix: str | None = None, store: str = "default") -> None:
-    """``AssertionError`` if somebody holds the lock on this key; it says who."""
+    """``AssertionError`` if somebody holds the lock on this key; it says for how long still, and who."""
     where = registry.registry().store(store)
     name = _name(where, key, prefix)
     for line in drive(where.port(THREADS).inspect()):
         if line.name == name:
-            raise AssertionError(f"The lock {name!r} is held, for {line.remaining:.1f} s more, by {line.holder}.")
+            who = HolderInfo.loads(line.holder).describe() or "somebody unknown"
+            raise AssertionError(f"The lock {name!r} is held, for {line.remaining:.1f} s more, by {who}.")
 
 
 def _name(store: Store, key: str, prefix: str | None) -> str:
@@ -73,7 +75,8 @@ class _InMemory(Registry):
 
     def store(self, alias: str) -> Store:
         if alias not in self.stores:
-            config = replace(self._config(alias), backend="memory", location="", cache="", options={})
+            given = self._config(alias)
+            config = replace(given, backend="memory", location="", cache="", database="", resource=None, options={})
             self.stores.setdefault(alias, Store(config))  # of two threads one wins: two stores would exclude nobody
         return self.stores[alias]
 

@@ -181,8 +181,10 @@ class Server:
         self.start()
 
     def pause(self) -> None:
-        """Freeze the server: connections are accepted by the kernel, and nothing answers."""
+        """Freeze the server, and return when it stands still: the kernel accepts connections, and nothing answers."""
         os.kill(self.pid, signal.SIGSTOP)
+        if hasattr(os, "waitid"):  # macOS has it from Python 3.13 on
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from distlock_web import ConfigurationError, LockBusy, configure, distributed_lockable, lock
+from distlock_web import ConfigurationError, LockBusy, configure, distributed_lockable, lock, request_scope
 from distlock_web.testing.plugin import assert_lock_free, hold_lock
 
 pytest_plugins = ("pytester",)
@@ -64,10 +64,13 @@ def test_an_unrelated_caller_holds_the_lock_while_the_block_runs() -> None:
 @pytest.mark.usefixtures("memory_store")
 def test_free_is_said_only_of_what_is_free() -> None:
     assert_lock_free("order:1")
-    with lock("order:1"):
+    with request_scope("r-1"), lock("order:1"):
         assert_lock_free("order:2")
-        with pytest.raises(AssertionError, match="order:1"):
+        said = rf"'disLock:order:1' is held, for \d+\.\d s more, by {__name__}:\d+ on \S+ \(pid \d+\), request r-1\.$"
+        with pytest.raises(AssertionError, match=said):
             assert_lock_free("order:1")
+    with hold_lock("order:1"), pytest.raises(AssertionError, match="by somebody unknown"):
+        assert_lock_free("order:1")
     assert_lock_free("order:1")
 
 
@@ -75,6 +78,28 @@ def test_an_unknown_store_is_named() -> None:
     configure({"default": {"BACKEND": "memory"}})
     with pytest.raises(ConfigurationError, match="'nope'"):
         assert_lock_free("a", store="nope")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"LOCATION": "redis://127.0.0.1:1/0"},
+        {"LOCATION": "sqlite:////nowhere/locks.sqlite3", "OPTIONS": {"migrated": True}},
+        {"CACHE": "default"},
+        {"DATABASE": "default"},
+        {"BACKEND": "sql", "DATABASE": "default"},
+        {"LOCATION": "redlock://a.invalid,b.invalid,c.invalid", "EXPIRE": 0.1, "WAIT": 1},
+    ],
+)
+def test_wherever_the_locks_of_the_project_are(setting: dict[str, object], request: pytest.FixtureRequest) -> None:
+    configure({"default": setting}, resources={"CACHE": unasked, "DATABASE": unasked})
+    request.getfixturevalue("distlock_fake")
+    with lock("a") as lease:
+        assert lease.name == "disLock:a"
+
+
+def unasked(name: str) -> object:
+    raise AssertionError(f"{name!r} was asked for")
 
 
 LOADED_BY_ITSELF = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distlock_web import LeaseLost, NotHeld
+from distlock_web import ConfigurationError, LeaseLost, NotHeld
 from distlock_web.core.runtime import now
 
 from ..fault_injector import FaultInjector
@@ -29,7 +29,7 @@ class LeaseCases(Cases):
     @needs("waiting")
     @case
     async def test_the_holder_knows_of_its_end_before_another_can_begin(self, harness: Harness) -> None:
-        lease = await harness.acquire(the_lock(expire=self.ttl))
+        lease = await harness.acquire(the_lock(expire=self.kept))
         assert lease.state == "held"
 
         async def next_one() -> None:
@@ -67,11 +67,19 @@ class LeaseCases(Cases):
 
     @case
     async def test_extend_gives_a_lease_more_time(self, harness: Harness) -> None:
-        async with harness.inside(the_lock(expire=2)) as lease:
+        async with harness.inside(the_lock(expire=10)) as lease:
             await harness.extend(lease, 60)
             assert 50 < lease.remaining <= 60
             await harness.extend(lease, 1)
             assert lease.remaining > 50, "extending never shortens"
+
+    @case
+    async def test_an_extension_shorter_than_the_store_can_express_is_refused(self, harness: Harness) -> None:
+        async with harness.inside(the_lock()) as lease:
+            for expire in (0.000_001, harness.store.backend.capabilities.min_expire / 2):
+                with pytest.raises(ConfigurationError, match="expire"):
+                    await harness.extend(lease, expire)
+            lease.raise_if_lost()
 
     @case
     async def test_a_lost_lease_cannot_be_extended_back_to_life(self, harness: Harness) -> None:
@@ -106,19 +114,19 @@ class LeaseCases(Cases):
     @case
     async def test_renewal_keeps_a_lease_and_ends_with_its_block(self, harness: Harness) -> None:
         injector = FaultInjector(harness.store)
-        async with harness.inside(the_lock(expire=self.ttl, renew=True)) as lease:
+        async with harness.inside(the_lock(expire=self.kept, renew=True)) as lease:
             fence = lease.fence
-            end = now() + 4 * self.ttl
+            end = now() + 2 * self.kept
             while now() < end:
                 assert lease.lost.is_set() is False
                 line = await harness.line(NAME)
                 assert line is not None
                 assert line.fence == fence
-                await harness.sleep(self.ttl / 10)
+                await harness.sleep(self.kept / 20)
         renewals = injector.calls.count("extend")
-        # At a third of the lease, so about twelve; a busy machine may come late, but never in a storm.
-        assert 4 <= renewals <= 16
-        await harness.sleep(self.ttl)
+        # At a third of the lease, so about six; a busy machine may come late, but never in a storm.
+        assert 2 <= renewals <= 8
+        await harness.sleep(self.kept / 2)
         assert injector.calls.count("extend") == renewals
         assert await harness.line(NAME) is None
 
@@ -178,9 +186,11 @@ class LeaseCases(Cases):
     @case
     async def test_a_decorated_function_is_told_like_a_block(self, harness: Harness) -> None:
         async def body() -> str:
-            await harness.sleep(self.ttl * 1.2)
+            await harness.sleep(seconds)
             return "done"
 
+        seconds = self.ttl * 1.2
         with pytest.raises(LeaseLost):
             await harness.decorated(body, key=KEY, prefix=PREFIX, expire=self.ttl)()
-        assert await harness.decorated(body, key=KEY, prefix=PREFIX, expire=self.ttl, renew=True)() == "done"
+        seconds = self.kept * 1.2
+        assert await harness.decorated(body, key=KEY, prefix=PREFIX, expire=self.kept, renew=True)() == "done"

@@ -123,7 +123,7 @@ class LossCases(Cases):
     async def test_a_store_that_stays_unreachable_is_a_loss_at_the_deadline(self, harness: Harness) -> None:
         injector = FaultInjector(harness.store)
         with pytest.raises(LeaseLost) as caught:
-            async with harness.inside(the_lock(expire=self.ttl, renew=True)) as lease:
+            async with harness.inside(the_lock(expire=self.kept, renew=True)) as lease:
                 injector.cut()
                 assert await harness.lost(lease)
         assert caught.value.reason == "unreachable"
@@ -183,9 +183,9 @@ class LossCases(Cases):
     @case
     async def test_on_lost_callable_is_not_called_for_a_block_that_ends_well(self, harness: Harness) -> None:
         told: list[Lease] = []
-        async with harness.inside(the_lock(expire=self.ttl, on_lost=told.append)):
+        async with harness.inside(the_lock(expire=self.kept, on_lost=told.append)):
             pass
-        await harness.sleep(self.ttl * 1.2)
+        await harness.sleep(self.kept * 1.1)
         assert told == []
 
     @case

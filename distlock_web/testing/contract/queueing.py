@@ -131,9 +131,9 @@ class QueueCases(Cases):
             async with harness.inside(the_lock(wait=None)) as lease:
                 return lease.fence or 0
 
-        async with harness.inside(the_lock(expire=self.ttl, renew=True)) as lease:
+        async with harness.inside(the_lock(expire=self.kept, renew=True)) as lease:
             actor = harness.unrelated(waiter)
-            await harness.sleep(3 * self.ttl)
+            await harness.sleep(2 * self.kept)
             lease.raise_if_lost()
             first = lease.fence or 0
         assert await actor.result() > first
@@ -178,15 +178,15 @@ class QueueCases(Cases):
         holder = await harness.acquire(lock("b", prefix=PREFIX, expire=300))
 
         async def both() -> None:
-            async with harness.inside(lock(["a", "b"], prefix=PREFIX, expire=self.ttl, wait=None)) as lease:
+            async with harness.inside(lock(["a", "b"], prefix=PREFIX, expire=self.kept, wait=None)) as lease:
                 lease.raise_if_lost()
 
         actor = harness.unrelated(both)
         await harness.waiters("test:b", 1)
-        end = now() + 3 * self.ttl
+        end = now() + 1.5 * self.kept
         while now() < end:
             assert await harness.line("test:a") is not None
-            await harness.sleep(self.ttl / 8)
+            await harness.sleep(self.kept / 16)
         await harness.release(holder)
         await actor.result()
 

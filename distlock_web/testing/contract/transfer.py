@@ -66,6 +66,21 @@ class TransferCases(Cases):
 
     @needs("transfer")
     @case
+    async def test_times_shorter_than_the_store_can_express_are_refused(self, harness: Harness) -> None:
+        """Rounded to nothing, one of them made a lock that never ended."""
+        too_short = (0.000_001, harness.store.backend.capabilities.min_expire / 2)
+        lease = await harness.acquire(the_lock())
+        for seconds in too_short:
+            with pytest.raises(ConfigurationError, match="transit"):
+                await harness.detach(lease, transit=seconds)
+        ticket = await harness.detach(lease)
+        for seconds in too_short:
+            with pytest.raises(ConfigurationError, match="expire"):
+                await harness.attach(ticket, expire=seconds)
+        await harness.release(await harness.attach(ticket))
+
+    @needs("transfer")
+    @case
     async def test_an_altered_ticket_proves_nothing(self, harness: Harness) -> None:
         ticket = await harness.detach(await harness.acquire(the_lock()))
         fields = json.loads(base64.urlsafe_b64decode(ticket))
@@ -88,7 +103,7 @@ class TransferCases(Cases):
     @needs("transfer")
     @case
     async def test_after_the_hand_over_the_old_lease_is_over(self, harness: Harness) -> None:
-        lease = await harness.acquire(the_lock(expire=self.ttl, renew=True))
+        lease = await harness.acquire(the_lock(expire=self.kept, renew=True))
         ticket = await harness.detach(lease)
         assert lease.state == "released"
         for verb in (harness.release, harness.extend, harness.detach):

@@ -174,11 +174,11 @@ class VerbCases(Cases):
         mine = claim()
         await granted(harness.port, mine)
         for _ in range(2):
-            assert await harness.port.release(mine, self.ttl) is None
+            assert await harness.port.release(mine, self.kept) is None
         line = await harness.line(NAME)
         assert line is not None
         assert line.state == "cooldown"
-        assert line.remaining <= self.ttl
+        assert line.remaining <= self.kept
         assert isinstance(await harness.port.acquire(claim(), 0), Busy)
         await harness.until_free(NAME)
 
