@@ -10,6 +10,7 @@ from .contenders import OURS
 from .plan import FULL
 from .renewal import SmallPool
 from .results import Case, Spread
+from .store_recovery import STORES, case_name, row
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ def _recovery(case: str) -> list[Bar]:
     return [Bar(case, "p50", 50), Bar(case, "longest", 100), Bar(case, "gap", 100), Bar(case, "unserved", 0)]
 
 
+def _store_recovery(case: str, contender: str) -> list[Bar]:
+    return [Bar(case, "p99", 100, contender=contender), Bar(case, "unserved", 0, contender=contender)]
+
+
 BARS: Sequence[Bar] = (
     Bar("1 thread", "time", 1.05, 0.9, ratio=True),
     Bar("8 threads", "time", 0.65, 0.5, ratio=True),
@@ -79,6 +84,12 @@ BARS: Sequence[Bar] = (
     *_crowds("requests", 2.1, None, 2, 8, 32, ratio=False),
     Bar("no think", "Jain", 0.99, at_least=True),
     *(bar for recovery in FULL.recoveries for bar in _recovery(recovery.case)),
+    *(
+        bar
+        for recovery in FULL.store_recoveries
+        for store in STORES
+        for bar in _store_recovery(case_name(recovery), row(store))
+    ),
     *(
         Bar("renewal", measure, limit, contender=contender)
         for contender in (OURS, SmallPool.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 import time
 from collections.abc import Iterator
@@ -83,7 +84,7 @@ def _waiting(bench: Bench, server: RedisServer) -> Case:
         Measure("bytes per waiter", "", 0),
         Measure("hand-overs", "/s", 0),
         Measure("server CPU", "µs", 0),
-        Measure("unserved", "", 0, worst=True),
+        Measure("unserved", "", 0, shown=1),
     )
     case = Case("capacity, waiting", title, measures, "")
     with Processes(count, _wait_once, server.url) as waiters, Probe(server.url) as probe:
@@ -153,14 +154,14 @@ def _held(bench: Bench, server: RedisServer) -> Case:
         Measure("requests", "/s", 1),
         Measure("server CPU", "% of a core", 2),
         Measure("client CPU", "% of a core", 2),
-        Measure("lost", "", 0, worst=True),
+        Measure("lost", "", 0, shown=1),
     )
     case = Case("capacity, held", title, measures, "")
     expire = bench.plan.renewal * 3  # each is renewed once in the time that is measured
     registry = distlock_web.configure({"default": {"LOCATION": server.url}})
     with Probe(server.url) as probe:
         before = probe.memory()
-        leases = [distlock_web.lock(f"order:{n:08d}", expire=expire, renew=True).acquire() for n in range(count)]
+        leases = [_unrelated(f"order:{n:08d}", expire) for n in range(count)]
         memory = probe.memory() - before
         since = time.perf_counter()
         listed = len(distlock_web.held_locks())
@@ -185,6 +186,11 @@ def _held(bench: Bench, server: RedisServer) -> Case:
         thread.join()
     registry.close()
     return case
+
+
+def _unrelated(key: str, expire: float) -> distlock_web.Lease:
+    """As another request takes it: not nested in those before."""
+    return contextvars.Context().run(distlock_web.lock(key, expire=expire, renew=True).acquire)
 
 
 def _release(leases: list[distlock_web.Lease]) -> None:

@@ -76,7 +76,7 @@ class Crowd(Processes):
         lock = kind(self._url)
         lock.prepare(key)
         self.tell(kind, key)
-        list(self.hear())  # connected
+        errors = self.failures()
         begin = clock() + LEAD
         end = begin + seconds
         self.tell(begin - LEAD, end, think)
@@ -85,7 +85,6 @@ class Crowd(Processes):
         time.sleep(end - clock())
         last = self._counters(probe)
         turns: list[Turn] = []
-        errors: list[str] = []
         for of_one, its_errors in self.hear():
             turns += of_one
             errors += its_errors
@@ -105,8 +104,7 @@ def _serve(line: Connection, number: int, url: str) -> None:
         while True:
             kind, key = line.recv()
             contender = kind(url)
-            warm_up(contender, number)
-            line.send("connected")
+            line.send(warm_up(contender, number))
             start, end, think = line.recv()
             line.send(_compete(contender, number, key, start, end, think))
             contender.close()
@@ -114,12 +112,16 @@ def _serve(line: Connection, number: int, url: str) -> None:
         pass  # the case is over
 
 
-def warm_up(contender: Contender, number: int) -> None:
-    """Connect, and teach the server the scripts."""
+def warm_up(contender: Contender, number: int) -> list[str]:
+    """Connect, and teach the server the scripts. What failed, in words: a result, not the end of the run."""
     key = f"warm:{number}"
-    contender.prepare(key)
-    with contender.lock(key):
-        pass
+    try:
+        contender.prepare(key)
+        with contender.lock(key):
+            pass
+    except Exception as error:
+        return [f"not warm: {type(error).__name__}: {error}"]
+    return []
 
 
 def _compete(

@@ -29,6 +29,12 @@ class Recovery:
     def case(self) -> str:
         return f"recovery, {self.processes} x {self.threads}, {self.expire} s"
 
+    @property
+    def waiting(self) -> str:
+        """Who waits, in words."""
+        each = f" of {self.threads} threads each" if self.threads > 1 else ""
+        return f"{self.processes} processes{each} wait"
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -41,6 +47,7 @@ class Plan:
     window: float = 3.0  #: for each contender and round among a crowd
     names: int = 10_000  #: locked and released, to see what they leave
     recoveries: tuple[Recovery, ...] = ()
+    store_recoveries: tuple[Recovery, ...] = ()  #: in every store
     leases: int = 1000
     renewal_rounds: int = 3
     renewal: float = 20.0
@@ -50,13 +57,17 @@ class Plan:
     silence: float = 10.0
 
 
-FULL = Plan(recoveries=(Recovery(16, 1, 1, 20), Recovery(4, 50, 1, 10), Recovery(16, 1, 10, 3), Recovery(4, 50, 10, 3)))
+FULL = Plan(
+    recoveries=(Recovery(16, 1, 1, 20), Recovery(4, 50, 1, 10), Recovery(16, 1, 10, 3), Recovery(4, 50, 10, 3)),
+    store_recoveries=(Recovery(16, 1, 1, 100), Recovery(4, 50, 1, 20)),
+)
 QUICK = Plan(
     rounds=5,
     slice=0.05,
     crowd_rounds=1,
     window=1.5,
     recoveries=(Recovery(16, 1, 1, 3),),
+    store_recoveries=(Recovery(16, 1, 1, 3), Recovery(4, 50, 1, 1)),
     renewal_rounds=1,
     renewal=6.0,
     waiting_processes=100,

@@ -56,6 +56,10 @@ class Processes:
                 raise TimeoutError(f"Process {number} has said nothing for {PATIENCE:g} s.")
             yield line.recv()
 
+    def failures(self) -> list[str]:
+        """All failures that each says it has had, where that is its next message."""
+        return [failure for failures in self.hear() for failure in failures]
+
     def pids(self) -> Iterator[int]:
         for process in self._processes:
             yield process.pid or 0

@@ -28,9 +28,9 @@ REFRESH = 0.05  #: seconds between two prolongations meanwhile
 
 MEASURES = (
     Measure("p50", "ms"),
-    Measure("longest", "ms", worst=True),
-    Measure("gap", "ms", worst=True),
-    Measure("unserved", "", 0, worst=True),
+    Measure("longest", "ms", shown=1),
+    Measure("gap", "ms", shown=1),
+    Measure("unserved", "", 0, shown=1),
 )
 
 
@@ -50,17 +50,14 @@ def run(bench: Bench) -> Iterator[Case]:
 
 
 def _case(bench: Bench, plan: Recovery) -> Case:
-    waiting = f"{plan.processes} processes wait"
-    if plan.threads > 1:
-        waiting = f"{plan.processes} processes of {plan.threads} threads each wait"
-    title = f"The holder is killed, {waiting}: time after the end of its lease of {plan.expire} s"
+    title = f"The holder is killed, {plan.waiting}: time after the end of its lease of {plan.expire} s"
     case = Case(plan.case, title, MEASURES, "")
     kinds: Sequence[type[Contender]] = []
     for contender in installed(MORTAL, bench.server.url, case.notes.append):
         contender.close()
         kinds = [*kinds, type(contender)]
     errors: Counter[str] = Counter()
-    with Processes(plan.processes, _wait, bench.server.url, plan.threads, plan.expire) as waiters:
+    with Processes(plan.processes, wait, bench.server.url, plan.threads, plan.expire) as waiters:
         for kind in in_turns(kinds, plan.kills):
             seen = _kill(bench, waiters, kind, plan.expire)
             case.add(kind.name, **summary(seen, plan.processes * plan.threads))
@@ -87,7 +84,7 @@ def _kill(bench: Bench, waiters: Processes, kind: type[Contender], expire: int) 
     with Probe(bench.server.url) as probe:
         probe.flush()
         waiters.tell(kind, key)
-        list(waiters.hear())  # connected
+        failures = waiters.failures()
         with Processes(1, _hold, kind, bench.server.url, key, expire) as holder:
             list(holder.hear())  # has it
             waiters.tell("go")
@@ -98,15 +95,20 @@ def _kill(bench: Bench, waiters: Processes, kind: type[Contender], expire: int) 
             probe.prolong(key, expire)
             killed = clock()
             holder.kill()
-        turns: list[Turn] = []
-        errors: list[str] = []
-        for of_one, its_errors in waiters.hear():
-            turns += of_one
-            errors += its_errors
+        return aftermath(waiters, killed, expire, failures)
+
+
+def aftermath(waiters: Processes, begun: float, expire: int, failures: Sequence[str]) -> Aftermath:
+    """What those who wait report when all have had the lock. ``begun``: when the dead holder's last lease did."""
+    turns: list[Turn] = []
+    errors = [*failures]
+    for of_one, its_errors in waiters.hear():
+        turns += of_one
+        errors += its_errors
     turns.sort(key=lambda turn: turn.got)
-    if overlaps(turns) or (turns and turns[0].got < killed):
+    if overlaps(turns) or (turns and turns[0].got < begun):
         errors.append("SECTIONS OVERLAPPED. It did not exclude.")
-    return Aftermath(killed + expire, turns, errors)
+    return Aftermath(begun + expire, turns, errors)
 
 
 def _hold(line: Connection, _: int, kind: type[Contender], url: str, key: str, expire: int) -> None:
@@ -117,14 +119,13 @@ def _hold(line: Connection, _: int, kind: type[Contender], url: str, key: str, e
     line.recv()  # until killed
 
 
-def _wait(line: Connection, number: int, url: str, threads: int, expire: int) -> None:
+def wait(line: Connection, number: int, url: str, threads: int, expire: int) -> None:
     """The life of a waiting process: a contender and a key, then a start; until nobody asks."""
     try:
         while True:
             kind, key = line.recv()
             contender = kind(url)
-            warm_up(contender, number)
-            line.send("connected")
+            line.send(warm_up(contender, number))
             line.recv()
             line.send(_ask(contender, number, key, threads, expire))
             contender.close()

@@ -29,14 +29,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Measure:
-    """One column. ``compared``: also shown as a ratio to the reference's sample of the same round; ``worst``: the
-    largest sample is shown, not the median."""
+    """One column. ``compared``: also shown as a ratio to the reference's sample of the same round; ``shown``: how many
+    of the samples are not above the one that is shown; 1 is the largest. None: the median is shown, and its quartiles.
+    """
 
     name: str
     unit: str
     digits: int = 1
     compared: bool = False
-    worst: bool = False
+    shown: float | None = None
 
 
 @dataclass
@@ -58,10 +59,11 @@ class Case:
 
     def spread(self, contender: str, measure: str) -> Spread:
         samples = self.samples[contender][measure]
-        worst = next(column.worst for column in self.measures if column.name == measure)
-        if worst:
-            return Spread.of([max((sample for sample in samples if not math.isnan(sample)), default=math.nan)])
-        return Spread.of(samples)
+        shown = next(column.shown for column in self.measures if column.name == measure)
+        if shown is None:
+            return Spread.of(samples)
+        known = sorted(sample for sample in samples if not math.isnan(sample))
+        return Spread.of([known[math.ceil(shown * len(known)) - 1]] if known else [])
 
     def ratio(self, contender: str, measure: str) -> Spread:
         """To the reference, round by round: what slows a whole round down slows both."""

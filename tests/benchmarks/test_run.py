@@ -6,14 +6,17 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import __main__ as program
 from benchmarks import chart, handoff, report
 from benchmarks.bars import verdicts
 from benchmarks.crowd import Turn, Used, Window
+from benchmarks.plan import Bench
 from benchmarks.results import Case, Measure
 from tests.support.requirements import require_redis
 
@@ -41,6 +44,38 @@ def test_a_quick_run_writes_its_files(tmp_path: Path) -> None:
     assert "| distlock_web |" in tables.read_text()
 
 
+class Fails:
+    """A scenario whose second case fails."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def run(self, bench: Bench) -> Iterator[Case]:
+        yield case([200, 210], [100, 100])
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "missing"),
+    [(ValueError("no wall"), "one, two"), (KeyboardInterrupt(), "the rest, which was interrupted")],
+)
+def test_what_was_measured_is_kept_when_a_scenario_fails(
+    error: BaseException,
+    missing: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    require_redis()
+    monkeypatch.setattr(program, "SCENARIOS", {"one": Fails(error), "two": Fails(error)})
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--json", str(tmp_path / "run.json")])
+    with pytest.raises(SystemExit, match=f"Not measured: {missing}"):
+        program.main()
+    assert list(json.loads((tmp_path / "run.json").read_text())["cases"]) == ["1 thread"]
+    if isinstance(error, Exception):
+        assert "no wall" in capsys.readouterr().err
+
+
 def test_help_names_the_scenarios() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=30
@@ -51,6 +86,7 @@ def test_help_names_the_scenarios() -> None:
         "server",
         "handoff",
         "recovery",
+        "recovery-stores",
         "renewal",
         "view",
         "--quick",

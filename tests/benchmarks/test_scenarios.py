@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
+from multiprocessing import Pipe
 
 import pytest
 import redis
 
-from benchmarks import recovery, renewal, report, server, silence
+from benchmarks import recovery, renewal, report, server, silence, store_recovery
 from benchmarks.bars import BARS, verdicts
-from benchmarks.contenders import FREE, DjangoRedis
+from benchmarks.contenders import FREE, Contender, DjangoRedis
 from benchmarks.crowd import Turn
 from benchmarks.plan import FULL, Plan, Recovery
 from benchmarks.probe import Probe
 from benchmarks.results import Case
-from distlock_web.testing.servers import RedisServer
+from distlock_web import BackendUnavailable
+from distlock_web.testing.servers import RedisServer, ServerMissing
 from tests.support.requirements import require_redis
 
 TINY = Plan(
@@ -23,6 +26,7 @@ TINY = Plan(
     slice=0.01,
     names=40,
     recoveries=(Recovery(2, 2, 1, 1),),
+    store_recoveries=(Recovery(2, 2, 1, 1),),
     leases=20,
     renewal_rounds=1,
     renewal=1.5,
@@ -99,6 +103,50 @@ def test_a_killed_holder_is_followed_by_all_who_wait(bench: Bench) -> None:
         assert row["p50"] == row["longest"]
 
 
+class Broken(Contender):
+    name = "broken"
+
+    def prepare(self, key: str) -> None:
+        raise BackendUnavailable("nobody there")
+
+
+def test_a_waiter_that_cannot_be_warmed_up_says_so_and_goes_on(bench: Bench) -> None:
+    """It ended the run, with all that had been measured until then."""
+    here, there = Pipe()
+    here.send((Broken, "key"))
+    here.send(("go",))
+    thread = threading.Thread(target=recovery.wait, args=(there, 0, bench.server.url, 1, 1))
+    thread.start()
+    assert here.recv() == ["not warm: BackendUnavailable: nobody there"]
+    assert here.recv() == ([], ["NotImplementedError: "])
+    here.close()
+    thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["Redis", "SQLite"])
+def test_a_killed_holder_is_followed_in_another_store(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    monkeypatch.setattr(store_recovery, "STORES", {store: store_recovery.STORES[store]})
+    (case,) = store_recovery.run(bench)
+    (row,) = case.samples.values()
+    assert not case.notes
+    assert row["unserved"] == [0]
+    assert row["p50"] == row["p99"] == row["longest"]
+    assert row["p50"][0] > 0, "it counts from before the server has heard of the last lease"
+
+
+def test_a_store_that_is_not_there_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(stack: object) -> str:
+        raise ServerMissing("no mariadbd on PATH")
+
+    monkeypatch.setattr(store_recovery, "STORES", {"MariaDB": serve})
+    (case,) = store_recovery.run(bench)
+    assert case.notes == ["MariaDB was left out: no mariadbd on PATH."]
+    assert not case.samples
+
+
 @pytest.mark.slow
 def test_renewed_leases_are_taken_over_a_while(bench: Bench) -> None:
     (case,) = renewal.run(bench)
@@ -134,6 +182,16 @@ def test_the_worst_of_a_measure_is_what_its_bar_asks_for() -> None:
     assert found["longest"].found.median == 101
     assert [name for name, verdict in found.items() if not verdict.passed] == ["longest"]
     assert case(4, 5).spread("redis-py Lock", "longest").n == 0, "no sample is no worst one"
+
+
+def test_a_p99_is_the_sample_that_one_in_a_hundred_exceeds() -> None:
+    plan = FULL.store_recoveries[0]
+    made = Case(store_recovery.case_name(plan), "", store_recovery.MEASURES, "")
+    for late in [*range(99), 500]:
+        made.add(store_recovery.row("MariaDB"), p50=late, p99=late, longest=late, gap=late, unserved=0)
+    found = {verdict.bar.measure: verdict for verdict in verdicts([made])}
+    assert (found["p99"].found.median, found["p99"].passed) == (98, True)
+    assert made.spread(store_recovery.row("MariaDB"), "longest").median == 500
 
 
 def test_a_case_without_a_reference_has_no_ratios() -> None:
