@@ -53,16 +53,20 @@ from tests.support.stores.zookeeper import (  # noqa: F401 - fixtures
     zookeeper_url,
 )
 
-#: A test that uses one of these, or lies in one of these folders, is not quick.
+#: A test that uses one of these, or lies in one of these folders and files, is not quick.
 NOT_QUICK = {
     "postgres_server", "mariadb_server", "sqlite_settings", "zookeeper_server", "own_zookeeper", "whole_cluster",
     "sentinel_setup", "valkey_server", "redlock_servers", "own_nodes", "quorum",
     "lab", "own_lab", "browser", "start", "demo", "pytester",
 }  # fmt: skip
-FOLDERS_NOT_QUICK = {"benchmarks", "browser", "cli", "docs", "example", "faults", "observability", "test_house.py"}
+PATHS_NOT_QUICK = {
+    "benchmarks", "browser", "cli", "docs", "example", "faults", "observability", "test_house.py",
+    *(f"backends/test_{store}.py" for store in ("cluster", "redlock", "sentinel", "sql", "valkey", "zookeeper")),
+}  # fmt: skip
 SERVERS = {"postgres", "mariadb"}
-#: The cases of the contract that let several leases pass.
-SLOW_CASES = {
+#: Nor is one of these, for all that takes a second or starts a program: first, cases of the contract.
+LONG_TESTS = {
+    "test_300_cancellations_at_random_moments_leave_nothing",
     "test_a_dead_waiter_does_not_block_those_behind_it",
     "test_a_decorated_function_is_told_like_a_block",
     "test_a_renewal_that_fails_makes_a_lease_unsure_and_not_lost",
@@ -70,7 +74,22 @@ SLOW_CASES = {
     "test_keys_held_already_are_kept_while_a_further_one_is_awaited",
     "test_renew_for_bounds_the_renewal",
     "test_renewal_keeps_a_lease_and_ends_with_its_block",
+    "test_waiters_that_give_up_at_the_hand_over_pass_the_lock_on",
+    "test_a_close_loses_no_wake_up",
+    "test_a_closed_loops_waiter_does_not_stay",
+    "test_a_function_in_a_models_module_may_be_until_commit",
+    "test_a_lock_is_kept_while_its_block_waits_for_its_turn_inside_another",
+    "test_a_node_of_a_cluster_is_refused_by_name",
+    "test_many_threads_share_two_connections",
+    "test_no_sentinel_answers",
+    "test_the_end_of_a_loop_leaves_no_lock_held",
 }
+HERE = Path(__file__).parent
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    # To collect what is not selected takes as long as to collect what is.
+    return (config.option.markexpr == "quick" and _is_apart(collection_path)) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -79,13 +98,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("quick")
 
 
+def _is_apart(path: Path) -> bool:
+    relative = path.relative_to(HERE)
+    return not PATHS_NOT_QUICK.isdisjoint((relative.as_posix(), *relative.parts[:1]))
+
+
 def _is_quick(item: pytest.Item) -> bool:
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    if item.get_closest_marker("slow") or folder in FOLDERS_NOT_QUICK or not isinstance(item, pytest.Function):
+    if item.get_closest_marker("slow") or _is_apart(item.path) or not isinstance(item, pytest.Function):
         return False
     chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
     servers = SERVERS.intersection(value for value in chosen if isinstance(value, str))
-    return not (servers or item.originalname in SLOW_CASES or NOT_QUICK.intersection(item.fixturenames))
+    return not (servers or item.originalname in LONG_TESTS or NOT_QUICK.intersection(item.fixturenames))
 
 
 @pytest.fixture(autouse=True)

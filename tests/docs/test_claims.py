@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 import time
 from collections.abc import Callable
 
@@ -23,6 +25,9 @@ from distlock_web import (
     lock,
 )
 from distlock_web.locks.lease import OnLost
+from tests.support.revoking import revoke_the_lock
+from tests.support.source import PROJECT
+from tests.support.waiting import eventually
 
 TTL = 0.05
 
@@ -78,6 +83,30 @@ def test_nothing_is_committed_under_a_lost_lock_in_django(on_lost: OnLost) -> No
     with pytest.raises(LeaseLost):
         late()
     assert not Group.objects.exists()
+
+
+def test_who_notices_a_loss_is_told_there() -> None:
+    """By the thread that watches the lease, or in the block's own."""
+    told_in: list[threading.Thread] = []
+    for expire in (TTL, 10.0):
+        # Each a lock of its own: the holder takes its lease for over a moment before the store does.
+        with lock(str(expire), expire=expire, on_lost=lambda _: told_in.append(threading.current_thread())) as lease:
+            if expire == TTL:
+                eventually(lambda: told_in, "the loss is told")
+            else:
+                revoke_the_lock()
+                with pytest.raises(LeaseLost):
+                    lease.extend()
+    assert [thread is threading.current_thread() for thread in told_in] == [False, True]
+
+
+def test_the_pages_name_the_same_as_public_for_authors_of_integrations() -> None:
+    docs = PROJECT / "docs"
+    rest = (docs / "integrations.md").read_text("utf-8").partition("## The rest of a web framework")[2]
+    used = {"distlock_web." + path.replace("/", ".") for path in re.findall(r"`(\w+/\w+)\.py`", rest)}
+    public = (docs / "architecture.md").read_text("utf-8").partition("| authors of stores and integrations |")[2]
+    shared = set(re.findall(r"`(distlock_web\.(?:web|cli)\.\w+)`", public.partition("\n")[0]))
+    assert used == shared != set()
 
 
 def test_a_second_release_by_hand_has_nothing_to_release() -> None:

@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from distlock_web.testing.servers import free_port
+from tests.support.waiting import SOON, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -69,8 +70,7 @@ def test_a_signal_stops_everything_that_the_demo_started(demo: Demo, number: sig
 
     process.send_signal(number)
     assert process.wait(timeout=30) == 0
-
-    assert not [pid for pid in family if alive(pid)]
+    eventually(lambda: not any(map(alive, family)), "all have ended", SOON)
 
 
 def test_a_signal_while_the_servers_start_leaves_nothing_behind(demo: Demo) -> None:
@@ -82,7 +82,7 @@ def test_a_signal_while_the_servers_start_leaves_nothing_behind(demo: Demo) -> N
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 130
-    assert not [pid for pid in family if alive(pid)]
+    eventually(lambda: not any(map(alive, family)), "all have ended", SOON)
 
 
 def test_a_taken_port_is_named(demo: Demo) -> None:

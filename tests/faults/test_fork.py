@@ -100,6 +100,21 @@ def test_a_child_forked_inside_a_block_holds_nothing_and_its_end_releases_nothin
     assert left_behind(redis_client) == {}
 
 
+def test_a_child_does_not_enter_its_parents_lease(redis_store: str, redis_client: redis.Redis) -> None:
+    """It ran the block, without the lock that its parent held."""
+    lease = unrelated(KEY)
+
+    def child() -> None:
+        for use in (lease.__enter__, lease.extend, lease.detach):
+            with pytest.raises(LeaseLost, match="forked"):
+                use()
+
+    in_child(child)
+    with lease:
+        assert fence_of(redis_client) == str(lease.fence)
+    assert left_behind(redis_client) == {}
+
+
 def test_a_child_does_not_renew_its_parents_leases(redis_store: str, redis_client: redis.Redis) -> None:
     lease = unrelated(KEY, expire=0.6, renew=True)
     stop_reading, stop_writing = os.pipe()

@@ -1,4 +1,4 @@
-/* Preloaded into a redis-server: its clock is ours plus an offset in µs, read from a mapped file. */
+/* Preloaded into a server: its clock is ours plus an offset in µs, read from a mapped file. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-"""A Redis whose clock a test moves: ``gettimeofday`` and its like come from a library that adds an offset."""
+"""A server whose clock a test moves: ``gettimeofday`` and its like come from a library that adds an offset."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from distlock_web.testing.servers import RedisServer
+from distlock_web.testing.servers import RedisServer, Server
+from tests.support.zookeeper_server import ZooKeeperServer
 
 SOURCE = Path(__file__).with_name("clock_shift.c")
 
@@ -27,8 +28,8 @@ def compiled_shim(stack: ExitStack) -> Path:
     return library
 
 
-class ShiftedRedis(RedisServer):
-    """Its clock runs with everybody's until ``shift`` moves it."""
+class Shifted(Server):
+    """A server whose clock runs with everybody's until ``shift`` moves it."""
 
     def __init__(self, library: Path) -> None:
         super().__init__()
@@ -47,3 +48,11 @@ class ShiftedRedis(RedisServer):
             file.write(struct.pack("q", int(seconds * 1_000_000)))
             file.flush()
             os.fsync(file.fileno())
+
+
+class ShiftedRedis(Shifted, RedisServer):
+    """A Redis, of no arguments of its own."""
+
+
+class ShiftedZooKeeper(Shifted, ZooKeeperServer):
+    """A ZooKeeper, which leads itself."""

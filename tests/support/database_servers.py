@@ -95,7 +95,7 @@ class MariaDBServer(Server):
         return f"mysql://root@127.0.0.1:{self.port}/test"
 
     def prepare(self) -> None:
-        install = [mariadb_programs()[1], "--no-defaults", f"--datadir={self._data}"]
+        install = [mariadb_programs()[1], "--no-defaults", f"--datadir={self._data}", f"--tmpdir={self.folder}"]
         _run([*install, "--auth-root-authentication-method=normal", "--innodb-log-file-size=8M"], self)
 
     def command(self, port: int) -> list[str]:
@@ -103,6 +103,7 @@ class MariaDBServer(Server):
             mariadb_programs()[0],
             "--no-defaults",
             f"--datadir={self._data}",
+            f"--tmpdir={self.folder}",  # one that starts removes what the temporary tables of others are called, too
             f"--port={port}",
             "--bind-address=127.0.0.1",
             f"--socket={Path(self.folder, 'socket')}",

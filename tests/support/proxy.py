@@ -90,12 +90,16 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for _ in range(3):  # a connection that was just accepted is served from the next turn of the loop on
+        server, self._server = self._server, None
+        for listening in server.sockets if server else ():
+            self._loop.remove_reader(listening.fileno())  # asyncio forgets what it accepts while the server closes
+        quiet = 0  # turns of the loop: what was accepted is served, and what breaks is closed, in one of the next
+        while quiet < 3:
             await self._cut()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
+            quiet = 0 if self._open or asyncio.all_tasks() != {asyncio.current_task()} else quiet + 1
+        if server:
+            server.close()
 
     async def _cut(self) -> None:
         for writer in list(self._open):
