@@ -7,14 +7,22 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PACKAGE := --editable '.[redis,django,django-redis,flask,sqlalchemy]'
+PYTEST := $(BIN)/python -m pytest
+OR_NONE := || [ $$? -eq 5 ]
 SERVE ?= 1
 ARGS ?=
 
-.PHONY: help quick test coverage check demo bench clean
+# Bytecode is kept, whatever the environment asks for: each of pytest's workers would rewrite and compile every test anew,
+# which is a third of `make quick`.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help quick test test-beside test-slow test-alone check demo bench clean
+.PHONY: coverage coverage-none coverage-beside coverage-cli coverage-report
+.NOTPARALLEL:
 
 help:
-	@echo "make quick    after each edit: what needs no server beyond Redis, in about a minute"
-	@echo "make test     the whole suite, on real servers          ARGS='-k name' goes to pytest"
+	@echo "make quick    after each edit: what needs no server beyond Redis, in a minute"
+	@echo "make test     the whole suite, on real servers (11 min) ARGS='-k name' goes to pytest"
 	@echo "make coverage the tests that are not slow, and the command line's, measured: it has a gate"
 	@echo "make check    ruff, mypy --strict, typos, the house rules (who imports whom)"
 	@echo "make demo     a flash sale without and with the lock    SERVE=0 ends after the table"
@@ -22,26 +30,30 @@ help:
 	@echo "make clean    removes what the others have made"
 
 quick: $(VENV)/.test
-	$(BIN)/python -m pytest --quiet -m quick -n 4 $(ARGS)
+	$(PYTEST) --quiet -m quick -n 4 $(ARGS)
 
 # `coverage run` and not pytest's --cov: our pytest plugin imports the package before that would begin to measure. The
 # command line is tested by processes, which are slow.
-coverage: $(VENV)/.test
+coverage: coverage-none coverage-beside coverage-cli coverage-report
+coverage-none: $(VENV)/.test
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest --quiet -m "not slow and not alone" -n 4 $(ARGS) $(OR_ALONE)
-	$(BIN)/coverage run -m pytest --quiet -m slow -n 2 tests/cli $(ARGS) $(OR_ALONE)
+coverage-beside: $(VENV)/.test
+	$(BIN)/coverage run -m pytest --quiet -m "not slow and not alone" -n 4 --dist worksteal $(ARGS)
+coverage-cli: $(VENV)/.test
+	$(BIN)/coverage run -m pytest --quiet -m slow -n 2 tests/cli $(ARGS) $(OR_NONE)
+coverage-report: $(VENV)/.test
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-# Side by side what mostly sleeps, in pairs what starts processes, and alone what measures. A choice in ARGS may leave
-# one of them without a test, which is pytest's exit code 5. What fails beside others is run once more, alone: the
-# machine may have been too busy for a test whose leases really end.
-PYTEST := $(BIN)/python -m pytest
-OR_ALONE = || [ $$? -eq 5 ] || $(PYTEST) --last-failed --last-failed-no-failures none $(ARGS)
-test: $(VENV)/.test
-	$(PYTEST) -m "not slow and not alone" -n 4 $(ARGS) $(OR_ALONE)
-	$(PYTEST) -m "slow and not alone" -n 2 $(ARGS) $(OR_ALONE)
-	$(PYTEST) -m alone $(ARGS) || [ $$? -eq 5 ]
+# First what mostly sleeps, then what starts processes and takes long (so that who is done takes over from the others), and
+# alone what measures or loads the machine. A choice in ARGS may leave one of them without a test: pytest's exit code 5.
+test: test-beside test-slow test-alone
+test-beside: $(VENV)/.test
+	$(PYTEST) -m "not slow and not alone" -n 6 --dist worksteal $(ARGS) $(OR_NONE)
+test-slow: $(VENV)/.test
+	$(PYTEST) -m "slow and not alone" -n 4 --dist worksteal $(ARGS) $(OR_NONE)
+test-alone: $(VENV)/.test
+	$(PYTEST) -m alone $(ARGS) $(OR_NONE)
 
 check: $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .
