@@ -14,6 +14,21 @@ logger = logging.getLogger("distlock_web")
 RETRY = 0.5
 
 
+class _Run:
+    """A thread, and where it sleeps."""
+
+    __slots__ = ("begun", "parker", "thread")
+
+    def __init__(self, target: Callable[[_Run], None], name: str) -> None:
+        self.parker = ThreadParker()  # no Event: a signal's exception inside of its set() would leave it locked
+        self.thread = threading.Thread(target=target, args=(self,), name=name, daemon=True)
+        self.begun = False
+
+    @property
+    def lasts(self) -> bool:
+        return self.thread.ident is None or self.thread.is_alive()  # the first: it is being started
+
+
 class Worker:
     """Calls ``step`` again and again, each time after the seconds that the last one gave, until nothing ``is_left``.
 
@@ -29,61 +44,65 @@ class Worker:
         self._is_left = is_left
         # Reentrant: garbage that is collected inside may release a lock, and so have something to do.
         self._lock = threading.RLock()
-        self._thread: threading.Thread | None = None
-        # No Event: a signal's exception inside of its set() would leave it locked.
-        self._parker = ThreadParker()
+        self._run: _Run | None = None  #: the one that is wanted; changed in one step
         self._failing = False
 
     @property
     def runs(self) -> bool:
         """Whether there is a thread that sees what is to be done from now on."""
         with self._lock:
-            thread = self._thread
-            return thread is not None and (thread.ident is None or thread.is_alive())  # the first: it is being started
+            return self._run is not None and self._run.lasts
 
     def is_current(self) -> bool:
         """Called in a step: whether its thread is still the one that is wanted."""
-        return self._thread is threading.current_thread()
+        return self._run is not None and self._run.thread is threading.current_thread()
 
     def start(self) -> bool:
         """Have it done. False, and logged: there is no thread to do it, for the process has no more, or ends."""
+        run = self._run
+        if run is not None and not run.begun and run.thread.ident == threading.get_ident():
+            return True  # garbage, collected in the very thread that somebody is starting, who has the lock meanwhile
         with self._lock:
             if self.runs:
                 return True
-            self._parker = parker = ThreadParker()
-            thread = self._thread = threading.Thread(target=self._run, args=(parker,), name=self._name, daemon=True)
+            run = self._run = _Run(self._work, self._name)
             try:
-                thread.start()
+                run.thread.start()
             except RuntimeError as error:
                 logger.warning("The thread %s could not be started: %s", self._name, error)
             finally:
-                if thread.ident is None:
-                    self._thread = None
-            return self._thread is not None
+                if run.thread.ident is None:
+                    self._run = None
+            return self._run is not None
 
     def wake(self) -> None:
         """The next step is due now; nothing, if no thread runs."""
-        self._parker.unpark()
+        if (run := self._run) is not None:
+            run.parker.unpark()
 
     def stop(self) -> None:
         """The thread ends after its step, whatever is left. The next ``start`` begins another."""
         with self._lock:
-            self._thread = None
-            self._parker.unpark()
+            run, self._run = self._run, None
+        if run is not None:
+            run.parker.unpark()
 
-    def _run(self, parker: ThreadParker) -> None:
+    def _work(self, run: _Run) -> None:
+        run.begun = True
         while self._goes_on():
             # A wake-up during the step is not lost: it makes another one.
-            drive(parker.park(self._seconds_after_step()))
+            drive(run.parker.park(self._seconds_after_step()))
 
     def _goes_on(self) -> bool:
         """In one step with the end: what comes to be done is either seen here, or finds no thread and begins one."""
         with self._lock:
             if not self.is_current():
                 return False
-            if not self._is_left():
-                self._thread = None
+            mine, self._run = self._run, None
+            # If garbage that is collected from here on has something to do, it begins another thread.
+            if not self._is_left() or self._run is not None:
                 return False
+            self._run = mine
             return True
 
     def _seconds_after_step(self) -> float:

@@ -13,7 +13,7 @@ import pytest
 from distlock_web.core import worker as module
 from distlock_web.core.worker import Worker
 from tests.support.callers import no_thread, threads
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import PATIENCE, SOON, eventually
 
 NAME = "distlock-test"
 
@@ -104,6 +104,47 @@ def test_garbage_that_is_collected_in_a_start_starts_no_second(monkeypatch: pyte
     tasks.add(1)
     eventually(lambda: tasks.done == [1, 2], "one thread does both")
     assert within == [True]
+
+
+def test_garbage_that_is_collected_in_the_very_thread_that_is_started_waits_for_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waited for whoever started the thread, who waited for the thread: no lock of the process went on."""
+    tasks, start, within = Tasks(), threading.Thread.start, []
+
+    def collect(thread: threading.Thread) -> None:
+        """Before it has told that it has started."""
+        thread._ident = threading.get_ident()  # type: ignore[attr-defined]
+        within.append(tasks.add(2))
+
+    def begin(thread: threading.Thread) -> None:
+        if thread.name == NAME:
+            beginning = threading.Thread(target=collect, args=(thread,), daemon=True)
+            start(beginning)
+            beginning.join(SOON)
+            thread._ident = None  # type: ignore[attr-defined]
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", begin)
+    tasks.add(1)
+    assert within == [True]
+    eventually(lambda: tasks.done == [1, 2], "one thread does both")
+
+
+def test_what_garbage_brings_in_the_moment_of_the_end_is_done() -> None:
+    """Nothing was left when the thread looked, and it had not yet said that it ends."""
+    tasks = Tasks()
+    is_left, late = tasks.worker._is_left, [2]
+
+    def look() -> bool:
+        found = is_left()
+        if not found and late:
+            tasks.add(late.pop())
+        return found
+
+    tasks.worker._is_left = look
+    tasks.add(1)
+    eventually(lambda: tasks.done == [1, 2], "another thread does it")
 
 
 def test_what_comes_when_the_thread_ends_is_done() -> None:
