@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -55,6 +56,14 @@ def swap_origin(origin: Origin | None) -> Origin | None:
     before = _origin.get()
     _origin.set(origin)
     return before
+
+
+def ends_elsewhere(origin: Origin) -> bool:
+    """Whether what had bound this origin ends in the middle of others' code: as garbage that is collected there.
+
+    What is bound there is theirs, and not to be replaced: they would be inside of locks that are not their own.
+    """
+    return isinstance(sys.exception(), GeneratorExit) and _origin.get() is not origin
 
 
 def current_origin() -> Origin | None:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from ..core.errors import ConfigurationError
-from ..core.request_id import Origin, acceptable, swap_origin
+from ..core.request_id import Origin, acceptable, ends_elsewhere, swap_origin
 from . import hooks
 from .chain import Chain, swap_scopes
 from .naming import qualified_name
@@ -47,25 +47,27 @@ def request_scope(request_id: str | None = None, path: str = "") -> JobScope:
 class JobScope(AbstractContextManager[str]):
     """What ``request_scope`` gives: a ``with`` block, or a decorator."""
 
-    __slots__ = ("_outer", "_path", "_request_id")
+    __slots__ = ("_entered", "_path", "_request_id")
 
     def __init__(self, request_id: str | None, path: str) -> None:
         self._request_id = request_id
         self._path = path
-        self._outer: tuple[Origin | None, Chain] | None = None
+        self._entered: tuple[Origin, Origin | None, Chain] | None = None  #: ours, and what was bound before
 
     def __enter__(self) -> str:
-        if self._outer is not None:
+        if self._entered is not None:
             raise ConfigurationError("This request_scope is entered already: write request_scope(...) for each block.")
         origin = Origin.new(self._request_id, self._path)
-        self._outer = swap_origin(origin), swap_scopes()
+        self._entered = origin, swap_origin(origin), swap_scopes()
         return origin.request_id
 
     def __exit__(self, *error: object) -> None:
-        if self._outer is not None:
-            (origin, scopes), self._outer = self._outer, None
-            swap_scopes(scopes)
-            swap_origin(origin)
+        if self._entered is None:
+            return
+        (origin, outer_origin, outer_scopes), self._entered = self._entered, None
+        if not ends_elsewhere(origin):
+            swap_scopes(outer_scopes)
+            swap_origin(outer_origin)
 
     def __call__(self, function: F) -> F:
         """The function in a scope of its own for each call. ``ConfigurationError`` for what cannot be in one."""

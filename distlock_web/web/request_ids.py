@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..core.config import check_plain
 from ..core.errors import ConfigurationError
 from ..core.holder import words_of_user
-from ..core.request_id import Origin, swap_origin
+from ..core.request_id import Origin, ends_elsewhere, swap_origin
 from ..locks.chain import OUTSIDE, Chain, swap_scopes
 
 # Narrower than RFC 9110's token. No underscore: servers drop such a header, or hand "Req_Id" on as "Req-Id", so that it
@@ -84,5 +84,6 @@ class RequestScope:
 
     def leave(self, outer: Outer) -> None:
         """Put back what was bound before: threads are used again, and one application may call another."""
-        self._scopes = swap_scopes(outer.scopes)
-        swap_origin(outer.origin)
+        if not ends_elsewhere(self._origin):
+            self._scopes = swap_scopes(outer.scopes)
+            swap_origin(outer.origin)

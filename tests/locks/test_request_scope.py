@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from distlock_web import ConfigurationError, LockBusy, current_lease, current_request_id, lock, request_scope
 from distlock_web.core.request_id import current_origin, request_token
+from distlock_web.web.request_ids import RequestScope
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
@@ -123,6 +125,53 @@ def test_without_parentheses_it_is_refused() -> None:
     for function in (lambda: 1, chunks, Any):
         with pytest.raises(ConfigurationError, match=r"@request_scope\(\), with parentheses"):
             request_scope(function)  # type: ignore[arg-type]
+
+
+async def test_a_forgotten_job_that_is_garbage_changes_nothing_for_whoever_runs_then() -> None:
+    """It put back what was bound around it, in the task that happened to run: that was inside of others' locks then."""
+
+    @request_scope("forgotten")
+    async def forgotten() -> None:
+        await asyncio.get_running_loop().create_future()  # which nobody else knows
+
+    async def somebody_else() -> None:
+        with request_scope("else"):
+            gc.collect()
+            assert current_request_id() == "else"
+            with pytest.raises(LockBusy):
+                await lock("a").aacquire()
+            assert await lock("b").aacquire(), "its own"
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # "Task was destroyed"
+    outside = contextvars.copy_context()
+    async with lock("a"):
+        asyncio.create_task(forgotten())  # noqa: RUF006 - that is what this is about
+        await asyncio.create_task(somebody_else(), context=outside)
+        assert current_origin() is None
+
+
+def test_so_it_is_with_a_request_whose_handler_is_garbage() -> None:
+    """A cancelled handler's frames, or a task that nobody waits for."""
+
+    def handler() -> Generator[None, None, None]:
+        scope = RequestScope("first", "GET /")
+        outer = scope.enter()
+        try:
+            yield
+        finally:
+            scope.leave(outer)
+
+    abandoned = handler()
+    contextvars.Context().run(next, abandoned)
+    scope = RequestScope("second", "GET /")
+    outer = scope.enter()
+    with lock("a"):
+        abandoned.close()
+        assert current_request_id() == "second"
+        with lock("a") as nested:
+            assert nested.depth == 2
+    scope.leave(outer)
+    assert current_origin() is None
 
 
 @pytest.mark.parametrize("function", [7, "work", None])
