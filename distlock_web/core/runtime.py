@@ -170,6 +170,8 @@ class Tasks:
             except asyncio.CancelledError as error:
                 if not task.cancelled():  # ours, even where the work has ended in this very turn of the loop
                     cancelled = error
+            except GeneratorExit:  # the caller is closed after its loop: nobody would ever wake it again
+                raise
             except BaseException:  # noqa: S110 - it is the task's own: raised below, by result()
                 pass
         if cancelled is not None:

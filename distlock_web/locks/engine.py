@@ -271,6 +271,18 @@ async def release(scope: Scope, runtime: Runtime = TASKS) -> None:
     scope.warn_once()
 
 
+def release_now(scope: Scope) -> None:
+    """:func:`release` for blocking callers: a signal's exception anywhere in it does not leave the lock held."""
+    try:
+        drive(release(scope, THREADS))
+    except DistLockError:
+        raise
+    except BaseException as interruption:
+        scope.use_runtime(THREADS)
+        drive(_leave_nothing(scope, interruption))
+        raise
+
+
 async def _send_releases(scope: Scope, success: bool) -> None:
     if scope.acquired:
         await run_to_completion(scope, partial(release_all, scope, success=success))
@@ -291,6 +303,10 @@ def end_now(scope: Scope, error: BaseException | None) -> None:
 async def abort(scope: Scope, error: BaseException) -> None:
     """The block does not begin, or its end was interrupted: nothing of it stays. The caller raises ``error`` then."""
     chain.exit_block(scope)
+    await _leave_nothing(scope, error)
+
+
+async def _leave_nothing(scope: Scope, error: BaseException) -> None:
     close(scope, scope.runtime)
     scope.stop_watching()
     scope.leave_gates()

@@ -213,7 +213,7 @@ class Lease:
         store does not answer (the lease then ends by itself).
         """
         refuse_in_event_loop("`await lease.arelease()`")
-        drive(engine.release(self._scope, THREADS))
+        engine.release_now(self._scope)
 
     async def arelease(self) -> None:
         """The asyncio twin of :meth:`release`."""

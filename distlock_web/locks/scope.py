@@ -153,13 +153,14 @@ class Scope:
             return False
         try:
             self._open.pop()
+            first = True
         except IndexError:
-            return False
+            first = False  # but it may have been interrupted before it closed the gates
         # Marked, then the gates are read; gate() adds its gate, then reads the mark: no gate stays open.
         if self._gates:
             for gate in self._gates.copy().values():
                 gate.close()
-        return True
+        return first
 
     def over_error(self) -> NotHeld:
         """What to raise when something is asked of the scope after its end."""

@@ -71,15 +71,16 @@ async def detach(scope: Scope, transit: float, runtime: Runtime) -> str:
     if not scope.acquired:
         raise NotHeld("There is no lock to hand over: this call was let through without one.")
     ticket = Ticket.of(scope)
-    if not engine.close(scope, runtime):
-        raise scope.over_error()
     try:
-        await runtime.shield(_hand_over(scope, ticket.proof, transit))
+        if engine.close(scope, runtime):
+            await runtime.shield(_hand_over(scope, ticket.proof, transit))
+            return ticket.text
     except BaseException as error:
         # Nobody has the ticket: nothing may stay behind that only the ticket can take on.
+        engine.close(scope, runtime)  # a signal's exception may have come before
         await clean_up_after(error, scope, partial(_take_back, scope, ticket.proof))
         raise
-    return ticket.text
+    raise scope.over_error()
 
 
 async def _hand_over(scope: Scope, proof: str, transit: float) -> None:
@@ -100,6 +101,7 @@ async def _hand_over(scope: Scope, proof: str, transit: float) -> None:
 
 
 async def _take_back(scope: Scope, proof: str, port: Port) -> None:
+    scope.stop_watching()
     for hold in scope.acquired:
         for token in (proof, hold.claim.token):
             await cancel_quietly(scope, port, hold.claim._replace(token=token))

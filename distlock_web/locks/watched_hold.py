@@ -68,6 +68,7 @@ class WatchedHold:
         """Renew it again, from any thread: somebody has entered it."""
         self._resumed = True  # first: only_watch() may run at this moment, and looks at it last
         self.renew = True
+        self._resumed = True  # again: of a check that has begun in between only_watch() is still to come
         self.schedule_now()
 
 
