@@ -7,6 +7,8 @@ import threading
 from types import TracebackType
 from typing import Any
 
+from distlock_web.testing.servers import free_port
+
 
 class Proxy:
     """A TCP proxy on a free loopback port: ``with Proxy(server.port) as proxy:`` and connect to ``proxy.url``.
@@ -17,6 +19,7 @@ class Proxy:
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self.port = 0
         self.delay = 0.0  #: seconds that every answer is held back
+        self.delay_questions = 0.0  #: seconds that every question is held back
         self.lost = 0  #: answers and messages that were lost as asked
         self.asked: list[bytes] = []  #: what clients sent, in the order in which it came
         self._target = host, port
@@ -25,6 +28,7 @@ class Proxy:
         self._doomed: list[tuple[bytes, int]] = []
         self._lose_message = ""
         self._open: set[asyncio.StreamWriter] = set()
+        self._connections: list[_Connection] = []
         self._serving: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
@@ -67,6 +71,11 @@ class Proxy:
         """Accept and read, and never answer, as behind a broken route; ``False`` ends it. What was said is lost."""
         self._silent = silent
 
+    def forget(self) -> None:
+        """Never answer on the connections that are open now, as behind a firewall that has dropped idle ones."""
+        for connection in self._connections:
+            connection.forgotten = True
+
     def answer(self, instead: bytes | None) -> None:
         """Answer this to whatever a client sends, without asking the server; ``None`` ends it."""
         self._instead = instead
@@ -86,7 +95,8 @@ class Proxy:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        # Of the system's own choice nobody else may have it while we refuse: any client's connection could take it.
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port or free_port())
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:
@@ -112,6 +122,7 @@ class Proxy:
         self._serving.add(serving)
         serving.add_done_callback(self._serving.discard)
         connection = _Connection(self, writer)
+        self._connections.append(connection)
         self._open.add(writer)
         try:
             upstream_reader, upstream = await asyncio.open_connection(*self._target)
@@ -134,14 +145,17 @@ class _Connection:
     def __init__(self, proxy: Proxy, client: asyncio.StreamWriter) -> None:
         self._proxy = proxy
         self._client = client
+        self.forgotten = False
         self._through: int | None = None  # of the next answer so many bytes, and then the end
 
     async def requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
         proxy = self._proxy
         while data := await reader.read(65536):
             proxy.asked.append(data)
-            if proxy._silent:
+            if proxy._silent or self.forgotten:
                 continue
+            if proxy.delay_questions:
+                await asyncio.sleep(proxy.delay_questions)
             if proxy._instead is not None:
                 self._client.write(proxy._instead)
                 continue

@@ -102,7 +102,7 @@ class DirectThreads:
         """Until each node has answered this or is down: what its token is asked for elsewhere comes after that."""
         lane: Lane = question.lane
         until = now() + max(node.timeout for node in order)
-        while lane.owes(question) and now() < until:
+        while lane.owing(question) and now() < until:
             if self._lanes.take_this(lane):
                 with lane:
                     for _ in lane.answers(question):
@@ -181,7 +181,11 @@ class DirectTasks:
         return len(votes) >= self._needed and order[0] in votes
 
     def settle(self, order: Sequence[Node], question: Question) -> None:
-        pass
+        """What a thread has asked: a node that has not answered may do that after what is asked for its token now."""
+        lane: Lane = question.lane
+        lane.catch_up()
+        for node in lane.owing(question):
+            node.cancel_later(question.claim)
 
 
 def _packed(nodes: Sequence[Node], claim: Claim, fence: int, index: str) -> bytes | None:

@@ -18,16 +18,20 @@ from .node import LAG, Node
 from .quorum import wait_for_data
 from .wire import NodeWire, Question
 
+#: Seconds after which a lane that nobody has used looks whether its connections have ended meanwhile.
+IDLE = 0.1
+
 
 class Lane:
     """For one thread at a time: ``with lane:`` gives it back, or lets go of it where anything goes wrong."""
 
-    __slots__ = ("__weakref__", "_lanes", "_timeout", "_wires", "batch")
+    __slots__ = ("__weakref__", "_lanes", "_timeout", "_used_at", "_wires", "batch")
 
     def __init__(self, lanes: Lanes, batch: object) -> None:
         self._lanes = lanes
         self._wires: dict[Node, NodeWire] = {}
         self._timeout = 0.0  #: seconds that the slowest of the nodes may take
+        self._used_at = now()
         self.batch = batch
 
     def __enter__(self) -> None:
@@ -35,6 +39,7 @@ class Lane:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
+            self._used_at = now()
             self._lanes.give_back(self)
         else:
             self._lanes.discard(self)
@@ -42,6 +47,8 @@ class Lane:
     def ready(self, nodes: Sequence[Node], *, lagging: bool = False) -> list[Node]:
         """Those that can be asked now, in this order; also those that have not answered for a while, if ``lagging``."""
         moment, wires = now(), self._wires
+        if moment - self._used_at > IDLE:
+            self._drop_ended()
         found = []
         for node in nodes:
             if node.down_since is None:
@@ -65,6 +72,12 @@ class Lane:
         except DistLockError:
             return False
         return True
+
+    def _drop_ended(self) -> None:
+        """A server, or what stands in between, has closed what was idle: a question would be sent there for nothing."""
+        idle = {wire.descriptor: wire for wire in self._wires.values() if not wire.owed}
+        for descriptor in wait_for_data(idle, 0.0):
+            self._drop(idle[descriptor])
 
     def _catch_up(self, wire: NodeWire, moment: float) -> bool:
         """Read what nobody has read since; False: the node does not answer."""
@@ -110,9 +123,17 @@ class Lane:
                         del wires[descriptor]
                         yield wire.node, reply
 
-    def owes(self, question: Question) -> bool:
-        """Whether a node has not answered this yet, as far as was read. From any thread."""
-        return any(question in wire.owed for wire in list(self._wires.values()))
+    def owing(self, question: Question) -> list[Node]:
+        """The nodes that have not answered this yet, as far as was read. From any thread."""
+        return [wire.node for wire in list(self._wires.values()) if question in wire.owed]
+
+    def catch_up(self) -> None:
+        """Read what has been answered, unless somebody else uses this lane, and reads it."""
+        if self._lanes.take_this(self):
+            with self:
+                for wire in list(self._wires.values()):
+                    if wire.owed:
+                        self._catch_up(wire, now())
 
     def _lose(self, wire: NodeWire, error: OSError) -> None:
         self._drop(wire)

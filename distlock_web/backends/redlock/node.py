@@ -174,6 +174,7 @@ class Node(RedisBackend):
         super()._start()
         self.down_since: float | None = None  #: since when it cannot be reached; None: it can, as far as is known
         self._down: DistLockError | None = None  #: why
+        self._is_looked_for = False
         self.unfinished: dict[str, Part[Any]] = {}
         self._wires: WeakValueDictionary[int, NodeWire] = WeakValueDictionary()
         self._pool = self._ways = NodePool(self)
@@ -195,17 +196,24 @@ class Node(RedisBackend):
         """Its last error, at once, where a request would only find out again that it cannot be reached."""
         error, since = self._down, self.down_since
         if error is not None and since is not None:
+            if not self._is_looked_for:
+                self._look_for()
             raise type(error)(f"{error} (For {now() - since:.1f} s; it is asked again meanwhile.)")
 
     def failed(self, error: DistLockError) -> None:
         """A part has failed with this error. Only a connection that breaks, or cannot be opened, makes a node down."""
         if broke_connection(error) and self.down_since is None:
+            self._is_looked_for = False  # a signal's exception may come before it is: then whoever is refused does it
             self._down, self.down_since = error, now()
+            self._look_for()
             logger.warning("A node of a quorum is left out: %s", error)
             self._let_go()  # of what else is open: it would fail again when the node is back
             self._let_wires_go()
             self._listener.reconnect()  # who waits at this node asks, and goes to another
-            self._health.postpone(self._recovered, after=0.0, within=FOR_EVER)
+
+    def _look_for(self) -> None:
+        self._health.postpone(self._recovered, after=0.0, within=FOR_EVER)
+        self._is_looked_for = True
 
     def _recovered(self) -> None:
         if self.down_since is not None:
@@ -290,7 +298,8 @@ class Node(RedisBackend):
                 confirmed()
 
         within = claim.expire + TOMBSTONE_MS / 1000
-        self._health.postpone(cancel, after=self._answer_timeout, within=within)
+        # After that there is nothing left of it: that is as good as confirmed.
+        self._health.postpone(cancel, after=self._answer_timeout, within=within, over=confirmed)
 
     def _cancel(self, claim: Claim) -> None:
         port: RedisPort = self._renewal_port  # which asks also while the node counts as down

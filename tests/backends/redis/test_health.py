@@ -12,6 +12,7 @@ from distlock_web import BackendUnavailable, configure
 from distlock_web.backends.redis.transport import health
 from distlock_web.backends.redis.transport.health import FOR_EVER, Health
 from distlock_web.core.registry import registry
+from distlock_web.core.runtime import now
 from tests.support.callers import no_thread
 from tests.support.waiting import LONG, SOON, eventually
 
@@ -100,3 +101,28 @@ def test_a_server_that_answers_and_refuses_is_not_asked_without_a_pause(
     eventually(lambda: asked, "it is asked", SOON)
     threading.Event().wait(0.1)
     assert asked == [0]
+
+
+def test_a_silence_that_begins_while_the_thread_hears_an_answer_is_one(
+    unanswered: tuple[Health, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server answered what was asked before; what was asked since waited in vain."""
+    watched, answers = unanswered
+    really_answers, begun_anew = watched._answers, threading.Event()
+
+    def meanwhile() -> bool:
+        if answers.is_set() and not begun_anew.is_set():
+            watched._silent_since = now()
+            begun_anew.set()
+            answers.clear()
+            return True
+        return really_answers()
+
+    monkeypatch.setattr(watched, "_answers", meanwhile)
+    watched.failed(TimeoutError("no answer"))
+    answers.set()
+    assert begun_anew.wait(SOON)
+    threading.Event().wait(0.05)
+    assert watched.silent
+    answers.set()
+    eventually(lambda: not watched.silent, "it answers again", SOON)

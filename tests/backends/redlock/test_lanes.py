@@ -12,13 +12,13 @@ import pytest
 import redis
 
 from distlock_web import lock
-from distlock_web.backends.redlock.lane import Lanes
+from distlock_web.backends.redlock.lane import IDLE, Lanes
 from distlock_web.backends.redlock.quorum import wait_for_data
 from distlock_web.core.registry import Store
 from distlock_web.testing.servers import RedisServer
 from tests.support.proxy import Proxy
 from tests.support.stores.redlock import left_on
-from tests.support.waiting import eventually
+from tests.support.waiting import SOON, eventually
 
 TIMEOUT = 1.0
 WAIT = "distlock_web.backends.redlock.lane.wait_for_data"
@@ -77,7 +77,7 @@ def test_a_release_on_another_lane_waits_for_its_acquisition(slow: Any, own_node
     back = threading.Timer(0.1, lanes.give_back, [question.lane])
     back.start()
     lease.release()
-    assert not question.lane.owes(question)
+    assert not question.lane.owing(question)
     back.join()
     eventually(lambda: left_on(own_nodes) == {}, "the release came after the acquisition, everywhere")
     assert all_vote(store)
@@ -163,3 +163,40 @@ def test_no_more_lanes_than_connections_are_allowed() -> None:
     assert lanes.take() is lane
     del lane
     assert lanes.take() is not None, "one that was lost leaves its place"
+
+
+def test_connections_that_have_ended_while_nobody_used_them_cost_nobody_a_refusal(
+    slow: Any, own_nodes: list[RedisServer]
+) -> None:
+    """Redis' own time-out for those that are idle, or a firewall's: each lane refused a lock that was free."""
+    _, store = slow
+    lock(key_of(store), expire=30).acquire().release()
+    for node in own_nodes:
+        with redis.Redis.from_url(node.url) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+    time.sleep(2 * IDLE)
+    lease = lock(key_of(store), expire=30).acquire()
+    for node in own_nodes:
+        with redis.Redis.from_url(node.url) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+    time.sleep(2 * IDLE)
+    lease.release()
+    eventually(lambda: left_on(own_nodes) == {}, "it is released")
+
+
+def test_what_a_thread_took_and_a_task_gives_back_stays_nowhere(slow: Any, own_nodes: list[RedisServer]) -> None:
+    """A streamed response: the acquisition is still on its way to a slow node, and what is asked next overtakes it."""
+    fifth, store = slow
+    fifth.delay_questions = 0.4
+    lease = lock(key_of(store), expire=300).acquire()
+    fifth.delay_questions = 0.0
+
+    async def end() -> None:
+        async with lock("first"):  # connected
+            pass
+        await lease.arelease()
+
+    asyncio.run(end())
+    time.sleep(0.5)
+    eventually(lambda: left_on(own_nodes) == {}, "nothing is left", SOON)
+    assert all_vote(store)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, LeaseLost, lock
+from distlock_web.backends.redlock import node as node_module
 from distlock_web.backends.redlock.quorum import Part, readable
 from distlock_web.backends.redlock.votes import failed_at_it
 from distlock_web.core.backend import Busy, Granted
@@ -21,6 +23,7 @@ from distlock_web.locks.lease import scope_of
 from distlock_web.testing.contract.base import claim
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
+from tests.support.callers import no_thread
 from tests.support.proxy import Proxy
 from tests.support.stores.redlock import left_on
 from tests.support.waiting import SOON, eventually
@@ -177,3 +180,45 @@ def test_acquired_in_a_thread_and_released_in_a_task(
 
         asyncio.run(asyncio.wait_for(case(), SOON))
         eventually(lambda: left_on(own_nodes) == {}, "released everywhere", SOON)
+
+
+def test_a_node_that_could_not_be_asked_to_undo_votes_again_when_nothing_is_left(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was to be undone had ended, nobody was told, and the node had no vote for that token for ever."""
+    monkeypatch.setattr(node_module, "TOMBSTONE_MS", 100)
+    with Proxy(own_nodes[4].port) as fifth:
+        backend = open_store([*own_nodes[:4], fifth]).backend
+        node, mine = backend._nodes[4], claim(expire=0.2)
+        fifth.refuse()
+        backend._ledger.bar(node, mine)
+        assert node in backend._ledger.barred[mine.token]
+        eventually(lambda: not backend._ledger.barred[mine.token], "it counts again", SOON)
+
+
+@pytest.mark.parametrize("where", ["the thread", "what else is let go of"])
+def test_a_node_whose_failure_was_interrupted_is_looked_for(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """A signal came when it had just been left out: it had no vote for as long as the process lived."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    backend = open_store(own_nodes).backend
+    node = backend._nodes[4]
+    error = BackendUnavailable("no answer")
+    error.__cause__ = TimeoutError()
+    with ExitStack() as stack:
+        if where == "the thread":
+            stack.enter_context(no_thread("distlock-health", KeyboardInterrupt()))
+        else:
+            stack.enter_context(monkeypatch.context()).setattr(node._listener, "reconnect", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            node.failed(error)
+
+    def votes() -> bool:
+        lock("order:7", expire=30).acquire().release()
+        return node.down_since is None
+
+    eventually(votes, "it votes again", SOON)

@@ -40,6 +40,7 @@ class Postponed(NamedTuple):
     due: float
     until: float  #: after this there is nothing left to do
     work: Callable[[], None]
+    over: Callable[[], None] | None  #: what to do in its place when it is too late for it
 
 
 def _nothing() -> None:
@@ -76,15 +77,17 @@ class Health:
             self._silent_since = now()
             self._watch()
 
-    def postpone(self, work: Callable[[], None], *, after: float, within: float) -> None:
+    def postpone(
+        self, work: Callable[[], None], *, after: float, within: float, over: Callable[[], None] | None = None
+    ) -> None:
         """Do this when the server answers, not sooner than ``after`` seconds from now, and not later than ``within``.
 
-        While it raises ``BackendUnavailable`` it is tried again.
+        While it raises ``BackendUnavailable`` it is tried again. ``over`` is called if that was so to the end.
         """
         moment = now()
         if len(self._postponed) >= MAX_POSTPONED:
             self._make_room()
-        self._postponed.append(Postponed(moment + after, moment + within, work))
+        self._postponed.append(Postponed(moment + after, moment + within, work, over))
         self._watch()
 
     def look(self) -> None:
@@ -100,7 +103,7 @@ class Health:
                 item = other._postponed.popleft()
             except IndexError:  # its own thread has just done the last of them
                 return
-            self.postpone(item.work, after=item.due - moment, within=item.until - moment)
+            self.postpone(item.work, after=item.due - moment, within=item.until - moment, over=item.over)
 
     def close(self) -> None:
         self._postponed.clear()
@@ -116,8 +119,10 @@ class Health:
         return True
 
     def _step(self) -> float:
-        if (self._due() or self.silent) and self._answers():
-            self._silent_since = None
+        due, since = self._due(), self._silent_since
+        if (due or since is not None) and self._answers():
+            if self._silent_since == since:  # else it has begun anew, after this was asked
+                self._silent_since = None
             if self._catch_up():
                 return 0.0
         return RETRY_AFTER
@@ -128,6 +133,8 @@ class Health:
         for item in list(self._postponed):
             if item.until < moment:
                 self._drop(item)
+                if item.over is not None:
+                    item.over()
         return any(item.due <= moment for item in list(self._postponed))
 
     def _make_room(self) -> None:
