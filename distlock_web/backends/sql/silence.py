@@ -28,17 +28,22 @@ class Silence:
     def refuse(self) -> None:
         """``BackendUnavailable`` at once where a request would only wait for its time-out."""
         since = self._since
-        if since is not None:
+        if since is not None and self._watch():
             raise BackendUnavailable(
                 f"{self._address.name} does not answer, for {now() - since:.1f} s now; it is asked again meanwhile."
             )
 
     def begin(self) -> None:
-        if self._since is not None:
-            return
-        self._since = now()
+        if self._since is None:
+            self._since = now()
+            self._watch()
+
+    def _watch(self) -> bool:
+        """Have a thread ask. False, and it is over: none is to be had, and nobody would find out when it answers."""
         if not self._worker.start():
-            self._since = None  # nobody would find out when it answers: the next request asks
+            self._since = None
+            return False
+        return True
 
     def end(self) -> None:
         self._since = None

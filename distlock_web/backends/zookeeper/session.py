@@ -61,6 +61,7 @@ class Session:
         self._client: Client | None = None
         self._connected = threading.Event()
         self._down_since = 0.0
+        self._connected_at = 0.0
         self._silent_since: float | None = None  #: connected, and requests wait in vain
         self._session_timeout = 0.0
         self._posted = False  #: whether there were requests that nobody waits for
@@ -123,9 +124,9 @@ class Session:
     def _answer(self, result: Any, sent: float, until: float) -> Any:
         name = self.address.name
         try:
-            return result.get(timeout=max(0.001, until - now()))
+            answer = result.get(timeout=max(0.001, until - now()))
         except NODE_ERRORS as error:
-            return error
+            answer = error
         except (NoAuthError, AuthFailedError, InvalidACLError, SessionClosedRequireSaslError) as error:
             raise ConfigurationError(
                 f'{name} refuses us ({type(error).__name__}): OPTIONS["auth"] has to be who may read, write, create '
@@ -134,12 +135,15 @@ class Session:
         except UnimplementedError as error:
             raise ConfigurationError(f"{name} is too old: 3.5.3 is the first with container nodes.") from error
         except KazooTimeoutError as error:
-            if now() - sent > self.address.timeout / 2:  # else it had hardly any time
+            # Else it had hardly any time, or was sent over a connection before the one that there is now.
+            if now() - sent > self.address.timeout / 2 and sent > self._connected_at:
                 self._silent_since = self._silent_since or sent
                 result.rawlink(self._answered)
             raise BackendUnavailable(f"{name} does not answer.") from error
         except ZookeeperError as error:
             raise BackendUnavailable(f"{name} does not answer: {type(error).__name__} {error}".strip() + ".") from error
+        self._silent_since = None
+        return answer
 
     def _answered(self, result: Any) -> None:
         """What was waited for in vain has come; or it has failed with its connection, and there will be another."""
@@ -171,6 +175,7 @@ class Session:
     def _is_connected(self, client: Client, session_timeout: float) -> None:
         if client is self._client:
             self._session_timeout = session_timeout
+            self._connected_at = now()
             self._silent_since = None
             self._connected.set()
             self._on_change()

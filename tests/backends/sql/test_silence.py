@@ -15,7 +15,7 @@ from distlock_web.backends.sql.silence import Silence
 from distlock_web.core.config import parse
 from distlock_web.core.errors import BackendUnavailable
 from tests.support.callers import no_thread, threads
-from tests.support.waiting import eventually
+from tests.support.waiting import SOON, eventually
 
 
 def silence_of(ask: Callable[[], object]) -> Silence:
@@ -55,8 +55,10 @@ def test_an_error_that_nobody_expects_does_not_keep_it_silent(
 
 def test_it_is_asked_until_it_answers() -> None:
     failures = [BackendUnavailable("still away") for _ in range(3)]
+    refused = threading.Event()  # or three failures might be over before anybody is refused
 
     def ask() -> None:
+        assert refused.wait(SOON)
         if failures:
             raise failures.pop()
 
@@ -64,6 +66,7 @@ def test_it_is_asked_until_it_answers() -> None:
     silence.begin()
     with pytest.raises(BackendUnavailable, match="asked again meanwhile"):
         silence.refuse()
+    refused.set()
     eventually(lambda: is_over(silence), "it answers")
     assert not failures
 
@@ -92,3 +95,14 @@ def test_where_no_thread_can_be_started_the_next_request_asks() -> None:
     with no_thread("distlock-sql-silent"):
         silence.begin()
     silence.refuse()
+
+
+def test_who_is_refused_sees_to_it_that_somebody_asks() -> None:
+    """A signal came while the thread was started: all were refused until the process ended, and nobody asked."""
+    may_answer = threading.Event()
+    silence = silence_of(lambda: may_answer.wait(SOON))
+    with no_thread("distlock-sql-silent", KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        silence.begin()
+    assert not is_over(silence)
+    may_answer.set()
+    eventually(lambda: is_over(silence), "somebody has asked")

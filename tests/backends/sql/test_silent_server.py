@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from distlock_web import BackendUnavailable, configure, lock
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, now
 from tests.support.callers import Beside, threads, unrelated
 from tests.support.database_servers import MariaDBServer
+from tests.support.proxy import Proxy
 from tests.support.waiting import LONG, PATIENCE, SOON, eventually
 
 pytestmark = pytest.mark.slow
@@ -57,6 +59,7 @@ def test_a_silent_database_costs_each_thread_one_time_out_and_no_more(server: Ma
     assert threads(PROBE) == 1
 
 
+@pytest.mark.alone
 def test_locks_work_again_as_soon_as_the_database_does(server: MariaDBServer) -> None:
     def outage() -> float:
         server.pause()
@@ -118,3 +121,22 @@ def test_nobody_asks_a_database_that_was_closed(server: MariaDBServer) -> None:
     server.resume()
     eventually(lambda: threads(PROBE) == 0, "it has ended", LONG)
     assert can_take()
+
+
+def test_connections_that_a_firewall_has_dropped_cost_one_time_out_in_all(postgres_settings: dict[str, Any]) -> None:
+    """Whoever asks whether it answers must not take them one after the other, and wait a time-out for each."""
+    url = make_url(postgres_settings["LOCATION"])
+    assert url.port is not None
+    with Proxy(url.port) as proxy:
+        through = url.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+        configure({"default": {**postgres_settings, "LOCATION": through, "OPTIONS": {"timeout": TIMEOUT}}})
+        engine = registry().store("default").backend._requests.engine  # type: ignore[attr-defined]
+        unrelated("first").release()
+        idle = [engine.connect() for _ in range(6)]
+        for connection in idle:
+            connection.close()
+        proxy.forget()
+        begun = now()
+        eventually(can_take, "it is connected to anew")
+        assert now() - begun < 2.5 * TIMEOUT
+        registry().close()
