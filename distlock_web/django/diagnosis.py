@@ -20,7 +20,7 @@ def shared_caches(registry: Registry) -> Iterator[Finding]:
         config = store.config
         place = databases.get(config.cache) if config.cache else redis_database(config.location)
         for alias, database in databases.items():
-            if database == place:
+            if database is not None and database == place:
                 yield shared_database(store.alias, f"the cache {alias!r}", f"caches[{alias!r}].clear()")
 
 

@@ -46,10 +46,29 @@ def send_in_request(response: Any) -> None:
     context = SavedContext()
     # In place, not by its setter: that would add a closer, and take from a FileResponse the file that a server sends
     # by itself.
-    kind = AsyncRequestBody if response.is_async else RequestBody
-    response._iterator = kind(context, response._iterator)
     closers: list[Callable[[], None]] = response._resource_closers
     closers[:] = [partial(context.run, close) for close in closers]
+    if not response.is_async:
+        response._iterator = RequestBody(context, response._iterator)
+        return
+    is_locked = isinstance(response._iterator, LockedAsyncBody)  # and is closed with its lock
+    response._iterator = body = AsyncRequestBody(context, response._iterator)
+    if not is_locked:
+        closers.insert(0, partial(_close_in_request, body))
+
+
+def _close_in_request(body: AsyncRequestBody[Any]) -> None:
+    """Close a body whose client has gone, which Django leaves to the garbage collector: that knows of no request."""
+    if not body.is_open:
+        return
+    if in_event_loop():
+        spawn(body.aclose, otherwise=_nobody_can)
+    else:
+        async_to_sync(body.aclose)()
+
+
+def _nobody_can() -> None:
+    """The event loop has ended, and with it what could run an asynchronous body."""
 
 
 def _close(body: LockedAsyncBody[Any]) -> None:

@@ -110,7 +110,11 @@ def redis_database(location: str, number: object = None) -> tuple[str, int] | No
 
     ``number``: a setting beside the URL, which counts where the URL has none.
     """
-    url = urlsplit(location)
+    try:
+        url = urlsplit(location)
+        port = url.port or 6379
+    except ValueError:  # its own finding, where a store has it
+        return None
     if url.scheme not in ("redis", "rediss", "unix"):
         return None
     named = parse_qs(url.query).get("db", [url.path.strip("/") if url.scheme != "unix" else ""])[0]
@@ -118,7 +122,7 @@ def redis_database(location: str, number: object = None) -> tuple[str, int] | No
         server = url.path
     else:
         host = url.hostname or "localhost"
-        server = f"{'127.0.0.1' if host == 'localhost' else host}:{url.port or 6379}"
+        server = f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
     chosen = named or ("0" if number is None else str(number))
     return (server, int(chosen)) if chosen.isdigit() else None
 

@@ -209,9 +209,21 @@ class AsyncRequestBody(AsyncIterator[T]):
     def __init__(self, context: SavedContext, steps: AsyncIterator[T]) -> None:
         self._context = context
         self._steps = steps
+        self.is_open = False  #: begun, and not sent to its end
 
-    def __anext__(self) -> Awaitable[T]:
-        return self._context.arun(_next(self._steps))
+    async def __anext__(self) -> T:
+        self.is_open = True
+        try:
+            return await self._context.arun(_next(self._steps))
+        except StopAsyncIteration:
+            self.is_open = False
+            raise
+
+    async def aclose(self) -> None:
+        self.is_open = False
+        aclose = getattr(self._steps, "aclose", None)
+        if aclose is not None:
+            await self._context.arun(_call(aclose))
 
 
 async def _next(steps: AsyncIterator[T]) -> T:

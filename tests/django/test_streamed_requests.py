@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, RequestFactory
@@ -63,10 +64,13 @@ def chunks() -> Iterator[str]:
 
 
 async def achunks() -> AsyncIterator[str]:
-    await asyncio.sleep(0)
-    yield await atold()
-    await asyncio.sleep(0)
-    yield ""
+    try:
+        await asyncio.sleep(0)
+        yield await atold()
+        await asyncio.sleep(0)
+        yield ""
+    finally:
+        closed.append(current_request_id())
 
 
 class Told(io.BytesIO):
@@ -206,6 +210,28 @@ def test_a_body_that_django_makes_a_list_of(serve: Callable[..., tuple[str, str]
 
 def test_a_body_that_is_closed_before_its_end_ends_in_its_request() -> None:
     serve("/stream/", "first", read=lambda response: next(iter(response)))
+    assert closed == ["first"]
+
+
+@pytest.mark.parametrize("aside", [False, True], ids=["in its loop", "in a thread of its loop"])
+def test_so_does_an_asynchronous_one(aside: bool) -> None:
+    """Django left it to the garbage collector, where it was in no request."""
+
+    async def ask() -> None:
+        response: Any = await RequestIDMiddleware(astream)(RequestFactory().get("/", headers={"Req-Id": "first"}))
+        sent = aiter(response)
+        await anext(sent)
+        assert not closed
+        if aside:
+            await sync_to_async(response.close)()
+        else:
+            response.close()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert closed == ["first"]
+        await sent.aclose()
+
+    asyncio.run(ask())
     assert closed == ["first"]
 
 
