@@ -140,8 +140,8 @@ class RedisPort:
         """Somebody else sees to it that no late copy of its acquisition stays."""
         self._ambiguous.discard(token)
 
-    async def cancel_now(self, claim: Claim) -> None:
-        args = (claim.token, _ms(claim.expire), claim.holder)
+    async def cancel_now(self, claim: Claim, tombstone_ms: int = TOMBSTONE_MS) -> None:
+        args = (claim.token, _ms(claim.expire), claim.holder, tombstone_ms)
         await self._runner.run(CANCEL, self._keys(claim.name), args)
 
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:

@@ -300,7 +300,10 @@ class RedlockPort(Voters):
         nodes = [node for node in nodes if node not in barred]
         if not nodes:
             return
-        parts = await self._ask(lambda node, port: port.cancel_now(claim), every_answer, nodes=nodes, token=claim.token)
+        # No tombstone: it would refuse this token when that asks again, and no copy of what was answered is on its way.
+        parts = await self._ask(
+            lambda node, port: port.cancel_now(claim, 0), every_answer, nodes=nodes, token=claim.token
+        )
         for part in parts:
             if not part.done or part.error is not None:
                 self._ledger.bar(part.node, claim)

@@ -15,10 +15,10 @@ import redis
 
 from distlock_web import BackendUnavailable, LeaseLost, lock
 from distlock_web.backends.redlock import node as node_module
-from distlock_web.backends.redlock.quorum import Part, readable
+from distlock_web.backends.redlock.quorum import Part, readable, run_blocking
 from distlock_web.backends.redlock.votes import failed_at_it
 from distlock_web.core.backend import Busy, Granted
-from distlock_web.core.runtime import drive
+from distlock_web.core.runtime import drive, now
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.contract.base import claim
 from distlock_web.testing.harness import Harness
@@ -222,3 +222,20 @@ def test_a_node_whose_failure_was_interrupted_is_looked_for(
         return node.down_since is None
 
     eventually(votes, "it votes again", SOON)
+
+
+def test_votes_that_were_given_back_are_to_be_had_again_at_once(quorum: Quorum) -> None:
+    """Three had voted, not the lead: for five seconds they took us for a late copy of ourselves."""
+    _, harness = quorum
+    backend: Any = harness.store.backend
+
+    async def case() -> None:
+        key = _key_led_by_the_first(backend)
+        others = claim(expire=0.7, name=f"disLock:{key}")
+        for node in backend._nodes[:2]:
+            assert isinstance(run_blocking(node, partial(node.sync_port().acquire, others, 0)), Granted)
+        begun = now()
+        await harness.release(await harness.acquire(lock(key, wait=SOON)))
+        assert 0.3 < now() - begun < 3.0
+
+    harness.run(case())

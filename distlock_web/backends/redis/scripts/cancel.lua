@@ -2,6 +2,7 @@
 -- whose transit token nobody has.
 --
 -- ARGV     1 token  2 expire (ms)  3 holder: as they were sent with the acquisition; or '' where only the token is known
+--          4 tombstone (ms): how long a late copy of the acquisition may arrive and must do nothing, or '0'
 -- Answers  0
 
 -- include: _queue
@@ -10,6 +11,6 @@ local token = ARGV[1]
 leave(string.sub(token, 1, 16), token .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
 local lock = read()
 if lock and lock.token == token and (holds(lock) or lock.state == 'transit') then
-  let_go(lock, 'released', TOMBSTONE)
+  let_go(lock, 'released', tonumber(ARGV[4]))
 end
 return 0
