@@ -140,7 +140,10 @@ class Listener(Poller):
                 connection.shutdown(socket.SHUT_RDWR)  # the thread that waits for news reads the end
 
     def _is_idle(self) -> bool:
-        return super()._is_idle() if self._behind_pooler else not self._wakeups.expected()
+        if self._behind_pooler:
+            return super()._is_idle()
+        # Whoever starts this waits until it has begun: also one that was cancelled since, and is not expected any more.
+        return self._begun.is_set() and not self._wakeups.expected()
 
     def _step(self) -> float:
         if self._behind_pooler:

@@ -20,7 +20,7 @@ from tests.support.databases import Database
 from tests.support.pgbouncer import PgBouncer, pgbouncer_program
 from tests.support.proxy import Proxy
 from tests.support.requirements import require
-from tests.support.waiting import LONG, PATIENCE, SLACK, eventually
+from tests.support.waiting import LONG, PATIENCE, SLACK, SOON, eventually
 
 NAME = "disLock:a"
 
@@ -195,13 +195,13 @@ def test_an_error_that_nobody_expects_ends_no_news(
 def test_without_a_thread_for_the_news_one_waits_all_the_same(
     sqlite_settings: dict[str, Any], two: Callable[..., Two]
 ) -> None:
-    pair = two(sqlite_settings)
+    pair = two({**sqlite_settings, "OPTIONS": {"timeout": 10.0}})  # for so long one would wait for the news to begin
     holder, mine = pair.hold(), Claim(NAME, new_token(), LONG)
     with no_thread("distlock-sql"):
         begun = now()
         busy = drive(pair.port(pair.waiter).acquire(mine, None))
         assert isinstance(busy, Busy)
-        assert now() - begun < 1.0, "nobody waits for news that will not come"
+        assert now() - begun < 5.0, "nobody waits for news that will not come"
     drive(pair.port(pair.holder).release(holder))
     assert isinstance(drive(pair.port(pair.waiter).wait(mine, busy._replace(recheck_after=0.01), None)), Granted)
 
@@ -255,10 +255,22 @@ def test_who_joined_while_it_could_not_listen_is_told(
     postgres_settings: dict[str, Any], two: Callable[..., Two], beside: Beside, may_listen: threading.Event
 ) -> None:
     """Its connection took longer than a waiter waits for it."""
-    pair = two(postgres_settings, {**postgres_settings, "OPTIONS": {"timeout": 0.5}})
+    pair = two(postgres_settings, {**postgres_settings, "OPTIONS": {"timeout": 2.0}})
     holder = pair.hold()
     waiter = beside(pair.wait)
     pair.until_queued()
     drive(pair.port(pair.holder).release(holder))
     may_listen.set()
     waiter.result(PATIENCE / 2)  # less than the lease
+
+
+def test_whoever_starts_it_waits_no_longer_than_it_takes_to_begin(
+    postgres_settings: dict[str, Any], two: Callable[..., Two]
+) -> None:
+    """Its caller was cancelled meanwhile, so that nobody was expected: the thread ended before it had begun."""
+    pair = two(postgres_settings)
+    listener = pair.waiter.backend._news  # type: ignore[attr-defined]
+    begun = now()
+    listener.start(SOON)
+    assert now() - begun < SOON / 2
+    eventually(lambda: threads("distlock-sql") == 0, "nobody waits")
