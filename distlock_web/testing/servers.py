@@ -21,6 +21,7 @@ from typing import Self
 
 #: Below the ports that a system gives to clients: no connection can sit on ours while a server restarts.
 _PORTS = range(20_000, 32_000)
+_recent: set[int] = set()  #: given out by this process: a server that a test has killed will want its own again
 _START = 20.0  #: seconds until a server has to answer
 _STOP = 5.0  #: seconds that a server has to end before it is killed
 
@@ -35,10 +36,24 @@ def required(name: str) -> bool:
     return "all" in asked or name in asked
 
 
+def own_ports(worker: str) -> range:
+    """Those that this worker of pytest-xdist draws from, and none beside it: nobody takes the port of a server that
+    another one restarts. Ports that differ by 10,000, as those of a Redis Cluster do, have one owner.
+    """
+    number = worker.removeprefix("gw")
+    return _PORTS[int(number) % 10 :: 10] if number.isdecimal() else _PORTS
+
+
 def free_port() -> int:
     """A port of the loopback that nobody listens on at this moment."""
+    ports = own_ports(os.environ.get("PYTEST_XDIST_WORKER", ""))
     while True:
-        port = random.choice(_PORTS)
+        port = random.choice(ports)
+        if len(_recent) > len(ports) // 2:
+            _recent.clear()
+        if port in _recent:
+            continue
+        _recent.add(port)
         with socket.socket() as probe:
             # As servers do: a port whose last connections are still in TIME_WAIT counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -123,6 +138,8 @@ class Server:
         raise RuntimeError(f"{self.name} did not start. Its last words:\n{self.log()}")
 
     def _launch(self, port: int) -> bool:
+        if self._is_up(port):
+            return False  # somebody else's: it would answer for ours, which ends when it finds the port taken
         with Path(self.folder, "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*self.command(port), *self.args],
@@ -135,7 +152,8 @@ class Server:
         until = time.monotonic() + _START
         while self._process.poll() is None:
             if self._is_up(port):
-                return True
+                # Unless somebody else has taken the port since, and ours has ended.
+                return self._process.poll() is None
             if time.monotonic() > until:
                 self.stop()
                 break

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
-import time
+from typing import Any
 
 import redis
 
 from distlock_web import Lease, lock
+from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from distlock_web.locks.lock import Lock
 from distlock_web.testing.harness import Harness
@@ -85,7 +86,9 @@ def contend() -> float:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    time.sleep(0.01)
+    backend: Any = registry().store("default").backend  # the process's own: forked children contend as well
+    # Who sleeps stands in the queue. A wait that has failed never sleeps: then the last lines say what there is.
+    eventually(lambda: backend._listener._threads_asleep or not waiting.is_alive(), "the other one waits")
     released = now()
     first.release()
     waiting.join()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from distlock_web.testing.servers import RedisServer, ServerMissing, redis_program, required
+from distlock_web.testing.servers import RedisServer, ServerMissing, own_ports, redis_program, required
 
 MakeRedis = Callable[..., RedisServer]
 
@@ -53,6 +53,24 @@ def test_a_server_with_a_password(make_redis: MakeRedis) -> None:
 def test_a_server_that_cannot_start_says_why(make_redis: MakeRedis) -> None:
     with pytest.raises(RuntimeError, match="nonsense"):
         make_redis("--nonsense", "yes")
+
+
+def test_another_server_on_its_port_is_not_taken_for_it(make_redis: MakeRedis) -> None:
+    """Who restarted a server went on with somebody else's, that had taken the port meanwhile."""
+    server = make_redis()
+    server.stop()
+    with RedisServer() as other:
+        other.stop()
+        other.port = server.port
+        other.start()
+        with pytest.raises(RuntimeError, match="did not start"):
+            server.start()
+
+
+def test_no_two_workers_draw_the_same_port() -> None:
+    shares = [own_ports(f"gw{number}") for number in range(10)]
+    assert len(set().union(*shares)) == sum(map(len, shares)) == len(own_ports(""))
+    assert all(len({port % 10 for port in share}) == 1 for share in shares), "a port and the one 10,000 above it"
 
 
 def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,12 +47,13 @@ class LeaseCases(Cases):
     async def test_a_lease_never_promises_more_than_the_store_keeps(self, harness: Harness) -> None:
         async with harness.inside(the_lock(expire=20)) as lease:
             for _ in range(3):
+                asked = now()
                 promised = lease.remaining
                 line = await harness.line(NAME)
                 assert line is not None
                 assert 0 < promised < 20
-                # Asked later than promised: what passed in between is the store's advantage, so it may not be less.
-                assert line.remaining + 0.25 > promised
+                # Counted from the same moment, or later: it may not be less, but for what a store's clock rounds.
+                assert line.remaining + (now() - asked) + 0.05 > promised
                 await harness.extend(lease)
 
     @case
@@ -114,6 +115,7 @@ class LeaseCases(Cases):
     @case
     async def test_renewal_keeps_a_lease_and_ends_with_its_block(self, harness: Harness) -> None:
         injector = FaultInjector(harness.store)
+        begun = now()
         async with harness.inside(the_lock(expire=self.kept, renew=True)) as lease:
             fence = lease.fence
             end = now() + 2 * self.kept
@@ -124,8 +126,8 @@ class LeaseCases(Cases):
                 assert line.fence == fence
                 await harness.sleep(self.kept / 20)
         renewals = injector.calls.count("extend")
-        # At a third of the lease, so about six; a busy machine may come late, but never in a storm.
-        assert 2 <= renewals <= 8
+        # At a third of the lease; a busy machine may come late, and take long, but there is never a storm.
+        assert 2 <= renewals <= (now() - begun) / (self.kept / 4) + 2
         await harness.sleep(self.kept / 2)
         assert injector.calls.count("extend") == renewals
         assert await harness.line(NAME) is None
@@ -143,13 +145,13 @@ class LeaseCases(Cases):
     @case
     async def test_hold_at_least_keeps_the_lock_after_success(self, harness: Harness) -> None:
         begun = now()
-        async with harness.inside(the_lock(hold_at_least=self.ttl)):
+        async with harness.inside(the_lock(hold_at_least=self.kept)):
             pass
         line = await harness.line(NAME)
         assert line is not None
         assert line.state == "cooldown"
         async with harness.inside(the_lock(wait=None)):
-            assert now() - begun >= self.ttl * 0.98
+            assert now() - begun >= self.kept * 0.98
 
     @case
     async def test_hold_at_least_does_not_keep_the_lock_after_a_failure(self, harness: Harness) -> None:

@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 
 #: What the sentinels call the master.
 SERVICE = "mymaster"
-#: Milliseconds of silence after which the sentinel calls a server down: where a test lets one fail, and where not.
+#: Milliseconds of silence after which the sentinel calls a server down: when a test lets one fail, and until then.
 QUICK, PATIENT = 300, 60_000
 
 
@@ -54,8 +54,8 @@ class SentinelServer(Server):
 class SentinelSetup:
     """``with SentinelSetup(replicas=2) as setup``: what the sentinel names is a master with that many replicas."""
 
-    def __init__(self, replicas: int, down_after: int = QUICK, *args: str) -> None:
-        self.servers = [RedisServer("--repl-diskless-sync-delay", "0", *args) for _ in range(replicas + 1)]
+    def __init__(self, replicas: int, down_after: int = PATIENT) -> None:
+        self.servers = [RedisServer("--repl-diskless-sync-delay", "0") for _ in range(replicas + 1)]
         self._down_after = down_after
         self._dead = 0
         self._stack = ExitStack()
@@ -118,11 +118,20 @@ class SentinelSetup:
 
     def fail_over(self) -> None:
         """Kill the master; return when another one is named and has the remaining replicas."""
-        before = self.master
-        self._dead = before
-        self.servers[before].kill()
-        eventually(lambda: self.master != before, "the sentinel names another master")
+        self._dead = self.master
+        self.servers[self._dead].kill()
+        self.until_failed_over()
         self.settled(len(self.servers) - 2)
+
+    def until_failed_over(self) -> None:
+        """Return when the sentinel names another master than the one that a test has killed or paused."""
+        before = self.master
+        self._patience(QUICK)
+        eventually(lambda: self.master != before, "the sentinel names another master")
+        self._patience(self._down_after)  # nor may the new one fail by itself
+
+    def _patience(self, milliseconds: int) -> None:
+        self.ask("SENTINEL", "SET", SERVICE, "down-after-milliseconds", milliseconds)
 
     def switch_over(self) -> None:
         """Fail over as an operator asks for it; return when the master before it has been made a replica."""
@@ -177,7 +186,7 @@ class FakeSentinel:
 def sentinel_setup() -> Iterator[SentinelSetup]:
     """A master with two replicas, for the whole session; tests that let one fail have their own."""
     require_redis()
-    with SentinelSetup(2, PATIENT) as setup:
+    with SentinelSetup(2) as setup:
         yield setup
 
 
