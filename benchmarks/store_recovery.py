@@ -17,7 +17,7 @@ from distlock_web.testing.servers import RedisServer, ServerMissing
 from tests.support.database_servers import MariaDBServer, PostgresServer
 from tests.support.stores.cluster import MASTERS, Cluster, ClusterNode
 from tests.support.stores.redlock import NODES, redlock_url
-from tests.support.stores.sentinel import PATIENT, SentinelSetup
+from tests.support.stores.sentinel import SentinelSetup
 from tests.support.zookeeper_server import ZooKeeperServer
 
 from .contenders import OURS, Distlock
@@ -133,7 +133,7 @@ def _sqlite(stack: ExitStack) -> str:
 #: By name: what starts a store, and says its URL.
 STORES: Mapping[str, Callable[[ExitStack], str]] = {
     "Redis": lambda stack: stack.enter_context(RedisServer()).url,
-    "Sentinel": lambda stack: stack.enter_context(SentinelSetup(1, PATIENT)).url(),
+    "Sentinel": lambda stack: stack.enter_context(SentinelSetup(1)).url(),
     "Cluster": _cluster,
     "Redlock": _redlock,
     "PostgreSQL": lambda stack: stack.enter_context(PostgresServer()).url,

@@ -14,4 +14,4 @@ class TestCluster(LockContract):
 
     @pytest.fixture
     def settings(self, cluster_settings: dict[str, Any]) -> dict[str, Any]:
-        return cluster_settings
+        return {**cluster_settings, "OPTIONS": {"socket_timeout": 10, "socket_connect_timeout": 10}}

@@ -12,4 +12,5 @@ from distlock_web.testing.contract import LockContract
 class TestRedis(LockContract):
     @pytest.fixture
     def settings(self, redis_url: str) -> dict[str, Any]:
-        return {"BACKEND": "redis", "LOCATION": redis_url}
+        patient = {"socket_timeout": 10, "socket_connect_timeout": 10}  # none of the cases is about time-outs
+        return {"BACKEND": "redis", "LOCATION": redis_url, "OPTIONS": patient}

@@ -8,13 +8,16 @@ import pytest
 
 from distlock_web.testing.contract import LockContract
 
+#: None of the cases is about time-outs.
+PATIENT = {"socket_timeout": 10, "socket_connect_timeout": 10}
+
 
 class TestSentinel(LockContract):
     ttl = 0.8  # several servers are asked, on a machine that is busy otherwise
 
     @pytest.fixture
     def settings(self, sentinel_settings: dict[str, Any]) -> dict[str, Any]:
-        return sentinel_settings
+        return {**sentinel_settings, "OPTIONS": PATIENT}
 
 
 class TestSentinelWithMinReplicas(LockContract):
@@ -22,4 +25,4 @@ class TestSentinelWithMinReplicas(LockContract):
 
     @pytest.fixture
     def settings(self, sentinel_settings: dict[str, Any]) -> dict[str, Any]:
-        return {**sentinel_settings, "OPTIONS": {"min_replicas": 2, "replica_timeout": 5, "socket_timeout": 10}}
+        return {**sentinel_settings, "OPTIONS": {**PATIENT, "min_replicas": 2, "replica_timeout": 5}}

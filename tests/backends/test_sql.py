@@ -8,13 +8,16 @@ import pytest
 
 from distlock_web.testing.contract import LockContract
 
+#: None of the cases is about time-outs, and a busy machine lets a database stand still for longer than the defaults.
+PATIENT = {"timeout": 5.0}
+
 
 class TestSQLite(LockContract):
     ttl = 0.8
 
     @pytest.fixture
     def settings(self, sqlite_settings: dict[str, Any]) -> dict[str, Any]:
-        return sqlite_settings
+        return {**sqlite_settings, "OPTIONS": PATIENT}
 
 
 class TestPostgreSQL(LockContract):
@@ -22,7 +25,7 @@ class TestPostgreSQL(LockContract):
 
     @pytest.fixture
     def settings(self, postgres_settings: dict[str, Any]) -> dict[str, Any]:
-        return postgres_settings
+        return {**postgres_settings, "OPTIONS": PATIENT}
 
 
 class TestMariaDB(LockContract):
@@ -30,4 +33,4 @@ class TestMariaDB(LockContract):
 
     @pytest.fixture
     def settings(self, mariadb_settings: dict[str, Any]) -> dict[str, Any]:
-        return mariadb_settings
+        return {**mariadb_settings, "OPTIONS": PATIENT}

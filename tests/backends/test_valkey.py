@@ -14,7 +14,7 @@ from tests.support.stores.valkey import ValkeyServer
 class TestValkey(LockContract):
     @pytest.fixture
     def settings(self, valkey_settings: dict[str, Any]) -> dict[str, Any]:
-        return valkey_settings
+        return {**valkey_settings, "OPTIONS": {"socket_timeout": 10, "socket_connect_timeout": 10}}
 
 
 def test_it_is_valkey(valkey_server: ValkeyServer) -> None:

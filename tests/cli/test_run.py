@@ -71,7 +71,7 @@ def test_busy(redis_store: str, marker: Path) -> None:
 
 def test_kill_9_of_ours_ends_the_command_and_its_children(redis_store: str, marker: Path) -> None:
     script = f"sh -c 'trap \"\" TERM; echo $$ > {marker}.child; sleep {LONG}; sleep {LONG}' & {POLITE}"
-    arguments = ["run", "-k", "x", "--expire", "30", "--kill-after", "0.3", "--", "sh", "-c", script, str(marker)]
+    arguments = ["run", "-k", "x", "--expire", "30", "--kill-after", "3", "--", "sh", "-c", script, str(marker)]
     with started(redis_store, *arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         pids = [pid_in(marker), pid_in(marker.with_name("pid.child"))]
         process.kill()

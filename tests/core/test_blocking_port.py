@@ -162,11 +162,15 @@ def test_the_failure_of_an_interrupted_acquisition_is_nobodys(ports: Ports, capl
 
 def test_tasks_for_which_no_thread_becomes_free_are_refused(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a store that hangs each would wait for the time-outs of all that are in front of it."""
-    monkeypatch.setattr(blocking_port, "MAX_QUEUED", 0.05)
 
     async def main() -> list[Any]:
-        asked = [asyncio.ensure_future(_acquire(ports.tasks, a_claim())) for _ in range(ACQUIRING_THREADS + 20)]
-        await asyncio.sleep(0.1)
+        asked = [asyncio.ensure_future(_acquire(ports.tasks, a_claim())) for _ in range(ACQUIRING_THREADS)]
+        for _ in asked:
+            await ports.verbs.until_asked()
+        monkeypatch.setattr(blocking_port, "MAX_QUEUED", 0.05)
+        late = [asyncio.ensure_future(_acquire(ports.tasks, a_claim())) for _ in range(20)]
+        await asyncio.sleep(0.2)
+        asked += late
         ports.verbs.may_answer.set()
         return await asyncio.gather(*asked, return_exceptions=True)
 

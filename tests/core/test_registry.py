@@ -16,7 +16,7 @@ from distlock_web.backends.memory import MemoryBackend
 from distlock_web.core import registry as module
 from distlock_web.core.registry import Registry, registry
 from distlock_web.core.runtime import new_token
-from tests.support.callers import no_thread
+from tests.support.callers import no_thread, threads
 from tests.support.waiting import eventually
 
 
@@ -109,8 +109,15 @@ def test_stores_of_two_aliases_share_nothing() -> None:
 # A store that nobody has any more -----------------------------------------------------------------------------------
 
 
+def no_garbage() -> None:
+    """Return when the stores that earlier tests forgot are closed, or a patch of ours would close them."""
+    gc.collect()
+    eventually(lambda: threads("distlock-close") == 0, "they are closed")
+
+
 def dropped(monkeypatch: pytest.MonkeyPatch, close: Callable[[MemoryBackend], None]) -> None:
     """Use a store, and forget it."""
+    no_garbage()
     monkeypatch.setattr(MemoryBackend, "close", close)
     _ = Registry({"default": {"BACKEND": "memory"}}).store("default").backend
     gc.collect()
@@ -132,6 +139,7 @@ def test_what_its_end_raises_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: 
 
 
 def test_without_a_thread_its_end_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    no_garbage()
     with no_thread("distlock-close"):
         dropped(monkeypatch, lambda backend: None)
     assert "can't start new thread" in caplog.text
@@ -188,13 +196,13 @@ def test_a_forked_child_that_leaves_the_block_does_not_give_the_parents_lock_bac
 
 @pytestmark_fork
 def test_a_forked_child_has_connections_tokens_and_a_watchdog_of_its_own(redis_store: str) -> None:
-    with lock("parent", expire=1, renew=True) as lease:
+    with lock("parent", expire=1.5, renew=True) as lease:
         mine = new_token()[:16]
 
         def child() -> bool:
             assert new_token()[:16] != mine
-            with lock("child", expire=0.8, renew=True, wait=1) as own:
-                return own.lost.wait(1.6) is False  # two leases long: only a watchdog of its own keeps it
+            with lock("child", expire=1.5, renew=True, wait=1) as own:
+                return own.lost.wait(2.0) is False  # longer than its lease: only a watchdog of its own keeps it
             return False
 
         assert in_child(child)

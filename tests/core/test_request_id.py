@@ -8,13 +8,14 @@ import logging
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import flask
 import pytest
 
 from distlock_web import ConfigurationError, current_request_id, request_scope
-from distlock_web.core import request_id
+from distlock_web.core import request_id, runtime
 from distlock_web.core.holder import HolderInfo
 from distlock_web.core.request_id import Origin, request_token
 from distlock_web.core.runtime import Process, new_token
@@ -141,8 +142,10 @@ def test_a_token_names_its_process_and_its_request() -> None:
 
 def test_one_urandom_for_a_request_and_none_for_its_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    real = os.urandom
-    monkeypatch.setattr(os, "urandom", lambda size: asked.append(size) or real(size))
+    # What these modules have of the system, and not the system's: other threads may ask it meanwhile.
+    counting = {**vars(os), "urandom": lambda size: asked.append(size) or os.urandom(size)}
+    for module in (request_id, runtime):
+        monkeypatch.setattr(module, "os", SimpleNamespace(**counting))
     scope = RequestScope(None, "GET /")
     outer = scope.enter()
     for _ in range(10):

@@ -14,7 +14,6 @@ from urllib.request import urlopen
 
 import pytest
 
-from distlock_web.testing.servers import free_port
 from tests.support.waiting import SOON, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -97,12 +96,14 @@ def test_a_taken_port_is_named(demo: Demo) -> None:
 
 @pytest.mark.parametrize(
     ("url", "words"),
-    [(f"redis://127.0.0.1:{free_port()}/0", "127.0.0.1"), ("rediss//nonsense", "DISTLOCK")],
+    [("redis://127.0.0.1:{port}/0", "127.0.0.1"), ("rediss//nonsense", "DISTLOCK")],
     ids=["dead", "malformed"],
 )
 def test_a_redis_that_cannot_be_used_is_named(demo: Demo, url: str, words: str) -> None:
-    process = demo(DISTLOCK_URL=url)
-    _, errors = process.communicate(timeout=60)
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        process = demo(DISTLOCK_URL=url.format(port=taken.getsockname()[1]))
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert words in errors
     assert "Traceback" not in errors

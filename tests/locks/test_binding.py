@@ -72,7 +72,7 @@ def test_a_lease_is_entered_once() -> None:
 
 # Renewal is for who is inside ----------------------------------------------------------------------------------------
 
-TTL = 0.6
+TTL = 1.2
 
 
 @pytest.mark.slow
@@ -162,12 +162,12 @@ async def test_a_lock_is_kept_while_its_block_waits_for_its_turn_inside_another(
     order: list[str] = []
 
     async def sibling() -> None:
-        async with lock("b", expire=0.4):
+        async with lock("b", expire=1.2):
             order.append("sibling")
-            await asyncio.sleep(1.2)
+            await asyncio.sleep(2.4)
 
     async def both() -> None:
-        async with lock(["a", "b"], expire=0.4, wait=SOON) as lease:
+        async with lock(["a", "b"], expire=1.2, wait=SOON) as lease:
             order.append("both")
             lease.raise_if_lost()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ def test_a_flush_is_not_called_the_end_of_a_lease(redis_store: str, redis_client
         redis_client.flushall()
     text = str(caught.value)
     assert caught.value.reason == "expired"
-    assert "though its lease had 59." in text
+    assert re.search(r"though its lease had 5\d\.", text)
     assert "flushed, evicted, deleted" in text
     assert "a longer expire" not in text
 

@@ -176,10 +176,10 @@ class Slow:
 def test_the_first_renewal_is_in_time_though_it_has_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     """It began to connect when a third of the lease was over, and the lease ended before it was through."""
     store = registry().store("default")
-    slow = Slow(store.renewal_port(), connect=0.8, answer=0.1)
+    slow = Slow(store.renewal_port(), connect=1.6, answer=0.2)
     monkeypatch.setattr(store, "renewal_port", lambda: slow)
-    with lock("a", expire=1.2, renew=True, on_lost="warn") as lease:
-        assert not lease.lost.wait(2.5)
+    with lock("a", expire=2.4, renew=True, on_lost="warn") as lease:
+        assert not lease.lost.wait(5)
 
 
 @pytest.mark.slow

@@ -304,7 +304,7 @@ async def test_no_answer_to_the_watchdog(harness: Harness, faulty: FaultInjector
         return "lost" in kinds(seen)
 
     with pytest.raises(LeaseLost):
-        async with harness.inside(lock("a", expire=TTL, renew=True)):
+        async with harness.inside(lock("a", expire=1.5, renew=True)):  # or the watchdog might sleep through it
             faulty.cut()
             await harness.until(told)
     errors = [event for event in seen if event.kind == "error"]

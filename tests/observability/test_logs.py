@@ -87,7 +87,7 @@ def test_an_on_lost_that_fails(memory_store: None, caplog: pytest.LogCaptureFixt
 
 
 def test_a_renewal_that_does_not_arrive(faulty: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(LeaseLost), lock("a", expire=0.3, renew=True) as lease:
+    with pytest.raises(LeaseLost), lock("a", expire=1.5, renew=True) as lease:
         faulty.cut()
         lease.lost.wait(20)
     assert records(caplog, lock_event="error", lock_reason="renew", lock_name="disLock:a")

@@ -383,7 +383,7 @@ def test_a_loss_after_the_last_chunk_is_no_clean_end(injector: FaultInjector) ->
 @pytest.mark.parametrize("policy", ["warn", "callable"])
 def test_a_loss_as_on_lost_says(injector: FaultInjector, caplog: pytest.LogCaptureFixture, policy: str) -> None:
     told: list[Any] = []
-    chunks = iter(streaming(iter([b"x"] * 3), expire=0.3, on_lost="warn" if policy == "warn" else told.append))
+    chunks = iter(streaming(iter([b"x"] * 3), expire=2.0, on_lost="warn" if policy == "warn" else told.append))
     next(chunks)
     take_away()
     eventually(lambda: told or policy == "warn", "the callable is told")
@@ -399,7 +399,7 @@ async def test_a_loss_cancels_the_task_that_sends(injector: FaultInjector) -> No
         await asyncio.Event().wait()
 
     async def serve() -> None:
-        async for _ in await astreaming(endless(), expire=0.3, on_lost="cancel"):
+        async for _ in await astreaming(endless(), expire=2.0, on_lost="cancel"):
             take_away()
 
     with pytest.raises(LeaseLost, match="released by force"):

@@ -68,7 +68,7 @@ async def test_a_cancelled_release_is_finished(redis_url: str, slow_way: Proxy) 
             await asyncio.sleep(0.01)
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert cancelled > 5  # it was cancelled all the time
+        assert cancelled > 1  # it was cancelled all the time
         assert is_free()
     finally:
         slow_way.delay = 0.0

@@ -74,7 +74,16 @@ def test_a_slow_reader_keeps_the_lock_until_the_last_byte(serve: Serve, seen: Se
     if "file" not in view:
         assert client.saw_the_end
         assert seen() == ["begun r-1 2", "complete r-1 1", "ended r-1 1"]
-    eventually(is_free, "the lock is free", 0.5)  # the last renewal was for a second
+    eventually(is_free, "the lock is free", 30)
+
+
+@pytest.mark.parametrize(("name", "view"), [*STREAMED, *FILES])
+def test_who_reads_to_the_end_leaves_no_lock(serve: Serve, seen: Seen, name: str, view: str) -> None:
+    client = Client(serve(name), f"/long/{view}/?chunks=20")
+    assert client.read_all() > 20 * 65536
+    eventually(is_free, "the lock is free", 30)  # it was released: the lease would have lived for a minute
+    if "file" not in view:
+        assert seen() == ["begun r-1 2", "complete r-1 1", "ended r-1 1"]
 
 
 @pytest.mark.parametrize(("name", "view"), LISTED)

@@ -83,8 +83,8 @@ urlpatterns = [
     *(path(f"warn/{name}/", _guarded(name, view, on_lost="warn")) for name, view in VIEWS.items()),
     *(path(f"callable/{name}/", _guarded(name, view, on_lost=tell)) for name, view in VIEWS.items()),
     path("looking/", distributed_lockable(key="order", expire=0.2)(looking)),
-    path("hanging/", distributed_lockable(key="order", expire=0.3, renew=True, on_lost="cancel")(hanging)),
-    path("hanging-expired/", distributed_lockable(key="order", expire=0.3, on_lost="cancel")(hanging)),
+    path("hanging/", distributed_lockable(key="order", expire=2.0, renew=True, on_lost="cancel")(hanging)),
+    path("hanging-expired/", distributed_lockable(key="order", expire=1.0, on_lost="cancel")(hanging)),
 ]
 
 

@@ -89,14 +89,14 @@ def test_an_index_lists_no_lock_that_has_ended_and_goes_by_itself(cluster_store:
 
 
 def test_renewal_and_waiting_keep_the_listing(cluster_store: Cluster, beside: Beside) -> None:
-    lease = unrelated("renewed", expire=0.5, renew=True)
+    lease = unrelated("renewed", expire=1.5, renew=True)
     waiter = beside(unrelated, "renewed", wait=LONG)
 
     def shown() -> list[int]:
         return [line.waiters for line in drive(a_port().inspect())]
 
     eventually(lambda: shown() == [1], "it waits")
-    time.sleep(1.0)  # two leases
+    time.sleep(2.0)  # longer than the lease
     assert shown() == [1]
     (waiting,) = drive(a_port().waiters("disLock:renewed", 10))
     assert waiting.since > 0

@@ -111,6 +111,7 @@ def test_a_lease_that_was_granted_around_a_close_is_not_believed_longer_than_it_
 
 
 def believed_beyond(client: redis.Redis, remaining: float) -> float:
-    """How much longer (s) a lease is believed in than the server keeps it; what the question takes counts for it."""
+    """How much longer (s) a lease is believed in than the server keeps it; what the answer takes counts as kept."""
     believed = now() + remaining
-    return believed - (now() + (client.pttl(NAME) + 1) / 1000)
+    left = client.pttl(NAME)
+    return believed - (now() + (left + 1) / 1000)

@@ -28,7 +28,7 @@ LISTENER, WATCHDOG = "distlock-listener", "distlock-watchdog"
 def test_the_listener_ends_with_the_last_wait(
     redis_store: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener_module, "IDLE_TIMEOUT", 0.1)
+    monkeypatch.setattr(listener_module, "IDLE_TIMEOUT", 1.0)
     unrelated(KEY, wait=5).release()
     assert threads(LISTENER) == 0, "a free lock needs nobody to listen"
     contend()

@@ -331,7 +331,7 @@ def test_what_cannot_be_right_is_refused(options: dict[str, Any], message: str) 
 
 
 def test_a_url_may_say_it(replicated: Replicated) -> None:
-    configure({"default": {"LOCATION": f"{replicated.url}?min_replicas=2&replica_timeout=0.2"}})
+    configure({"default": {"LOCATION": f"{replicated.url}?min_replicas=2&replica_timeout=0.5"}})
     with lock(KEY):
         assert replicated.waits() > 0
     with replicated.frozen(), pytest.raises(BackendUnavailable, match="min_replicas"):

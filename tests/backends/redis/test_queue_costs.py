@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import redis
 
@@ -35,6 +37,11 @@ class ServerTime:
         return self._before - before
 
 
+def lowest(measure: Callable[[], float]) -> float:
+    """Of three: the server counts the time of the clock on the wall, in which a busy machine lets it stand still."""
+    return min(measure() for _ in range(3))
+
+
 def lock_and_unlock(client: redis.Redis, key: str = KEY) -> float:
     """The server's µs for one lock and unlock."""
     spent = ServerTime(client)
@@ -60,14 +67,14 @@ def join(processes: list[str], count: int, expire: float = LONG) -> list[Claim]:
 @pytest.mark.parametrize("processes", [1, CROWD])
 def test_10000_dead_waiters_cost_the_server_nothing_afterwards(redis_client: redis.Redis, processes: int) -> None:
     """A lock and unlock took 46 ms of the whole server; every one of them."""
-    alone = lock_and_unlock(redis_client)
+    alone = lowest(lambda: lock_and_unlock(redis_client))
     holder = unrelated(KEY)
     join([f"{number:016x}" for number in range(processes)], CROWD)
     assert waiters(redis_client) == CROWD
     spent = ServerTime(redis_client)
     holder.release()
     once = spent.read()
-    assert lock_and_unlock(redis_client) < 2 * alone
+    assert lowest(lambda: lock_and_unlock(redis_client)) < 2 * alone
     assert once < CROWD * alone, "the release that finds them dead"
     assert redis_client.exists(f"{{{NAME}}}:queue") == 0
     assert all(redis_client.pttl(line) > 0 for line in lines_of(redis_client))
@@ -83,9 +90,9 @@ def test_one_who_only_asks_pays_nothing_for_10000_dead_waiters(redis_client: red
             assert lock(KEY, expire=LONG).try_acquire() is None
         return spent.read() / ROUNDS
 
-    alone = ask()
+    alone = lowest(ask)
     join(["0" * 16], CROWD)
-    assert ask() < 2 * alone
+    assert lowest(ask) < 2 * alone
     holder.release()
 
 
@@ -110,14 +117,14 @@ def test_a_queue_of_10000_living_waiters_costs_a_hand_over_what_a_short_one_does
     with redis_client.pubsub() as listening:  # type: ignore[no-untyped-call]
         listening.subscribe(f"distlock:wake:{Process.ident}")
         assert listening.get_message(timeout=5)
-        few = hand_overs(ROUNDS)
-        assert hand_overs(CROWD) < 3 * few
+        few = lowest(lambda: hand_overs(ROUNDS))
+        assert lowest(lambda: hand_overs(CROWD)) < 3 * few
 
 
 def test_the_keys_of_dead_waiters_go_by_themselves(redis_client: redis.Redis) -> None:
     """Their process was killed, and nobody ever uses that name again."""
-    holder = unrelated(KEY, expire=0.2)
-    join(["0" * 16, "1" * 16], 10, expire=0.2)
+    holder = unrelated(KEY, expire=2)
+    join(["0" * 16, "1" * 16], 10, expire=2)
     assert len(lines_of(redis_client)) == 2
     # Some seconds longer than the next question of its waiters was due.
     assert all(0 < redis_client.pttl(line) <= 20_000 for line in lines_of(redis_client))

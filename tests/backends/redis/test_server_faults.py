@@ -152,8 +152,8 @@ def test_a_store_unreachable_for_less_than_a_lease_makes_it_unsure_and_not_lost(
     make_redis: Callable[..., RedisServer],
 ) -> None:
     server = make_redis()
-    configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": 0.2}}})
-    lease = unrelated(KEY, expire=6.0, renew=True)
+    configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": 1.0}}})
+    lease = unrelated(KEY, expire=9.0, renew=True)
     told: list[str] = []
     threading.Thread(target=lambda: lease.lost.wait() and told.append("lost"), daemon=True).start()
     server.pause()
@@ -171,8 +171,8 @@ def test_a_store_unreachable_for_less_than_a_lease_makes_it_unsure_and_not_lost(
 @pytest.mark.slow
 def test_a_store_unreachable_for_longer_is_a_loss_at_the_deadline(make_redis: Callable[..., RedisServer]) -> None:
     server = make_redis()
-    configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": 0.2}}})
-    lease = unrelated(KEY, expire=1.5, renew=True)
+    configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": 1.0}}})
+    lease = unrelated(KEY, expire=3.0, renew=True)
     server.pause()
     assert lease.lost.wait(SLACK)
     assert lease.reason == "unreachable"

@@ -64,6 +64,7 @@ async def test_a_silent_server_costs_the_first_request_its_time_out_and_the_next
     assert later[len(later) // 2] < first / 20
 
 
+@pytest.mark.alone
 @in_both_modes
 async def test_locks_work_again_as_soon_as_the_server_does(harness: Harness, server: RedisServer) -> None:
     await harness.release(await harness.acquire(the_lock()))

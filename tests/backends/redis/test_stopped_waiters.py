@@ -19,6 +19,7 @@ LEASE, STOPPED = 1.0, 20
 MARGIN = 0.2
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("ends", ["by a release", "by expiry"])
 def test_20_stopped_waiters_in_front_cost_one_lease_together(
     crowd: StartCrowd, redis_client: redis.Redis, beside: Beside, ends: str
@@ -78,6 +79,7 @@ def heads(client: redis.Redis) -> bool:
     return bool(client.zcard(f"{queue}:{head!s}") == 3)
 
 
+@pytest.mark.alone
 def test_two_stopped_processes_cost_a_lease_each(crowd: StartCrowd, redis_client: redis.Redis, beside: Beside) -> None:
     """Nothing tells the server that a process is stopped but a lease that it let end."""
 

@@ -27,6 +27,7 @@ def deaf(client: redis.Redis) -> bool:
     return len(client.pubsub_channels("distlock:wake:*")) == 1
 
 
+@pytest.mark.alone
 def test_a_short_lease_that_follows_a_long_one_is_what_the_next_one_waits_for(
     crowd: StartCrowd, redis_client: redis.Redis, beside: Beside
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_short_lease_that_follows_a_long_one_is_what_the_next_one_waits_for(
     assert fastest(measure, SHORT + MARGIN) <= SHORT + MARGIN
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("how", ["detach", "cooldown"])
 def test_a_lease_that_is_shortened_is_told_to_one_who_lives(
     crowd: StartCrowd, redis_client: redis.Redis, beside: Beside, how: str
@@ -138,6 +140,7 @@ async def test_nobody_sleeps_longer_than_a_lease_of_its_own(
     assert now() - deleted < SOON
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("expire", [1.0, 4.0])
 def test_a_killed_holder_is_succeeded_a_lease_later_however_many_processes_wait(
     crowd: StartCrowd, redis_client: redis.Redis, expire: float

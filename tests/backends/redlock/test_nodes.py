@@ -228,13 +228,13 @@ async def _free(harness: Harness, expire: float) -> bool:
 def test_a_server_that_restarts_is_asked_since_when_it_runs(quorum: Quorum, open_store: Callable[..., Store]) -> None:
     """Also by a process that knew it before: its connections broke with the restart."""
     servers, _ = quorum
-    store = open_store(servers, restart_delay=3)
+    store = open_store(servers, restart_delay=5)
     # A majority could be had earlier: one of it might then be left out still, when the two are restarted.
     eventually(lambda: _takes("order:7") and _has_it_everywhere(servers), "all five run for long enough")
     servers[0].restart()
     servers[1].restart()
     until = now() + 1
-    while now() < until:  # far from the three seconds, and long enough to be connected again
+    while now() < until:  # far from the five seconds, and long enough to be connected again
         with lock("order:7", expire=3):
             time.sleep(0.02)
             assert all(left_on([server]) == {} for server in servers[:2])

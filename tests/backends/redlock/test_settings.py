@@ -15,6 +15,8 @@ from distlock_web.core.registry import Store
 from distlock_web.testing.servers import RedisServer
 from tests.support.stores.redlock import redlock_url
 
+#: For what has exactly as many nodes as a majority needs: none may be late on a busy machine.
+PATIENT = {"socket_timeout": 2, "socket_connect_timeout": 2}
 THREE = "127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003"
 
 
@@ -100,7 +102,7 @@ def test_one_server_under_two_names_is_refused(own_nodes: list[RedisServer], ope
     """Two votes of one server are a majority of three, and survive nothing."""
     first, second, _, _, _ = own_nodes
     url = f"redlock://127.0.0.1:{first.port},localhost:{first.port},127.0.0.1:{second.port}/0?restart_delay=0"
-    registry = configure({"default": {"LOCATION": url}})
+    registry = configure({"default": {"LOCATION": url, "OPTIONS": PATIENT}})
     try:
         with pytest.raises(ConfigurationError, match="are one server, and would vote twice"):
             lock("order:7").acquire()
@@ -113,13 +115,13 @@ def test_a_wrong_password_is_a_node_that_has_no_vote(
 ) -> None:
     with_password = [make_redis("--requirepass", "geheim") for _ in range(2)]
     without = [make_redis() for _ in range(3)]
-    registry = configure({"default": {"LOCATION": redlock_url([*with_password, *without])}})
+    registry = configure({"default": {"LOCATION": redlock_url([*with_password, *without], **PATIENT)}})
     try:
         with caplog.at_level(logging.WARNING, "distlock_web"), lock("order:7"):
             pass
         assert "wants a password" in caplog.text
         registry.close()
-        registry = configure({"default": {"LOCATION": redlock_url([*with_password, without[0]])}})
+        registry = configure({"default": {"LOCATION": redlock_url([*with_password, without[0]], **PATIENT)}})
         for _ in range(2):  # also when it is known: settings that are wrong are no outage
             with pytest.raises(ConfigurationError, match=r"1 of 3 nodes answered, 2 are needed: .*wants a password"):
                 lock("order:7").acquire()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from distlock_web import configure, held_locks, lock
+from distlock_web.backends.sql import turns as module
 from distlock_web.backends.sql.turns import Turns
 from tests.support.callers import Beside
 from tests.support.waiting import PATIENCE, eventually
@@ -70,8 +72,8 @@ def test_who_is_interrupted_when_it_has_the_turn_keeps_it_from_nobody(
             self.lock.release()
 
     turns = Turns()
-    for name in lock_of:
-        monkeypatch.setattr(threading, name, partial(Interrupted, name))
+    # That module's alone: other threads make locks of their own.
+    monkeypatch.setattr(module, "threading", SimpleNamespace(**{name: partial(Interrupted, name) for name in lock_of}))
     with pytest.raises(KeyboardInterrupt), turns.of("a", PATIENCE):
         pass
     monkeypatch.undo()

@@ -78,7 +78,7 @@ def next_done(waiters: list[Any]) -> Lease:
 def test_a_renewal_in_the_race_with_a_removal_wins_or_loses_once(client: Any) -> None:
     """Who finds a lease over removes the node in the version that it saw."""
     store: Any = registry().store("default").backend
-    mine = claim(expire=0.2)
+    mine = claim(expire=1.5)
     drive(port().acquire(mine, 0))
     view = store._verbs._line.look(NAME)
     eventually(lambda: store._verbs._line.head(view).remaining <= 0, "its lease is over")
@@ -112,7 +112,7 @@ def test_who_saw_the_node_before_does_not_remove_the_one_that_was_made_in_its_pl
 ) -> None:
     """Both have the same path and the version 0: who was late removed a lease of five minutes."""
     store: Any = registry().store("default").backend
-    mine = claim(expire=0.5)
+    mine = claim(expire=1.5)
     drive(port().acquire(mine, 0))
     view = store._verbs._line.look(NAME)
     seen = store._verbs._line.head(view)

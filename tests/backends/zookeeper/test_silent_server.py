@@ -50,6 +50,7 @@ def test_a_silent_server_costs_each_thread_one_time_out_and_no_more(
     assert later[len(later) // 2] < TIMEOUT / 20
 
 
+@pytest.mark.alone
 def test_locks_work_again_as_soon_as_the_server_does(own_zookeeper: ZooKeeperServer) -> None:
     unrelated("order:7").release()
 
