@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
 import redis
 
-from distlock_web import BackendUnavailable, NotHeld, attach, configure, lock
+from distlock_web import BackendUnavailable, LockBusy, NotHeld, attach, configure, lock
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import Registry, registry
 from distlock_web.core.runtime import THREADS, Process, drive, new_token, now
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, unrelated
-from tests.support.redis_lock import NAME, held, queued, waiters
+from tests.support.redis_lock import KEY, NAME, held, queued, waiters
 from tests.support.waiting import LONG, SOON, eventually
 
 
@@ -136,3 +137,29 @@ def test_the_last_question_of_one_who_waits_leaves_no_place_behind(redis_url: st
     assert drive(port.release(claim)) is None
     assert redis_client.exists(claim.name) == 0
     others.close()
+
+
+@pytest.mark.parametrize("prefix", ["", "reports:"], ids=["the same prefix", "another"])
+def test_what_one_store_of_a_process_is_handed_no_other_gives_back(
+    redis_server: RedisServer, redis_client: redis.Redis, beside: Beside, prefix: str
+) -> None:
+    """Both hear of it: who did not know the token took it for one that had gone, and let a second one in."""
+    other = {"LOCATION": redis_server.url} | ({"PREFIX": prefix} if prefix else {})
+    configure({"default": {"LOCATION": redis_server.url}, "other": other})
+    elsewhere = unrelated("elsewhere", store="other")
+    listening = beside(unrelated, "elsewhere", store="other", wait=LONG)
+    queued_in = f"{prefix or 'disLock:'}elsewhere"
+    eventually(lambda: waiters(redis_client, queued_in) == 1, "the other store listens")
+    for _ in range(10):
+        holder = unrelated(KEY)
+        waiting = beside(unrelated, KEY, wait=LONG)
+        queued(redis_client, KEY)
+        holder.release()
+        lease = waiting.result(SOON)
+        threading.Event().wait(0.05)
+        with pytest.raises(LockBusy):
+            unrelated(KEY)
+        lease.extend()
+        lease.release()
+    elsewhere.release()
+    listening.result(SOON).release()

@@ -37,8 +37,6 @@ POLL = 0.05
 READER_LOST = 1.0
 #: Seconds between two reconnections for which the only reason is that the server knows of no listener here.
 UNHEARD_AGAIN_AFTER = 5.0
-#: Messages that may come yet at most; with more of them a new connection is opened, on which none of them comes.
-MAX_EXPECTED_AGAIN = 10_000
 #: Seconds between two looks of the listener's own thread at who reads and who still waits.
 SUPERVISE_EVERY = 0.5
 
@@ -49,7 +47,6 @@ class Listener:
         self._give_up = give_up  #: called with what was asked for by somebody who has gone
         self._waiters: dict[str, Waiter] = {}
         self._threads_asleep: dict[Waiter, None] = {}
-        self._expected_again: dict[str, int] = {}  # granted by an answer: the message may come yet, on this connection
         self._starting: dict[Parker, None] = {}  # those who wait for the connection
         self._reader_lock = threading.Lock()  # who has it reads
         self._polled = 0.0
@@ -79,10 +76,8 @@ class Listener:
             waiter.connection = self._connections
         return waiter
 
-    def remove(self, token: str, *, settled: bool = False) -> None:
-        """This token waits no longer. ``settled``: it was told that the lock is its own, and may be told so again."""
-        if settled:
-            self._expected_again[token] = self._connections
+    def remove(self, token: str) -> None:
+        """This token waits no longer."""
         if self._waiters.pop(token, None) is not None:
             self._last_wait = now()
 
@@ -200,17 +195,22 @@ class Listener:
             self._last_empty_poll = begun
             return
         waiter = self._waiters.get(notification.token)
-        if waiter is not None and not waiter.abandoned:
-            if notification.grant is not None:
-                waiter.news = ReceivedGrant(notification.grant, connection, self._last_empty_poll)
-            waiter.wake()
-        elif notification.grant is not None and self._expected_again.pop(notification.token, None) is None:
+        if waiter is None:
+            # It has been told in another way, or has given up, and undoes what it was granted; or it waits in another
+            # store of this process, which hears of it, too: to undo that would let a second one in.
+            return
+        if waiter.abandoned:
             self._unclaimed(notification)
+            return
+        if notification.grant is not None:
+            waiter.news = ReceivedGrant(notification.grant, connection, self._last_empty_poll)
+        waiter.wake()
 
     def _unclaimed(self, notification: Notification) -> None:
-        """The lock was handed to a waiter that has gone without a word: it goes on to the next."""
-        self._waiters.pop(notification.token, None)
-        self._give_up(Claim(notification.name, notification.token, 0.0))  # its place went with the grant
+        """This is about a waiter that has gone without a word: what it was handed goes on to the next."""
+        waiter = self._waiters.pop(notification.token, None)
+        if waiter is not None:
+            self._give_up(waiter.claim)
 
     def _broken(self, subscription: Subscription | None, error: BaseException | None) -> None:
         """The connection is not to be used any more: our thread opens another, and everybody asks again."""
@@ -262,11 +262,6 @@ class Listener:
         for token, waiter in list(self._waiters.items()):
             if waiter.abandoned and self._waiters.pop(token, None) is not None:
                 self._give_up(waiter.claim)
-        if len(self._expected_again) > MAX_EXPECTED_AGAIN:
-            self.reconnect()
-        for token, connection in list(self._expected_again.items()):
-            if connection != self._connections:
-                self._expected_again.pop(token, None)
 
     def _ended(self) -> bool:
         """Nobody has waited for a while: end."""
@@ -276,7 +271,6 @@ class Listener:
             subscription, self._subscription, self._thread = self._subscription, None, None
         if subscription is not None:
             subscription.close()
-        self._expected_again.clear()
         return True
 
     def _subscribe(self) -> None:
