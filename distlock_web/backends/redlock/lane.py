@@ -75,6 +75,9 @@ class Lane:
 
     def _drop_ended(self) -> None:
         """A server, or what stands in between, has closed what was idle: a question would be sent there for nothing."""
+        for wire in list(self._wires.values()):
+            if wire.owed:
+                self._catch_up(wire, now())
         idle = {wire.descriptor: wire for wire in self._wires.values() if not wire.owed}
         for descriptor in wait_for_data(idle, 0.0):
             self._drop(idle[descriptor])

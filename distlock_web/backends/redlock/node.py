@@ -23,13 +23,16 @@ from ..redis.transport.errors import FAILURES, broke_connection, translated
 from ..redis.transport.health import FOR_EVER
 from ..redis.transport.pool import Connection, ConnectionPool, Reply
 from ..redis.transport.stream import Stream
-from .quorum import Part, finish, readable, run_blocking
+from .quorum import Part, finish, readable, run_blocking, wait_for_data
 from .wire import NodeWire
 
 logger = logging.getLogger("distlock_web")
 
 #: Seconds after which a node that has not answered yet is asked no more, while the others suffice.
 LAG = 0.02
+#: Milliseconds for which a copy of an acquisition may come though its time is over by our clock: the node's is another.
+#: So long a cancellation refuses it, and with it the same token, which may have asked again by then.
+LATE_MS = 200
 #: Seconds after which what was left unanswered is gone on with, if nobody asks the node again.
 LEFT_FOR = 0.05
 
@@ -115,6 +118,11 @@ class NodePool(ConnectionPool):
     def _borrow(self, timeout: float | None) -> Connection:
         if self._check_down is not None:
             self._check_down()
+        while self._idle:
+            connection = super()._borrow(timeout)
+            if not wait_for_data([connection.fileno()], 0.0):
+                return connection
+            self._discard(connection)  # it has ended while it was idle: to ask there would take the node for down
         return super()._borrow(timeout)
 
     async def _read(self, connection: Connection, timeout: float | None) -> Reply:
@@ -198,6 +206,7 @@ class Node(RedisBackend):
         if error is not None and since is not None:
             if not self._is_looked_for:
                 self._look_for()
+            self._health.watch()  # there may have been no thread to be had
             raise type(error)(f"{error} (For {now() - since:.1f} s; it is asked again meanwhile.)")
 
     def failed(self, error: DistLockError) -> None:
@@ -250,10 +259,10 @@ class Node(RedisBackend):
 
     def grant_of(self, reply: Reply) -> int:
         """The fence that it has given; 0: it has not, or what it says is for the port to understand."""
-        if type(reply) is not list or reply[0] <= 0:
+        if type(reply) is not list:
             return 0
-        self._prompt_clock.heard(reply[1])
-        return int(reply[0])
+        self._prompt_clock.heard(reply[1])  # also where it refuses, as too late: its clock may have been set
+        return max(0, int(reply[0]))
 
     def broke(self, error: BaseException) -> DistLockError:
         """A connection could not be opened, or is silent: the node is down."""
@@ -297,13 +306,15 @@ class Node(RedisBackend):
             if confirmed is not None:
                 confirmed()
 
+        if self.down_since is not None and not self._is_looked_for:
+            self._look_for()
         within = claim.expire + TOMBSTONE_MS / 1000
         # After that there is nothing left of it: that is as good as confirmed.
         self._health.postpone(cancel, after=self._answer_timeout, within=within, over=confirmed)
 
     def _cancel(self, claim: Claim) -> None:
         port: RedisPort = self._renewal_port  # which asks also while the node counts as down
-        run_blocking(self, lambda: port.cancel_now(claim), claim.token)
+        run_blocking(self, lambda: port.cancel_now(claim, LATE_MS), claim.token)
 
     def close(self) -> None:
         super().close()

@@ -11,7 +11,6 @@ majority, each gives back what is not its lead's, and tries again after a time o
 
 from __future__ import annotations
 
-import random
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -23,7 +22,17 @@ from .listing import merged
 from .node import Node
 from .quorum import Part, unavailable
 from .voters import FOREVER, Voters
-from .votes import Held, SplitVote, by_claim, count_kept, every_answer, failed_at_it, loss_of, may_have_it
+from .votes import (
+    DICE,
+    Held,
+    SplitVote,
+    by_claim,
+    count_kept,
+    every_answer,
+    failed_at_it,
+    loss_of,
+    outvoted,
+)
 from .wire import Question
 
 #: Seconds between two questions of one whom the lead has let in, while others still have a majority: at first, at most.
@@ -40,8 +49,6 @@ RETRIED_WITHIN = 5.0
 #: Leases that one renewal takes again where a node has lost them.
 MAX_REPAIRS = 8
 
-_DICE = random.SystemRandom()  # a forked child throws others than its parent
-
 
 class RedlockPort(Voters):
     """The verbs, in one mode."""
@@ -52,7 +59,7 @@ class RedlockPort(Voters):
             answer = await self._attempt(claim, wait)
             if wait != 0 or not isinstance(answer, SplitVote):
                 return answer
-            await self._sleep(_DICE.uniform(pause / 2, pause))
+            await self._sleep(DICE.uniform(pause / 2, pause))
         await self._undo(claim, self._nodes)
         return answer
 
@@ -72,14 +79,16 @@ class RedlockPort(Voters):
             answer = await self._attempt(claim, None)
             if isinstance(answer, Granted) or answer.position or now() + pause >= tries_until:
                 return answer
-            await self._sleep(min(answer.recheck_after, _DICE.uniform(pause / 2, pause)))
+            await self._sleep(min(answer.recheck_after, DICE.uniform(pause / 2, pause)))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def cancel(self, claim: Claim) -> None:
         self._settle(claim, self._ledger.close(claim.token))
         await self._ask(lambda node, port: port.cancel(claim), every_answer, token=claim.token, also_down=True)
 
-    async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
+    async def extend(
+        self, claims: Sequence[Claim], timeout: float | None = None
+    ) -> list[Loss | BackendUnavailable | None]:
         for claim in claims:
             self._check_lease(claim.expire)
         within = FOREVER if timeout is None else timeout
@@ -94,15 +103,20 @@ class RedlockPort(Voters):
             )
 
         parts = await self._ask(lambda node, port: port.extend(claims, timeout), enough, within=within)
-        losses: list[Loss | None] = []
+        losses: list[Loss | BackendUnavailable | None] = []
         repairs: list[tuple[Node, Claim]] = []
-        for claim, given in zip(claims, by_claim(self._answered(parts), barred), strict=True):
-            if len(given) < self._needed:
-                raise BackendUnavailable(
-                    f"{len(given)} nodes have a vote for {claim.name!r}, {self._needed} are needed."
-                )
-            kept = list(given.values()).count(None) >= self._needed
-            losses.append(None if kept else loss_of(list(given.values()), self._needed))
+        answered = self._answered(parts)
+        silent = set(self._nodes) - {part.node for part in answered}
+        for claim, given, without in zip(claims, by_claim(answered, barred), barred, strict=True):
+            said = list(given.values())
+            kept = said.count(None) >= self._needed
+            if kept:
+                losses.append(None)
+            elif len(given) < self._needed or said.count(None) + len(silent - without) >= self._needed:
+                # Those that did not answer may have it still: that is no loss.
+                losses.append(BackendUnavailable(f"{len(given)} nodes told of {claim.name!r}, too few to know."))
+            else:
+                losses.append(loss_of(said, self._needed))
             repairs += [(node, claim) for node, loss in given.items() if kept and loss == "expired"]
         await self._repair(repairs)
         return losses
@@ -152,6 +166,8 @@ class RedlockPort(Voters):
         )
         given = [part.value for part in self._answered(parts)]
         if given.count(None) < self._needed:
+            if given.count(None) + len(parts) - len(given) >= self._needed:
+                raise unavailable(parts, self._needed)  # those that did not answer may have it still
             return loss_of(given, self._needed)
         self._ledger.close(claim.token)
         return None
@@ -228,21 +244,30 @@ class RedlockPort(Voters):
         parts = await self._ask(verb, enough, nodes=order, token=claim.token, within=claim.expire)
         if self._members.twice:
             raise ConfigurationError(self._members.twice)
+        return await self._outcome(claim, parts, lead, begun, waits=wait != 0)
+
+    async def _outcome(
+        self, claim: Claim, parts: Sequence[Part[Granted | Busy]], lead: Node, begun: float, waits: bool
+    ) -> Granted | Busy:
+        """What the answers of an attempt make of it; votes that are too few are given back."""
         granted = {part.node: part.value for part in parts if isinstance(part.value, Granted)}
         refused = next((part.value for part in parts if part.node is lead and isinstance(part.value, Busy)), None)
         if len(granted) >= self._needed and (refused is None or (refused.held_for or 0.0) > GRACE):
-            if refused is not None and wait != 0:
+            if refused is not None and waits:
                 await self._undo(claim, [lead])  # we stand in its queue
             fence = await self._agree(claim, [answer.fence or 0 for answer in granted.values()])
+            for port in self._ports.values():  # of a lead that has not let us in, or was one before
+                port.stop_waiting(claim.token)
             return self._granted(claim, fence, begun)
         self._answered(parts)
         refusals = [part.value for part in parts if isinstance(part.value, Busy)]
         split = refused is None and len(refusals) < self._needed
-        kept = {lead} if wait != 0 or split else set()
+        asked_in_vain = any(part.node is lead and failed_at_it(part) for part in parts)
+        kept = {lead} if (waits or split) and not asked_in_vain else set()
         await self._give_back(claim, [part for part in parts if part.node not in kept])
         if refused is None:
-            return _outvoted(refusals, split)
-        if wait != 0:
+            return outvoted(refusals, split, LONGEST_PAUSE)
+        if waits:
             self._ledger.queued[claim.token] = lead
         return refused
 
@@ -251,7 +276,12 @@ class RedlockPort(Voters):
         taken = await self._direct.take(order, claim, fence)
         if taken is None or self._members.twice:
             return None
-        return self._granted(claim, await self._agree(claim, taken.fences), begun, taken.question)
+        try:
+            return self._granted(claim, await self._agree(claim, taken.fences), begun, taken.question)
+        except BaseException:
+            if taken.question is not None:
+                taken.question.undo = True
+            raise
 
     def _granted(self, claim: Claim, fence: int, begun: float, question: Question | None = None) -> Granted:
         took = now() - begun
@@ -281,39 +311,13 @@ class RedlockPort(Voters):
             raise unavailable(parts, self._needed)
         return highest
 
-    async def _give_back(
-        self, claim: Claim, parts: Sequence[Part[Granted | Busy]] | Sequence[Part[Granted | None]]
-    ) -> None:
-        """Undo what these have given, or may give yet: at once, or when no late copy of the question can come."""
-        await self._undo(claim, [part.node for part in parts if may_have_it(part)])
-        for part in parts:
-            if failed_at_it(part):
-                self._ports[part.node].forget(claim.token)
-                self._ledger.bar(part.node, claim)
-
-    async def _undo(self, claim: Claim, nodes: list[Node]) -> None:
-        """Give back what these nodes have given, or may give yet. Who does not confirm it has no vote until then.
-
-        For it will be done later, and may then undo what the node has given anew.
-        """
-        barred = self._ledger.barred.get(claim.token, ())
-        nodes = [node for node in nodes if node not in barred]
-        if not nodes:
-            return
-        # No tombstone: it would refuse this token when that asks again, and no copy of what was answered is on its way.
-        parts = await self._ask(
-            lambda node, port: port.cancel_now(claim, 0), every_answer, nodes=nodes, token=claim.token
-        )
-        for part in parts:
-            if not part.done or part.error is not None:
-                self._ledger.bar(part.node, claim)
-
     async def _stand_in_queue(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         """The lead's answer, after a sleep. Where the lead is another one by now: the place in the queue goes along."""
         lead = self._lead(claim.name, claim.token)
         before = self._ledger.queued.get(claim.token, lead)
         if before is not lead:
             self._ledger.bar(before, claim)
+            self._ports[before].stop_waiting(claim.token)
             self._ledger.queued[claim.token] = lead
         try:
             return await self._ask_one(lead, lambda node, port: port.wait(claim, busy, seconds), claim.token)
@@ -335,10 +339,3 @@ class RedlockPort(Voters):
             )
             if claim.token not in self._ledger.held:  # released meanwhile: it must not come after that
                 await self._ask(lambda node, port, claim=claim: port.cancel_now(claim), every_answer, nodes=[node])  # type: ignore[misc]
-
-
-def _outvoted(refusals: list[Busy], split: bool) -> Busy:
-    """The lead has let us in, and others have not."""
-    last = max(refusals, key=lambda busy: busy.remaining, default=Busy(LONGEST_PAUSE, LONGEST_PAUSE))
-    pause = min(last.remaining, _DICE.uniform(LONGEST_PAUSE / 2, LONGEST_PAUSE))
-    return (SplitVote if split else Busy)(pause, last.remaining, 0, last.holder, last.held_for)

@@ -1,4 +1,4 @@
-"""How a port asks its nodes: which of them, in which order, and what counts as an answer of the whole."""
+"""How a port asks its nodes: which, in which order, what counts as an answer of the whole, and how it is undone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 from zlib import crc32
 
-from ...core.backend import Claim
+from ...core.backend import Busy, Claim, Granted
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import TASKS, Runtime
 from ..redis.port import RedisPort
@@ -14,7 +14,7 @@ from .direct import DirectTasks, DirectThreads
 from .lane import Lanes
 from .node import Members, Node
 from .quorum import Part, ask, finish, run_blocking, unavailable
-from .votes import Held, Ledger
+from .votes import Held, Ledger, every_answer, failed_at_it, may_have_it
 
 T = TypeVar("T")
 
@@ -136,6 +136,33 @@ class Voters:
         """What is asked for its token from now on comes after its acquisition."""
         if held is not None and held.question is not None:
             self._direct.settle(self._nodes, held.question)
+
+    async def _give_back(
+        self, claim: Claim, parts: Sequence[Part[Granted | Busy]] | Sequence[Part[Granted | None]]
+    ) -> None:
+        """Undo what these have given, or may give yet: at once, or when no late copy of the question can come."""
+        await self._undo(claim, [part.node for part in parts if may_have_it(part)])
+        for part in parts:
+            if failed_at_it(part):
+                self._ports[part.node].forget(claim.token)
+                self._ledger.bar(part.node, claim)
+
+    async def _undo(self, claim: Claim, nodes: list[Node]) -> None:
+        """Give back what these nodes have given, or may give yet. Who does not confirm it has no vote until then.
+
+        For it will be done later, and may then undo what the node has given anew.
+        """
+        barred = self._ledger.barred.get(claim.token, ())
+        nodes = [node for node in nodes if node not in barred]
+        if not nodes:
+            return
+        # No tombstone: it would refuse this token when that asks again, and no copy of what was answered is on its way.
+        parts = await self._ask(
+            lambda node, port: port.cancel_now(claim, 0), every_answer, nodes=nodes, token=claim.token
+        )
+        for part in parts:
+            if not part.done or part.error is not None:
+                self._ledger.bar(part.node, claim)
 
     async def _sleep(self, seconds: float) -> None:
         if seconds > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
@@ -23,6 +24,8 @@ AHEAD_US = 2000
 HELD_KEPT = 10_000
 #: Releases that are remembered.
 RELEASED_KEPT = 500
+
+DICE = random.SystemRandom()  # a forked child throws others than its parent
 
 
 class Held(NamedTuple):
@@ -86,6 +89,13 @@ def _forget_the_oldest(remembered: dict[str, Any]) -> None:
 
 class SplitVote(Busy):
     """Nobody has a majority: to ask again soon may help."""
+
+
+def outvoted(refusals: Sequence[Busy], split: bool, longest_pause: float) -> Busy:
+    """The lead has let us in, and others have not."""
+    last = max(refusals, key=lambda busy: busy.remaining, default=Busy(longest_pause, longest_pause))
+    pause = min(last.remaining, DICE.uniform(longest_pause / 2, longest_pause))
+    return (SplitVote if split else Busy)(pause, last.remaining, 0, last.holder, last.held_for)
 
 
 def every_answer(parts: Sequence[Part[Any]]) -> bool:

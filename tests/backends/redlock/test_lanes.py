@@ -188,7 +188,9 @@ def test_what_a_thread_took_and_a_task_gives_back_stays_nowhere(slow: Any, own_n
     """A streamed response: the acquisition is still on its way to a slow node, and what is asked next overtakes it."""
     fifth, store = slow
     fifth.delay_questions = 0.4
+    fifth.asked.clear()
     lease = lock(key_of(store), expire=300).acquire()
+    eventually(lambda: fifth.asked, "it is on its way")
     fifth.delay_questions = 0.0
 
     async def end() -> None:

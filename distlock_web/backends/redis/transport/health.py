@@ -40,7 +40,7 @@ class Postponed(NamedTuple):
     due: float
     until: float  #: after this there is nothing left to do
     work: Callable[[], None]
-    over: Callable[[], None] | None  #: what to do in its place when it is too late for it
+    over: Callable[[], None] | None  #: what to do in its place when it is given up: too late, or with the store
 
 
 def _nothing() -> None:
@@ -64,7 +64,7 @@ class Health:
     def refuse_if_silent(self) -> None:
         """``BackendUnavailable`` at once where a request would only wait for its time-out."""
         since = self._silent_since
-        if since is not None and self._watch():
+        if since is not None and self.watch():
             raise BackendUnavailable(
                 f"{self._address.name} does not answer, for {now() - since:.1f} s now ({self._cause}); "
                 f"it is asked again meanwhile."
@@ -75,20 +75,20 @@ class Health:
         if isinstance(error, DriverTimeout | TimeoutError) and self._silent_since is None:
             self._cause = str(error).rstrip(".") or type(error).__name__
             self._silent_since = now()
-            self._watch()
+            self.watch()
 
     def postpone(
         self, work: Callable[[], None], *, after: float, within: float, over: Callable[[], None] | None = None
     ) -> None:
         """Do this when the server answers, not sooner than ``after`` seconds from now, and not later than ``within``.
 
-        While it raises ``BackendUnavailable`` it is tried again. ``over`` is called if that was so to the end.
+        While it raises ``BackendUnavailable`` it is tried again. ``over`` is called when it is not done any more.
         """
         moment = now()
         if len(self._postponed) >= MAX_POSTPONED:
             self._make_room()
         self._postponed.append(Postponed(moment + after, moment + within, work, over))
-        self._watch()
+        self.watch()
 
     def look(self) -> None:
         """Connect once, soon: an address that follows a master finds out whether it is another one by now."""
@@ -106,11 +106,12 @@ class Health:
             self.postpone(item.work, after=item.due - moment, within=item.until - moment, over=item.over)
 
     def close(self) -> None:
-        self._postponed.clear()
+        for item in list(self._postponed):
+            self._give_up(item)
         self._silent_since = None
         self._worker.stop()
 
-    def _watch(self) -> bool:
+    def watch(self) -> bool:
         """Have a thread ask. False, and the server counts as one that answers: none is to be had, and nobody else would
         find out that it does."""
         if not self._worker.start():
@@ -132,9 +133,7 @@ class Health:
         moment = now()
         for item in list(self._postponed):
             if item.until < moment:
-                self._drop(item)
-                if item.over is not None:
-                    item.over()
+                self._give_up(item)
         return any(item.due <= moment for item in list(self._postponed))
 
     def _make_room(self) -> None:
@@ -143,7 +142,7 @@ class Health:
         if len(self._postponed) >= MAX_POSTPONED:
             for item in list(self._postponed):
                 if item.until < FOR_EVER:
-                    self._drop(item)
+                    self._give_up(item)
                     return
 
     def _answers(self) -> bool:
@@ -166,16 +165,27 @@ class Health:
         """Do what is due. False: the server answers, and refuses that (a replica): not at once again."""
         moment = now()
         for item in [item for item in list(self._postponed) if item.due <= moment]:
+            if item not in self._postponed:  # given up meanwhile, to make room
+                continue
             try:
                 item.work()
             except BackendUnavailable:
                 return False
             except DistLockError as error:
                 logger.info("What was postponed could not be done: %s", error)
+                self._give_up(item)
             except Exception:
                 logger.exception("What was postponed failed")
-            self._drop(item)
+                self._give_up(item)
+            else:
+                self._drop(item)
         return True
+
+    def _give_up(self, item: Postponed) -> None:
+        """It will not be done any more."""
+        self._drop(item)
+        if item.over is not None:
+            item.over()
 
     def _drop(self, item: Postponed) -> None:
         try:
