@@ -70,7 +70,15 @@ def _findings(info: Mapping[str, str], appendfsync: str | None, min_replicas: in
             "warning",
             f"The server has {replicas} replica{'s' if replicas > 1 else ''}, and min_replicas is not set.",
             "A replica that becomes the master may lack the last locks: others take them while their holders go on.",
-            f'OPTIONS: {{"min_replicas": {(replicas + 1) // 2}}}: a lock counts when so many replicas have it.',
+            f'OPTIONS: {{"min_replicas": {replicas}}}: a lock counts when all have it that may become the master.',
+        )
+    elif replicas > min_replicas:
+        yield Finding(
+            "DL108",
+            "info",
+            f"The server has {replicas} replicas, and min_replicas is {min_replicas}.",
+            "One that has not confirmed a lock may become the master: others take it while its holder goes on.",
+            f'OPTIONS: {{"min_replicas": {replicas}}}, or replica-priority 0 for those that shall never be the master.',
         )
 
 

@@ -84,7 +84,13 @@ class RedisPort:
     async def acquire(self, claim: Claim, wait: float | None, fence: int = 0) -> Granted | Busy:
         """``fence``: the one to give it, where several servers have to agree; see ``acquire.lua``."""
         if wait == 0:
-            return await self._acquire(claim, None, 0, fence)
+            answer = await self._acquire(claim, None, 0, fence)
+            if isinstance(answer, Busy) and claim.token in self._ambiguous and not fence:
+                # It is given up, and nobody cancels what has failed before this: a copy of it may be on its way. Where
+                # there is a fence, one of several servers is asked, and the same token may ask again.
+                self._ambiguous.discard(claim.token)
+                self._postpone(claim)
+            return answer
         listener = self._listener
         waiter = listener.expect(claim, self.runtime)
         if not listener.ready:
@@ -135,6 +141,11 @@ class RedisPort:
             await self.cancel_now(claim)
         except BackendUnavailable:
             self._postpone(claim)
+
+    def stop_waiting(self, token: str) -> None:
+        """It has been told elsewhere, where several servers are asked, or waits there."""
+        self._listener.remove(token)
+        self._queued.discard(token)
 
     def forget(self, token: str) -> None:
         """Somebody else sees to it that no late copy of its acquisition stays."""
@@ -238,7 +249,7 @@ class RedisPort:
             given, server_time_us, *rest = (answer, answer) if type(answer) is int else answer
             self._clock.heard(server_time_us)
             if given > 0:
-                self._listener.remove(claim.token, settled=claim.token in self._queued)
+                self._listener.remove(claim.token)
                 self._queued.discard(claim.token)
                 return Granted(given, since)
             if given == 0:

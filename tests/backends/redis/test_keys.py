@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 import redis
 
-from distlock_web import attach, lock
+from distlock_web import LockBusy, attach, lock
 from distlock_web.backends.redis.scripts import DETACH, queue_of
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import registry
@@ -142,3 +143,16 @@ def test_the_index_outlives_what_it_lists(redis_client: redis.Redis) -> None:
     assert redis_client.pttl(INDEX) > 3_500_000
     for lease in leases:
         lease.release()
+
+
+def test_a_lock_that_is_asked_for_stays_listed_to_its_end(redis_store: str, redis_client: redis.Redis) -> None:
+    """Who asked for less put its end to an earlier one, and did not notice where fences are ahead of the clock."""
+    redis_client.zadd("disLock:~held", {"{fences}": -(time.time() + 100) * 1_000_000})
+    lease = unrelated("a", expire=300)
+    redis_client.zadd("disLock:~held", {"{fences}": -(time.time() + 200) * 1_000_000})
+    with pytest.raises(LockBusy):
+        unrelated("a", expire=10)
+    listed = redis_client.zscore("disLock:~held", "disLock:a")
+    assert listed is not None
+    assert listed / 1_000_000 > time.time() + 200
+    lease.release()

@@ -262,3 +262,20 @@ def test_300_cancellations_behind_a_slow_server_leave_nothing(proxied: Proxy, re
 
     harness = AsyncHarness(None)  # type: ignore[arg-type]
     harness.run(rush())
+
+
+@in_both_modes
+async def test_one_who_does_not_wait_leaves_nothing_of_a_lost_question(harness: Harness, proxied: Proxy) -> None:
+    """Asked again it was busy, and nobody undid the first: it was remembered for as long as the process lived."""
+    await warm_up(harness)
+    held = await harness.acquire(the_lock())
+
+    async def refused() -> None:
+        proxied.lose_answer(EVAL)
+        with pytest.raises(LockBusy):
+            await harness.acquire(the_lock())
+
+    await harness.unrelated(refused).result()
+    assert proxied.lost == 1
+    assert not harness.port._ambiguous  # type: ignore[attr-defined]
+    await harness.release(held)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from distlock_web import BackendUnavailable, configure, lock
+from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
 from distlock_web.backends.redis import RedisBackend
 from distlock_web.core.registry import registry
 from tests.support.callers import unrelated
@@ -143,3 +143,11 @@ def test_a_health_check_that_is_interrupted_costs_no_connection(
             lock("a").acquire()
     with lock("a"):
         pass
+
+
+def test_in_a_url_its_time_is_text() -> None:
+    url = "redis://127.0.0.1:1/0?pool_timeout="
+    store = configure({"default": {"LOCATION": f"{url}2.5"}}).store("default")
+    assert store.backend._address.pool_timeout == 2.5  # type: ignore[attr-defined]
+    with pytest.raises(ConfigurationError, match=r"pool_timeout.*'soon'"):
+        _ = configure({"default": {"LOCATION": f"{url}soon"}}).store("default").backend

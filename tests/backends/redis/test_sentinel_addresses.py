@@ -161,6 +161,7 @@ async def test_what_is_no_sentinel(harness: Harness, redis_server: RedisServer) 
 
 
 @in_both_modes
+@pytest.mark.usefixtures("redis_store")
 async def test_a_sentinel_with_a_password(harness: Harness, redis_server: RedisServer) -> None:
     with SentinelServer(redis_server.port, PATIENT, "--requirepass", "secret") as sentinel:
         url = at(sentinel.port)

@@ -157,9 +157,12 @@ class ClusterPort:
         A node that does not answer fails its own slots only. What is not an outage is raised.
         """
         by_node: dict[ClusterNode, list[int]] = {}
-        for slot in slots:
-            by_node.setdefault(await self._routes.owner(slot, self.runtime), []).append(slot)
         found: dict[int, T | BackendUnavailable] = {}
+        for slot in slots:
+            try:
+                by_node.setdefault(await self._routes.owner(slot, self.runtime), []).append(slot)
+            except BackendUnavailable as error:  # a slot that nobody serves
+                found[slot] = error
 
         async def ask(node: ClusterNode) -> None:
             some = by_node[node]

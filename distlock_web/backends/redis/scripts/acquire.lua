@@ -70,11 +70,12 @@ if free then
     return {own(now, token, expire, before, holder, tonumber(proposed)), now}
   end
   lock = read()
-elseif changed > 1 then
-  list() -- it is not listed, or was put too early by this
 end
 
 local remaining = math.max(call('PTTL', N), 1)
+if not free and tonumber(call('ZSCORE', INDEX, N) or 0) < now + (remaining - 2) * 1000 then
+  list() -- it is not listed, or was put too early by this
+end
 if join == '0' then
   leave(process, entry)
   return {0, now, remaining, remaining, 0, 0, lock.holder, now - lock.since}

@@ -124,12 +124,21 @@ def checked(
     for name in ("socket_timeout", "socket_connect_timeout"):
         kwargs[name] = check_seconds(kwargs.get(name) or TIMEOUT, f'{where}["OPTIONS"][{name!r}]')
     max_connections = _count(kwargs.pop("max_connections", 100), "max_connections", where)
-    pool_timeout = check_seconds(kwargs.pop("pool_timeout", TIMEOUT), f'{where}["OPTIONS"]["pool_timeout"]', zero=True)
+    given = _number(kwargs.pop("pool_timeout", TIMEOUT))
+    pool_timeout = check_seconds(given, f'{where}["OPTIONS"]["pool_timeout"]', zero=True)
     replicas = _replicas(kwargs, where)
     kwargs.update(OURS)
     return Address(
         connection_class, kwargs, max_connections, pool_timeout or 0.0, _name(kwargs), config.prefix, *replicas
     )
+
+
+def _number(given: Any) -> Any:
+    """In a URL it is text. What is no number stays as it is, to be refused so."""
+    try:
+        return float(given) if isinstance(given, str) else given
+    except ValueError:
+        return given
 
 
 def _replicas(kwargs: dict[str, Any], where: str) -> tuple[int, float]:
@@ -141,11 +150,7 @@ def _replicas(kwargs: dict[str, Any], where: str) -> tuple[int, float]:
         return 0, 0.0
     if isinstance(minimum, str) and minimum.isdecimal():
         minimum = int(minimum)
-    if isinstance(given, str):
-        try:
-            given = float(given)
-        except ValueError:
-            pass  # refused below, as it stands
+    given = _number(given)
     half = kwargs["socket_timeout"] / 2
     setting = f'{where}["OPTIONS"]["replica_timeout"]'
     seconds = min(REPLICA_TIMEOUT, half) if given is None else check_seconds(given, setting, minimum=0.001)
