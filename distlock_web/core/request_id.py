@@ -12,8 +12,9 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from typing import NamedTuple
 
 DEFAULT_HEADER = "Req-Id"
 
@@ -58,12 +59,35 @@ def swap_origin(origin: Origin | None) -> Origin | None:
     return before
 
 
-def ends_elsewhere(origin: Origin) -> bool:
-    """Whether what had bound this origin ends in the middle of others' code: as garbage that is collected there.
+class Bound(NamedTuple):
+    """An origin that was bound, and where."""
 
-    What is bound there is theirs, and not to be replaced: they would be inside of locks that are not their own.
+    origin: Origin
+    token: Token[Origin | None]
+
+
+def bind_origin(origin: Origin) -> Bound:
+    """Bind this origin until :func:`unbind_origin`."""
+    return Bound(origin, _origin.set(origin))
+
+
+def unbind_origin(bound: Bound) -> bool:
+    """Bind what was bound before. False, and nothing is changed: it ends as garbage, in the middle of others' code.
+
+    What is bound there is theirs: they would be inside of locks that are not their own. A task that was begun inside
+    has inherited this very origin, and is somebody else all the same.
     """
-    return isinstance(sys.exception(), GeneratorExit) and _origin.get() is not origin
+    before = None if bound.token.old_value is Token.MISSING else bound.token.old_value
+    if isinstance(sys.exception(), GeneratorExit):
+        if _origin.get() is not bound.origin:
+            return False
+        try:
+            _origin.reset(bound.token)
+        except ValueError:  # of another context
+            return False
+    else:
+        _origin.set(before)
+    return True
 
 
 def current_origin() -> Origin | None:

@@ -60,8 +60,8 @@ class Worker:
     def start(self) -> bool:
         """Have it done. False, and logged: there is no thread to do it, for the process has no more, or ends."""
         run = self._run
-        if run is not None and not run.begun and run.thread.ident == threading.get_ident():
-            return True  # garbage, collected in the very thread that somebody is starting, who has the lock meanwhile
+        if run is not None and not run.begun and run.thread.ident in (None, threading.get_ident()):
+            return True  # it is being started; garbage may be collected in that very thread, and must not wait for that
         with self._lock:
             if self.runs:
                 return True
@@ -71,7 +71,7 @@ class Worker:
             except RuntimeError as error:
                 logger.warning("The thread %s could not be started: %s", self._name, error)
             finally:
-                if run.thread.ident is None:
+                if run.thread.ident is None and self._run is run:
                     self._run = None
             return self._run is not None
 

@@ -247,6 +247,10 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
     return wrapper
 
 
+#: What the tasks of Celery and the actors of Dramatiq have.
+_VERBS_OF_TASKS = ("apply_async", "send_with_options")
+
+
 def _check(function: Any) -> None:
     if inspect.isclass(function):
         raise ConfigurationError(
@@ -259,6 +263,11 @@ def _check(function: Any) -> None:
         )
     if not callable(function):
         raise ConfigurationError(f"distributed_lockable is for functions, not for {function!r}.")
+    if any(hasattr(function, verb) for verb in _VERBS_OF_TASKS):
+        raise ConfigurationError(
+            f"distributed_lockable goes below what made the task {function!r}, next to its function, which a worker "
+            f"calls without knowing of the lock."
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(
             f"distributed_lockable cannot lock the generator {function.__qualname__}: its body runs after the call has "

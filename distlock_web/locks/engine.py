@@ -49,6 +49,8 @@ Ask: TypeAlias = "Callable[[Port, Claim], Awaitable[Granted | Busy]]"
 
 #: Seconds between two questions to a store that does not answer while we wait for a lock.
 UNREACHABLE_RECHECK_SECONDS = 0.25
+#: Seconds to pause after a question that was refused sooner than that.
+REFUSED_PAUSE = 0.05
 
 
 # Acquire ------------------------------------------------------------------------------------------------------------
@@ -164,6 +166,7 @@ async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, clock: _W
             if isinstance(last, Granted):
                 return last
             raise busy_error(scope.spec, claim.name, last)
+        begun = now()
         try:
             asked = await port.wait(claim, answer, left)
             unreachable_since = None
@@ -173,6 +176,8 @@ async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, clock: _W
             if over or now() - unreachable_since > claim.expire:
                 raise
             asked = answer._replace(recheck_after=UNREACHABLE_RECHECK_SECONDS)
+            if now() - begun < REFUSED_PAUSE:  # without any sleep: it would go on so, and an event loop stand still
+                await scope.runtime.parker().park(REFUSED_PAUSE)
         if isinstance(asked, Granted):
             return asked
         answer, left = asked, clock.left()

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from ..core.errors import ConfigurationError
-from ..core.request_id import Origin, acceptable, ends_elsewhere, swap_origin
+from ..core.request_id import Bound, Origin, acceptable, bind_origin, unbind_origin
 from . import hooks
 from .chain import Chain, swap_scopes
 from .naming import qualified_name
@@ -52,22 +52,21 @@ class JobScope(AbstractContextManager[str]):
     def __init__(self, request_id: str | None, path: str) -> None:
         self._request_id = request_id
         self._path = path
-        self._entered: tuple[Origin, Origin | None, Chain] | None = None  #: ours, and what was bound before
+        self._entered: tuple[Bound, Chain] | None = None  #: ours, and the chain before it
 
     def __enter__(self) -> str:
         if self._entered is not None:
             raise ConfigurationError("This request_scope is entered already: write request_scope(...) for each block.")
         origin = Origin.new(self._request_id, self._path)
-        self._entered = origin, swap_origin(origin), swap_scopes()
+        self._entered = bind_origin(origin), swap_scopes()
         return origin.request_id
 
     def __exit__(self, *error: object) -> None:
         if self._entered is None:
             return
-        (origin, outer_origin, outer_scopes), self._entered = self._entered, None
-        if not ends_elsewhere(origin):
+        (bound, outer_scopes), self._entered = self._entered, None
+        if unbind_origin(bound):
             swap_scopes(outer_scopes)
-            swap_origin(outer_origin)
 
     def __call__(self, function: F) -> F:
         """The function in a scope of its own for each call. ``ConfigurationError`` for what cannot be in one."""

@@ -105,6 +105,8 @@ async def _take_back(scope: Scope, proof: str, port: Port) -> None:
     for hold in scope.acquired:
         for token in (proof, hold.claim.token):
             await cancel_quietly(scope, port, hold.claim._replace(token=token))
+        if hold.begin_release():
+            hold.released("")
 
 
 async def attach(scope: Scope, ticket: Ticket) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..core.config import check_plain
 from ..core.errors import ConfigurationError
 from ..core.holder import words_of_user
-from ..core.request_id import Origin, ends_elsewhere, swap_origin
+from ..core.request_id import Bound, Origin, bind_origin, unbind_origin
 from ..locks.chain import OUTSIDE, Chain, swap_scopes
 
 # Narrower than RFC 9110's token. No underscore: servers drop such a header, or hand "Req_Id" on as "Req-Id", so that it
@@ -57,9 +57,9 @@ def _imported(given: Any) -> Any:
 
 
 class Outer(NamedTuple):
-    """What was bound to the running context before a request was entered."""
+    """What entering a request has bound to the running context, and the chain that was there before."""
 
-    origin: Origin | None
+    bound: Bound
     scopes: Chain
 
 
@@ -80,10 +80,9 @@ class RequestScope:
 
     def enter(self) -> Outer:
         """Begin or go on with the request. :meth:`leave` wants what this returns."""
-        return Outer(swap_origin(self._origin), swap_scopes(self._scopes))
+        return Outer(bind_origin(self._origin), swap_scopes(self._scopes))
 
     def leave(self, outer: Outer) -> None:
         """Put back what was bound before: threads are used again, and one application may call another."""
-        if not ends_elsewhere(self._origin):
+        if unbind_origin(outer.bound):
             self._scopes = swap_scopes(outer.scopes)
-            swap_origin(outer.origin)

@@ -111,10 +111,19 @@ class AClass:
     pass
 
 
+class ATask:
+    """As Celery's: a worker looks it up by its name, and calls what is inside."""
+
+    def __call__(self) -> None: ...
+
+    def apply_async(self) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("thing", "remedy"),
     [
         (AClass, "method_decorator"),
+        (ATask(), "below what made the task"),
         (a_generator, "with lock"),
         (an_async_generator, "with lock"),
         (property(lambda self: 1), "functions"),

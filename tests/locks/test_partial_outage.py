@@ -15,6 +15,9 @@ from distlock_web.core.runtime import THREADS
 from distlock_web.locks import events, watchdog
 from distlock_web.locks.lease import scope_of
 from distlock_web.locks.watched_hold import WatchedHold
+from distlock_web.testing.fault_injector import FaultInjector
+from tests.support.callers import Beside, unrelated
+from tests.support.waiting import LONG, SOON
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
@@ -119,3 +122,15 @@ def test_a_renewal_that_comes_too_late_is_none(
         servers.answering = lambda: time.sleep(max(0.0, lease.remaining) + 0.01)
         watchdog.Watchdog()._renew([WatchedHold(hold, renew=True) for hold in scope_of(lease).holds])
     assert [event.kind for event in told] == ["acquired", "lost"]
+
+
+def test_a_waiter_whom_the_store_refuses_at_once_asks_with_pauses(beside: Beside) -> None:
+    """It asked thousands of times a second, for a whole lease; in an event loop nobody else ran meanwhile."""
+    injector = FaultInjector(registry().store("default"))
+    holder = unrelated("a")
+    for _ in range(10_000):
+        injector.lose("wait", "request")
+    with pytest.raises(BackendUnavailable):
+        beside(lock("a", expire=0.5, wait=LONG).acquire).result(SOON)
+    assert 2 <= injector.calls.count("wait") <= 30
+    holder.release()

@@ -150,6 +150,29 @@ async def test_a_forgotten_job_that_is_garbage_changes_nothing_for_whoever_runs_
         assert current_origin() is None
 
 
+async def test_nor_for_a_task_that_it_has_begun() -> None:
+    """Which has inherited all that it had bound, and was put inside of the locks around it."""
+    begun: list[asyncio.Task[None]] = []
+
+    async def child() -> None:
+        await asyncio.sleep(0)
+        gc.collect()
+        assert current_request_id() == "forgotten"
+        with pytest.raises(LockBusy):
+            await lock("a").aacquire()
+
+    @request_scope("forgotten")
+    async def forgotten() -> None:
+        begun.append(asyncio.create_task(child()))
+        await asyncio.get_running_loop().create_future()  # which nobody else knows
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # "Task was destroyed"
+    async with lock("a"):
+        asyncio.create_task(forgotten())  # noqa: RUF006 - that is what this is about
+        await asyncio.sleep(0)
+        await begun.pop()
+
+
 def test_so_it_is_with_a_request_whose_handler_is_garbage() -> None:
     """A cancelled handler's frames, or a task that nobody waits for."""
 
