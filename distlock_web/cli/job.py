@@ -166,10 +166,13 @@ class Job:
     def __init__(self, kill_after: float) -> None:
         self._kill_after = kill_after
         # -I and -S: nothing of the environment or of the project is loaded, so it is there within milliseconds.
-        self._guard = subprocess.Popen(  # noqa: S603 - nothing from outside is in it
-            [sys.executable, "-I", "-S", guard.__file__, str(kill_after)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0,
-        )  # fmt: skip
+        try:
+            self._guard = subprocess.Popen(  # noqa: S603 - nothing from outside is in it
+                [sys.executable, "-I", "-S", guard.__file__, str(kill_after)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0,
+            )  # fmt: skip
+        except OSError as error:  # no more processes, or no more memory
+            raise CommandFailed(f"The guard of the command did not start: {error.strerror}.", INTERNAL) from error
         self._to_guard, self._from_guard = cast("IO[bytes]", self._guard.stdin), cast("IO[bytes]", self._guard.stdout)
         os.set_blocking(self._to_guard.fileno(), False)
         self._told = threading.Lock()

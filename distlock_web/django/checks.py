@@ -34,13 +34,12 @@ def check_stores(**kwargs: Any) -> list[checks.CheckMessage]:
 
 
 def _stores() -> Iterator[checks.CheckMessage]:
-    if getattr(settings, "DISTLOCK", None) is None:
-        if not os.environ.get("DISTLOCK_URL"):
-            yield checks.Warning(
-                "DISTLOCK is not set: the first lock that is used raises ConfigurationError.",
-                hint=f"Set it, for example {EXAMPLE}, or set the environment variable DISTLOCK_URL.",
-                id="distlock_web.W001",
-            )
+    if not _has_mapping() and not os.environ.get("DISTLOCK_URL"):
+        yield checks.Warning(
+            "DISTLOCK is not set: the first lock that is used raises ConfigurationError.",
+            hint=f"Set it, for example {EXAMPLE}, or set the environment variable DISTLOCK_URL.",
+            id="distlock_web.W001",
+        )
         return
     try:
         configured = registry()
@@ -56,9 +55,15 @@ def _stores() -> Iterator[checks.CheckMessage]:
             yield _memory(store.alias)
 
 
+def _has_mapping() -> bool:
+    """Else the stores come from the environment's ``DISTLOCK_URL``."""
+    return getattr(settings, "DISTLOCK", None) is not None
+
+
 def _memory(alias: str) -> checks.Warning:
+    store = f"DISTLOCK[{alias!r}]" if _has_mapping() else "DISTLOCK_URL"
     return checks.Warning(
-        f"DISTLOCK[{alias!r}] keeps its locks in memory: they exclude nobody outside of one process.",
+        f"{store} keeps its locks in memory: they exclude nobody outside of one process.",
         hint=f"Use a store that all processes share, for example {EXAMPLE}.",
         id="distlock_web.W003",
     )
@@ -66,7 +71,9 @@ def _memory(alias: str) -> checks.Warning:
 
 def _invalid(error: ConfigurationError) -> checks.Error:
     policy = next((name for name in PROJECT_POLICIES if str(error).startswith(name)), None)
-    if policy is None:
+    if policy is None and not _has_mapping():
+        hint = "Correct the environment variable DISTLOCK_URL: redis://127.0.0.1:6379/0, for example."
+    elif policy is None:
         hint = f"It has to look like this: {EXAMPLE}."
     else:
         own = policy.removeprefix("DISTLOCK_")

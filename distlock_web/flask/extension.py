@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from importlib.util import find_spec
 
@@ -9,7 +10,7 @@ from flask import Flask
 
 from ..core.config import unknown_settings, with_policies
 from ..core.errors import ConfigurationError
-from ..core.registry import Registry
+from ..core.registry import Registry, configured, registry
 from ..core.request_id import DEFAULT_HEADER
 from ..web.error_responses import REFUSALS
 from ..web.request_ids import header_name, user_hook
@@ -62,9 +63,16 @@ def _registry(app: Flask) -> Registry | None:
     for error in unknown_settings(app.config, "app.config has", SETTING):
         raise error
     mapping = with_policies(app.config.get("DISTLOCK"), app.config)
-    if "DISTLOCK" not in app.config:
-        return None
-    registry = Registry(mapping, {"DATABASE": partial(database_address, app)})
-    for store in registry.stores.values():
-        _ = store.backend  # made now, so that a wrong option or address stops the start and not the first request
-    return registry
+    if "DISTLOCK" in app.config:
+        own = Registry(mapping, {"DATABASE": partial(database_address, app)})
+        _make_backends(own)
+        return own
+    if configured() is None and os.environ.get("DISTLOCK_URL"):
+        _make_backends(registry())
+    return None
+
+
+def _make_backends(stores: Registry) -> None:
+    """Now, so that a wrong option or address stops the start and not the first request. Nothing is sent yet."""
+    for store in stores.stores.values():
+        _ = store.backend

@@ -178,7 +178,7 @@ def gunicorn_timeout() -> float | None:
     """The workers' time-out as gunicorn would read it here, or None where nothing speaks of gunicorn.
 
     From the environment's ``GUNICORN_CMD_ARGS``, else ``gunicorn.conf.py`` in the working directory. That is read and
-    not run: a time-out that is computed counts as gunicorn's own.
+    not run: of a time-out that is computed nothing is known.
     """
     arguments, conf = os.environ.get("GUNICORN_CMD_ARGS"), Path("gunicorn.conf.py")
     try:
@@ -189,12 +189,9 @@ def gunicorn_timeout() -> float | None:
     if (given := _argument(words)) is not None:
         return given
     try:
-        configured = _literal(conf.read_text("utf-8"))
+        return _configured(conf.read_text("utf-8"))
     except (OSError, SyntaxError, ValueError):
-        configured = None
-    if configured is not None:
-        return configured
-    return GUNICORN_TIMEOUT if arguments or conf.exists() else None
+        return GUNICORN_TIMEOUT if arguments or conf.exists() else None
 
 
 def _argument(words: Sequence[str]) -> float | None:
@@ -210,12 +207,20 @@ def _argument(words: Sequence[str]) -> float | None:
     return None
 
 
-def _literal(source: str) -> float | None:
-    """The number that a module gives to ``timeout``, the last one."""
-    found = None
-    for statement in ast.parse(source).body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
-            names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
-            if "timeout" in names and isinstance(statement.value.value, int | float):
-                found = float(statement.value.value)
-    return found
+def _configured(source: str) -> float | None:
+    """The number that this ``gunicorn.conf.py`` gives to ``timeout``. None: it is computed, or depends on something."""
+    tree, given = ast.parse(source), list[ast.expr | None]()
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            given += [statement.value for target in targets if _is_timeout(target)]
+    if len(given) < sum(map(_is_timeout, ast.walk(tree))):
+        return None  # some are set in an ``if``, for instance
+    if not given:
+        return GUNICORN_TIMEOUT
+    last = given[-1]
+    return float(last.value) if isinstance(last, ast.Constant) and isinstance(last.value, int | float) else None
+
+
+def _is_timeout(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "timeout" and isinstance(node.ctx, ast.Store)

@@ -22,6 +22,7 @@ from django.urls import path
 from flask import Flask
 
 from distlock_web import configure, distributed_lockable, lock
+from distlock_web.backends.redis.diagnose import _findings
 from distlock_web.cli.doctor import print_findings
 from distlock_web.cli.main import execute
 from distlock_web.cli.output import Output
@@ -75,7 +76,7 @@ def test_replicas_that_no_lock_waits_for_and_a_replica_that_is_no_master(make_re
     with redis.Redis.from_url(master.url) as admin:
         eventually(lambda: "online" in str(admin.info("replication")), "the replica follows")
     assert "has 1 replica, and min_replicas is not set" in at(master.url)["DL104"].problem
-    assert "DL104" not in at(master.url, min_replicas=1)
+    assert at(master.url, min_replicas=1).keys().isdisjoint({"DL104", "DL108"})
     assert at(replica.url).keys() >= {"DL001", "DL106"}
 
 
@@ -134,7 +135,12 @@ def test_times_that_do_not_fit_gunicorns(settings: dict[str, Any], gunicorn: flo
         ("-w 2 --timeout=8", None, 8),
         ("-w 2", None, 30),
         (None, "workers = 2\ntimeout = 45\n", 45),
-        (None, "import os\ntimeout = int(os.environ['X'])\n", 30),
+        (None, "workers = 2\n", 30),
+        (None, "timeout: int = 45\n", 45),
+        (None, "import os\ntimeout = int(os.environ['X'])\n", None),
+        (None, "timeout = 45\nif True:\n    timeout = 60\n", None),
+        (None, "timeout = 5 * 60\n", None),
+        (None, "timeout = \n", 30),
     ],
 )
 def test_gunicorns_time_out_is_found(
@@ -315,3 +321,15 @@ def test_every_code_is_documented_and_every_documented_code_is_used() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) == used
     runbook = (PROJECT / "docs" / "runbook.md").read_text()
     assert {code for code in used if code.startswith("DL")} <= set(re.findall(r"`(DL\d{3})`", runbook))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "min_replicas", "code"),
+    [(0, 0, None), (2, 0, "DL104"), (2, 1, "DL108"), (2, 2, None), (1, 2, None)],
+)
+def test_as_many_replicas_as_may_become_the_master(replicas: int, min_replicas: int, code: str | None) -> None:
+    """It recommended half of them, and then was silent: the other half may become the master, too."""
+    info = {"redis_version": "7.0.0", "aof_enabled": "1", "connected_slaves": str(replicas)}
+    told = {finding.code: finding for finding in _findings(info, "always", min_replicas)}
+    assert told.keys() == {code} - {None}
+    assert all(f'"min_replicas": {replicas}' in finding.remedy for finding in told.values())

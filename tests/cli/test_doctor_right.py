@@ -45,7 +45,7 @@ def remembering(servers: Iterable[redis.Redis]) -> Iterator[None]:
 
 def test_sentinel(sentinel_setup: SentinelSetup, sentinel_settings: dict[str, Any]) -> None:
     with remembering(sentinel_setup.clients):
-        assert found(sentinel_settings["LOCATION"], min_replicas=1) == []
+        assert found(sentinel_settings["LOCATION"], min_replicas=2) == []
 
 
 def test_cluster(cluster: Cluster) -> None:

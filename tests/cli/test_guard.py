@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 
 import pytest
 
-from distlock_web.cli import guard
+from distlock_web.cli import guard, job
+from distlock_web.cli.exit_codes import CommandFailed
 from tests.support.waiting import PATIENCE
 
 #: The guard's own end is held up: what it leaves behind has begun its work by then.
@@ -34,3 +36,15 @@ def test_without_a_pause_before_the_kill_the_guard_still_says_why_it_ended(told:
         process.stdin.close()
         assert process.wait(PATIENCE) == code
         assert process.stdout.read() == guard.READY  # and to its end: what it has left behind is done
+
+
+def test_one_that_cannot_be_started_is_said_with_an_exit_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cron saw a traceback and 1, which may be the command's own."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(CommandFailed, match="guard of the command did not start: Resource") as caught:
+        job.Job(1.0)
+    assert caught.value.exit_code == 70

@@ -18,6 +18,7 @@ from rest_framework.decorators import action
 from rest_framework.routers import DefaultRouter, SimpleRouter
 
 from distlock_web import distributed_lockable
+from distlock_web.core import registry
 from distlock_web.django.locked_views import locked_views
 from distlock_web.django.middleware import RequestIDMiddleware
 from distlock_web.django.stores import configure_from_settings
@@ -83,6 +84,28 @@ def test_w001_nothing_is_set(settings: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert "distlock_web.W001" in found()
     monkeypatch.setenv("DISTLOCK_URL", "redis://127.0.0.1")
     assert found() == {}
+
+
+@pytest.fixture
+def no_mapping(settings: Any, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Only the environment says where the locks are."""
+    settings.DISTLOCK = None
+    assert registry.configured() is None
+    return monkeypatch
+
+
+def test_e001_of_the_environment_s_address(no_mapping: pytest.MonkeyPatch) -> None:
+    """It was looked at by nobody before the first lock."""
+    no_mapping.setenv("DISTLOCK_URL", "redsi://127.0.0.1/0")
+    message = found()["distlock_web.E001"]
+    assert "redsi" in message.msg
+    assert "environment variable DISTLOCK_URL" in str(message.hint)
+
+
+def test_w003_of_the_environment_s_memory(no_mapping: pytest.MonkeyPatch) -> None:
+    no_mapping.setenv("DISTLOCK_URL", "memory://")
+    no_mapping.delattr(mail, "outbox")  # what says that this is a test
+    assert found()["distlock_web.W003"].msg.startswith("DISTLOCK_URL keeps its locks in memory")
 
 
 def test_w002_the_middleware_is_missing(settings: Any) -> None:

@@ -128,6 +128,13 @@ def test_an_app_without_the_setting_has_the_store_of_the_environment(
     assert app.test_client().get("/7").text == "disLock:order:7"
 
 
+def test_a_wrong_address_of_the_environment_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_configured", None)
+    monkeypatch.setenv("DISTLOCK_URL", "redsi://127.0.0.1/0")
+    with pytest.raises(ConfigurationError, match="redsi"):
+        DistLock(Flask("shop"))
+
+
 def test_outside_of_an_app_its_stores_are_not_meant(make_app: Callable[..., Flask]) -> None:
     configure({"default": {"BACKEND": "memory", "PREFIX": "process:"}})
     app = make_app("shop", PREFIX="app:")
