@@ -72,17 +72,28 @@ class _InMemory(Registry):
         super().__init__({"default": {"BACKEND": "memory"}})
         self.stores.clear()
         self._resolvers = registry.resolvers
+        self._of_an_app: set[str] = set()  #: the aliases whose settings an app has told
 
     def store(self, alias: str) -> Store:
-        if alias not in self.stores:
-            given = self._config(alias)
-            config = replace(given, backend="memory", location="", cache="", database="", resource=None, options={})
-            self.stores.setdefault(alias, Store(config))  # of two threads one wins: two stores would exclude nobody
+        if alias not in self._of_an_app:
+            of_app = self._config_of_app(alias)
+            if of_app is None and alias in self.stores:
+                return self.stores[alias]
+            config = self._config_of_process(alias) if of_app is None else of_app
+            config = replace(config, backend="memory", location="", cache="", database="", resource=None, options={})
+            # Of two threads one wins: two stores would exclude nobody.
+            store = self.stores.setdefault(alias, Store(config))
+            if of_app is not None:  # it may have been used before, outside of the app
+                store.config = config
+                self._of_an_app.add(alias)
         return self.stores[alias]
 
-    def _config(self, alias: str) -> StoreConfig:
+    def _config_of_app(self, alias: str) -> StoreConfig | None:
         for resolve in self._resolvers:
             if (found := resolve()) is not None:
                 return found.store(alias).config
+        return None
+
+    def _config_of_process(self, alias: str) -> StoreConfig:
         found = registry.configured()
         return StoreConfig(alias) if found is None else found.store(alias).config

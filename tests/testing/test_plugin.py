@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from flask import Flask
 
 from distlock_web import ConfigurationError, LockBusy, configure, distributed_lockable, lock, request_scope
+from distlock_web.flask import DistLock
 from distlock_web.testing.plugin import assert_lock_free, hold_lock
 
 pytest_plugins = ("pytester",)
@@ -130,3 +132,14 @@ def test_a_project_that_lists_the_plugin_loads_it_once_and_gets_nothing_unasked(
         """
     )
     pytester.runpytest_subprocess("-q", "-p", "no:django", "-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_what_is_held_before_a_request_has_the_settings_of_the_app_from_then_on(distlock_fake: None) -> None:
+    """The store that was made outside of the app, with our defaults, stayed: another configuration was tested."""
+    app = Flask("shop")
+    app.config["DISTLOCK"] = {"default": {"LOCATION": "redis://127.0.0.1:1", "ON_BUSY": "skip"}}
+    DistLock(app)
+    app.add_url_rule("/<int:order_id>", view_func=lambda order_id: pay(order_id) or "skipped")
+    with hold_lock("order:7"):
+        assert app.test_client().get("/7").text == "skipped"
+    assert app.test_client().get("/7").text == "paid"
