@@ -93,6 +93,7 @@ def test_who_notices_a_loss_is_told_there() -> None:
         with lock(str(expire), expire=expire, on_lost=lambda _: told_in.append(threading.current_thread())) as lease:
             if expire == TTL:
                 eventually(lambda: told_in, "the loss is told")
+                eventually(lambda: not held_locks(), "the store has seen it, too")
             else:
                 revoke_the_lock()
                 with pytest.raises(LeaseLost):
