@@ -127,7 +127,7 @@ def test_a_store_that_nobody_has_any_more_is_closed_in_a_thread(monkeypatch: pyt
     """Garbage is collected anywhere, and a server may take its time."""
     closed: list[str] = []
     dropped(monkeypatch, lambda backend: closed.append(threading.current_thread().name))
-    eventually(lambda: closed == ["distlock-close"], "it is closed")
+    eventually(lambda: set(closed) == {"distlock-close"}, "it is closed")  # perhaps others with it
 
 
 def test_what_its_end_raises_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
