@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make quick    after each edit: what needs no server beyond Redis, in a minute"
-	@echo "make test     the whole suite, on real servers (11 min) ARGS='-k name' goes to pytest"
+	@echo "make test     the whole suite, on real servers (12 min) ARGS='-k name' goes to pytest"
 	@echo "make coverage the tests that are not slow, and the command line's, measured: it has a gate"
 	@echo "make check    ruff, mypy --strict, typos, the house rules (who imports whom)"
 	@echo "make demo     a flash sale without and with the lock    SERVE=0 ends after the table"
