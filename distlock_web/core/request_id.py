@@ -77,7 +77,6 @@ def unbind_origin(bound: Bound) -> bool:
     What is bound there is theirs: they would be inside of locks that are not their own. A task that was begun inside
     has inherited this very origin, and is somebody else all the same.
     """
-    before = None if bound.token.old_value is Token.MISSING else bound.token.old_value
     if isinstance(sys.exception(), GeneratorExit):
         if _origin.get() is not bound.origin:
             return False
@@ -85,8 +84,8 @@ def unbind_origin(bound: Bound) -> bool:
             _origin.reset(bound.token)
         except ValueError:  # of another context
             return False
-    else:
-        _origin.set(before)
+    else:  # perhaps in another context than it was bound in, as a generator's blocks are
+        _origin.set(None if bound.token.old_value is Token.MISSING else bound.token.old_value)
     return True
 
 

@@ -131,8 +131,7 @@ class RedisPort:
         return await self._acquire(claim, waiter, busy.position)
 
     async def cancel(self, claim: Claim) -> None:
-        self._listener.remove(claim.token)
-        self._queued.discard(claim.token)
+        self.stop_waiting(claim.token)
         # A copy of the acquisition may come after this: it does nothing once its time is over, or is undone then.
         if claim.token in self._ambiguous:
             self._ambiguous.discard(claim.token)
@@ -143,7 +142,7 @@ class RedisPort:
             self._postpone(claim)
 
     def stop_waiting(self, token: str) -> None:
-        """It has been told elsewhere, where several servers are asked, or waits there."""
+        """This token waits here no longer: it has the lock, has given up, or waits at another server."""
         self._listener.remove(token)
         self._queued.discard(token)
 
@@ -249,8 +248,7 @@ class RedisPort:
             given, server_time_us, *rest = (answer, answer) if type(answer) is int else answer
             self._clock.heard(server_time_us)
             if given > 0:
-                self._listener.remove(claim.token)
-                self._queued.discard(claim.token)
+                self.stop_waiting(claim.token)
                 return Granted(given, since)
             if given == 0:
                 busy, unheard = _busy(*rest)

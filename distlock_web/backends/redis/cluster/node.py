@@ -74,8 +74,7 @@ class NodePort(RedisPort):
 
     def leave(self, token: str) -> None:
         """Who has waited here waits at another node now: a message that is still on its way is no news."""
-        self._listener.remove(token)
-        self._queued.discard(token)
+        self.stop_waiting(token)
         self._ambiguous.discard(token)
 
     # Several slots: an answer that is an error is given as one, for the others have theirs -----------------------

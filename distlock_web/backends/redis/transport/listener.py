@@ -22,7 +22,7 @@ from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import THREADS, Parker, Runtime, ThreadParker, drive, now
 from .address import Address
 from .errors import translated
-from .subscription import Notification, Subscription
+from .subscription import Subscription
 from .waiter import ReceivedGrant, Waiter
 
 logger = logging.getLogger("distlock_web")
@@ -200,15 +200,15 @@ class Listener:
             # store of this process, which hears of it, too: to undo that would let a second one in.
             return
         if waiter.abandoned:
-            self._unclaimed(notification)
+            self._give_up_for(notification.token)
             return
         if notification.grant is not None:
             waiter.news = ReceivedGrant(notification.grant, connection, self._last_empty_poll)
         waiter.wake()
 
-    def _unclaimed(self, notification: Notification) -> None:
-        """This is about a waiter that has gone without a word: what it was handed goes on to the next."""
-        waiter = self._waiters.pop(notification.token, None)
+    def _give_up_for(self, token: str) -> None:
+        """This waiter has gone without a word: its place, or what it was handed, goes on to the next."""
+        waiter = self._waiters.pop(token, None)
         if waiter is not None:
             self._give_up(waiter.claim)
 
@@ -260,8 +260,8 @@ class Listener:
             self._reader_lock = threading.Lock()
             self._broken(self._subscription, None)
         for token, waiter in list(self._waiters.items()):
-            if waiter.abandoned and self._waiters.pop(token, None) is not None:
-                self._give_up(waiter.claim)
+            if waiter.abandoned:
+                self._give_up_for(token)
 
     def _ended(self) -> bool:
         """Nobody has waited for a while: end."""
