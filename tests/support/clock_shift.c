@@ -1,4 +1,5 @@
-/* Preloaded into a server: its clock is ours plus an offset in µs, read from a mapped file. */
+/* Preloaded into a server: its clock is ours plus an offset in µs, read from a mapped file; with CLOCK_STANDS it is the
+   offset alone. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -22,7 +23,12 @@ static long long shift(void) {
 }
 
 static long long shifted_us(void) {
+    static int stands = -1;
     struct timespec real;
+    if (stands < 0)
+        stands = getenv("CLOCK_STANDS") != 0;
+    if (stands)
+        return shift();
     syscall(SYS_clock_gettime, CLOCK_REALTIME, &real);
     return real.tv_sec * 1000000LL + real.tv_nsec / 1000 + shift();
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import struct
 import subprocess
@@ -31,6 +30,8 @@ def compiled_shim(stack: ExitStack) -> Path:
 class Shifted(Server):
     """A server whose clock runs with everybody's until ``shift`` moves it."""
 
+    stands = False  #: its clock stands where ``shift`` has put it, counted from the epoch
+
     def __init__(self, library: Path) -> None:
         super().__init__()
         self._library = library
@@ -39,15 +40,14 @@ class Shifted(Server):
 
     def command(self, port: int) -> list[str]:
         environment = [f"LD_PRELOAD={self._library}", f"CLOCK_OFFSET_FILE={self._offset}"]
+        environment += ["CLOCK_STANDS=1"] if self.stands else []
         return ["/usr/bin/env", *environment, *super().command(port)]
 
     def shift(self, seconds: float) -> None:
         """From now on its clock is so many seconds ahead of ours."""
         self._offset.touch()
         with open(self._offset, "r+b") as file:
-            file.write(struct.pack("q", int(seconds * 1_000_000)))
-            file.flush()
-            os.fsync(file.fileno())
+            file.write(struct.pack("q", round(seconds * 1_000_000)))
 
 
 class ShiftedRedis(Shifted, RedisServer):
