@@ -158,6 +158,9 @@ class Node(RedisBackend):
         """How far its clock is ahead of ``now()``, as we last heard it; None: we have not."""
         return self._prompt_clock.ahead_us
 
+    def _heard(self, time_us: int) -> None:
+        self._prompt_clock.heard(time_us, now())
+
     @property
     def max_connections(self) -> int:
         return self._address.max_connections
@@ -174,7 +177,7 @@ class Node(RedisBackend):
         return NodeAddress(
             **vars(address(config)),
             check=self._check_server,
-            heard=self._prompt_clock.heard,
+            heard=self._heard,
             check_down=self.check_down,
         )
 
@@ -261,7 +264,7 @@ class Node(RedisBackend):
         """The fence that it has given; 0: it has not, or what it says is for the port to understand."""
         if type(reply) is not list:
             return 0
-        self._prompt_clock.heard(reply[1])  # also where it refuses, as too late: its clock may have been set
+        self._heard(reply[1])  # also where it refuses, as too late: its clock may have been set
         return max(0, int(reply[0]))
 
     def broke(self, error: BaseException) -> DistLockError:

@@ -13,8 +13,9 @@ class ServerClock:
     def __init__(self) -> None:
         self.ahead_us: int | None = None  #: of our own clock; None: it was not heard yet
 
-    def heard(self, server_time_us: int) -> None:
-        self.ahead_us = server_time_us - int(now() * 1_000_000)
+    def heard(self, server_time_us: int, since: float) -> None:
+        """``since``: before the question was sent. An answer may lie unread while an event loop is late."""
+        self.ahead_us = server_time_us - int(since * 1_000_000)
 
     def after(self, seconds: float) -> int | str:
         """The server's time so many seconds from now, in µs; ``""`` before it was heard at all."""
