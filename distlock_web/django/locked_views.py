@@ -49,8 +49,12 @@ def _handlers(view: Callback, view_class: Any, method: str | None) -> Iterable[s
 
 
 def _behind_api_view(handler: Any) -> Callback | None:
-    """The function under REST framework's ``@api_view``, which keeps it in a closure and copies nothing of it."""
-    if getattr(getattr(handler, "__code__", None), "co_freevars", None) != ("func",):
+    """The function under REST framework's ``@api_view``, which keeps it in a closure and copies nothing of it.
+
+    A closure of anybody else's is none: two classes that inherit a decorated method would share its name, and a lock.
+    """
+    code, home = getattr(handler, "__code__", None), getattr(handler, "__globals__", {}).get("__name__")
+    if home != "rest_framework.decorators" or code.co_freevars != ("func",):
         return None
     return handler.__closure__[0].cell_contents  # type: ignore[no-any-return]
 

@@ -11,12 +11,21 @@ from . import events
 from .hold import Hold
 from .release import retry_once
 
+#: Leases in one request: the server runs a script alone, so one must not be long, and Lua's stack is bounded.
+MAX_BATCH_LEASES = 500
+
 
 async def extend_holds(port: Port, holds: list[Hold], expire: float | None) -> None:
     """Give each at least ``expire`` seconds again, None: as many as it was taken for. ``LeaseLost`` if one is gone.
 
     ``BackendUnavailable`` if there was no answer for some of them; those that were answered for are extended, or lost.
+    Very many go in several requests, and none is sent after one that has failed.
     """
+    for first in range(0, len(holds), MAX_BATCH_LEASES):
+        await _extend_batch(port, holds[first : first + MAX_BATCH_LEASES], expire)
+
+
+async def _extend_batch(port: Port, holds: list[Hold], expire: float | None) -> None:
     claims = [hold.claim if expire is None else hold.claim._replace(expire=expire) for hold in holds]
     since = now()
     try:

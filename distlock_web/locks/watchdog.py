@@ -24,6 +24,7 @@ from ..core.errors import BackendUnavailable, DistLockError
 from ..core.registry import Store
 from ..core.runtime import THREADS, after_fork, drive, now
 from . import events
+from .extension import MAX_BATCH_LEASES
 from .hold import Hold
 from .log_fields import of_hold, of_scope
 from .scope import Scope
@@ -35,8 +36,6 @@ logger = logging.getLogger("distlock_web")
 IDLE_TIMEOUT = 1.0
 #: Seconds that it sleeps at a time: a release does not wake it, and the last of a lease of an hour has to be noticed.
 MAX_SLEEP = 5.0
-#: Leases in one request: the server runs a script alone, so one must not be long.
-MAX_BATCH_LEASES = 500
 
 
 class Watchdog:

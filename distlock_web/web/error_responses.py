@@ -104,4 +104,5 @@ def log_refused(error: Refusal, method: str | None, path: str) -> None:
     level = logging.ERROR if isinstance(error, BackendUnavailable) else logging.INFO
     event = "error" if isinstance(error, BackendUnavailable) else "busy" if isinstance(error, LockBusy) else "no_key"
     fields = error.log_fields or log_fields(event, "", error.name or "", "")
-    logger.log(level, "%s %s: %s", method, printable(path), error, extra=fields)
+    # A server may hand on any text as the method, too.
+    logger.log(level, "%s: %s", printable(f"{method} {path}"), error, extra=fields)

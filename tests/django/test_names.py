@@ -40,6 +40,30 @@ class Ship(Pay):
     pass
 
 
+def logged(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain decorator, whose closure is of the same form as that of REST framework's ``@api_view``."""
+
+    @functools.wraps(func)
+    def wrapper(self: View, *args: Any, **kwargs: Any) -> Any:
+        return func(self, *args, **kwargs)
+
+    return wrapper
+
+
+class Logged(View):
+    @logged
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(held())
+
+
+class Invoices(Logged):
+    pass
+
+
+class Receipts(Logged):
+    pass
+
+
 class Orders(ViewSet):
     def list(self, request: Any) -> Response:
         return Response(held())
@@ -78,6 +102,8 @@ class Dispatched(Pay):
 VIEWS: dict[str, tuple[Callable[..., Any], str]] = {
     "as_view": (distributed_lockable()(Pay.as_view()), "Pay"),
     "as_view of a class that inherits": (distributed_lockable()(Ship.as_view()), "Ship"),
+    "as_view of a class that inherits a decorated method": (distributed_lockable()(Invoices.as_view()), "Invoices"),
+    "another one": (distributed_lockable()(Receipts.as_view()), "Receipts"),
     "ViewSet": (distributed_lockable()(Orders.as_view({"get": "list"})), "Orders"),
     "action of a ViewSet": (Orders.as_view({"get": "paid"}), "Orders.paid"),
     "APIView": (distributed_lockable()(Single.as_view()), "Single"),

@@ -39,6 +39,12 @@ def test_the_line_of_a_refused_request_says_which_lock(memory_store: None, caplo
     assert (unknown["lock_event"], unknown["lock_name"]) == ("busy", "salary:alice")
 
 
+def test_the_line_of_a_refused_request_steers_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "distlock_web"):
+        log_refused(BUSY, "PO\x1b[31mST", "/pay\r\n")
+    assert caplog.messages == ["PO\N{REPLACEMENT CHARACTER}[31mST /pay" + "\N{REPLACEMENT CHARACTER}" * 2 + f": {BUSY}"]
+
+
 def test_unreachable_is_503_without_a_promise() -> None:
     answer = error_response(BackendUnavailable("redis at 10.0.0.5 refused"), "r-1")
     assert answer.status == 503
