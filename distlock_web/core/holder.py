@@ -19,7 +19,7 @@ from .request_id import current_origin, request_token
 logger = logging.getLogger("distlock_web")
 
 _HOST = socket.gethostname()
-_MAX_FIELD_CHARS = 200  # characters of one field: a path comes from outside and would be stored with every lock
+_MAX_FIELD_CHARS = 200  # of one field: it is stored with every lock
 _MAX_WORKER_CHARS = 60
 _SHOWN_DIGITS = 8  # of the request's token, which has 24: the others stay secret
 
@@ -93,7 +93,7 @@ def ask_user() -> None:
 @dataclass(frozen=True, slots=True)
 class HolderInfo:
     request_id: str = ""
-    path: str = ""  #: method and path of the request
+    path: str = ""  #: method and route of the request, ``POST /orders/<int:order_id>/pay``
     function: str = ""  #: that took the lock: a view, a task, a method; for ``lock(...)`` the line, ``module:line``
     host: str = ""
     pid: int = 0

@@ -24,11 +24,12 @@ _ACCEPTED = re.compile(r"[A-Za-z0-9._:=+/@~-]{1,128}", re.ASCII)
 _TOKEN_BYTES, _ID_BYTES = 12, 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Origin:
-    """Where the running code was entered: the request id, for a request its method and path, and its token."""
+    """Where the running code was entered: the request id, for a request its method and route, and its token."""
 
     request_id: str
+    #: What runs, for people. It is stored with each lock and shown: of a URL the route, for its values may be secrets.
     path: str
     token: str  #: 24 hex digits that nobody can guess
     #: Whose request it is, for people. Called for every lock that is taken; None: not to be known.

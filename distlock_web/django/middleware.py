@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from asyncio import CancelledError
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -12,11 +13,12 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
+from django.urls import get_script_prefix
 
 from ..core.errors import ConfigurationError
 from ..core.request_id import DEFAULT_HEADER
 from ..web.error_responses import REFUSALS
-from ..web.request_ids import RequestScope, environ_key, header_name, user_hook
+from ..web.request_ids import RequestScope, environ_key, header_name, note_route, user_hook
 from . import responses
 from .locked_views import SKIP_REMEDY, locked_functions, name_of, skips
 from .streaming import send_in_request
@@ -76,6 +78,8 @@ class RequestIDMiddleware:
 
     def process_view(self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Refuse a view that would answer a busy lock with None, which is a 500 of the least helpful kind."""
+        if (match := request.resolver_match) is not None:
+            note_route(request.method, get_script_prefix() + _readable(match.route))
         if any(skips(function) for function in locked_functions(view, request.method)):
             raise ConfigurationError(
                 f'The view {name_of(view)} has on_busy="skip", which returns None when the lock is busy. {SKIP_REMEDY}'
@@ -89,6 +93,12 @@ class RequestIDMiddleware:
         if not isinstance(error, REFUSALS):
             return None
         return responses.refused(error, request)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=1024)
+def _readable(route: str) -> str:
+    """A route in the form of ``path()``, also that of a regular expression, such as REST framework's routers make."""
+    return re.sub(r"\(\?P<(\w+)>[^()]*\)", r"<\1>", route).replace("^", "").replace("$", "")
 
 
 @lru_cache(maxsize=1)
@@ -108,8 +118,6 @@ def _scope(request: HttpRequest) -> tuple[RequestScope, str]:
     """The scope of a request, which gets its ``request_id``; and the header to send that back in."""
     header, key = header_and_key()
     user = user_of_request()
-    scope = RequestScope(
-        request.META.get(key), f"{request.method} {request.path}", None if user is None else partial(user, request)
-    )
+    scope = RequestScope(request.META.get(key), user=None if user is None else partial(user, request))
     request.request_id = scope.request_id  # type: ignore[attr-defined]
     return scope, header

@@ -16,7 +16,7 @@ from ..web.error_responses import REFUSALS
 from ..web.request_ids import header_name, user_hook
 from .cli import command
 from .databases import database_address
-from .middleware import RequestIDMiddleware
+from .middleware import RequestIDMiddleware, note_request
 from .responses import handle_error
 from .state import KEY, AppState
 from .ui import SETTING, install_pages
@@ -48,6 +48,7 @@ class DistLock:
         app.extensions[KEY] = state
         check_views(app, state.registry)
         app.wsgi_app = RequestIDMiddleware(app.wsgi_app, state)  # type: ignore[method-assign]
+        app.url_value_preprocessor(note_request)
         for error in REFUSALS:
             if error not in app.error_handler_spec[None][None]:
                 app.register_error_handler(error, handle_error)

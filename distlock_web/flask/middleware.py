@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flask import request
 
-from ..web.request_ids import RequestScope, environ_key
+from ..web.request_ids import RequestScope, environ_key, note_route
 from .state import AppState, serving
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class RequestIDMiddleware:
         self._key = environ_key(state.header)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        scope = AppRequestScope(environ.get(self._key), _path(environ), self._state)
+        scope = AppRequestScope(environ.get(self._key), self._state)
         body = scope.run(partial(self._wsgi_app, environ, partial(scope.start, start_response)))
         wrapper = environ.get("wsgi.file_wrapper")
         if isinstance(wrapper, type) and isinstance(body, wrapper):
@@ -39,8 +39,8 @@ class AppRequestScope(RequestScope):
 
     __slots__ = ("_state",)
 
-    def __init__(self, header: str | None, path: str, state: AppState) -> None:
-        super().__init__(header, path, None if state.user is None else partial(state.user, request))
+    def __init__(self, header: str | None, state: AppState) -> None:
+        super().__init__(header, user=None if state.user is None else partial(state.user, request))
         self._state = state
 
     def run(self, step: Callable[[], T]) -> T:
@@ -84,8 +84,7 @@ class ScopedBody:
         if close is not None:
             self._request.run(close)
 
-
-def _path(environ: WSGIEnvironment) -> str:
-    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    # WSGI has the bytes of the path as latin-1 text (PEP 3333).
-    return f"{environ['REQUEST_METHOD']} {path.encode('latin-1').decode('utf-8', 'replace')}"
+def note_request(endpoint: str | None, values: object) -> None:
+    """Flask has routed the request: its ``url_value_preprocessor``, which comes before all ``before_request``."""
+    if request.url_rule is not None:
+        note_route(request.method, request.root_path + request.url_rule.rule)

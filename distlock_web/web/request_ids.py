@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..core.config import check_plain
 from ..core.errors import ConfigurationError
 from ..core.holder import words_of_user
-from ..core.request_id import Bound, Origin, bind_origin, unbind_origin
+from ..core.request_id import Bound, Origin, bind_origin, current_origin, unbind_origin
 from ..locks.chain import OUTSIDE, Chain, swap_scopes
 
 # Narrower than RFC 9110's token. No underscore: servers drop such a header, or hand "Req_Id" on as "Req-Id", so that it
@@ -67,12 +67,13 @@ class RequestScope:
     """One request: while it is entered its id is bound, and only its own locks count as those of the running code.
 
     A request begins inside of no lock: a lease that an earlier request left behind in this thread is not its own.
-    ``user`` says whose it is: asked once, when its first lock is taken.
+    ``user`` says whose it is: asked once, when its first lock is taken. ``path`` says for people what runs; where the
+    framework finds that out later, :func:`note_route`.
     """
 
     __slots__ = ("_origin", "_scopes", "request_id")
 
-    def __init__(self, header: str | None, path: str, user: Callable[[], object] | None = None) -> None:
+    def __init__(self, header: str | None, path: str = "", user: Callable[[], object] | None = None) -> None:
         self._origin = Origin.new(header, path, None if user is None else cache(partial(words_of_user, user)))
         #: From the header if that is a fit one, else a fresh one.
         self.request_id = self._origin.request_id
@@ -86,3 +87,12 @@ class RequestScope:
         """Put back what was bound before: threads are used again, and one application may call another."""
         if unbind_origin(outer.bound):
             self._scopes = swap_scopes(outer.scopes)
+
+
+def note_route(method: str | None, route: str) -> None:
+    """The running request has been routed: a lock that it takes from now on is shown with its method and route.
+
+    Never with its path, whose values may be secrets: the token of a reset link, of an invitation, of a webhook.
+    """
+    if (origin := current_origin()) is not None:
+        origin.path = f"{method} {route}"

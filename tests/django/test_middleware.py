@@ -10,11 +10,11 @@ import threading
 from typing import Any
 
 import pytest
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory
-from django.urls import path
+from django.urls import include, path, re_path
 
-from distlock_web import ConfigurationError, distributed_lockable
+from distlock_web import ConfigurationError, aheld_locks, distributed_lockable, held_locks, lock
 from distlock_web.core import request_id
 from distlock_web.core.registry import registry
 from distlock_web.django.logging import RequestIDFilter
@@ -165,7 +165,7 @@ def test_the_holder_of_a_lock_says_which_request_it_is(mode: str, gate: Any, in_
     in_thread(get, "/shop/function/7/", mode, headers={"Req-Id": "abc"})
     assert gate.entered.wait(20)
     (row,) = list_all(registry()).rows
-    assert (row.holder.request_id, row.holder.path) == ("abc", "GET /shop/function/7/")
+    assert (row.holder.request_id, row.holder.path) == ("abc", "GET /shop/function/<int:order_id>/")
     assert row.holder.function == "tests.support.django_project.views.function"
 
 
@@ -295,3 +295,51 @@ urlpatterns = [
     path("plain/", plain),
     path("own/", own),
 ]
+
+
+def route(request: HttpRequest, **values: str) -> HttpResponse:
+    [held] = held_locks()
+    return HttpResponse(held.holder.path)
+
+
+async def aroute(request: HttpRequest, **values: str) -> HttpResponse:
+    [held] = await aheld_locks()
+    return HttpResponse(held.holder.path)
+
+
+class TakesALock:
+    """A middleware, before the request has been routed."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        with lock("early"):
+            [held] = held_locks()
+        response = self.get_response(request)
+        response["Early"] = held.holder.path or "-"
+        return response
+
+
+urlpatterns += [
+    path("reset/<uid>/<slug:token>/", distributed_lockable(key="reset")(route)),
+    path("areset/<uid>/<slug:token>/", distributed_lockable(key="reset")(aroute)),
+    path("api/", include([re_path(r"^invited/(?P<token>[^/.]+)/$", distributed_lockable(key="reset")(route))])),
+]
+
+
+@modes
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("/reset/MQ/s3cret/", "GET /reset/<uid>/<slug:token>/"),
+        ("/areset/MQ/s3cret/?x=s3cret", "GET /areset/<uid>/<slug:token>/"),
+        ("/api/invited/s3cret/", "GET /api/invited/<token>/"),
+    ],
+)
+def test_of_a_url_only_its_route_is_stored_and_shown(mode: str, address: str, shown: str, settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = [settings.MIDDLEWARE[0], f"{__name__}.TakesALock"]
+    response = get(address, mode)
+    assert (response.status_code, response.content.decode()) == (200, shown)
+    assert response["Early"] == "-"

@@ -90,14 +90,24 @@ def test_a_header_that_could_never_arrive_is_refused(header: object) -> None:
         DistLock(app)
 
 
-def test_the_lock_knows_method_and_path(app: Flask) -> None:
-    @app.post("/pay/<name>")
-    def pay(name: str) -> str:
+def test_the_lock_knows_method_and_route_and_nothing_of_what_stands_in_the_url(app: Flask) -> None:
+    def path() -> str:
         origin = current_origin()
         assert origin is not None
         return origin.path
 
-    assert app.test_client().post("/pay/käse%20brot?x=1").text == "POST /pay/käse brot"
+    seen = []
+    app.before_request(lambda: seen.append(path()))
+
+    @app.post("/reset/<uid>/<token>")
+    def reset(uid: str, token: str) -> str:
+        return path()
+
+    client = app.test_client()
+    assert client.post("/reset/MQ/s3cret?x=1").text == "POST /reset/<uid>/<token>"
+    assert client.post("/reset/MQ/s3cret", base_url="http://localhost/shop").text == "POST /shop/reset/<uid>/<token>"
+    assert client.get("/nowhere/s3cret").status_code == 404
+    assert seen == ["POST /reset/<uid>/<token>", "POST /shop/reset/<uid>/<token>", ""], "also in before_request"
 
 
 def test_a_path_that_is_no_utf8_does_no_harm(app: Flask) -> None:

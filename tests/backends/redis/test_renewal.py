@@ -71,7 +71,7 @@ def test_a_foreign_value_under_one_key_does_not_stop_the_renewal_of_the_others(
 
 @pytest.mark.slow
 def test_a_lease_of_very_many_names_is_extended_in_batches(redis_store: str, redis_client: redis.Redis) -> None:
-    """Lua's stack holds about 8,000 values: in one script the answer was an error, and the leases were longer already."""
+    """Lua's stack is bounded: in one script the answer was an error, and the leases were longer already."""
     lease = lock([f"many:{number}" for number in range(4_100)], expire=60).acquire()
     before = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
     lease.extend(1_000)
