@@ -53,8 +53,8 @@ def _behind_api_view(handler: Any) -> Callback | None:
 
     A closure of anybody else's is none: two classes that inherit a decorated method would share its name, and a lock.
     """
-    code, home = getattr(handler, "__code__", None), getattr(handler, "__globals__", {}).get("__name__")
-    if home != "rest_framework.decorators" or code.co_freevars != ("func",):
+    home = getattr(handler, "__globals__", {}).get("__name__")
+    if home != "rest_framework.decorators" or handler.__code__.co_freevars != ("func",):
         return None
     return handler.__closure__[0].cell_contents  # type: ignore[no-any-return]
 

@@ -84,6 +84,7 @@ class ScopedBody:
         if close is not None:
             self._request.run(close)
 
+
 def note_request(endpoint: str | None, values: object) -> None:
     """Flask has routed the request: its ``url_value_preprocessor``, which comes before all ``before_request``."""
     if request.url_rule is not None:
