@@ -17,7 +17,9 @@ time that makes the next fence greater, as in the other stores.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import NoNodeError, ZookeeperError
@@ -41,11 +43,17 @@ from .nodes import (
     path_of,
     record,
 )
-from .places import Place, Places
+from .places import Lease, Place, Places
 from .session import Client, Request, Session, committed
 
 #: Seconds until the next question where a lease may end at this very moment.
 MIN_RECHECK = 0.002
+#: A version, to ZooKeeper: whatever it is.
+ANY = -1
+#: The part of its lease in which a waiter has to come when it is its turn.
+TURN = 0.5
+#: Of a session that does not answer so many places are removed at a time.
+MAX_PASSED = 100
 #: Microseconds that a fence may be behind the leader's time.
 MAX_LAG = 1_000_000
 
@@ -147,14 +155,13 @@ class Line:
         node_path, stat = created
         self.clock.observe(stat, asked)
         (child,) = in_order([node_path.rpartition("/")[2]])
-        self._places.add(Place(claim, child, True, claim.expire, stat, CLAIMED, since=asked))
+        self._places.add(Place(claim, child, CLAIMED, Lease(claim.expire, stat, asked)))
         return view_of(path, children, found)
 
     def _adopt(self, claim: Claim, view: View, child: Child) -> None:
         found = self.read(view, child)
         if found is not None:
-            ephemeral = found.stat.ephemeralOwner != 0
-            self._places.add(Place(claim, child, ephemeral, found.record.expire, found.stat, WAITING))
+            self._places.add(Place(claim, child, WAITING, lease_of(found, view.version)))
 
     def _make(self, path: str) -> Request:
         """The lock's own node. Its base is the time there, as we know it: that of a clock that was set back is less."""
@@ -174,46 +181,27 @@ class Line:
 
     def grant(self, place: Place, view: View, asked: float) -> Granted | None:
         """We are the first: begin the lease, unless it has begun when the node was made. None: we are not any more."""
-        claim, fence = place.claim, view.fence(place.child)
-        if place.granted and self.clock.remaining(place.stat, place.expire) > 0:
-            return Granted(fence, place.since)
-        persist = place.ephemeral and claim.expire > self._session.outlives
-        rewrite = persist or place.state != CLAIMED
-        place.taken = int(self.clock.now_ms()) if rewrite else place.stat.ctime
+        fence, lease, mark = view.fence(place.child), place.lease, view.mark
+        if place.granted and self.clock.remaining(lease.stat, lease.expire) > 0:
+            return Granted(fence, lease.since)
+        persist = lease.ephemeral and place.claim.expire > self._session.outlives
         time_us = int(self.clock.now_ms() * 1000)
-        base = time_us - place.child.number if fence < time_us - MAX_LAG else None
-        if rewrite or base is not None:
-            if not self._begin(place, view, rewrite, persist, base):
+        if fence < time_us - MAX_LAG:
+            mark = mark._replace(base=time_us - place.child.number)
+        place.mark, place.taken = mark.dumps(), lease.stat.ctime
+        seen = lease._replace(expire=place.claim.expire, lock_version=view.version)
+        if persist or place.state != CLAIMED or mark != view.mark:
+            place.taken = time_us // 1000
+            sent, says = now(), place.says(HELD, seen.expire)
+            # Whatever our own node says: it may have been offered the lease meanwhile.
+            request = write(place, says, lock=view.version, persist=persist, mark=mark != view.mark)
+            (answers,) = self._session.send(request)
+            if not committed(answers):
                 return None
-            fence = fence if base is None else base + place.child.number
-        since = asked if rewrite else place.since
-        place.granted, place.since, place.expire, place.state = True, since, claim.expire, HELD
-        place.mark = (view.mark if base is None else view.mark._replace(base=base)).dumps()
-        return Granted(fence, since)
-
-    def _begin(self, place: Place, view: View, rewrite: bool, persist: bool, base: int | None) -> bool:
-        def transaction(client: Client) -> Any:
-            change = client.transaction()
-            if not rewrite:
-                change.check(place.path, -1)
-            elif persist:
-                change.delete(place.path)
-                change.create(place.path, place.says(HELD, place.claim.expire))
-            else:
-                change.set_data(place.path, place.says(HELD, place.claim.expire))
-            if persist or base is not None:
-                says = view.mark if base is None else view.mark._replace(base=base)
-                change.set_data(view.path, says.dumps(), view.version)
-            return change.commit_async()
-
-        sent = now()
-        answers, stat = self._session.send(transaction, lambda client: client.exists_async(place.path))
-        if not committed(answers) or stat is None:
-            return False
-        if rewrite:
-            place.stat, place.ephemeral = stat, place.ephemeral and not persist
-            self.clock.observe(stat, sent)
-        return True
+            seen = written(answers, seen._replace(since=asked))
+            self.clock.observe(seen.stat, sent)
+        place.lease, place.granted, place.state = seen, True, HELD
+        return Granted(mark.base + place.child.number, seen.since)
 
     # Waiting ------------------------------------------------------------------------------------------------------
 
@@ -232,8 +220,8 @@ class Line:
         sent = now()
         answers = self._send_watching(before, *requests)
         if mark_waiting and not isinstance(answers[-1], NoNodeError):
-            place.state, place.stat = WAITING, answers[-1]
-            self.clock.observe(place.stat, sent)
+            place.state, place.lease = WAITING, place.lease._replace(stat=answers[-1])
+            self.clock.observe(answers[-1], sent)
         if any(isinstance(answer, NoNodeError) for answer in answers):
             return None
         head = self.head_of(first, answers[0])
@@ -266,7 +254,8 @@ class Line:
         Its lease begins here if it had not begun.
         """
         if head.record.state == WAITING:
-            return self._rewrite(view, head, head.record._replace(state=OFFERED, taken=int(self.clock.now_ms())))
+            says = head.record._replace(state=OFFERED, expire=head.record.expire * TURN, taken=int(self.clock.now_ms()))
+            return self._rewrite(view, head, says)
         if head.remaining > 0 and self.clock.can_judge(head.stat):
             return head
         if not self.clock.is_fresh() or self.clock.is_behind(head.stat):
@@ -276,7 +265,19 @@ class Line:
         if not self.clock.has_ended(head.stat, head.record.expire):
             return replace(head, remaining=self.clock.remaining(head.stat, head.record.expire))
         self.remove(view, head)
+        if head.record.state == OFFERED:
+            self._pass_over(view, head.stat.ephemeralOwner)
         return None
+
+    def _pass_over(self, view: View, session: int) -> None:
+        """One of this session did not come when it was its turn: its process is gone, and costs the next no more."""
+        if session == self._session.ident:  # it is ours, and lives
+            return
+        paths = [view.child_path(child) for child in view.line[1:MAX_PASSED]]
+        found = [self.head_of(*one) for one in zip(paths, self._session.send(*map(get_request, paths)), strict=True)]
+        theirs = [one for one in found if one is not None and one.stat.ephemeralOwner == session]
+        # Of one that does not wait it is not known whether it has the lock by now: alone it does not write that.
+        self._session.send(*[partial(delete_as_seen, one) for one in theirs if one.record.state == WAITING])
 
     def remove(self, view: View, head: Head) -> None:
         """Remove the node, unless it has changed meanwhile."""
@@ -305,6 +306,46 @@ class Line:
         stat = answers[1]
         self.clock.observe(stat, sent)
         return Head(head.path, says, stat, says.expire)
+
+
+def write(
+    place: Place, data: bytes, node: int = ANY, lock: int = ANY, *, persist: bool = False, mark: bool = False
+) -> Request:
+    """Write our own node, if it and the lock's own node have these versions still. :func:`written` reads the answers.
+
+    ``persist``: it has to outlive the session, and is made anew; its versions begin again. So that of the lock's own
+    node, which has the ``mark``, moves on with it.
+    """
+
+    def transaction(client: Client) -> Any:
+        change = client.transaction()
+        if persist:
+            change.delete(place.path, node)
+            change.create(place.path)
+        if persist or mark:
+            change.set_data(place.lock_path, place.mark, lock)
+        else:
+            change.check(place.lock_path, lock)
+        change.set_data(place.path, data, ANY if persist else node)
+        return change.commit_async()
+
+    return transaction
+
+
+def written(answers: Sequence[Any], lease: Lease) -> Lease:
+    """The lease that a :func:`write` has begun."""
+    lock, stat = answers[-2:]
+    return lease._replace(stat=stat, lock_version=getattr(lock, "version", lease.lock_version))
+
+
+def delete_as_seen(head: Head, client: Client) -> Any:
+    return client.delete_async(head.path, head.stat.version)
+
+
+def lease_of(head: Head, lock_version: int) -> Lease:
+    """The lease of a node of ours that was read: not less than it is."""
+    expire = head.record.expire
+    return Lease(expire, head.stat, now() + head.remaining - expire, lock_version)
 
 
 def get_request(path: str) -> Request:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core.backend import Claim
 from ...core.blocking_port import Wakeups
@@ -21,26 +21,45 @@ MAX_RELEASED = 10_000
 TIDY_EVERY = 1.0
 
 
-@dataclass(slots=True)
+class Lease(NamedTuple):
+    """What ZooKeeper said of a node of ours when it last answered."""
+
+    expire: float  #: seconds that it lasts after the last change
+    stat: Any  #: of the last change
+    since: float = 0.0  #: not later than its beginning, by our clock
+    lock_version: int = -1  #: of the lock's own node, once this place has the lock
+
+    @property
+    def left(self) -> float:
+        """Seconds, by our clock."""
+        return self.since + self.expire - now()
+
+    @property
+    def ephemeral(self) -> bool:
+        return bool(self.stat.ephemeralOwner)
+
+
+@dataclass(slots=True, eq=False)
 class Place:
     """One node of ours in the line for a lock."""
 
     claim: Claim
     child: Child
-    ephemeral: bool
-    expire: float  #: seconds that its lease lasts after the last change
-    stat: Any  #: of its last change
     state: str  #: as ZooKeeper has it
+    lease: Lease
     granted: bool = False
-    since: float = 0.0  #: not later than the beginning of the lease, by our clock
     taken: int = 0  #: milliseconds since the epoch, by the leader's clock, when it got the lock
     releasing: bool = False  #: a release was sent, and its answer may have been lost
     mark: bytes = b""  #: what the lock's own node says, which nobody else changes while this place has the lock
     watching: str = ""  #: the path of the one in front, while a watch on it is out
 
     @property
+    def lock_path(self) -> str:
+        return path_of(self.claim.name)
+
+    @property
     def path(self) -> str:
-        return f"{path_of(self.claim.name)}/{self.child.node}"
+        return f"{self.lock_path}/{self.child.node}"
 
     def says(self, state: str, expire: float) -> bytes:
         return Record(state, expire, self.claim.holder, self.taken).dumps()
@@ -60,7 +79,7 @@ class Places:
         self._next_tidy = 0.0
         self._watchers: dict[str, tuple[set[str], Callable[[object], None]]] = {}
         # Reentrant: garbage that is collected inside may cancel a claim.
-        self._watching = threading.RLock()
+        self._changing = threading.RLock()
 
     def get(self, token: str) -> Place | None:
         return self._places.get(token)
@@ -69,6 +88,12 @@ class Places:
         self._places[place.claim.token] = place
         self.uncertain.pop(place.claim.token, None)
         return place
+
+    def learn(self, place: Place, lease: Lease) -> None:
+        """What an answer says of it. That of an older change comes too late: a longer lease would seem to be over."""
+        with self._changing:
+            if lease.stat.mzxid >= place.lease.stat.mzxid:
+                place.lease = lease
 
     def forget(self, token: str) -> None:
         place = self._places.pop(token, None)
@@ -96,7 +121,7 @@ class Places:
 
         It is the same for all that watch this path: kazoo keeps it until then, even if they have long given up.
         """
-        with self._watching:
+        with self._changing:
             self._unwatch(place)
             tokens, callback = self._watchers.setdefault(path, (set(), partial(self.changed, path)))
             tokens.add(place.claim.token)
@@ -104,14 +129,14 @@ class Places:
             return callback
 
     def _unwatch(self, place: Place) -> None:
-        with self._watching:
+        with self._changing:
             if place.watching in self._watchers:
                 self._watchers[place.watching][0].discard(place.claim.token)
             place.watching = ""
 
     def changed(self, path: str, event: object = None) -> None:
         """Whoever watches this path looks for itself, and watches anew."""
-        with self._watching:
+        with self._changing:
             tokens, _ = self._watchers.pop(path, (set(), None))
             for token in tokens:
                 place = self._places.get(token)
@@ -155,5 +180,5 @@ class Places:
             if due + TIDY_EVERY < moment and self._leftovers.pop(path, None) is not None:
                 self.remove(path)
         for place in self.all():
-            if place.granted and place.since + place.expire + TIDY_EVERY < moment:
+            if place.granted and place.lease.left + TIDY_EVERY < 0:
                 self.discard(place.claim.token)

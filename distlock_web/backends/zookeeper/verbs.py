@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from kazoo.exceptions import ZookeeperError
+from kazoo.exceptions import NoNodeError, ZookeeperError
 
 from ...core.backend import Busy, Claim, Granted, Loss
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import now
-from .line import Head, Line, View
+from .line import Line, View, delete_as_seen, get_request, lease_of, write, written
 from .listing import Listing
-from .nodes import COOLDOWN, HELD, TRANSIT, WAITING, Child, child_node, digest_of, path_of
-from .places import Place, Places
+from .nodes import CLAIMED, COOLDOWN, HELD, TRANSIT, WAITING, Child, child_node, digest_of, path_of
+from .places import Lease, Place, Places
 from .session import Client, Request, Session, committed
 
 logger = logging.getLogger("distlock_web")
@@ -73,43 +73,71 @@ class ZooKeeperVerbs:
         for child in [child for child in view.line if child.digest == digest]:
             head = self._line.read(view, child)
             if head is not None and head.record.state != COOLDOWN:
-                self._session.send(partial(_delete_as_seen, head))
+                self._session.send(partial(delete_as_seen, head))
 
     # Holding ------------------------------------------------------------------------------------------------------
 
     def extend(self, claims: Sequence[Claim], timeout: float | None) -> list[Loss | None]:
         places = [self._held(claim) for claim in claims]
-        moment = now()
-        expires = [
-            0.0 if place is None else max(claim.expire, place.since + place.expire - moment)
+        known = [(place, claim.expire) for claim, place in zip(claims, places, strict=True) if place is not None]
+        gone = self._write_leases(known, self._session.outlives, timeout)
+        return [
+            self._loss(claim) if place is None or place in gone else None
             for claim, place in zip(claims, places, strict=True)
         ]
-        known = [(place, expire) for place, expire in zip(places, expires, strict=True) if place is not None]
-        answers = iter(self._session.send(*[self._renewal(*one) for one in known], timeout=timeout) if known else [])
-        losses: list[Loss | None] = []
-        for claim, place, expire in zip(claims, places, expires, strict=True):
-            lost = place is None or not self._renewed(place, expire, moment, next(answers))
-            losses.append(self._loss(claim) if lost else None)
-        return losses
 
-    def _renewal(self, place: Place, expire: float) -> Request:
-        data = place.says(HELD, expire)
-        if not place.ephemeral or expire <= self._session.outlives:
-            return lambda client: client.set_async(place.path, data)
-        return persist(place, data)
+    def _write_leases(
+        self, wanted: Sequence[tuple[Place, float]], outlives: float, timeout: float | None = None
+    ) -> set[Place]:
+        """Give each so many seconds again, or what it has left, if that is more. Those that are gone are forgotten.
 
-    def _renewed(self, place: Place, expire: float, since: float, answer: Any) -> bool:
-        if isinstance(answer, ZookeeperError) or (isinstance(answer, list) and not committed(answer)):
-            self._places.forget(place.claim.token)
-            return False
-        if isinstance(answer, list):  # it has become persistent
-            place.ephemeral = False
-            (answer,) = self._session.send(lambda client: client.exists_async(place.path))
-            if answer is None:
-                return False
-        place.stat, place.since, place.expire = answer, since, expire
-        self._clock.observe(answer, since)
-        return True
+        A lease has several writers here: a renewal, an extension. Each compares the version that it has reckoned with,
+        and whoever comes second reckons again: else the shorter lease would be written over the longer one. What lasts
+        longer than ``outlives`` becomes persistent.
+        """
+        gone: set[Place] = set()
+        for _ in range(MAX_ROUNDS):
+            if not wanted:
+                return gone
+            moment = now()
+            leases = [_longer(place.lease, seconds, moment) for place, seconds in wanted]
+            requests = [
+                write(
+                    place,
+                    place.says(HELD, lease.expire),
+                    lease.stat.version,
+                    lease.lock_version,
+                    persist=lease.ephemeral and lease.expire > outlives,
+                )
+                for (place, _), lease in zip(wanted, leases, strict=True)
+            ]
+            refused = []
+            for one, lease, answers in zip(wanted, leases, self._session.send(*requests, timeout=timeout), strict=True):
+                if committed(answers):
+                    lease = written(answers, lease)
+                    self._clock.observe(lease.stat, moment)
+                    self._places.learn(one[0], lease)
+                else:
+                    refused.append(one)
+            wanted = []
+            for one, found in zip(refused, self._reread(refused, timeout), strict=True):
+                if found is None:
+                    self._places.forget(one[0].claim.token)
+                    gone.add(one[0])
+                else:
+                    self._places.learn(one[0], found)
+                    wanted.append(one)
+        raise BackendUnavailable(f"{self._session.address.name}: other threads are extending the same leases.")
+
+    def _reread(self, refused: Sequence[tuple[Place, float]], timeout: float | None) -> Iterator[Lease | None]:
+        """What the leases are now of which we knew an older version. None: it is not held any more."""
+        paths = [path for place, _ in refused for path in (place.path, place.lock_path)]
+        answers = iter(self._session.send(*map(get_request, paths), timeout=timeout) if paths else ())
+        for place, _ in refused:
+            node, lock = next(answers), next(answers)
+            head = None if isinstance(lock, NoNodeError) else self._line.head_of(place.path, node)
+            held = head is not None and head.record.state in (CLAIMED, HELD)
+            yield lease_of(head, lock[1].version) if head is not None and held else None
 
     def release(self, claim: Claim, cooldown: float) -> Loss | None:
         if self._places.was_released(claim.token):
@@ -119,8 +147,7 @@ class ZooKeeperVerbs:
             return self._loss(claim)
         sent_before, place.releasing = place.releasing, True
         if cooldown > 0:
-            data = place.says(COOLDOWN, cooldown)
-            (answer,) = self._session.send(persist(place, data))
+            (answer,) = self._session.send(write(place, place.says(COOLDOWN, cooldown), persist=True))
             done = committed(answer)
         else:
             done = not isinstance(self._delete(place), ZookeeperError)
@@ -148,7 +175,8 @@ class ZooKeeperVerbs:
         place = self._places.get(claim.token)
         if place is None or not place.granted:
             return None
-        if self._clock.remaining(place.stat, place.expire) <= 0:
+        lease = place.lease  # looked at once: another thread may extend it
+        if self._clock.remaining(lease.stat, lease.expire) <= 0:
             self._places.discard(claim.token)
             return None
         return place
@@ -191,17 +219,19 @@ class ZooKeeperVerbs:
             return None
         if self._line.judge(view, head) is None:
             return None  # too late
-        new = Child(child_node(digest_of(claim.token), child.number), digest_of(claim.token), child.number)
-        place = Place(claim, new, claim.expire <= self._session.outlives, claim.expire, None, HELD, True, since)
+        digest = digest_of(claim.token)
+        lease = Lease(claim.expire, head.stat, since, view.version)
+        place = Place(claim, Child(child_node(digest, child.number), digest, child.number), HELD, lease, True)
         place.taken, place.mark = head.record.taken, view.mark.dumps()
+        ephemeral = claim.expire <= self._session.outlives
         answers, stat = self._session.send(
-            exchange(head.path, place.path, place.says(HELD, claim.expire), place.ephemeral),
+            exchange(head.path, place.path, place.says(HELD, claim.expire), ephemeral),
             lambda client: client.exists_async(place.path),
         )
         if not committed(answers) or stat is None:
             return None
         self._clock.observe(stat, since)
-        place.stat = stat
+        place.lease = lease._replace(stat=stat)
         self._places.add(place)
         return Granted(view.fence(child), since)
 
@@ -212,8 +242,8 @@ class ZooKeeperVerbs:
             found = self._line.read(view, mine)
             if found is None:
                 return None
-            place = Place(claim, mine, found.stat.ephemeralOwner != 0, found.record.expire, found.stat, HELD, True)
-            place.since, place.taken, place.mark = since - found.record.expire, found.record.taken, view.mark.dumps()
+            place = Place(claim, mine, HELD, lease_of(found, view.version), True, found.record.taken)
+            place.mark = view.mark.dumps()
             self._places.add(place)
         if self.extend([claim], None) != [None]:
             return None
@@ -241,22 +271,22 @@ class ZooKeeperVerbs:
         for place in self._places.all():
             if not place.granted:
                 self._places.forget(place.claim.token)
-            elif place.ephemeral and place.since + place.expire > now():
+            elif place.lease.ephemeral and place.lease.left > 0:
                 held.append(place)
         for first in range(0, len(held), MAX_PARKED):
             self._park(held[first : first + MAX_PARKED])
 
     def _park(self, places: list[Place]) -> None:
-        requests = [persist(place, place.says(HELD, place.since + place.expire - now())) for place in places]
         try:
-            parked = self._session.send(*requests)
+            self._write_leases([(place, 0.0) for place in places], outlives=0.0)
         except DistLockError as error:
             logger.warning("%d locks end with the session that has them, which is closed: %s", len(places), error)
-            parked = [[error]] * len(places)
-        for place, answers in zip(places, parked, strict=True):
-            place.ephemeral = not committed(answers)
-            if place.ephemeral:
+            for place in places:
                 self._places.forget(place.claim.token)
+
+
+def _longer(lease: Lease, seconds: float, moment: float) -> Lease:
+    return lease._replace(expire=max(seconds, lease.left), since=moment)
 
 
 def _take_away(path: str, view: View, mark: bytes) -> Request:
@@ -264,26 +294,6 @@ def _take_away(path: str, view: View, mark: bytes) -> Request:
         change = client.transaction()
         change.delete(path)
         change.set_data(view.path, mark, view.version)
-        return change.commit_async()
-
-    return transaction
-
-
-def _delete_as_seen(head: Head, client: Client) -> Any:
-    return client.delete_async(head.path, head.stat.version)
-
-
-def persist(place: Place, data: bytes) -> Request:
-    """The node of the holder is made anew, for it has to outlive the session; its versions begin again.
-
-    Whoever has seen the one before has seen an older version of the lock's own node: see ``Line.remove``.
-    """
-
-    def transaction(client: Client) -> Any:
-        change = client.transaction()
-        change.delete(place.path)
-        change.create(place.path, data)
-        change.set_data(path_of(place.claim.name), place.mark)
         return change.commit_async()
 
     return transaction

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from distlock_web.core.backend import Busy, Claim, Granted, Port
-from distlock_web.core.runtime import now
+from distlock_web.core.runtime import drive, now
 
 from ..harness import PATIENCE, Harness
 from .base import NAME, Cases, case, claim, needs
@@ -94,6 +96,25 @@ class VerbCases(Cases):
         line = await harness.line(NAME)
         assert line is not None
         assert line.remaining > 100
+
+    @case
+    async def test_a_renewal_that_crosses_an_extension_does_not_shorten_it(self, harness: Harness) -> None:
+        """Both know of the lease as it was before. Whichever the store carries out last, the longer one stays."""
+
+        def renew(mine: Claim) -> object:
+            return drive(harness.store.renewal_port().extend([mine], PATIENCE))
+
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(10):
+                mine = claim(expire=5)
+                await granted(harness.port, mine)
+                renewals = [threads.submit(renew, mine) for _ in range(4)]
+                assert await harness.port.extend([mine._replace(expire=300)]) == [None]
+                assert [renewal.result() for renewal in renewals] == [[None]] * 4
+                line = await harness.line(NAME)
+                assert line is not None
+                assert line.remaining > 100
+                assert await harness.port.release(mine) is None
 
     @needs("waiting")
     @case

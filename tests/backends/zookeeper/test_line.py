@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoNodeError
 
-from distlock_web import ConfigurationError, Lease, lock
+from distlock_web import BackendUnavailable, ConfigurationError, Lease, configure, lock
 from distlock_web.backends.zookeeper import line, places
 from distlock_web.backends.zookeeper.nodes import child_node, digest_of, in_order, name_of, path_of
 from distlock_web.core.backend import Busy, Claim, Granted
@@ -19,6 +19,7 @@ from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, new_token, now
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import Beside
+from tests.support.proxy import Proxy
 from tests.support.waiting import LONG, SOON, eventually
 from tests.support.zookeeper_server import ZooKeeperServer
 
@@ -110,10 +111,11 @@ def _is_parked(mine: Claim) -> None:
 def test_who_saw_the_node_before_does_not_remove_the_one_that_was_made_in_its_place(
     client: Any, made_anew: Callable[[Claim], None]
 ) -> None:
-    """Both have the same path and the version 0: who was late removed a lease of five minutes."""
+    """Both have the same path and the same version: who was late removed a lease of five minutes."""
     store: Any = registry().store("default").backend
     mine = claim(expire=1.5)
     drive(port().acquire(mine, 0))
+    assert drive(port().extend([mine])) == [None]
     view = store._verbs._line.look(NAME)
     seen = store._verbs._line.head(view)
     made_anew(mine)
@@ -135,12 +137,115 @@ def test_nor_does_it_begin_another_lease_for_it(client: Any) -> None:
     view = store._verbs._line.look(NAME)
     seen = store._verbs._line.head(view)
     assert isinstance(drive(port().wait(mine, busy, LONG)), Granted)
-    for _ in range(2):  # it becomes persistent, and is renewed as such
-        assert drive(port().extend([mine._replace(expire=300)])) == [None]
+    assert drive(port().extend([mine._replace(expire=300)])) == [None]  # it becomes persistent
     assert client.exists(seen.path).version == seen.stat.version
     store._verbs._line.judge(view, seen)
     (shown,) = drive(port().inspect([NAME]))
     assert shown.remaining > 100
+
+
+# Several writers of one lease --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch, beside: Beside) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """Do this in another thread, as far as its first request: that is sent when what this gives is called."""
+
+    def begin(work: Callable[[], Any]) -> Callable[[], Any]:
+        store: Any = registry().store("default").backend
+        here, reckoned, go_on, send = threading.get_ident(), threading.Event(), threading.Event(), store._session.send
+
+        def held_back(*requests: Any, timeout: float | None = None) -> list[Any]:
+            if threading.get_ident() != here and not reckoned.is_set():
+                reckoned.set()
+                go_on.wait(SOON)
+            answers: list[Any] = send(*requests, timeout=timeout)
+            return answers
+
+        monkeypatch.setattr(store._session, "send", held_back)
+        done = beside(work)
+        assert reckoned.wait(SOON)
+
+        def finish() -> Any:
+            go_on.set()
+            return done.result(SOON)
+
+        return finish
+
+    return begin
+
+
+def renewal(mine: Claim) -> Callable[[], Any]:
+    return lambda: drive(registry().store("default").renewal_port().extend([mine], 5.0))
+
+
+@pytest.mark.parametrize("longer", [8.0, 300.0])
+@pytest.mark.parametrize("renewed_before", [False, True])
+def test_a_renewal_that_is_sent_after_an_extension_does_not_shorten_it(
+    late: Any, longer: float, renewed_before: bool
+) -> None:
+    """It was reckoned before: somebody else was let in. A longer one than the session is a node that is made anew."""
+    mine = claim(expire=3.0)
+    drive(port().acquire(mine, 0))
+    if renewed_before:
+        assert drive(port().extend([mine])) == [None]
+    finish = late(renewal(mine))
+    assert drive(port().extend([mine._replace(expire=longer)])) == [None]
+    assert finish() == [None]
+    (shown,) = drive(port().inspect([NAME]))
+    assert longer / 2 < shown.remaining <= longer + 0.1
+    assert drive(port().extend([mine])) == [None]
+    assert drive(port().release(mine)) is None
+
+
+def test_a_renewal_that_is_sent_after_a_release_does_not_end_its_cooldown(late: Any) -> None:
+    mine = claim(expire=3.0)
+    drive(port().acquire(mine, 0))
+    finish = late(renewal(mine))
+    assert drive(port().release(mine, 300)) is None
+    assert finish() == ["expired"]
+    (shown,) = drive(port().inspect([NAME]))
+    assert shown.state == "cooldown"
+    assert shown.remaining > 100
+
+
+@pytest.mark.parametrize("first", ["park", "extend"])
+def test_what_is_parked_while_it_is_extended_keeps_the_longer_lease(late: Any, client: Any, first: str) -> None:
+    mine = claim(expire=8.0)
+    drive(port().acquire(mine, 0))
+    store: Any = registry().store("default").backend
+    works = [store._verbs.park, renewal(mine._replace(expire=30))]
+    if first == "park":
+        works.reverse()
+    finish = late(works[0])
+    works[1]()
+    finish()
+    (node,) = line_of(client)
+    stat = client.exists(f"{path_of(NAME)}/{node}")
+    assert not stat.ephemeralOwner
+    (shown,) = drive(port().inspect([NAME]))
+    assert shown.remaining > 20
+
+
+def test_an_extension_whose_answer_was_lost_is_not_taken_back_by_a_renewal(proxied: Proxy) -> None:
+    with lock("order:7"):
+        pass
+    mine = claim(expire=1.5)
+    drive(port().acquire(mine, 0))
+    proxied.lose_answer(b'"held"')
+    with pytest.raises(BackendUnavailable):
+        drive(port().extend([mine._replace(expire=30)]))
+    assert proxied.lost == 1
+    eventually(lambda: _renewed(mine), "the session goes on")
+    (shown,) = drive(port().inspect([NAME]))
+    assert shown.remaining > 20
+
+
+def _renewed(mine: Claim) -> bool:
+    try:
+        return bool(drive(port().extend([mine])) == [None])
+    except BackendUnavailable:
+        return False
 
 
 def test_what_is_made_anew_keeps_its_fence_and_what_is_known_of_the_one_before(client: Any) -> None:
@@ -255,6 +360,95 @@ def test_what_is_held_outlives_the_close_of_the_store(client: Any) -> None:
     assert isinstance(drive(port().wait(waiting, busy, LONG)), Granted)
     assert now() - begun < SOON
     drive(port().release(waiting))
+
+
+# Waiters that do not come when it is their turn ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def absent(zookeeper_store: str, zookeeper_settings: dict[str, Any]) -> Any:
+    """A port of another session, whose waiters do nothing unless they are asked: a process that was killed."""
+    return configure({"default": zookeeper_settings, "absent": zookeeper_settings}).store("absent").port(THREADS)
+
+
+@pytest.mark.slow
+def test_those_of_one_process_that_is_gone_cost_the_next_one_turn(absent: Any, beside: Beside) -> None:
+    """They cost a lease each, one after the other, until their session ended."""
+    expire = 1.5
+    holder = claim()
+    drive(port().acquire(holder, 0))
+    for _ in range(6):
+        drive(absent.acquire(claim(expire=expire), None))
+    waiter = beside(lock("order:7", expire=expire, wait=LONG).acquire)
+    eventually(lambda: drive(port().inspect([NAME]))[0].waiters == 7, "it waits")
+    drive(port().release(holder))
+    begun = now()
+    waiter.result(LONG).release()
+    assert now() - begun < 3 * expire
+
+
+def _passed_over(store: Any) -> None:
+    """It is the turn of the first in the line, and is over; the next one looks."""
+    view = store._verbs._line.look(NAME)
+    assert store._verbs._line.judge(view, store._verbs._line.head(view)).record.state == "offered"
+    eventually(lambda: _judged(store, view), "its turn is over")
+
+
+def _judged(store: Any, view: Any) -> bool:
+    head = store._verbs._line.head(view)
+    return head is None or store._verbs._line.judge(view, head) is None
+
+
+def test_who_does_not_come_has_half_of_its_lease_for_that(absent: Any, client: Any) -> None:
+    holder = claim()
+    drive(port().acquire(holder, 0))
+    drive(absent.acquire(claim(expire=30), None))
+    drive(port().release(holder))
+    assert isinstance(drive(port().acquire(claim(), 0)), Busy)
+    (shown,) = drive(port().inspect([NAME]))
+    assert 10 < shown.remaining <= 15
+    assert shown.state == "held"
+
+
+def test_who_is_passed_over_with_its_process_and_lives_stands_at_the_end_of_the_line(absent: Any, client: Any) -> None:
+    store: Any = registry().store("default").backend
+    holder, late, other, mine = claim(), claim(expire=0.5), claim(), claim()
+    drive(port().acquire(holder, 0))
+    drive(absent.acquire(late, None))
+    busy = drive(absent.acquire(other, None))
+    drive(port().acquire(mine, None))
+    drive(port().release(holder))
+    _passed_over(store)
+    (node,) = line_of(client)
+    assert node.startswith(digest_of(mine.token)), "both of them"
+    assert isinstance(drive(port().acquire(mine, None)), Granted)
+    assert isinstance(drive(absent.wait(other, busy._replace(recheck_after=0.01), 0.1)), Busy)
+    drive(port().release(mine))
+    assert isinstance(drive(absent.wait(other, busy, LONG)), Granted)
+
+
+def test_one_that_has_just_come_is_not_passed_over(absent: Any, client: Any) -> None:
+    """It may have the lock by then, and not have written that: alone in the line it need not."""
+    store: Any = registry().store("default").backend
+    holder, late = claim(), claim(expire=0.5)
+    drive(port().acquire(holder, 0))
+    drive(absent.acquire(late, None))
+    come = registry().store("absent").backend._verbs._line.join(claim())  # type: ignore[attr-defined]
+    drive(port().release(holder))
+    _passed_over(store)
+    assert line_of(client) == [come.line[-1].node]
+
+
+def test_those_of_the_process_that_looks_stay_in_the_line(client: Any) -> None:
+    """One of its threads was late; that it looks shows that it lives."""
+    store: Any = registry().store("default").backend
+    holder, late, mine = claim(), claim(expire=0.5), claim()
+    for each, wait in ((holder, 0), (late, None), (mine, None)):
+        drive(port().acquire(each, wait))
+    drive(port().release(holder))
+    _passed_over(store)
+    (node,) = line_of(client)
+    assert node.startswith(digest_of(mine.token))
 
 
 def test_a_line_goes_on_where_its_numbers_begin_again() -> None:
