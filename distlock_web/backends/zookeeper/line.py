@@ -17,9 +17,7 @@ time that makes the next fence greater, as in the other stores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from kazoo.exceptions import NoNodeError, ZookeeperError
@@ -44,12 +42,11 @@ from .nodes import (
     record,
 )
 from .places import Lease, Place, Places
+from .requests import delete_as_seen, get_request, look_requests, write, written
 from .session import Client, Request, Session, committed
 
 #: Seconds until the next question where a lease may end at this very moment.
 MIN_RECHECK = 0.002
-#: A version, to ZooKeeper: whatever it is.
-ANY = -1
 #: The part of its lease in which a waiter has to come when it is its turn.
 TURN = 0.5
 #: Of a session that does not answer so many places are removed at a time.
@@ -277,7 +274,9 @@ class Line:
         found = [self.head_of(*one) for one in zip(paths, self._session.send(*map(get_request, paths)), strict=True)]
         theirs = [one for one in found if one is not None and one.stat.ephemeralOwner == session]
         # Of one that does not wait it is not known whether it has the lock by now: alone it does not write that.
-        self._session.send(*[partial(delete_as_seen, one) for one in theirs if one.record.state == WAITING])
+        self._session.send(
+            *[delete_as_seen(one.path, one.stat.version) for one in theirs if one.record.state == WAITING]
+        )
 
     def remove(self, view: View, head: Head) -> None:
         """Remove the node, unless it has changed meanwhile."""
@@ -308,52 +307,10 @@ class Line:
         return Head(head.path, says, stat, says.expire)
 
 
-def write(
-    place: Place, data: bytes, node: int = ANY, lock: int = ANY, *, persist: bool = False, mark: bool = False
-) -> Request:
-    """Write our own node, if it and the lock's own node have these versions still. :func:`written` reads the answers.
-
-    ``persist``: it has to outlive the session, and is made anew; its versions begin again. So that of the lock's own
-    node, which has the ``mark``, moves on with it.
-    """
-
-    def transaction(client: Client) -> Any:
-        change = client.transaction()
-        if persist:
-            change.delete(place.path, node)
-            change.create(place.path)
-        if persist or mark:
-            change.set_data(place.lock_path, place.mark, lock)
-        else:
-            change.check(place.lock_path, lock)
-        change.set_data(place.path, data, ANY if persist else node)
-        return change.commit_async()
-
-    return transaction
-
-
-def written(answers: Sequence[Any], lease: Lease) -> Lease:
-    """The lease that a :func:`write` has begun."""
-    lock, stat = answers[-2:]
-    return lease._replace(stat=stat, lock_version=getattr(lock, "version", lease.lock_version))
-
-
-def delete_as_seen(head: Head, client: Client) -> Any:
-    return client.delete_async(head.path, head.stat.version)
-
-
 def lease_of(head: Head, lock_version: int) -> Lease:
     """The lease of a node of ours that was read: not less than it is."""
     expire = head.record.expire
     return Lease(expire, head.stat, now() + head.remaining - expire, lock_version)
-
-
-def get_request(path: str) -> Request:
-    return lambda client: client.get_async(path)
-
-
-def look_requests(path: str) -> tuple[Request, Request]:
-    return lambda client: client.get_children_async(path), get_request(path)
 
 
 def view_of(path: str, children: Any, found: Any) -> View:

@@ -8,8 +8,9 @@ from typing import Any
 from kazoo.exceptions import NoNodeError
 
 from ...core.backend import LockInfo
-from .line import MIN_RECHECK, Line, View, get_request, look_requests, view_of
+from .line import MIN_RECHECK, Line, View, view_of
 from .nodes import CLAIMED, HELD, OFFERED, ROOT, WAITING, name_of, path_of
+from .requests import get_request, look_requests
 from .session import Session
 
 #: Locks that are read in one round trip.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from kazoo.exceptions import NoNodeError, ZookeeperError
@@ -12,11 +11,12 @@ from kazoo.exceptions import NoNodeError, ZookeeperError
 from ...core.backend import Busy, Claim, Granted, Loss
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import now
-from .line import Line, View, delete_as_seen, get_request, lease_of, write, written
+from .line import Line, View, lease_of
 from .listing import Listing
 from .nodes import CLAIMED, COOLDOWN, HELD, TRANSIT, WAITING, Child, child_node, digest_of, path_of
 from .places import Lease, Place, Places
-from .session import Client, Request, Session, committed
+from .requests import delete_as_seen, exchange, get_request, take_away, write, written
+from .session import Session, committed
 
 logger = logging.getLogger("distlock_web")
 
@@ -73,7 +73,7 @@ class ZooKeeperVerbs:
         for child in [child for child in view.line if child.digest == digest]:
             head = self._line.read(view, child)
             if head is not None and head.record.state != COOLDOWN:
-                self._session.send(partial(delete_as_seen, head))
+                self._session.send(delete_as_seen(head.path, head.stat.version))
 
     # Holding ------------------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class ZooKeeperVerbs:
             if head is None or self._line.judge(view, head) is None:
                 return False
             mark = view.mark._replace(revoked=view.line[0].digest)
-            (answers,) = self._session.send(_take_away(head.path, view, mark.dumps()))
+            (answers,) = self._session.send(take_away(head.path, view.path, view.version, mark.dumps()))
             if committed(answers):
                 return True
         return False
@@ -287,25 +287,3 @@ class ZooKeeperVerbs:
 
 def _longer(lease: Lease, seconds: float, moment: float) -> Lease:
     return lease._replace(expire=max(seconds, lease.left), since=moment)
-
-
-def _take_away(path: str, view: View, mark: bytes) -> Request:
-    def transaction(client: Client) -> Any:
-        change = client.transaction()
-        change.delete(path)
-        change.set_data(view.path, mark, view.version)
-        return change.commit_async()
-
-    return transaction
-
-
-def exchange(old: str, new: str, data: bytes, ephemeral: bool = False) -> Request:
-    """One node goes and another comes in its place, at once: nobody behind it sees the line without a head."""
-
-    def transaction(client: Client) -> Any:
-        change = client.transaction()
-        change.delete(old)
-        change.create(new, data, ephemeral=ephemeral)
-        return change.commit_async()
-
-    return transaction

@@ -1,0 +1,78 @@
+"""What is asked of ZooKeeper: reads, and transactions that are carried out in whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .places import Lease, Place
+from .session import Client, Request
+
+#: A version, to ZooKeeper: whatever it is.
+ANY = -1
+
+
+def get_request(path: str) -> Request:
+    return lambda client: client.get_async(path)
+
+
+def look_requests(path: str) -> tuple[Request, Request]:
+    return lambda client: client.get_children_async(path), get_request(path)
+
+
+def delete_as_seen(path: str, version: int) -> Request:
+    return lambda client: client.delete_async(path, version)
+
+
+def write(
+    place: Place, data: bytes, node: int = ANY, lock: int = ANY, *, persist: bool = False, mark: bool = False
+) -> Request:
+    """Write our own node, if it and the lock's own node have these versions still. :func:`written` reads the answers.
+
+    ``persist``: it has to outlive the session, and is made anew; its versions begin again. So that of the lock's own
+    node, which has the ``mark``, moves on with it.
+    """
+
+    def transaction(client: Client) -> Any:
+        change = client.transaction()
+        if persist:
+            change.delete(place.path, node)
+            change.create(place.path)
+        if persist or mark:
+            change.set_data(place.lock_path, place.mark, lock)
+        else:
+            change.check(place.lock_path, lock)
+        change.set_data(place.path, data, ANY if persist else node)
+        return change.commit_async()
+
+    return transaction
+
+
+def written(answers: Sequence[Any], lease: Lease) -> Lease:
+    """The lease that a :func:`write` has begun."""
+    lock, stat = answers[-2:]
+    return lease._replace(stat=stat, lock_version=getattr(lock, "version", lease.lock_version))
+
+
+def exchange(old: str, new: str, data: bytes, ephemeral: bool = False) -> Request:
+    """One node goes and another comes in its place, at once: nobody behind it sees the line without a head."""
+
+    def transaction(client: Client) -> Any:
+        change = client.transaction()
+        change.delete(old)
+        change.create(new, data, ephemeral=ephemeral)
+        return change.commit_async()
+
+    return transaction
+
+
+def take_away(path: str, lock_path: str, version: int, mark: bytes) -> Request:
+    """Remove a node, and note that in the lock's own, if that has this version still."""
+
+    def transaction(client: Client) -> Any:
+        change = client.transaction()
+        change.delete(path)
+        change.set_data(lock_path, mark, version)
+        return change.commit_async()
+
+    return transaction
