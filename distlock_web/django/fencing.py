@@ -33,6 +33,11 @@ class FencedQuerySet(models.QuerySet[M]):
         ``get`` does.
         """
         fence = fence_of(lease)
+        if self._fields is not None:  # type: ignore[attr-defined]
+            raise ConfigurationError(
+                f"{self.model._meta.label}: fenced_get gives an object, to be changed and saved: leave out values() "
+                f"and values_list()."
+            )
         rows = _for_writing(self.filter(**lookup))
         # Found first, by its key: a filter over a join would make the fence's condition part of a subquery, which
         # PostgreSQL does not look at again after it has waited for a newer holder's commit.

@@ -4,13 +4,23 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 
+class _NotDumped(models.Manager[models.Model]):
+    """Nothing is here for ``dumpdata``: one model has no table, and the rows of the others hold tokens."""
+
+    def get_queryset(self) -> models.QuerySet[models.Model]:
+        return super().get_queryset().none()
+
+
 class HeldLock(models.Model):
     """A lock as the admin page shows it. There is no table: the model carries the permissions and the page's names."""
 
     name: models.CharField[str, str] = models.CharField(_("lock"), primary_key=True, max_length=255)
 
+    objects = _NotDumped()
+
     class Meta:
         managed = False
+        base_manager_name = "objects"
         verbose_name = _("held lock")
         verbose_name_plural = _("held locks")
         default_permissions = ("view",)
@@ -38,8 +48,11 @@ class LeaseRow(models.Model):
     revoked: models.CharField[str, str] = models.CharField(max_length=100)
     queued: models.SmallIntegerField[int, int] = models.SmallIntegerField()
 
+    objects = _NotDumped()
+
     class Meta:
         db_table = "distlock_lease"
+        base_manager_name = "objects"
         default_permissions = ()
         indexes = (models.Index(fields=["expires_at"], name="distlock_lease_expires_at"),)
 
@@ -55,7 +68,10 @@ class WaiterRow(models.Model):
     holder: models.TextField[str, str] = models.TextField()
     wake: models.SmallIntegerField[int, int] = models.SmallIntegerField()
 
+    objects = _NotDumped()
+
     class Meta:
         db_table = "distlock_waiter"
+        base_manager_name = "objects"
         default_permissions = ()
         indexes = (models.Index(fields=["name_key", "place"], name="distlock_waiter_queue"),)

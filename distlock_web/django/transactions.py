@@ -86,8 +86,20 @@ def _refuse_open(function_name: str, connection: BaseDatabaseWrapper) -> None:
 
 def in_real_transaction(connection: BaseDatabaseWrapper) -> bool:
     """Whether a transaction is open that somebody else will commit; the one that a TestCase wraps a test in is none."""
+    return connection.in_atomic_block and not in_test_case(connection)
+
+
+def in_test_case(connection: BaseDatabaseWrapper) -> bool:
+    """Whether nothing is open but the transaction that a TestCase wraps a test in."""
     blocks = connection.atomic_blocks
-    return connection.in_atomic_block and not (blocks and getattr(blocks[-1], "_from_testcase", False))
+    return bool(blocks) and getattr(blocks[-1], "_from_testcase", False)
+
+
+def savepoint_of_test_case(alias: str) -> transaction.Atomic:
+    """A savepoint in that transaction which is as good as none to who looks for an open one."""
+    savepoint = transaction.atomic(using=alias)
+    savepoint._from_testcase = True  # type: ignore[attr-defined]
+    return savepoint
 
 
 def open_transaction() -> str | None:

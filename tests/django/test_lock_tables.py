@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
@@ -123,6 +124,22 @@ def test_the_projects_sqlite_in_memory_serves_tests(settings: Any) -> None:
 
 def test_the_models_have_no_changes_without_a_migration() -> None:
     call_command("makemigrations", "distlock_web", check=True, dry_run=True, stdout=StringIO())
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["", "--all"])
+def test_a_dump_of_the_project_has_no_locks(
+    make_database: Callable[[Kind], Database], settings: Any, everything: bool
+) -> None:
+    """One model has no table, and the rows of the others hold tokens."""
+    settings.DISTLOCK = {"default": {"DATABASE": LOCKS}}
+    dumped = StringIO()
+    with as_alias(make_database("sqlite")):
+        call_command("migrate", database=LOCKS, verbosity=0)
+        with lock("a"):
+            call_command("dumpdata", database=LOCKS, use_base_manager=everything, stdout=dumped)
+    models = {row["model"] for row in json.loads(dumped.getvalue())}
+    assert "auth.permission" in models
+    assert not any(model.startswith("distlock_web.") for model in models)
 
 
 def test_what_django_keeps_for_itself_is_no_keyword_of_the_driver(make_database: Callable[[Kind], Database]) -> None:

@@ -68,6 +68,13 @@ def test_a_read_by_other_fields(stock: Stock) -> None:
     assert set(Stock.objects.exclude(pk=stock.pk).values_list("fence", flat=True)) == {0}
 
 
+@pytest.mark.parametrize("of", [Stock.objects.values("name"), Stock.objects.values_list("name")], ids=["dict", "tuple"])
+def test_what_is_no_object_is_refused_before_it_is_stamped(stock: Stock, of: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"fencing\.Stock: fenced_get gives an object.*values\(\)"):
+        of.fenced_get(5, pk=stock.pk)
+    assert fence_of_row(stock) == 0
+
+
 def test_a_row_that_the_filter_leaves_out_is_not_stamped(stock: Stock) -> None:
     with pytest.raises(Stock.DoesNotExist):
         Stock.objects.filter(name="car").fenced_get(5, pk=stock.pk)

@@ -14,6 +14,7 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "held locks",
                 "permissions": (("release_heldlock", "Can release held locks by force"),),
                 "managed": False,
+                "base_manager_name": "objects",
                 "default_permissions": ("view",),
             },
         ),

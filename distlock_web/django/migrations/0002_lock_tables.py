@@ -35,6 +35,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "distlock_lease",
+                "base_manager_name": "objects",
                 "default_permissions": (),
                 "indexes": [models.Index(fields=["expires_at"], name="distlock_lease_expires_at")],
             },
@@ -52,6 +53,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "distlock_waiter",
+                "base_manager_name": "objects",
                 "default_permissions": (),
                 "indexes": [models.Index(fields=["name_key", "place"], name="distlock_waiter_queue")],
             },
