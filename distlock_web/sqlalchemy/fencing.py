@@ -64,7 +64,8 @@ def fenced_get(session: AnySession, entity: type[M], ident: Any, lease: Lease | 
 
     ``lease`` is the lease, or the number of a fence from elsewhere. Raises ``StaleFence`` if a newer holder has stamped
     the row. Both statements belong to the session's transaction; after a rollback the row bears no stamp of ours, so
-    read it again. Until the session is closed its flushes ask for this fence, also after a commit or a refresh.
+    read it again. Keep the object: as long as the session has it, flushes ask for this fence, also after a commit or a
+    refresh.
     """
     fence = fence_of(lease)
     mapper, table = _mapped(entity)

@@ -6,11 +6,14 @@ which may be a newer holder's by then. So a flush asks for the fence that is rem
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 from sqlalchemy import Connection, inspect
 from sqlalchemy.orm import Mapper, Session, object_session
 from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy.orm.identity import IdentityMap
 
 _INFO = "distlock_web_stamps"
 
@@ -23,14 +26,14 @@ def remember_stamp(found: object, fence: int, *, stamped: bool) -> None:
     session = object_session(found)
     if session is None:  # expunged by an event of somebody else's: then no flush of the session writes it
         return
-    stamps, key = _stamps(session), inspect(found).key
+    stamps, key = stamps_of(session, fencing=True), inspect(found).key
     stamps[key] = fence if stamped else stamps.get(key, fence)
 
 
 def ask_for_stamp(mapper: Mapper[Any], connection: Connection, target: object) -> None:
     """Before an UPDATE or a DELETE: it asks for what the object has as the fence in the database."""
     session = object_session(target)
-    fence = None if session is None else _stamps(session).get(inspect(target).key)
+    fence = None if session is None else stamps_of(session).get(inspect(target).key)
     if fence is not None:
         set_committed_value(target, "fence", fence)
 
@@ -44,13 +47,31 @@ def forget_stamp(mapper: Mapper[Any], connection: Connection, target: object) ->
     deleted = session.identity_map.get(key)
     if deleted is not None:  # deleted in this very flush, which SQLAlchemy makes one UPDATE of
         ask_for_stamp(mapper, connection, deleted)
-    _stamps(session).pop(key, None)
+    stamps_of(session).pop(key, None)
 
 
-def _stamps(session: Session) -> dict[Any, int]:
-    """By identity key. They live as long as the session's objects: ``close`` and ``expunge_all`` end both."""
+def stamps_of(session: Session, fencing: bool = False) -> dict[Any, int]:
+    """By identity key. ``close`` and ``expunge_all`` end all of them, as they end the session's objects.
+
+    ``fencing``: a row is fenced now. The first in a transaction ends the stamps of earlier ones whose objects nobody
+    has any more: a session that lives as long as its process would keep one for every row that it ever fenced.
+    """
     kept = session.info.get(_INFO)
-    if kept is None or kept[0] is not session.identity_map:
-        kept = session.info[_INFO] = (session.identity_map, {})
-    stamps: dict[Any, int] = kept[1]
+    if kept is None or kept.objects is not session.identity_map:
+        kept = session.info[_INFO] = _Stamps(session.identity_map)
+    stamps: dict[Any, int] = kept.by_key
+    transaction = session.get_transaction()
+    if fencing and kept.transaction() is not transaction:
+        kept.transaction = ref(transaction)
+        for key in stamps.keys() - session.identity_map.keys():
+            del stamps[key]
     return stamps
+
+
+class _Stamps:
+    __slots__ = ("by_key", "objects", "transaction")
+
+    def __init__(self, objects: IdentityMap) -> None:
+        self.objects = objects
+        self.by_key: dict[Any, int] = {}
+        self.transaction: Callable[[], object] = lambda: None  #: the one in which a row was fenced last, weakly

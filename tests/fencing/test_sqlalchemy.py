@@ -14,6 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 
 from distlock_web import ConfigurationError, StaleFence, configure, current_lease, distributed_lockable, lock
 from distlock_web.sqlalchemy import Fenced, fenced_delete, fenced_flush, fenced_get, fenced_update
+from distlock_web.sqlalchemy.stamps import stamps_of
 from tests.support.databases import Database
 
 
@@ -324,6 +325,26 @@ def test_a_row_whose_object_nobody_kept(a: Session, b: Session, look: Callable[.
         fenced_flush(a)
     a.rollback()
     assert look().count == 10
+
+
+def test_a_session_that_only_commits_forgets_the_rows_that_nobody_kept(
+    sessions: sessionmaker[Session], a: Session, b: Session
+) -> None:
+    """A worker with one session for its whole life kept a stamp of every row that it ever fenced."""
+    with sessions.begin() as session:
+        session.add_all(Stock(id=ident, count=10) for ident in range(2, 30))
+    kept = fenced_get(a, Stock, 1, 5)
+    assert kept is not None
+    for ident in range(2, 30):
+        fenced_get(a, Stock, ident, 5)
+        a.commit()
+        gc.collect()
+    assert len(stamps_of(a)) <= 2
+    fenced_get(b, Stock, 1, 7)
+    b.commit()
+    kept.count = 0
+    with pytest.raises(StaleFence):
+        fenced_flush(a)
 
 
 def test_what_was_refused_to_be_read_is_not_written(a: Session, b: Session, look: Callable[..., Any]) -> None:
