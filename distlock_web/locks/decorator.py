@@ -247,8 +247,8 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
     return wrapper
 
 
-#: What the tasks of Celery and the actors of Dramatiq have.
-_VERBS_OF_TASKS = ("apply_async", "send_with_options")
+#: What the tasks of Celery, the actors of Dramatiq and the tasks of Django have.
+_VERBS_OF_TASKS = ("apply_async", "send_with_options", "enqueue")
 
 
 def _check(function: Any) -> None:
@@ -261,13 +261,13 @@ def _check(function: Any) -> None:
         raise ConfigurationError(
             f"distributed_lockable goes below @{type(function).__name__}, next to the function {function.__qualname__}."
         )
-    if not callable(function):
-        raise ConfigurationError(f"distributed_lockable is for functions, not for {function!r}.")
     if any(hasattr(function, verb) for verb in _VERBS_OF_TASKS):
         raise ConfigurationError(
             f"distributed_lockable goes below what made the task {function!r}, next to its function, which a worker "
             f"calls without knowing of the lock."
         )
+    if not callable(function):
+        raise ConfigurationError(f"distributed_lockable is for functions, not for {function!r}.")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(
             f"distributed_lockable cannot lock the generator {function.__qualname__}: its body runs after the call has "

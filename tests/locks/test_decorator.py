@@ -119,11 +119,18 @@ class ATask:
     def apply_async(self) -> None: ...
 
 
+class ADjangoTask:
+    """As Django's: it is not called, but enqueued."""
+
+    def enqueue(self) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("thing", "remedy"),
     [
         (AClass, "method_decorator"),
         (ATask(), "below what made the task"),
+        (ADjangoTask(), "below what made the task"),
         (a_generator, "with lock"),
         (an_async_generator, "with lock"),
         (property(lambda self: 1), "functions"),
