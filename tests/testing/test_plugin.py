@@ -134,6 +134,46 @@ def test_a_project_that_lists_the_plugin_loads_it_once_and_gets_nothing_unasked(
     pytester.runpytest_subprocess("-q", "-p", "no:django", "-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
+def test_a_framework_that_is_imported_within_a_test_stays_for_the_session(pytester: pytest.Pytester) -> None:
+    """Its integration was taken away with the fake: the app had the wrong prefix, and later no store."""
+    pytester.makepyfile(
+        shop="""
+        from flask import Flask
+        from distlock_web import distributed_lockable
+        from distlock_web.flask import DistLock
+
+        def create_app():
+            app = Flask(__name__)
+            app.config["DISTLOCK"] = {"default": {"BACKEND": "memory", "PREFIX": "shop:"}}
+            DistLock(app)
+
+            @app.post("/pay/<int:order_id>")
+            @distributed_lockable(key="order:{order_id}")
+            def pay(order_id):
+                return "paid"
+
+            return app
+        """,
+        test_shop="""
+        from distlock_web import lock
+
+        def app():
+            from shop import create_app
+            return create_app()
+
+        def test_in_memory(distlock_fake):
+            assert app().test_client().post("/pay/1").text == "paid"
+            with app().app_context(), lock("a") as lease:
+                assert lease.name == "shop:a"
+
+        def test_with_the_apps_own_store():
+            assert app().test_client().post("/pay/1").text == "paid"
+        """,
+    )
+    options = ("-q", "-p", "no:django", "-p", "no:cacheprovider", "-p", "no:randomly")
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=2)
+
+
 def test_what_is_held_before_a_request_has_the_settings_of_the_app_from_then_on(distlock_fake: None) -> None:
     """The store that was made outside of the app, with our defaults, stayed: another configuration was tested."""
     app = Flask("shop")
