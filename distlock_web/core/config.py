@@ -62,12 +62,21 @@ def check_seconds(given: object, setting: str, *, zero: bool = False, minimum: f
     elif not 0 <= given <= MAX_SECONDS or (given == 0 and not zero):  # NaN is neither
         right = "a number of seconds, {least}{or_none}, and at most {most:.0f}"
     elif 0 < given < minimum:
-        raise ConfigurationError(f"{setting} is {given!r}; the store cannot express less than {minimum:g} seconds.")
+        raise ConfigurationError(f"{setting} is {given}; the store cannot express less than {minimum:g} seconds.")
     else:
         return float(given)
     least = "0 or more" if zero else "greater than 0"
     right = right.format(least=least, or_none=or_none, most=MAX_SECONDS)
-    raise ConfigurationError(f"{setting} is {given!r}; it has to be {right}.")
+    raise ConfigurationError(f"{setting} is {shown(given)}; it has to be {right}.")
+
+
+def shown(given: object) -> str:
+    """What a message may show of a wrong value. What is in the wrong place may have a password in it."""
+    if isinstance(given, str):
+        return repr(without_credentials(given))
+    if given is None or callable(given) or isinstance(given, (int, float)):
+        return repr(given)
+    return f"of the type {type(given).__name__}"
 
 
 def check_seconds_or_none(given: object, setting: str, *, zero: bool = False) -> float | None:
@@ -202,7 +211,8 @@ def _parse_one(alias: object, given: object) -> StoreConfig:
     backend = _text(given, "BACKEND", meant, where)
     if backend not in BACKENDS and not re.fullmatch(r"\w+(\.\w+)+", backend):
         raise ConfigurationError(
-            unknown_name(f'{where}["BACKEND"] names', backend, tuple(BACKENDS)) + " A dotted path does."
+            unknown_name(f'{where}["BACKEND"] names', without_credentials(backend), tuple(BACKENDS))
+            + " A dotted path does."
         )
     if len(places := [name for name in _PLACES if given.get(name)]) > 1:
         raise ConfigurationError(f"{where} has both {' and '.join(places)}: the locks live in one place, name one.")
@@ -245,7 +255,7 @@ def without_credentials(location: str) -> str:
 def _text(given: Mapping[str, Any], name: str, default: str, where: str) -> str:
     found = given.get(name, default)
     if not isinstance(found, str):
-        raise ConfigurationError(f"{where}[{name!r}] has to be a string, not {found!r}.")
+        raise ConfigurationError(f"{where}[{name!r}] is {shown(found)}; it has to be a string.")
     return found
 
 
@@ -253,7 +263,7 @@ def check_prefix(given: object, setting: str) -> str:
     """The fixed beginning of names. It is no template, and braces in a name belong to the store."""
     if not isinstance(given, str) or any(map(must_escape, given)):
         raise ConfigurationError(
-            f"{setting} is {given!r}; it has to be text without braces, '%', '~' and control characters. "
+            f"{setting} is {shown(given)}; it has to be text without braces, '%', '~' and control characters. "
             f"What differs from call to call belongs into the key."
         )
     return given
@@ -261,7 +271,7 @@ def check_prefix(given: object, setting: str) -> str:
 
 def check_flag(given: object, setting: str) -> bool:
     if not isinstance(given, bool):
-        raise ConfigurationError(f"{setting} is {given!r}; it has to be True or False.")
+        raise ConfigurationError(f"{setting} is {shown(given)}; it has to be True or False.")
     return given
 
 
@@ -283,7 +293,9 @@ def check_policy(given: Any, name: str, setting: str = "") -> Any:
     """One of the words of this policy, or a callable. ``setting``: what it is called where it is given."""
     words, setting = _POLICIES[name], setting or name
     if not callable(given) and given not in words:
-        raise ConfigurationError(f"{setting} is {given!r}; it has to be {', '.join(map(repr, words))} or a callable.")
+        raise ConfigurationError(
+            f"{setting} is {shown(given)}; it has to be {', '.join(map(repr, words))} or a callable."
+        )
     # A loss is told of by the thread that notices it.
     return check_plain(given, setting) if name == "on_lost" else given
 

@@ -222,6 +222,28 @@ def test_no_message_has_the_password_of_a_url(backend: str | None, location: str
     assert PASSWORD not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"LOCATION": [f"redis://:{PASSWORD}@host/0"]},
+        {"LOCATION": {"host": "127.0.0.1", "password": PASSWORD}},
+        {"DATABASE": {"NAME": "shop", "PASSWORD": PASSWORD}},
+        {"BACKEND": f"redis://:{PASSWORD}@host/0"},
+        {"CACHE": ("default", PASSWORD)},
+        {"EXPIRE": {"password": PASSWORD}},
+        {"PREFIX": ["disLock:", PASSWORD]},
+        {"RENEW": {"password": PASSWORD}},
+        {"ON_BUSY": {"password": PASSWORD}},
+    ],
+)
+def test_what_is_in_the_wrong_place_is_not_repeated(given: dict[str, Any]) -> None:
+    """These messages are shown: on the page of locks, in logs, by ``manage.py check``."""
+    (setting,) = given
+    with pytest.raises(ConfigurationError, match=setting) as refused:
+        parse({"default": given})
+    assert PASSWORD not in str(refused.value)
+
+
 def test_what_is_wrong_with_a_url_is_said_still() -> None:
     def wrong(location: str) -> str:
         with pytest.raises(ConfigurationError) as refused:
