@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy as _
 from ..web.held_locks import LockRow
 from ..web.lock_pages import Viewer, list_context, lock_context
 from ..web.lock_presenter import Links
-from ..web.page_assets import CACHE_CONTROL, TEMPLATES, VERSION, asset
+from ..web.page_assets import TEMPLATES, VERSION, asset
 from ..web.printable import printable
 from ..web.release_pages import Outcome, choose, list_url, release_chosen, release_context
 from .models import HeldLock
@@ -133,10 +133,10 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
 
 def asset_view(request: HttpRequest, name: str) -> HttpResponse:
     """A style sheet or a script, which every framework has from the same place. No secret: nobody has to log in."""
-    found = asset(name)
+    found = asset(name, request.GET.get("v"))
     if found is None:
         raise Http404
-    return HttpResponse(found[1], content_type=found[0], headers={"Cache-Control": CACHE_CONTROL})
+    return HttpResponse(found[0], headers=found[1])
 
 
 def render(template: str, context: dict[str, Any]) -> SafeString:

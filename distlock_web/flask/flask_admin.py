@@ -25,8 +25,8 @@ _PAGE = """\
 class HeldLocksView(BaseView):  # type: ignore[misc]  # Flask-Admin has no types for it
     """A view for Flask-Admin. ``authorize`` is called with ``"view"`` or ``"release"``.
 
-    It gives the name of who may do that, for the log, or True; for who may not, a false value (a 403) or a response,
-    such as a redirect to the login page. The other arguments are those of Flask-Admin's ``BaseView``.
+    It gives the name of who may do that, for the log, or True; for who may not, a false value (a 403), a response, such
+    as a redirect to the login page, or an ``abort()``. The other arguments are those of Flask-Admin's ``BaseView``.
     """
 
     def __init__(

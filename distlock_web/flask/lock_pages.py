@@ -10,16 +10,17 @@ from typing import Any
 from flask import Response, abort, current_app, make_response, request, url_for
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
+from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
 from ..core.errors import ConfigurationError
 from ..web.lock_pages import Viewer, list_context, lock_context
 from ..web.lock_presenter import Links
-from ..web.page_assets import CACHE_CONTROL, TEMPLATES, VERSION, asset
+from ..web.page_assets import TEMPLATES, VERSION, asset
 from ..web.release_pages import choose, list_url, release_chosen, release_context
 
 #: Called with ``"view"`` or ``"release"``: gives the name of who may, for the log, or True; a false value: 403; a
-#: response (a redirect to the login page) is sent as it is. Whatever else it gives lets nobody in.
+#: response (a redirect to the login page) is sent as it is, and what it aborts with. Whatever else lets nobody in.
 Authorize = Callable[[str], object]
 
 FIELD = "distlock_csrf"
@@ -63,30 +64,34 @@ class LockPages:
 
     def asset(self, file: str) -> Response:
         """A style sheet or a script. No secret: nobody has to log in."""
-        found = asset(file)
+        found = asset(file, request.args.get("v"))
         if found is None:
             abort(404)
-        return Response(found[1], content_type=found[0], headers={"Cache-Control": CACHE_CONTROL})
+        return Response(found[0], headers=found[1])
 
     def asset_url(self, name: str) -> str:
         return url_for(f"{self._endpoint}.asset", file=name, v=VERSION)
 
     def may(self, action: str) -> bool:
-        answer = self._ask(action)
-        return bool(answer) and not isinstance(answer, AnyResponse)
+        return _permits(self._ask(action))
 
     def _who(self, action: str) -> str:
         """The name of who does it, as far as it is known. Ends the request where they may not."""
         answer = self._ask(action)
+        if isinstance(answer, HTTPException):
+            raise answer
         if isinstance(answer, AnyResponse):
             abort(answer)
         if not answer:
             abort(403)
         return _name(answer)
 
-    def _ask(self, action: str) -> AnyResponse | str | bool:
+    def _ask(self, action: str) -> AnyResponse | HTTPException | str | bool:
         """Raises ``ConfigurationError`` for what is no answer, and true all the same: ``("no", 401)``, a coroutine."""
-        answer = self._authorize(action)
+        try:
+            answer = self._authorize(action)
+        except HTTPException as refusal:  # abort(403): asked for a menu or a button, it must not end the request
+            return refusal
         if isinstance(answer, AnyResponse | str | bool):
             return answer
         if not answer:
@@ -102,7 +107,7 @@ class LockPages:
 
     def _viewer(self) -> Viewer:
         answer = self._ask("release")
-        may_release = bool(answer) and not isinstance(answer, AnyResponse)
+        may_release = _permits(answer)
         return Viewer(self._links(), may_release, _csrf_inputs(_name(answer)) if may_release else "")
 
     def _live(self, name: str, context: dict[str, Any], title: str) -> Response:
@@ -124,6 +129,10 @@ class LockPages:
                 FIELD, _csrf_cookie(), path=self._links().list, httponly=True, samesite="Lax", secure=request.is_secure
             )
         return response
+
+
+def _permits(answer: object) -> bool:
+    return bool(answer) and isinstance(answer, str | bool)
 
 
 def _name(answer: object) -> str:

@@ -15,11 +15,17 @@ _TYPES = {
     "page.css": _CSS,  # around it where no framework brings a page
 }
 
-#: Changes with the files: their addresses have it, so that browsers may keep them for good.
+#: Changes with the files: their addresses have it, so that browsers may keep them.
 VERSION = blake2b(b"".join((_STATIC / name).read_bytes() for name in sorted(_TYPES)), digest_size=6).hexdigest()
-CACHE_CONTROL = "public, max-age=31536000, immutable"
 
 
-def asset(name: str) -> tuple[str, bytes] | None:
-    """A style sheet or a script: its content type and itself. None: there is none of this name."""
-    return (_TYPES[name], (_STATIC / name).read_bytes()) if name in _TYPES else None
+def asset(name: str, version: str | None) -> tuple[bytes, dict[str, str]] | None:
+    """A style sheet or a script, and its headers. None: there is none of this name.
+
+    ``version`` is the one that the address names. Only under its own a file may be kept for good: in a rolling
+    deployment an old worker is asked for the new one's, and what it has would stay in the browser for a year.
+    """
+    if name not in _TYPES:
+        return None
+    kept = "public, max-age=31536000, immutable" if version == VERSION else "no-cache"
+    return (_STATIC / name).read_bytes(), {"Content-Type": _TYPES[name], "Cache-Control": kept}

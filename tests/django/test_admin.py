@@ -23,6 +23,7 @@ from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
 from distlock_web.web import release_pages
 from distlock_web.web.held_locks import force_release, list_all
+from distlock_web.web.page_assets import VERSION
 from distlock_web.web.release_pages import Chosen
 from tests.support.origins import begin_request
 
@@ -472,7 +473,7 @@ def test_one_lock_that_is_not_held(viewer: Client) -> None:
 
 def test_the_files_of_the_page_need_no_login(client: Client) -> None:
     for name in ("held_locks.css", "held_locks.js", "admin.css"):
-        response = client.get(f"{LIST}assets/{name}")
+        response = client.get(f"{LIST}assets/{name}", {"v": VERSION})
         assert response.status_code == 200
         assert "immutable" in response["Cache-Control"]
     for name in ("nothing.css", "..%2flist.html", "../templates/list.html"):

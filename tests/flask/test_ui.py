@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from flask import Flask, redirect
+from flask import Flask, abort, redirect
 from flask.testing import FlaskClient
 from flask_admin import Admin
 
@@ -34,10 +34,10 @@ class Site:
         self.app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
         self.url = "/distlock/" if kind == "blueprint" else "/admin/held_locks/"
         if kind == "blueprint":
-            self.app.config["DISTLOCK_UI"] = {"AUTHORIZE": self.authorize}
+            self.app.config["DISTLOCK_UI"] = {"AUTHORIZE": lambda action: self.authorize(action)}
         DistLock(self.app)
         if kind == "flask-admin":
-            Admin(self.app).add_view(HeldLocksView(self.authorize))
+            Admin(self.app).add_view(HeldLocksView(lambda action: self.authorize(action)))
         self.client: FlaskClient = self.app.test_client()
         self.stores: Registry = self.app.extensions["distlock"].registry
 
@@ -108,7 +108,7 @@ def test_the_list_one_lock_and_a_fragment(site: Site, hold: Callable[..., Lease]
 def test_its_files_are_found(site: Site) -> None:
     site.may.clear()  # they are no secret
     for name in ("held_locks.css", "held_locks.js", "page.css"):
-        assert "immutable" in site.get(f"assets/{name}").headers["Cache-Control"]
+        assert site.get(f"assets/{name}").status_code == 200
     assert site.get("assets/nothing.css").status_code == 404
     assert site.get("assets/../templates/list.html").status_code == 404
 
@@ -150,6 +150,43 @@ def test_who_may_not_can_be_sent_to_the_login(site: Site) -> None:
     for path in ("", "lock/", "release/"):
         page = site.get(path)
         assert (page.status_code, page.headers["Location"]) == (302, "/login")
+
+
+def test_an_abort_is_a_no_as_well(site: Site, hold: Callable[..., Lease]) -> None:
+    hold("order:7")
+
+    def may(action: str) -> object:
+        return abort(403) if action == "release" else "ann"
+
+    site.authorize = may  # type: ignore[method-assign]
+    page = site.get()
+    assert page.status_code == 200, "who may look is not shut out by what they may not do"
+    assert "order:7" in page.text
+    assert "release/" not in page.text
+    assert site.get("release/").status_code == 403
+    site.authorize = lambda action: abort(401)  # type: ignore[method-assign]
+    assert site.get().status_code == 401, "the app's own answer"
+
+
+def test_an_abort_leaves_flask_admin_to_the_others() -> None:
+    app = Flask("shop")
+    app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
+    DistLock(app)
+    Admin(app).add_view(HeldLocksView(lambda action: abort(403)))
+    index = app.test_client().get("/admin/")
+    assert index.status_code == 200
+    assert "Held locks" not in index.text
+
+
+def test_only_the_files_of_this_version_are_kept_for_good(site: Site) -> None:
+    files = site.get().text
+    (own,) = set(re.findall(r"held_locks\.js\?v=(\w+)", files))
+    kept = {
+        version: site.get("assets/held_locks.js", v=version).headers["Cache-Control"]
+        for version in (own, "0" * len(own), "")
+    }
+    assert "immutable" in kept[own]
+    assert kept["0" * len(own)] == kept[""] == "no-cache", "another version's, in a rolling deployment"
 
 
 def test_release(site: Site, hold: Callable[..., Lease], caplog: pytest.LogCaptureFixture) -> None:
