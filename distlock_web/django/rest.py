@@ -17,18 +17,20 @@ from .responses import logged_error_response
 def exception_handler(exc: Exception, context: dict[str, Any]) -> Any:
     """REST framework's own handler, to which a busy lock is a 409, an unreachable store a 503, a missing value a 400.
 
-    All are ``{"detail": …}`` in the view's renderer, with an estimate in ``Retry-After``. A project with a handler of
-    its own calls :func:`api_exception` in it.
+    All are ``{"detail": …, "code": …, "request_id": …}`` in the view's renderer, with an estimate in ``retry_after``
+    and in ``Retry-After``. A project with a handler of its own calls :func:`api_exception` in it.
     """
-    response = views.exception_handler(api_exception(exc, context), context)
+    known = api_exception(exc, context)
+    response = views.exception_handler(known, context)
     if response is not None and isinstance(exc, REFUSALS):
+        response.data = {**known.fields, **response.data}  # type: ignore[attr-defined]
         response["Cache-Control"] = "no-store"
     return response
 
 
 def api_exception(exc: Exception, context: dict[str, Any]) -> Exception:
     """An ``APIException`` for ``LockBusy`` (code ``lock_busy``), ``BackendUnavailable`` (``lock_unavailable``) and
-    ``KeyUnavailable`` (``lock_key_unavailable``).
+    ``KeyUnavailable`` (``lock_key_unavailable``). Its ``fields`` are those of our own answer, as a dictionary.
 
     Every other exception comes back as it is.
     """
@@ -38,5 +40,6 @@ def api_exception(exc: Exception, context: dict[str, Any]) -> Exception:
     exception: Exception = APIException(answer.detail, answer.code)
     exception.status_code = answer.status  # type: ignore[attr-defined]
     exception.wait = answer.retry_after  # type: ignore[attr-defined]  # which REST framework makes a Retry-After of
+    exception.fields = answer.fields  # type: ignore[attr-defined]
     exception.__cause__ = exc
     return exception

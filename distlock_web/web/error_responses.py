@@ -70,18 +70,21 @@ class ErrorResponse:
             "HX-Trigger": json.dumps({event: {"detail": self.detail, "retryAfter": self.retry_after}}),
         }
 
+    @property
+    def fields(self) -> dict[str, object]:
+        """What every answer in JSON has, in the form of whatever framework: for programs."""
+        fields: dict[str, object] = {"detail": self.detail, "code": self.code, "request_id": self.request_id}
+        if self.retry_after is not None:
+            fields["retry_after"] = self.retry_after
+        return fields
+
     def body(self, media_type: str | None) -> tuple[str, str]:
         """Content type and text, in the media type that the client prefers among :data:`OFFERED`."""
         if media_type not in OFFERED[1:]:
             fields = {"title": self.title, "detail": self.detail, "request_id": self.request_id}
             return "text/html; charset=utf-8", _PAGE.format(**{k: html.escape(v) for k, v in fields.items()})
-        problem: dict[str, object] = {
-            # What RFC 9457 wants for a title where the type is no address of a page about it: the status in words.
-            "type": "about:blank", "title": HTTPStatus(self.status).phrase, "status": self.status,
-            "detail": self.detail, "code": self.code, "request_id": self.request_id,
-        }  # fmt: skip
-        if self.retry_after is not None:
-            problem["retry_after"] = self.retry_after
+        # What RFC 9457 wants for a title where the type is no address of a page about it: the status in words.
+        problem = {"type": "about:blank", "title": HTTPStatus(self.status).phrase, "status": self.status, **self.fields}
         return "application/problem+json", json.dumps(problem)
 
 

@@ -132,11 +132,8 @@ urlpatterns = [
 client = Client(headers={"Host": "localhost"})
 assert client.post("/pay/7").json() == "paid"
 assert client.post("/orders/7/cancel").json() == "cancelled"
-from types import SimpleNamespace
 from django.test import RequestFactory
-request = RequestFactory().post("/checkout")
-request.user = SimpleNamespace(pk=7)
-assert Checkout.as_view()(request).data == "checked out"
+assert Checkout.as_view()(RequestFactory().post("/checkout"), cart_id=7).data == "checked out"
 """,
     ("transactions.md", "SQLAlchemy"): 'sell("bicycle"); session.remove(); session.get_bind().dispose()',
     ("transactions.md", "Flask-SQLAlchemy"): """
@@ -191,7 +188,13 @@ request = RequestFactory().post("/")
 request.user = SimpleNamespace(pk=7)
 assert pay(request, 7).content == b"paid"
 assert run(transfer(request, 1, 2)).content == b"transferred"
+request.user.is_authenticated = True
 assert Checkout.as_view()(request).content == b"checked out"
+from django.contrib.auth.models import AnonymousUser
+settings.ALLOWED_HOSTS = ["*"]
+anonymous = RequestFactory().post("/checkout")
+anonymous.user = AnonymousUser()
+assert Checkout.as_view()(anonymous).headers["Location"] == "/accounts/login/?next=/checkout"
 assert report(request, 2026).content == b"the report"
 import contextvars
 from distlock_web import lock
@@ -242,10 +245,10 @@ from django.test import RequestFactory
 from distlock_web import LockBusy
 context = {"request": RequestFactory().get("/")}
 answer = handler(LockBusy(retry_after=2.5), context)
-assert (answer.status_code, answer["Retry-After"]) == (409, "3")
+assert (answer.status_code, answer["Retry-After"], answer.data["path"]) == (409, "3", "/")
 from rest_framework.settings import api_settings
 answer = api_settings.EXCEPTION_HANDLER(LockBusy(retry_after=2.5), context)
-assert (answer.status_code, list(answer.data)) == (409, ["detail"])
+assert (answer.status_code, answer.data["retry_after"]) == (409, 3)
 """,
     ("integrations.md", "An example"): """
 sell("bicycle")
