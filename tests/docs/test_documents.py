@@ -191,7 +191,7 @@ assert run(transfer(request, 1, 2)).content == b"transferred"
 request.user.is_authenticated = True
 assert Checkout.as_view()(request).content == b"checked out"
 from django.contrib.auth.models import AnonymousUser
-settings.ALLOWED_HOSTS = ["*"]
+settings.ALLOWED_HOSTS, urlpatterns = ["*"], []
 anonymous = RequestFactory().post("/checkout")
 anonymous.user = AnonymousUser()
 assert Checkout.as_view()(anonymous).headers["Location"] == "/accounts/login/?next=/checkout"
