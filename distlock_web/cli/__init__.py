@@ -6,7 +6,7 @@
 ``output``      text on a stream: aligned, coloured at a terminal only
 ``held``        ``list``, ``show``, ``release``
 ``watch``       ``watch``, on a screen of ``screen``
-``run``         ``run``: a command under a lock; ``job`` is its process group, ``guard`` the process that ends it
+``run``         ``run``: a command under a lock; ``job`` is its process group, ``launch`` what becomes the command
 ``doctor``      ``doctor``; what it looks for is in ``web.doctor`` and in the backends
 ``init``        ``init``
 """

@@ -7,7 +7,6 @@ DONE = 0
 NO = 1
 USAGE = 64
 UNAVAILABLE = 69  #: a store does not answer
-INTERNAL = 70
 BUSY = 75  #: somebody else has the lock; ``run --busy-exit-code`` says another
 LOST = 76  #: the lock was lost while the command ran, and the command was ended
 NOT_EXECUTABLE = 126

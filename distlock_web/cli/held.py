@@ -20,7 +20,7 @@ from ..web.held_locks import LockRow, StoreUnreachable, find_lock, force_release
 from ..web.lock_browser import waiters_of
 from ..web.lock_presenter import span
 from ..web.printable import printable
-from .exit_codes import NO, CommandFailed
+from .exit_codes import NO, USAGE, CommandFailed
 from .output import Output, aligned
 from .parser import Context
 
@@ -63,7 +63,9 @@ def show_lock(options: Namespace, context: Context) -> int:
 def release_lock(options: Namespace, context: Context) -> int:
     stores = registry()
     row = find_lock(stores, options.name, options.store, options.fence)
-    if not options.yes and interactive():
+    if not options.yes:
+        if not interactive():
+            raise CommandFailed("Nothing was released: there is no terminal to ask at. --yes releases it.", USAGE)
         print_table([row], context.out)
         if not confirmed("Take the lock from this holder?"):
             raise CommandFailed("Not confirmed: nothing was released.", NO)
@@ -73,7 +75,7 @@ def release_lock(options: Namespace, context: Context) -> int:
 
 
 def interactive() -> bool:
-    """Whether somebody can be asked. A cron job or a pipe cannot, and must not wait for an answer."""
+    """Whether somebody can be asked, which is not so in a cron job or a pipe."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

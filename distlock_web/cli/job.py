@@ -1,31 +1,28 @@
-"""A command in a process group of its own, as a shell runs a job: signals, the terminal, and its end."""
+"""A command in a process group of its own: its signals, the terminal, and its end."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from types import FrameType, TracebackType
-from typing import IO, Any, Self, cast
+from typing import Any, Self
 
-from . import guard
-from .exit_codes import INTERNAL, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, CommandFailed
+from ..core.runtime import now
+from . import launch
+from .exit_codes import NOT_EXECUTABLE, SIGNALLED, CommandFailed
 
 try:
     import termios
 except ImportError:  # pragma: no cover - Windows, which has no process groups either
     termios = None  # type: ignore[assignment]
 
-PASSED_ON = tuple(getattr(signal, name) for name in guard.PASSED_ON if hasattr(signal, name))
-#: Stops that come from the terminal: it belongs to another group, or somebody has pressed Ctrl-Z.
-_WANTS_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
-
-
-_AS_IT_SHOULD = (guard.DONE, guard.TIME_IS_OVER)
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+PASSED_ON = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+#: Seconds after SIGKILL until a process is given up that the kernel cannot end just now.
+_UNKILLABLE = 5.0
 
 
 class Interrupted(BaseException):
@@ -36,233 +33,140 @@ class Interrupted(BaseException):
         self.signum = signum
 
 
-class Signals:
-    """While the block runs: signals go to the command's group; as long as there is none, they raise ``Interrupted``.
+class Job:
+    """One run of a command. While the block runs, signals go to its group; before ``start`` they raise ``Interrupted``.
 
     Those that are ignored (``nohup``) stay ignored, by the command, too.
     """
 
-    def __init__(self) -> None:
-        self._deliver: Callable[[int], object] = _interrupt
-        self._kept: list[int] = []
+    def __init__(self, kill_after: float) -> None:
+        self._kill_after = kill_after
+        self._group = 0  #: of the command, and its process id
+        self._kept: list[int] | None = None  #: signals for a command that has not begun
+        self._terminal: tuple[int, list[Any]] | None = None  #: lent to the command: its descriptor and its settings
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         for signum in PASSED_ON:
-            self._catch(signum)
+            self._catch(signum, self._received)
+        # Where the parent ignores it (some supervisors do), the kernel throws the command's exit status away.
+        self._previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda *_: self.signal(signal.SIGKILL))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # before its handler goes, without which it would end us
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
 
-    def starting(self) -> None:
-        """From here on signals are kept for the command, which :meth:`started` gives them to."""
-        self._deliver = self._kept.append
-
-    def started(self, group: int) -> None:
-        self._catch(signal.SIGTSTP)
-        self._deliver = partial(_pass_on, group)
-        for signum in self._kept:
-            _pass_on(group, signum)
-
-    def ended(self) -> None:
-        """From here on there is nobody to pass them on to, and what is left to do takes no time."""
-        self._deliver = _drop
-
-    def _catch(self, signum: int) -> None:
-        if signal.getsignal(signum) is not signal.SIG_IGN:
-            self._previous[signum] = signal.signal(signum, self._received)
-
-    def _received(self, signum: int, frame: FrameType | None) -> None:
-        self._deliver(signum)
-
-
-def _interrupt(signum: int) -> None:
-    raise Interrupted(signum)
-
-
-def _pass_on(group: int, signum: int) -> None:
-    try:
-        os.killpg(group, signum)
-    except (ProcessLookupError, PermissionError):  # it has just ended; or it has become another user's
-        pass
-
-
-def _drop(signum: int) -> None:
-    """Nobody is there any more."""
-
-
-class Terminal:
-    """The controlling terminal, lent to the command's group when that wants to read from it.
-
-    Not sooner: in ``distlock run … | less`` it belongs to the pager.
-    """
-
-    def __init__(self) -> None:
-        self._lent = False
-        self._modes: Any = None
-        try:
-            self._fd = os.open("/dev/tty", os.O_RDWR)
-        except OSError:  # a cron job, a service: there is none
-            self._fd = -1
-
-    @property
-    def exists(self) -> bool:
-        return self._fd >= 0
-
-    def ours(self) -> bool:
-        """Whether we are in the foreground."""
-        try:
-            return self.exists and os.tcgetpgrp(self._fd) == os.getpgrp()
-        except OSError:  # it was hung up
-            return False
-
-    def lend(self, group: int) -> None:
-        if not self._lent:
-            self._modes = termios.tcgetattr(self._fd)
-        self._give(group)
-        self._lent = True
-
-    def suspend(self, group: int) -> None:
-        """Stop ourselves, as the command has stopped; when somebody continues us, let the command go on."""
-        lent, self._lent = self._lent, False
-        if lent:
-            self._give(os.getpgrp())
-        os.kill(os.getpid(), signal.SIGSTOP)
-        if lent and self.ours():
-            self.lend(group)
-
-    def close(self, restore: bool) -> None:
-        """Take it back. ``restore``: with the settings that it had, for the command could not put them back."""
-        if self._lent:
-            self._give(os.getpgrp())
-            if restore:
-                self._quietly(lambda: termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes))
-        if self.exists:
-            os.close(self._fd)
-            self._fd = -1
-
-    def _give(self, group: int) -> None:
-        self._quietly(lambda: os.tcsetpgrp(self._fd, group))
-
-    @staticmethod
-    def _quietly(change: Callable[[], object]) -> None:
-        """Change the terminal from the background, which else stops us; one that has gone needs no change."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
-        try:
-            change()
-        except (OSError, termios.error):
-            pass
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class Job:
-    """One run of a command. Its group is led by the guard, which ends it when we cannot."""
-
-    def __init__(self, kill_after: float) -> None:
-        self._kill_after = kill_after
-        # -I and -S: nothing of the environment or of the project is loaded, so it is there within milliseconds.
-        try:
-            self._guard = subprocess.Popen(  # noqa: S603 - nothing from outside is in it
-                [sys.executable, "-I", "-S", guard.__file__, str(kill_after)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0,
-            )  # fmt: skip
-        except OSError as error:  # no more processes, or no more memory
-            raise CommandFailed(f"The guard of the command did not start: {error.strerror}.", INTERNAL) from error
-        self._to_guard, self._from_guard = cast("IO[bytes]", self._guard.stdin), cast("IO[bytes]", self._guard.stdout)
-        os.set_blocking(self._to_guard.fileno(), False)
-        self._told = threading.Lock()
-        self._in_place_of_guard: threading.Thread | None = None
-        self.group = self._guard.pid
-
     def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Raises ``CommandFailed`` with a shell's exit code if the command cannot be started."""
-        if self._from_guard.read(1) != guard.READY:
-            raise CommandFailed("The guard of the command did not start.", INTERNAL)
+        """``CommandFailed`` with a shell's exit code if no process can be started."""
+        self._kept = []
+        self._catch(signal.SIGCONT, self._received)  # `fg`: the command may have the terminal now
+        self._catch(signal.SIGTSTP, lambda *_: None)  # stopped, we could not renew, and the command would go on
+        # -I and -S: nothing of the environment or of the project is loaded, so it is there within milliseconds.
+        script = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
         try:
-            self._pid = os.posix_spawnp(
-                argv[0], list(argv), dict(environment), setpgroup=self.group,
-                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores, and a program expects
-            )  # fmt: skip
-        except (FileNotFoundError, ValueError) as error:  # an empty word is no program's name
-            raise CommandFailed(f"{argv[0]}: not found.", NOT_FOUND) from error
+            self._group = os.posix_spawn(
+                sys.executable, [*script, *argv], environment, setpgroup=0, setsigmask=PASSED_ON
+            )
         except OSError as error:
             raise CommandFailed(f"{argv[0]}: {error.strerror}.", NOT_EXECUTABLE) from error
+        for signum in self._kept:
+            self.signal(signum)
 
     def wait(self) -> int:
-        """The command's exit code as a shell has it, when it has ended."""
-        terminal = Terminal()
-        killed = True
-        try:
-            while True:
-                pid, status = os.waitpid(-self.group, os.WUNTRACED)
-                if os.WIFSTOPPED(status):
-                    if pid == self._pid:
-                        self._stopped(terminal, os.WSTOPSIG(status))
-                elif pid == self.group:
-                    self._guard_ended(status)
-                else:
-                    killed = os.WIFSIGNALED(status)
-                    return SIGNALLED + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
-        finally:
-            terminal.close(restore=killed)
+        """The command's exit status as a shell has it, when it has ended.
 
-    def held_until(self, moment: float) -> None:
-        """Let the command run until then, on the clock of ``now``. From any thread."""
-        self._tell(f"{moment!r}\n")
+        As PID 1 or subreaper we inherit orphans: their ends are not the command's.
+        """
+        while True:
+            pid, status = os.waitpid(-1, os.WUNTRACED)
+            if pid != self._group:
+                continue
+            if os.WIFSTOPPED(status):
+                self._stopped(os.WSTOPSIG(status))
+            else:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else SIGNALLED - code
+
+    def signal(self, signum: int) -> None:
+        """Send it to the whole group. From any thread."""
+        group = self._group
+        if not group:
+            if self._kept is not None:
+                self._kept.append(signum)
+            return
+        try:
+            os.killpg(group, signum)
+            os.killpg(group, signal.SIGCONT)  # one that is stopped would sleep on its signal
+        except (ProcessLookupError, PermissionError):  # there is none, or none that we may end: set-uid programs
+            pass
 
     def end(self) -> None:
-        """End the command: SIGTERM now, SIGKILL later. From any thread, and at once."""
-        self._tell("0\n")
-
-    @property
-    def was_ended(self) -> bool:
-        """Whether the guard has ended the command, for its time was over. Known when it is closed."""
-        return self._guard.returncode == guard.TIME_IS_OVER
+        """SIGTERM now, and SIGKILL to whatever is left later. From any thread, and at once."""
+        self.signal(signal.SIGTERM)
+        if self._kill_after:
+            signal.setitimer(signal.ITIMER_REAL, self._kill_after)  # no thread, which may fail to start
+        else:
+            self.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """End what is left of the group, and wait for its end."""
-        with self._told:
-            self._to_guard.close()
-        if self._guard.wait() in _AS_IT_SHOULD:
-            self._from_guard.read()  # it has left a child that does it, and closes this pipe when it is done
-        elif self._in_place_of_guard is not None:
-            self._in_place_of_guard.join()
-        else:
-            self._end_group()
-        self._from_guard.close()
-
-    def _tell(self, text: str) -> None:
-        with self._told:
-            if self._to_guard.closed:
-                return
+        """End what the command has left behind in its group, and take the terminal back."""
+        if self._group:
+            self.end()
+            until = now() + self._kill_after + _UNKILLABLE
+            while self._lives() and now() < until:
+                time.sleep(0.01)
+            self._group = 0
+        if self._terminal is not None:
+            fd, settings = self._terminal
             try:
-                os.write(self._to_guard.fileno(), text.encode("ascii"))
-            except (BlockingIOError, BrokenPipeError):  # it is stopped, and reads the last word later; or it has gone
+                os.tcsetpgrp(fd, os.getpgrp())
+                termios.tcsetattr(fd, termios.TCSADRAIN, settings)  # a command that was killed has not put them back
+            except (OSError, termios.error):  # hung up
                 pass
+            os.close(fd)
 
-    def _guard_ended(self, status: int) -> None:
-        """Its work is done; or somebody has killed it, and nobody would end the command after a kill -9 of ours."""
-        self._guard.returncode = os.waitstatus_to_exitcode(status)
-        if self._guard.returncode not in _AS_IT_SHOULD:
-            # Aside: the command is in the group until it is waited for, which is our part.
-            self._in_place_of_guard = threading.Thread(target=self._end_group, name="distlock-run-end", daemon=True)
-            self._in_place_of_guard.start()
+    def _lives(self) -> bool:
+        try:
+            while os.waitpid(-self._group, os.WNOHANG)[0]:  # orphans that are ours now
+                pass
+        except ChildProcessError:
+            pass
+        try:
+            os.killpg(self._group, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
-    def _end_group(self) -> None:
-        guard.end_group(self.group, self._kill_after)
+    def _stopped(self, signum: int) -> None:
+        if signum == signal.SIGSTOP or (signum != signal.SIGTSTP and not self._lend_terminal()):
+            return  # somebody has sent it, and sends SIGCONT, too; or we are in the background, until a `fg`
+        self.signal(signal.SIGCONT)  # Ctrl-Z: only what we wait for would be stopped, and the shell would not know
 
-    def _stopped(self, terminal: Terminal, signum: int) -> None:
-        if signum in _WANTS_TERMINAL and terminal.ours():
-            terminal.lend(self.group)
-            if terminal.ours():  # it cannot be lent: continued, the command would ask for it again, without an end
-                return
-        elif terminal.exists and signum != signal.SIGSTOP:
-            terminal.suspend(self.group)
-        else:  # somebody has sent it a SIGSTOP, and will send the SIGCONT, too
-            return
-        os.killpg(self.group, signal.SIGCONT)
+    def _lend_terminal(self) -> bool:
+        """Let the command read from the terminal. Not sooner: in ``distlock run … | less`` it belongs to the pager."""
+        try:
+            fd = os.open("/dev/tty", os.O_RDWR)
+        except OSError:  # a cron job, a service: there is none
+            return False
+        foreground = os.tcgetpgrp(fd)
+        if foreground != os.getpgrp():
+            os.close(fd)
+            return foreground == self._group
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])  # which would stop us when we take it back
+        self._terminal = fd, termios.tcgetattr(fd)
+        os.tcsetpgrp(fd, self._group)
+        return True
+
+    def _catch(self, signum: int, handler: Callable[[int, FrameType | None], object]) -> None:
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            self._previous[signum] = signal.signal(signum, handler)
+
+    def _received(self, signum: int, frame: FrameType | None) -> None:
+        if self._kept is None:
+            raise Interrupted(signum)
+        self.signal(signum)

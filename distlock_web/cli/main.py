@@ -18,7 +18,7 @@ from ..web.held_locks import AmbiguousName, LockNotHeld, StoreUnreachable
 from ..web.printable import printable
 from . import doctor, held, init, run, watch
 from .exit_codes import NO, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
-from .output import Output, Stream
+from .output import Output, Stream, open_closed_streams
 from .parser import Context, parser
 
 _COMMANDS: dict[str, Callable[[Namespace, Context], int]] = {
@@ -40,15 +40,11 @@ def console(program: str = "distlock") -> NoReturn:
             print(f"distlock {__version__}")
             sys.exit(0)
         code = execute(sys.argv[1:], program, stores=True)
-        sys.stdout.flush()
     except CommandFailed as failed:
         print(f"distlock: {failed}", file=sys.stderr)
         code = failed.exit_code
     except KeyboardInterrupt:
         code = SIGNALLED + 2
-    except BrokenPipeError:  # `distlock list | head`: Python would complain once more, when it flushes at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = SIGNALLED + 13
     sys.exit(code)
 
 
@@ -65,11 +61,17 @@ def execute(
     ``stores``: whether options may say where the locks are. ``findings``: what the project's framework adds to the
     doctor's.
     """
+    open_closed_streams()
     options = _parsed(argv, program, stores)
     context = Context(Output(stream or sys.stdout), Output(sys.stderr), findings)
     try:
         _configure(options)
-        return _COMMANDS[options.command](options, context)
+        code = _COMMANDS[options.command](options, context)
+        context.out.stream.flush()
+        return code
+    except BrokenPipeError:  # `distlock list | head`: Python would complain once more, when it flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return SIGNALLED + 13
     except StoreUnreachable as error:
         raise CommandFailed(str(error), UNAVAILABLE) from error
     except ConfigurationError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import unicodedata
 from collections.abc import Sequence
 from typing import Protocol
@@ -37,6 +38,19 @@ class Output:
         if not self.colours or not styles:
             return text
         return f"\x1b[{';'.join(_STYLES[style] for style in styles)}m{text}\x1b[0m"
+
+
+def open_closed_streams() -> None:
+    """Connect standard streams that are closed (``>&-``) to nothing.
+
+    Else a connection to a store would get the number of one, and whoever writes there would write into it.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - it lasts as long as we do
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def columns(text: str) -> int:

@@ -96,7 +96,7 @@ def _release(to: Parser) -> None:
     )
     _one_store(to, "the store, where several hold a lock of this name")
     to.add_argument("--fence", type=int, metavar="N", help="only from the holder with this fence, as `list` shows it")
-    to.add_argument("--yes", "-y", action="store_true", help="do not ask, even at a terminal")
+    to.add_argument("--yes", "-y", action="store_true", help="do not ask; required where there is no terminal")
 
 
 def _watch(to: Parser) -> None:

@@ -61,10 +61,12 @@ def full_screen(out: Output) -> Iterator[None]:
 
 
 def draw(out: Output, lines: Sequence[str], styles: Sequence[Sequence[str]]) -> None:
-    """The whole screen from these lines, each in its styles; what does not fit is cut."""
+    """The whole screen from these lines, each in its styles; a line is cut, and lines that do not fit are counted."""
     width, height = os.get_terminal_size(out.stream.fileno())
+    height = height or 24  # a serial line does not know its size
     shown = [out.paint(fitted(line, width or 80), *style) for line, style in zip(lines, styles, strict=True)]
-    shown = shown[: height or 24]  # a serial line does not know its size
+    if len(shown) > height:
+        shown[height - 1 :] = [out.paint(f"{len(shown) - height + 1} more", "dim")]
     _write(out, f"{_BEGIN}\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in shown) + f"\x1b[J{_END}")
 
 

@@ -50,7 +50,8 @@ stopped: it learns that it lost the lock at its next renewal or release, and
 may go on writing until then. So look first whether it is alive (HOST:PID); a
 lock whose holder is dead ends by itself, after the time LEFT.
 
-At a terminal it shows the holder and asks, unless --yes is given.
+At a terminal it shows the holder and asks, unless --yes is given. Without a
+terminal --yes is required.
 
   {program} release order:42
   {program} release order:42 --fence 1763622000000001 --yes
@@ -93,16 +94,17 @@ while the command runs; and releases it when the command has ended. --expire
 is how long the lock stays taken if this machine goes down meanwhile.
 
 If the lock is lost (released by force, or the store did not answer for so
-long that it ran out), the command is ended: SIGTERM, and SIGKILL to whatever
-is left after --kill-after; --on-lost warn lets it go on. The same happens to
-the command if this process is killed or stopped for so long that the lock
-runs out. All processes of the command's process group are meant; those that
-it left behind are ended when it has ended, before the lock is released.
+long that it ran out), the command's process group is ended: SIGTERM, and
+SIGKILL to whatever is left after --kill-after. --on-lost warn lets it go on.
+What the command leaves behind in its group is ended when it has ended, before
+the lock is released. On Linux a kill -9 of this process kills the command,
+but not the processes that the command has started.
 
 The command has our input and output, and in its environment DISTLOCK_KEY,
 DISTLOCK_NAME (the name in the store) and DISTLOCK_FENCE, a number that grows
 with every holder: what the command writes to can refuse a late one by it.
-SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on.
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on. Ctrl-Z
+does nothing.
 
 Exit status: the command's own; 128+n if signal n ended it; 126 it cannot be
 executed, 127 it is not found; 75 (or --busy-exit-code) the lock is busy; 76

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from distlock_web.cli import job, launch
+from distlock_web.cli.exit_codes import CommandFailed
 from distlock_web.core.registry import registry
+from distlock_web.testing.servers import RedisServer
 from distlock_web.web.held_locks import list_all
-from tests.support.cli import alive, distlock, pid_in, started, text_of
+from tests.support.cli import COMMAND, alive, distlock, environment, pid_in, started, text_of
 from tests.support.revoking import revoke, revoke_the_lock
 from tests.support.waiting import LONG, PATIENCE, eventually
 
@@ -64,20 +72,109 @@ def test_busy(redis_store: str, marker: Path) -> None:
         refused = distlock(redis_store, "run", "-k", "x", "--no-wait", "--", "true")
         assert refused.returncode == 75
         assert "Somebody else holds the lock 'disLock:x'" in refused.stderr
+        assert refused.stderr.endswith("The command was not run.\n")
         assert distlock(redis_store, "run", "-k", "x", "--wait", "0.1", "-E", "9", "--", "true").returncode == 9
-        quiet = distlock(redis_store, "run", "-k", "x", "-n", "-E", "0", "--", "true")
-        assert (quiet.returncode, quiet.stderr) == (0, "")
+        skipped = distlock(redis_store, "run", "-k", "x", "-n", "-E", "0", "--", "true")
+        assert skipped.returncode == 0
+        assert skipped.stderr.endswith("The command was not run.\n")
 
 
-def test_kill_9_of_ours_ends_the_command_and_its_children(redis_store: str, marker: Path) -> None:
-    script = f"sh -c 'trap \"\" TERM; echo $$ > {marker}.child; sleep {LONG}; sleep {LONG}' & {POLITE}"
-    arguments = ["run", "-k", "x", "--expire", "30", "--kill-after", "3", "--", "sh", "-c", script, str(marker)]
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_kill_9_of_ours_ends_the_command(redis_store: str, marker: Path) -> None:
+    arguments = ["run", "-k", "x", "--expire", "30", "--", "sh", "-c", STUBBORN, str(marker)]
     with started(redis_store, *arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        pids = [pid_in(marker), pid_in(marker.with_name("pid.child"))]
+        pid = pid_in(marker)
         process.kill()
-        eventually(lambda: not any(map(alive, pids)), "the command has ended", PATIENCE)
-    assert text_of(marker.with_name("pid.ended")) == "ended\n"  # it was asked first
+        eventually(lambda: not alive(pid), "the command has ended", PATIENCE)
     assert held() == 1  # nobody could release it: it ends by itself
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_command_whose_parent_has_died_at_once_is_not_begun(marker: Path) -> None:
+    """The kernel tells of no death that came before it was asked to."""
+    former = os.getppid()  # not the parent of what is launched
+    command = [sys.executable, "-I", "-S", launch.__file__, str(former), "touch", str(marker)]
+    assert subprocess.run(command, check=False).returncode == 128 + signal.SIGKILL
+    assert not marker.exists()
+
+
+#: An orphan ends with 0 while the command still runs.
+ORPHAN = "( sh -c 'sleep 0.3; exit 0' & ); sleep 1.5; echo done; exit 3"
+PR_SET_CHILD_SUBREAPER = 36
+AS_PID_1 = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+def may_unshare() -> bool:
+    return (
+        shutil.which("unshare") is not None and not subprocess.run([*AS_PID_1, "true"], capture_output=True).returncode
+    )
+
+
+def become_subreaper() -> None:
+    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PID namespaces and subreapers are Linux's")
+@pytest.mark.parametrize("adopts", ["pid 1", "subreaper"])
+def test_the_end_of_an_orphan_is_not_the_end_of_the_command(redis_store: str, adopts: str) -> None:
+    """It was taken for it: the job was killed in the middle, with exit status 0."""
+    if adopts == "pid 1" and not may_unshare():
+        pytest.skip("no PID namespace may be made here")
+    program, before = ([*AS_PID_1, *COMMAND], None) if adopts == "pid 1" else (COMMAND, become_subreaper)
+    ended = subprocess.run(
+        [*program, "run", "-k", "x", "--", "sh", "-c", ORPHAN],
+        env=environment(redis_store), capture_output=True, text=True, timeout=PATIENCE, check=False, preexec_fn=before,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (3, "done\n"), ended.stderr
+    assert held() == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PID namespaces are Linux's")
+def test_as_pid_1_signals_are_passed_on(redis_store: str, marker: Path) -> None:
+    if not may_unshare():
+        pytest.skip("no PID namespace may be made here")
+    command = [*AS_PID_1, *COMMAND, "run", "-k", "x", "--", "sh", "-c", POLITE, str(marker)]
+    with subprocess.Popen(command, env=environment(redis_store)) as process:
+        eventually(lambda: text_of(marker).endswith("\n"), "it runs", PATIENCE)
+        [child] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0  # the command's own: it put its things away
+    assert text_of(marker.with_name("pid.ended")) == "ended\n"
+
+
+def ignoring(*signums: int) -> Callable[[], None]:
+    def ignore() -> None:
+        for signum in signums:
+            signal.signal(signum, signal.SIG_IGN)
+
+    return ignore
+
+
+def test_a_parent_that_ignores_the_ends_of_its_children(redis_store: str) -> None:
+    """The exit status was thrown away, and the lock renewed for ever."""
+    ended = distlock(redis_store, "run", "-k", "x", "--", "sh", "-c", "exit 5", preexec_fn=ignoring(signal.SIGCHLD))
+    assert ended.returncode == 5
+
+
+def test_what_is_ignored_stays_ignored_and_the_rest_is_passed_on(redis_store: str, marker: Path) -> None:
+    """As in the background of a script, where SIGINT and SIGQUIT are ignored."""
+    arguments = ["run", "-k", "x", "--", "sh", "-c", POLITE, str(marker)]
+    with started(redis_store, *arguments, preexec_fn=ignoring(signal.SIGINT, signal.SIGQUIT)) as process:
+        pid = pid_in(marker)
+        for signum in (signal.SIGINT, signal.SIGQUIT):
+            process.send_signal(signum)
+            os.kill(pid, signum)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    assert text_of(marker.with_name("pid.ended")) == "ended\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_does_not_keep_the_command_from_running(redis_store: str, marker: Path, closed: str) -> None:
+    command = [sys.executable, "-m", "distlock_web", "run", "-k", "x", "--", "touch", str(marker)]
+    ended = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *command], env=environment(redis_store), check=False)
+    assert ended.returncode == 0
+    assert marker.exists()
 
 
 def test_a_lease_that_is_lost_ends_the_command(redis_store: str, marker: Path) -> None:
@@ -125,14 +222,26 @@ def test_a_lock_that_was_lost_and_not_noticed_is_said_at_the_end(redis_store: st
     assert "disLock:x" in said
 
 
-def test_stopped_for_longer_than_its_lease_the_command_is_ended(redis_store: str, marker: Path) -> None:
-    """Nobody renews the lock then, and the next holder does not wait for us to go on."""
-    arguments = ["run", "-k", "x", "--expire", "2", "--", "sh", "-c", POLITE, str(marker)]
+def test_stopped_for_longer_than_its_lease_the_command_is_ended_when_it_goes_on(redis_store: str, marker: Path) -> None:
+    arguments = ["run", "-k", "x", "--expire", "1", "--", "sh", "-c", POLITE, str(marker)]
     with started(redis_store, *arguments) as process:
         pid = pid_in(marker)
         process.send_signal(signal.SIGSTOP)
-        eventually(lambda: text_of(marker.with_name("pid.ended")), "the command has ended", PATIENCE)
+        eventually(lambda: held() == 0, "the lease is over", PATIENCE)
         process.send_signal(signal.SIGCONT)
+        assert process.wait(PATIENCE) == 76
+    assert text_of(marker.with_name("pid.ended")) == "ended\n"
+    assert not alive(pid)
+
+
+def test_a_store_that_falls_silent_ends_the_command_with_the_lease(
+    make_redis: Callable[..., RedisServer], marker: Path
+) -> None:
+    server = make_redis()
+    options = ["--expire", "1.5", "--kill-after", "0.2"]
+    with started(server.url, "run", "-k", "x", *options, "--", "sh", "-c", STUBBORN, str(marker)) as process:
+        pid = pid_in(marker)
+        server.pause()
         assert process.wait(PATIENCE) == 76
     assert not alive(pid)
 
@@ -168,14 +277,16 @@ def test_it_leaves_no_child_behind(redis_store: str, marker: Path) -> None:
     assert not alive(pid_in(marker))
 
 
-def test_without_its_guard_the_command_is_ended(redis_store: str, marker: Path) -> None:
-    """Else a kill -9 of ours would leave it running without its lock."""
-    with started(redis_store, "run", "-k", "x", "--", "sh", "-c", POLITE, str(marker)) as process:
-        group = os.getpgid(pid_in(marker))
-        os.kill(group, signal.SIGKILL)
-        assert process.wait(PATIENCE) == 0  # the command's own: it put its things away
-    assert text_of(marker.with_name("pid.ended")) == "ended\n"
-    assert held() == 0
+def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cron saw a traceback and 1, which may be the command's own."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "posix_spawn", refuse)
+    with job.Job(1.0) as refused, pytest.raises(CommandFailed, match="true: Resource temporarily") as caught:
+        refused.start(["true"], {})
+    assert caught.value.exit_code == 126
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -49,6 +50,17 @@ def test_watch_redraws_and_gives_the_screen_back(redis_store: str, leave: str) -
         terminal.press(leave)
         terminal.shows(LEAVE)
         assert terminal.ends() == 0
+
+
+def test_watch_counts_the_locks_that_do_not_fit(redis_store: str) -> None:
+    with contextlib.ExitStack() as locks:
+        for number in range(40):
+            locks.enter_context(lock(f"order:{number}", expire=60))
+        with OnTerminal(redis_store, *COMMAND, "watch") as terminal:  # of 30 lines: the totals, a blank and headings
+            assert terminal.shows(" more").count("disLock:order:") == 26
+            assert terminal.shown.startswith("\x1b")
+            terminal.press("q")
+            assert terminal.ends() == 0
 
 
 def test_watch_shows_a_store_that_fails_and_goes_on(unused_tcp_port: int) -> None:
@@ -165,18 +177,28 @@ def test_the_terminal_stays_with_a_pager(shell: OnTerminal, tmp_path: Path) -> N
     shell.shows("ready> ")
 
 
-def test_ctrl_z_stops_both_and_fg_continues_them(shell: OnTerminal, tmp_path: Path) -> None:
+def test_ctrl_z_stops_neither(shell: OnTerminal, tmp_path: Path) -> None:
+    """One of the two would go on without the other: the lock would end under the command, or be renewed for nothing."""
     script = tmp_path / "ask.sh"
     script.write_text('read -r line; echo "first $line"; read -r line; echo "then $line"\n')
     shell.press(distlock_run("sh", str(script)) + "\n")
     shell.press("one\n")
     shell.shows("first one")
-    shell.press("\x1a")
-    shell.shows("Stopped")
-    shell.shows("ready> ")
-    shell.press("fg\n")
-    shell.press("two\n")
+    shell.press("\x1atwo\n")
     shell.shows("then two")
+    shell.shows("ready> ")
+
+
+def test_in_the_background_it_waits_for_the_terminal_until_fg(shell: OnTerminal, tmp_path: Path) -> None:
+    script = tmp_path / "ask.sh"
+    script.write_text('echo asking; read -r line; echo "got $line"\n')
+    shell.press(distlock_run("sh", str(script)) + " &\n")
+    shell.shows("asking\r\n")
+    shell.press("echo meanwhile\n")
+    shell.shows("meanwhile\r\n")
+    shell.press("fg\n")
+    shell.press("one\n")
+    shell.shows("got one")
     shell.shows("ready> ")
 
 

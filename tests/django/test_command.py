@@ -47,7 +47,7 @@ def test_list_as_json(elsewhere: Any) -> None:
 @pytest.mark.parametrize("name", ["order:7", "disLock:order:7"])
 def test_release(elsewhere: Any, name: str) -> None:
     lease = elsewhere("order:7")
-    assert run("release", name) == f"Released disLock:order:7 (fence {lease.fence}).\n"
+    assert run("release", name, "--yes") == f"Released disLock:order:7 (fence {lease.fence}).\n"
     assert list_all(registry()).rows == []
     with pytest.raises(LeaseLost):
         lease.extend()
@@ -72,7 +72,7 @@ def test_exit_codes(settings: Any, elsewhere: Any) -> None:
     with pytest.raises(CommandError, match="--store") as error:
         run("release", "order:7")
     assert error.value.returncode == 64
-    run("release", "order:7", "--store", "other")
+    run("release", "order:7", "--store", "other", "--yes")
     assert [row.alias for row in list_all(registry()).rows] == ["default"]
 
     settings.DISTLOCK = {"default": {"LOCATION": "redis://127.0.0.1:1"}}

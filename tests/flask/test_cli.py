@@ -129,10 +129,11 @@ def test_without_a_yes_nothing_happens(app: Flask, held: Lease, answer: str) -> 
     held.extend()  # still ours, or it raises
 
 
-def test_without_a_terminal_nobody_is_asked(app: Flask, held: Lease) -> None:
-    assert run(app, "release", "order:42").exit_code == 0
-    with pytest.raises(LeaseLost):
-        held.release()
+def test_without_a_terminal_a_release_needs_a_yes(app: Flask, held: Lease) -> None:
+    result = run(app, "release", "order:42", "--fence", str(held.fence))
+    assert result.exit_code == 64
+    assert "Nothing was released: there is no terminal to ask at. --yes releases it." in result.stderr
+    held.extend()
 
 
 @pytest.mark.usefixtures("terminal")
