@@ -64,7 +64,6 @@ class Job:
     def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         """``CommandFailed`` with a shell's exit code if no process can be started."""
         self._kept = []
-        self._catch(signal.SIGCONT, self._received)  # `fg`: the command may have the terminal now
         self._catch(signal.SIGTSTP, lambda *_: None)  # stopped, we could not renew, and the command would go on
         # -I and -S: nothing of the environment or of the project is loaded, so it is there within milliseconds.
         script = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
@@ -143,9 +142,12 @@ class Job:
         return True
 
     def _stopped(self, signum: int) -> None:
-        if signum == signal.SIGSTOP or (signum != signal.SIGTSTP and not self._lend_terminal()):
-            return  # somebody has sent it, and sends SIGCONT, too; or we are in the background, until a `fg`
-        self.signal(signal.SIGCONT)  # Ctrl-Z: only what we wait for would be stopped, and the shell would not know
+        if signum == signal.SIGSTOP:  # somebody has sent it, and sends SIGCONT, too
+            return
+        # Ctrl-Z just goes on: the shell would not know that what we wait for has stopped.
+        if signum in (signal.SIGTTIN, signal.SIGTTOU) and not self._lend_terminal():
+            os.kill(os.getpid(), signal.SIGSTOP)  # as any job in the background that wants it, until a `fg`
+        self.signal(signal.SIGCONT)
 
     def _lend_terminal(self) -> bool:
         """Let the command read from the terminal. Not sooner: in ``distlock run … | less`` it belongs to the pager."""

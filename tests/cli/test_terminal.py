@@ -192,10 +192,10 @@ def test_ctrl_z_stops_neither(shell: OnTerminal, tmp_path: Path) -> None:
 def test_in_the_background_it_waits_for_the_terminal_until_fg(shell: OnTerminal, tmp_path: Path) -> None:
     script = tmp_path / "ask.sh"
     script.write_text('echo asking; read -r line; echo "got $line"\n')
-    shell.press(distlock_run("sh", str(script)) + " &\n")
+    shell.press(distlock_run("sh", str(script)) + " & wait; echo waited\n")
     shell.shows("asking\r\n")
-    shell.press("echo meanwhile\n")
-    shell.shows("meanwhile\r\n")
+    shell.shows("waited\r\n")  # for a job that has stopped bash does not wait
+    shell.shows("ready> ")
     shell.press("fg\n")
     shell.press("one\n")
     shell.shows("got one")
