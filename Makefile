@@ -16,7 +16,7 @@ ARGS ?=
 # which is a third of `make quick`.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help quick test test-beside test-slow test-alone check demo bench clean
+.PHONY: help quick test simulate test-beside test-slow test-alone check demo bench clean
 .PHONY: coverage coverage-none coverage-beside coverage-cli coverage-report
 .NOTPARALLEL:
 
@@ -24,6 +24,7 @@ help:
 	@echo "make quick    after each edit: what needs no server beyond Redis, in a minute"
 	@echo "make test     the whole suite, on real servers (12 min) ARGS='-k name' goes to pytest"
 	@echo "make coverage the tests that are not slow, and the command line's, measured: it has a gate"
+	@echo "make simulate our code in a simulated world              SEEDS=2000; SEED=memory-4711 does one again"
 	@echo "make check    ruff, mypy --strict, typos, the house rules (who imports whom)"
 	@echo "make demo     a flash sale without and with the lock    SERVE=0 ends after the table"
 	@echo "make bench    side by side with other lock libraries    ARGS=--quick for a first look"
@@ -64,6 +65,9 @@ check: $(VENV)/.test $(VENV)/.check
 
 demo: $(VENV)/.demo
 	SERVE=$(SERVE) $(BIN)/python -m example_project.demo
+
+simulate: $(VENV)/.test
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.support.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)

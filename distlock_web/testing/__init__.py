@@ -6,7 +6,8 @@
 - ``harness``: what a case of the contract is written with; for cases of your own that run in both modes.
 - ``fault_injector``: loses requests and answers between the engine and a store, whichever that is.
 - ``history``: checks what many processes report of one lock: overlaps, fences that fall, lost updates, overtaking.
+- ``storm``: a store among many callers, with faults on the way to it, and what must not have happened.
 - ``servers``: a Redis of one's own for a test session.
 
-They need pytest (``pip install "distlock_web[testing]"``), except for ``servers`` and ``history``.
+They need pytest (``pip install "distlock_web[testing]"``), except for ``servers``, ``history`` and ``storm``.
 """

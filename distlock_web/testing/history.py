@@ -11,16 +11,17 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ..core.runtime import now
 
 Kind: TypeAlias = Literal[
-    "ready", "wanted", "joined", "acquired", "read", "wrote", "released", "lost", "gave_up", "killed"
-]
+    "ready", "wanted", "joined", "acquired", "read", "wrote", "released", "lost", "gave_up", "killed",
+    "unreachable", "interrupted", "ended", "fault", "healed",
+]  # fmt: skip
 How: TypeAlias = Literal["released", "lost", "killed", "open"]
 
 
@@ -31,7 +32,8 @@ class Event:
     actor: str  #: a process, a thread or a task: whoever has at most one section at a time
     kind: Kind
     at: float
-    value: int | None = None  #: joined: the place; acquired: the fence; read and wrote: the counter
+    #: wanted: how many locks together; joined: the place; acquired: the fence; read and wrote: the counter
+    value: int | None = None
 
 
 class Recorder:
@@ -100,15 +102,25 @@ class History:
                 waits.append(event.at - since.pop(event.actor))
         return waits
 
-    def violations(self, *, counter: int | None = None, fifo: bool = False) -> list[str]:
+    def violations(
+        self, *, counter: int | None = None, fifo: bool = False, bound: float | None = None, honest: float | None = None
+    ) -> list[str]:
         """What must not have happened, in words. ``counter``: what the shared counter says in the end.
 
         ``fifo``: those who joined the queue were served in the order of their places. Only for runs in which every
         waiter could hear: who does not listen when its turn comes loses it, not its place.
+        ``bound``: seconds for which, at most, somebody wanted the lock, nobody had it, and nothing was at fault.
+        ``honest``: nobody was refused who was alone, or whom no fault concerned that ended so many seconds before.
         """
         sections = self.sections()
         found = [*_overlaps(sections), *_fences(sections), *_lost_updates(sections, counter)]
-        return [*found, *_overtakings(sections)] if fifo else found
+        if fifo:
+            found += _overtakings(sections)
+        if bound is not None:
+            found += _idle(self.events, bound)
+        if honest is not None:
+            found += _dishonest(self.events, honest)
+        return found
 
 
 def _sections(events: list[Event]) -> Iterator[Section]:
@@ -156,6 +168,70 @@ def _fences(sections: list[Section]) -> Iterator[str]:
             yield f"fence: {later.actor} got {later.fence}, after {earlier.actor} had got {earlier.fence}"
 
 
+#: What ends the wish for a lock.
+_ENDS = ("acquired", "gave_up", "unreachable", "interrupted", "ended", "killed")
+
+
+def _idle(events: list[Event], bound: float) -> Iterator[str]:
+    """A lock that somebody wants, that nobody has, and that nothing keeps from being given."""
+    wanting: dict[str, float] = {}
+    holding: set[str] = set()
+    faults: set[str] = set()
+    idle_since = 0.0
+    for event in events:
+        if wanting and not holding and not faults:
+            first = min(wanting, key=wanting.__getitem__)
+            idle = event.at - max(idle_since, wanting[first])
+            if idle > bound:
+                yield f"idle: {first} wanted the lock for {idle:.3f} s, and nobody had it"
+                idle_since = event.at
+        if event.kind == "wanted" and (event.value or 1) == 1:
+            wanting[event.actor] = event.at
+        elif event.kind == "wanted":  # with others, so that it may have this one and wait for another
+            holding.add(event.actor)
+        elif event.kind in _ENDS:
+            wanting.pop(event.actor, None)
+        if event.kind == "acquired":
+            holding.add(event.actor)
+        elif event.kind in ("released", "lost", *_ENDS):
+            holding.discard(event.actor)
+        if event.kind == "fault":
+            faults.add(event.actor)
+        elif event.kind == "healed":
+            faults.discard(event.actor)
+        if event.kind in ("acquired", "released", "lost", "killed", "fault", "healed"):
+            idle_since = event.at
+
+
+def _dishonest(events: list[Event], grace: float) -> Iterator[str]:
+    """Busy though nobody else had it or wanted it; unreachable though nothing was at fault."""
+    since: dict[str, float] = {}
+    ended: dict[str, float] = {}  # when an actor had last to do with it
+    doubtful: dict[str, float] = {}  # the same of those that may have left it taken, also for themselves
+    faults: set[str] = set()
+    healed = float("-inf")
+    for event in events:
+        actor, at = event.actor, event.at
+        if event.kind == "fault":
+            faults.add(actor)
+        elif event.kind == "healed":
+            faults.discard(actor)
+            healed = at
+        elif event.kind == "wanted":
+            since[actor] = at
+        elif event.kind == "gave_up" and since.keys() == {actor}:
+            last = max((at for one, at in ended.items() if one != actor), default=float("-inf"))
+            if max(last, doubtful.get(actor, last)) < since[actor] - grace:
+                yield f"dishonest: {actor} was told at {at:.6f} that the lock was busy, and was alone"
+        elif event.kind == "unreachable" and not faults and healed < since[actor] - grace:
+            yield f"dishonest: {actor} was told at {at:.6f} that the store does not answer, and nothing was at fault"
+        if event.kind in ("lost", "unreachable", "interrupted", "killed"):
+            doubtful[actor] = at
+        if event.kind in ("gave_up", "unreachable", "interrupted", "ended", "killed"):
+            since.pop(actor, None)
+            ended[actor] = at
+
+
 def _lost_updates(sections: list[Section], counter: int | None) -> Iterator[str]:
     writers = Counter(section.wrote for section in sections if section.wrote is not None)
     for value, times in writers.items():
@@ -178,3 +254,29 @@ def _overtakings(sections: list[Section]) -> Iterator[str]:
             place, known = later.joined
             if place < earlier.joined[0] and known < earlier.begin:
                 yield f"order: {earlier.actor} (place {earlier.joined[0]}) was served before {later.actor} ({place})"
+
+
+class Histories(dict[str, History]):
+    """Of several locks, by their names; on one ``clock``."""
+
+    def __init__(self, names: Iterable[str], clock: Callable[[], float]) -> None:
+        super().__init__((name, History()) for name in names)
+        self.clock = clock
+        self._faults = 0
+
+    def fault(self, what: str = "fault") -> Callable[[], None]:
+        """From now on something is at fault that may concern all of them, until what this returns is called."""
+        self._faults += 1
+        actor = f"{what} {self._faults}"
+        self.say(actor, "fault")
+        return lambda: self.say(actor, "healed")
+
+    def say(self, actor: str, kind: Kind) -> None:
+        """An event of all of them."""
+        event = Event(actor, kind, self.clock())
+        for history in self.values():
+            history.add(event)
+
+    def violations(self, **limits: Any) -> list[str]:
+        """As :meth:`History.violations`, with the lock's name in front."""
+        return [f"{name}: {found}" for name, history in self.items() for found in history.violations(**limits)]

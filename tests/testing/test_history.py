@@ -100,6 +100,30 @@ def test_an_overtaking_is_found() -> None:
     assert overtaken.violations(fifo=True) == ["order: b (place 200) was served before a (100)"]
 
 
+def test_a_lock_that_nobody_has_and_somebody_waits_for_is_found() -> None:
+    idle: tuple[Said, ...] = (
+        ("a", "acquired", 1.0, 10), ("b", "wanted", 1.5, 1), ("a", "released", 2.0, None),
+        ("b", "acquired", 5.0, 11), ("b", "released", 6.0, None),
+    )  # fmt: skip
+    assert history(*idle).violations(bound=3.1) == []
+    assert history(*idle).violations(bound=2.9) == ["idle: b wanted the lock for 3.000 s, and nobody had it"]
+    outage: tuple[Said, ...] = ("nemesis", "fault", 2.5, None), ("nemesis", "healed", 4.0, None)
+    assert history(*idle, *outage).violations(bound=2.9) == []
+    assert len(history(*idle, *outage).violations(bound=0.9)) == 1
+
+
+def test_a_refusal_without_a_cause_is_found() -> None:
+    busy: tuple[Said, ...] = ("a", "wanted", 2.0, 1), ("a", "gave_up", 2.1, None)
+    silent: tuple[Said, ...] = ("a", "wanted", 2.0, 1), ("a", "unreachable", 2.1, None)
+    other: tuple[Said, ...] = ("b", "wanted", 0.5, 1), ("b", "ended", 1.5, None)
+    fault: tuple[Said, ...] = ("nemesis", "fault", 0.5, None), ("nemesis", "healed", 1.5, None)
+    assert len(history(*busy).violations(honest=1.0)) == len(history(*silent).violations(honest=1.0)) == 1
+    assert history(*busy, *other).violations(honest=1.0) == history(*silent, *fault).violations(honest=1.0) == []
+    assert (
+        len(history(*busy, *other).violations(honest=0.4)) == len(history(*silent, *fault).violations(honest=0.4)) == 1
+    )
+
+
 def test_a_recorder_writes_what_a_history_reads() -> None:
     reading, writing = os.pipe()
     say = Recorder("a", writing)

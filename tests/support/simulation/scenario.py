@@ -1,0 +1,281 @@
+"""What happens in a world: which processes want which locks, on which servers, and what the nemesis does to them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from unittest import mock
+
+from distlock_web.testing.history import Histories
+
+from . import loop as loops
+from . import system
+from .program import Program
+from .world import Machine, Process, Thread, World
+
+#: Seconds of the longest lease.
+EXPIRE = 1.0
+#: Seconds of the longest that one is extended to.
+LONGEST = 1.5 * EXPIRE
+#: Seconds that the nemesis rages, and seconds after which everybody has to have ended.
+RAGE, PATIENCE = 6.0, 30.0
+
+
+@dataclass
+class Result:
+    """What came of one seed."""
+
+    seed: int
+    violations: list[str] = field(default_factory=list)
+    sections: int = 0
+    turns: int = 0
+    seconds: float = 0.0
+    digest: int = 0
+
+
+class Actor:
+    """A caller of the workload in its process: one thread, or one task of the process's event loop."""
+
+    def __init__(self, caller: Any, process: Process) -> None:
+        self.caller = caller
+        self.process = process
+        self.thread: Thread | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.ended = False
+
+    def interrupt(self, interrupted: BaseException) -> None:
+        """Where it is now: a task is cancelled, a thread is interrupted by a signal."""
+        if self.task is not None:
+            loop = self.task.get_loop()
+            if not self.ended and not loop.is_closed():
+                loop.call_soon_threadsafe(self.task.cancel)
+        elif self.thread is not None:
+            self.thread.interrupt(interrupted)
+
+
+class Scenario:
+    """One world, from its seed. A subclass says what the store is, and what may happen to it."""
+
+    locks = 2
+    processes = 1
+    drift = 0.004
+
+    def __init__(self, seed: int, programs: list[Program], strict: bool = False) -> None:
+        self.seed = seed
+        self.strict = strict  #: also what is known to be wrong counts
+        self.world = World(seed)
+        self.random = Random(self.world.random.random())
+        self.programs = programs
+        self.histories = Histories((f"lock{number}" for number in range(self.locks)), self.world.moment)
+        self.actors: list[Actor] = []
+        self.starting = 0
+        self.left: list[str] = []
+
+    # What a subclass says -----------------------------------------------------------------------------------------
+
+    def settings(self, number: int) -> Mapping[str, Any]:
+        """``DISTLOCK`` of this process."""
+        raise NotImplementedError
+
+    def started(self, program: Program) -> None:
+        """A process has its store."""
+
+    def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
+        """What may happen, and how often: once in so many seconds."""
+        return [(0.5, self.interrupt_somebody), (2.0, self.stop_a_process), (1.5, self.stop_a_thread)]
+
+    def limits(self) -> dict[str, Any]:
+        """What the checker is asked."""
+        return {"bound": LONGEST + 0.2, "honest": LONGEST + 0.2}
+
+    # How it goes --------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        system.enter(self.world)
+        errors = Errors()
+        logging.getLogger("distlock_web").addHandler(errors)
+        try:
+            for number in range(self.processes):
+                self.start_process(number)
+            for every, misfortune in self.misfortunes():
+                self.repeat(every, misfortune)
+            self.world.at(RAGE, self.calm)
+            self.world.run(RAGE + PATIENCE, self.all_ended)
+            self.look_at_what_is_left()
+        finally:
+            logging.getLogger("distlock_web").removeHandler(errors)
+            found = self.violations(errors)
+            self.world.end()
+            for program in self.programs:
+                program.end()
+            system.enter(None)
+        sections = sum(len(history.sections()) for history in self.histories.values())
+        return Result(self.seed, found, sections, self.world.turns, self.world.time, self.world.digest)
+
+    def violations(self, errors: Errors) -> list[str]:
+        found = self.histories.violations(**self.limits())
+        found += [f"crash: {thread.name}: {error!r}" for thread, error in self.world.crashes]
+        found += [
+            f"not ended: {actor.caller.actor}" for actor in self.actors if not actor.ended and not actor.process.dead
+        ]
+        return found + errors.found + self.left
+
+    def start_process(self, number: int) -> Process:
+        machine = Machine(self.world, f"machine{number}", self.drift)
+        process = self.world.process(machine, f"process{number}")
+        program = self.programs[number]
+        self.starting += 1
+        process.spawn(self._main, process, program, number)
+        return process
+
+    def _main(self, process: Process, program: Program, number: int) -> None:
+        program.begin(self.settings(number))
+        self.started(program)
+        store = program["core.registry"].registry().store("default")
+        harness, storm, random = program["testing.harness"], program.storm, self.random
+
+        def actor(kind: str, one: int) -> Actor:
+            made = storm.Caller(
+                f"{process.name}.{kind}{one}", harness.HARNESSES[kind](store), Random(random.random()), self.histories,
+                EXPIRE, process.machine.true_time,
+            )  # fmt: skip
+            self.actors.append(Actor(made, process))
+            return self.actors[-1]
+
+        for one in range(random.choice((1, 2, 3))):
+            in_thread = actor("threads", one)
+            in_thread.thread = process.spawn(self._in_thread, program, in_thread, name=in_thread.caller.actor)
+        in_tasks = [actor("asyncio", one) for one in range(random.choice((0, 1, 2, 3)))]
+        self.starting -= 1
+        loops.run(self._in_loop(in_tasks))
+
+    def _in_thread(self, program: Program, actor: Actor) -> None:
+        while True:
+            try:
+                program["core.runtime"].drive(actor.caller.rounds())
+                break
+            except program.storm.Interrupted:  # between two rounds
+                pass
+        actor.ended = True
+
+    async def _in_loop(self, actors: list[Actor]) -> None:
+        for actor in actors:
+            actor.task = asyncio.ensure_future(actor.caller.rounds())
+        for actor in actors:
+            assert actor.task is not None
+            await asyncio.wait([actor.task])
+            actor.ended = True
+
+    def repeat(self, every: float, misfortune: Callable[[], None]) -> None:
+        def again() -> None:
+            if self.world.time < RAGE:
+                misfortune()
+                self.world.after(self.random.expovariate(1 / every), again)
+
+        self.world.after(self.random.expovariate(1 / every), again)
+
+    def calm(self) -> None:
+        """The storm is over: everybody ends what they do."""
+        for actor in self.actors:
+            actor.caller.over = True
+
+    def all_ended(self) -> bool:
+        return self.world.time > RAGE and not self.starting and all(a.ended or a.process.dead for a in self.actors)
+
+    def look_at_what_is_left(self) -> None:
+        """A lease after everybody has ended nothing may be held, and nobody may stand in a queue."""
+        alive = [(process, program) for process, program in zip(self.world.processes, self.programs, strict=False)
+                 if not process.dead]  # fmt: skip
+        self.world.run(self.world.time + LONGEST + 0.2)
+        process, program = alive[0]
+        thread = process.spawn(self._look, program, name="look")
+        self.world.run(self.world.time + 5.0, lambda: not thread.is_alive())
+        if thread.is_alive():
+            self.left.append("left: the store could not be looked at")
+
+    def _look(self, program: Program) -> None:
+        runtime = program["core.runtime"]
+        port = program["core.registry"].registry().store("default").port(runtime.THREADS)
+        self.left += [f"left: {line}" for line in runtime.drive(port.inspect())]
+
+    # Misfortunes --------------------------------------------------------------------------------------------------
+
+    def interrupt_somebody(self) -> None:
+        if self.actors:
+            actor = self.random.choice(self.actors)
+            actor.interrupt(self.programs[self.world.processes.index(actor.process)].storm.Interrupted())
+
+    def alive(self) -> list[Process]:
+        return [process for process in self.world.processes if not process.dead]
+
+    def stop_a_process(self) -> None:
+        process, seconds = self.random.choice(self.alive()), self.random.choice((0.01, 0.1, 0.5, 1.5)) * EXPIRE
+        self._at_fault_for(f"{process.name} stopped", seconds)
+        process.stop(seconds)
+
+    def stop_a_thread(self) -> None:
+        """It is late: garbage is collected, another thread computes, a callback blocks the event loop."""
+        process = self.random.choice(self.alive())
+        threads = [thread for thread in process.threads if thread.is_alive()]
+        if threads:
+            thread, seconds = self.random.choice(threads), self.random.choice((0.01, 0.1, 0.5)) * EXPIRE
+            self._at_fault_for(f"{thread.name} late", seconds)
+            thread.stopped_until = self.world.time + seconds
+
+    def _at_fault_for(self, what: str, seconds: float) -> None:
+        self.world.after(seconds, self.histories.fault(what))
+
+
+class Errors(logging.Handler):
+    """What our package logs as an error is a defect of it: nothing here is anybody else's."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        why = f": {record.exc_info[1]!r}" if record.exc_info else ""
+        self.found.append(f"logged: {record.getMessage()}{why}")
+
+
+class Memory(Scenario):
+    """The engine, the watchdog and the memory store; requests and answers are lost between them."""
+
+    def settings(self, number: int) -> Mapping[str, Any]:
+        return {"default": {"BACKEND": "memory"}}
+
+    def started(self, program: Program) -> None:
+        store = program["core.registry"].registry().store("default")
+        injector = program["testing.fault_injector"].FaultInjector(store)
+        often = self.random.choice((0.0, 0.01, 0.05, 0.15))
+        injector.disturb(Random(self.random.random()), often, EXPIRE / 4, self.histories.fault)
+        self.world.at(RAGE, injector.remove)
+
+
+SCENARIOS: dict[str, type[Scenario]] = {"memory": Memory}
+
+_programs: dict[int, list[Program]] = {}
+
+
+def run(kind: str, seed: int, programs: list[Program] | None = None, strict: bool = False) -> Result:
+    """One seed of one scenario. ``strict``: also what is known to be wrong is a violation."""
+    scenario = SCENARIOS[kind]
+    if programs is None:
+        programs = _programs.setdefault(0, [])
+        while len(programs) < scenario.processes:
+            programs.append(Program())
+            gc.collect()
+            gc.freeze()
+    gc.disable()
+    try:
+        with mock.patch.object(logging, "raiseExceptions", False):
+            return scenario(seed, programs, strict).run()
+    finally:
+        gc.enable()
+        if seed % 20 == 0:
+            gc.collect()
