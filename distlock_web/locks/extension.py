@@ -28,6 +28,8 @@ async def extend_holds(port: Port, holds: list[Hold], expire: float | None) -> N
 async def _extend_batch(port: Port, holds: list[Hold], expire: float | None) -> None:
     claims = [hold.claim if expire is None else hold.claim._replace(expire=expire) for hold in holds]
     since = now()
+    for hold, claim in zip(holds, claims, strict=True):
+        hold.asks(since, claim.expire)
     try:
         losses = await _ask_to_extend(port, claims)
     except DistLockError as error:

@@ -36,7 +36,7 @@ class Hold:
     """
 
     __slots__ = (
-        "_early", "_generation", "_lock", "_on_end", "_reason", "_state",
+        "_asked_until", "_early", "_generation", "_lock", "_on_end", "_reason", "_state",
         "claim", "deadline", "depth", "fence", "since", "store", "template", "waited",
     )  # fmt: skip
 
@@ -49,6 +49,7 @@ class Hold:
         self.since = granted.since
         #: By our clock, before the store's: another can begin only after it.
         self.deadline = granted.since + claim.expire - drift(claim.expire)
+        self._asked_until = self.deadline  # what was asked for, answered or not
         self.depth = 1  #: how many blocks are inside of it
         self._state: State = "held"
         self._reason: LossReason | None = None
@@ -113,6 +114,22 @@ class Hold:
             if reason == "taken":
                 why += ", and somebody else has it now"
         return LeaseLost(f"The lock {self.name!r} is no longer held: {why}.{advice}", name=self.name, reason=reason)
+
+    def asks(self, since: float, expire: float) -> None:
+        """An extension is on its way: if its answer is lost, the store may hold the lock for longer than we believe."""
+        self._asked_until = max(self._asked_until, since + expire - drift(expire))
+
+    @property
+    def to_cancel(self) -> Claim | None:
+        """What to cancel of a hold that is lost by our clock alone: the store may have it until then. None: nothing."""
+        ours = self._state == "lost" and self._reason in ("expired", "unreachable") and not self._early
+        if not ours or self._asked_until <= self.deadline:
+            return None
+        return self.claim._replace(expire=max(self.claim.expire, self._asked_until - now()))
+
+    def cancelled(self) -> None:
+        """Nothing of it is left in the store."""
+        self._asked_until = self.deadline
 
     def renewed(self, since: float, expire: float) -> None:
         """The store has extended the lease: asked at ``since``, to at least ``expire`` seconds.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from ..core.runtime import Parker, Runtime
@@ -21,11 +23,12 @@ class ReentryGate:
     each method is right wherever that happens.
     """
 
-    __slots__ = ("_closed", "_lock", "_taken", "_waiting")
+    __slots__ = ("_closed", "_inside", "_lock", "_taken", "_waiting")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._taken = False
+        self._inside: weakref.ref[object] | None = None
         self._closed = False
         self._waiting: deque[Parker] = deque()
 
@@ -38,6 +41,10 @@ class ReentryGate:
                 return "busy"
             self._taken = True
             return "ours"
+
+    def leave_with(self, inside: object, leave: Callable[[], None]) -> None:
+        """Who has our turn is this object: when it is garbage, nobody will ever ``leave`` by hand."""
+        self._inside = weakref.ref(inside, lambda _: leave())
 
     async def enter(self, runtime: Runtime, wait: float | None) -> Turn:
         """Wait for our turn, at most ``wait`` seconds (None: for ever)."""
@@ -70,6 +77,7 @@ class ReentryGate:
     def leave(self) -> None:
         """Let the next one in, of those whose event loop still runs."""
         with self._lock:
+            self._inside = None
             self._taken = self._wake_next()
 
     def close(self) -> None:

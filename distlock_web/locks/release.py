@@ -113,6 +113,9 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
         for hold in reversed(scope.acquired):
             interrupted = hold.state == "releasing"
             if not hold.begin_release(kept.append):
+                if (claim := hold.to_cancel) is not None:
+                    await cancel_quietly(scope, port, claim)
+                    hold.cancelled()
                 continue
             cooldown = _cooldown_of(hold, hold_at_least) if hold_at_least else 0.0
             loss: LossReason | None

@@ -77,7 +77,14 @@ class Scope:
 
     def reenter(self, hold: Hold, gate: ReentryGate) -> None:
         """It is our turn in a hold of a block around this one."""
-        self._turns.append((hold, gate))
+        turns, generation = self._turns, self._generation
+
+        def forgotten() -> None:
+            if generation == Process.generation:  # else at the fork a thread that is not here may have had its mutex
+                _leave(turns)
+
+        gate.leave_with(self, forgotten)
+        turns.append((hold, gate))
         hold.enter()
         self.reentered.append(hold)
 
@@ -175,12 +182,10 @@ class Scope:
 
     def leave_gates(self) -> None:
         """Leave the holds of the blocks around: what happens to them from now on is those blocks' business."""
-        while self._turns:
-            hold, gate = self._turns.pop()
-            if self._on_end is not None:
+        if self._on_end is not None:
+            for hold, _ in list(self._turns):
                 hold.forget_callback(self._on_end)
-            hold.leave()
-            gate.leave()
+        _leave(self._turns)
 
     def watch(self, stop: Callable[[], None], resume: Callable[[], None]) -> None:
         """The watchdog looks after its holds now, until ``stop`` is called; ``resume`` makes it renew them again."""
@@ -247,6 +252,17 @@ class Scope:
     def take_back_cancellation(self) -> bool:
         """Whether the cancellation that ended the block was only ours: ``LeaseLost`` is said in its place."""
         return self._cancelled is not None and self._cancelled.uncancel() == 0
+
+
+def _leave(turns: list[tuple[Hold, ReentryGate]]) -> None:
+    """Each once, whoever comes first: its owner, or garbage collection."""
+    while turns:
+        try:
+            hold, gate = turns.pop()
+        except IndexError:
+            return
+        hold.leave()
+        gate.leave()
 
 
 def names_of(scope: Scope) -> str:

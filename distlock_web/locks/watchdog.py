@@ -22,7 +22,8 @@ from functools import partial
 
 from ..core.errors import BackendUnavailable, DistLockError
 from ..core.registry import Store
-from ..core.runtime import THREADS, after_fork, drive, now
+from ..core.runtime import after_fork, drive, now
+from ..core.worker import Worker
 from . import events
 from .extension import MAX_BATCH_LEASES
 from .hold import Hold
@@ -47,30 +48,23 @@ class Watchdog:
     def __init__(self) -> None:
         self._watched: set[WatchedHold] = set()
         self._dues_arrived: deque[float] = deque()  # since the thread has looked at all of them
-        self._parker = THREADS.parker()
-        self._thread: threading.Thread | None = None
-        self._start_or_end = threading.RLock()
-        self._next = float("inf")
+        self._next = self._idle_since = float("-inf")
+        self._worker = Worker("distlock-watchdog", self._step, self._is_left)
 
     def add(self, watched: Sequence[WatchedHold]) -> None:
-        self._watched.update(watched)
-        due = min(item.due for item in watched)
-        self._dues_arrived.append(due)
-        if self._thread is None:
-            self._start(watched)
-        if due < self._next:
-            self._parker.unpark()
-
-    def _start(self, watched: Sequence[WatchedHold]) -> None:
-        with self._start_or_end:
-            if self._thread is not None:
-                return
+        """Look after these. ``RuntimeError`` where the system has no thread more: nobody would."""
+        if not self._worker.runs:
             for item in watched:
                 if item.renew:
                     item.schedule_at(0.0)  # to connect takes its time: not at a third of a lease that is short
-            thread = threading.Thread(target=self._run, name="distlock-watchdog", daemon=True)
-            thread.start()  # may raise, where the system has no more threads: the next one tries again
-            self._thread = thread
+        self._watched.update(watched)
+        due = min(item.due for item in watched)
+        self._dues_arrived.append(due)
+        if not self._worker.start():
+            self.remove(watched)
+            raise RuntimeError("The thread that renews leases could not be started: the process has too many.")
+        if due < self._next:
+            self._worker.wake()
 
     def remove(self, watched: Sequence[WatchedHold]) -> None:
         self._watched.difference_update(watched)
@@ -79,87 +73,93 @@ class Watchdog:
         """Renew these again, if that was given up."""
         for item in watched:
             item.resume()
-        self._parker.unpark()
+        self._worker.wake()
 
     def check_now(self, watched: Sequence[WatchedHold]) -> None:
         """Check these at once. It may be called while garbage is collected: it waits for nobody."""
         for item in watched:
             item.schedule_now()
-        self._parker.unpark()
+        self._worker.wake()
 
-    def _run(self) -> None:
-        events.never_wait_here()
-        while True:
-            due = self._wait_until_due()
-            if due is None:
-                return
-            try:
-                self._look_after(due)
-            except Exception:
-                # A bug here must not end the renewal of every lease in the process.
-                logger.exception("The watchdog failed; it goes on")
-                self._postpone(due)
+    def _is_left(self) -> bool:
+        if self._watched:
+            self._idle_since = now()
+        return now() - self._idle_since < IDLE_TIMEOUT
 
-    def _wait_until_due(self) -> list[WatchedHold] | None:
-        """Those that are due, when they are; None: there has been nothing for a while, the thread may end."""
-        idle_since = now()
-        while True:
-            self._dues_arrived.clear()  # whose items are in the set already
-            watched, moment = list(self._watched), now()
-            # Whoever is due within half a period comes along: a thousand leases make a few requests.
-            due = [item for item in watched if item.due <= moment + (item.period / 2 if item.renew else 0.0)]
-            if any(item.due <= moment for item in due):
-                return due
-            if watched:
-                idle_since = moment
-            elif moment - idle_since >= IDLE_TIMEOUT and self._end():
-                return None
-            self._next = min((item.due for item in watched), default=idle_since + IDLE_TIMEOUT)
-            # Who came meanwhile did not know yet when we would wake. Not all are looked at again for that: where many
-            # are held and others keep coming it would never end.
-            while self._dues_arrived:
-                self._next = min(self._next, self._dues_arrived.popleft())
-            drive(self._parker.park(min(self._next - now(), MAX_SLEEP)))
-
-    def _end(self) -> bool:
-        with self._start_or_end:
-            self._thread, mine = None, self._thread
-            if self._watched:  # who comes after this finds no thread, and starts one
-                self._thread = mine
-                return False
-            return True
+    def _step(self) -> float:
+        """Look after those that are due; the seconds until the next are."""
+        self._next = float("-inf")  # who comes from here on is seen below, and wakes nobody
+        self._dues_arrived.clear()  # whose items are in the set already
+        watched, moment = list(self._watched), now()
+        # Whoever is due within half a period comes along: a thousand leases make a few requests.
+        due = [item for item in watched if item.due <= moment + (item.period / 2 if item.renew else 0.0)]
+        if any(item.due <= moment for item in due):
+            self._look_after(due)
+            return 0.0
+        soonest = min((item.due for item in watched), default=self._idle_since + IDLE_TIMEOUT)
+        self._next = soonest
+        # Who came meanwhile did not know yet when we would wake. Not all are looked at again for that: where many are
+        # held and others keep coming it would never end.
+        while self._dues_arrived:
+            self._next = min(self._next, self._dues_arrived.popleft())
+        return min(self._next - now(), MAX_SLEEP)
 
     def _look_after(self, due: list[WatchedHold]) -> None:
-        to_renew = []
+        """Renew first, then tell of those whose holder is gone. What fails for one ends no other's renewal."""
+        events.never_wait_here()
+        to_renew: list[WatchedHold] = []
+        gone: list[WatchedHold] = []
         for item in due:
-            item.begin_check()
-            if not item.hold.check():  # which tells of a loss
-                self.remove([item])
-            elif item.renew and self._should_renew(item):
-                to_renew.append(item)
-            else:
-                item.only_watch()
+            with self._trying_again([item]):
+                self._sort(item, to_renew, gone)
         for first in range(0, len(to_renew), MAX_BATCH_LEASES):
-            self._renew(to_renew[first : first + MAX_BATCH_LEASES])
+            batch = to_renew[first : first + MAX_BATCH_LEASES]
+            with self._trying_again(batch):
+                self._renew(batch)
+        for item in gone:
+            with self._trying_again([item]):
+                self._tell_gone(item)
 
-    def _should_renew(self, item: WatchedHold) -> bool:
-        if not item.alive():
-            if item.gone is not None:
-                fields = of_hold("error", item.hold, reason="release")
-                what = "The release of a lock whose holder is gone"
-                _aside("distlock-gone", what, item.gone, fields)  # may take its time
-            else:
-                logger.warning(
-                    "Lock %s: its holder has ended without releasing it; no longer renewed.",
-                    item.hold.name,
-                    extra=of_hold("abandoned", item.hold),
-                )
-            return False
-        return item.until is None or now() < item.until
+    @contextmanager
+    def _trying_again(self, items: Sequence[WatchedHold]) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            name = items[0].hold.name
+            logger.exception("The watchdog failed at the lock %s (of %d); it tries again", name, len(items))
+            self._postpone(items)
+
+    def _sort(self, item: WatchedHold, to_renew: list[WatchedHold], gone: list[WatchedHold]) -> None:
+        item.begin_check()
+        if not item.hold.check():  # which tells of a loss
+            self.remove([item])
+        elif not item.renew:
+            item.only_watch()
+        elif not item.alive():
+            gone.append(item)
+        elif item.until is None or now() < item.until:
+            to_renew.append(item)
+        else:
+            item.only_watch()
+
+    def _tell_gone(self, item: WatchedHold) -> None:
+        if item.gone is not None:
+            fields = of_hold("error", item.hold, reason="release")
+            what = "The release of a lock whose holder is gone"
+            _aside("distlock-gone", what, item.gone, fields)  # may take its time
+        else:
+            logger.warning(
+                "Lock %s: its holder has ended without releasing it; no longer renewed.",
+                item.hold.name,
+                extra=of_hold("abandoned", item.hold),
+            )
+        item.only_watch()
 
     def _renew(self, items: list[WatchedHold]) -> None:
         store, since, claims = items[0].hold.store, now(), [item.hold.claim for item in items]
         timeout = max(0.05, min(item.hold.deadline for item in items) - since)  # to the first deadline
+        for item in items:
+            item.hold.asks(since, item.hold.claim.expire)
         try:
             losses = drive(store.renewal_port().extend(claims, timeout))
         except DistLockError as error:
@@ -188,7 +188,7 @@ class Watchdog:
             item.hold.tell_of_failure("renew", error)
 
     def is_running_here(self) -> bool:
-        return threading.current_thread() is self._thread
+        return self._worker.is_current()
 
     def _postpone(self, items: Sequence[WatchedHold]) -> None:
         moment = now()

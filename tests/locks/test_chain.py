@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import gc
 import statistics
+import threading
 import time
 from collections.abc import Iterator
 
@@ -12,6 +13,8 @@ import pytest
 
 from distlock_web import ConfigurationError, Lease, current_lease, lock
 from distlock_web.locks import chain
+from distlock_web.locks.lease import scope_of
+from tests.support.waiting import LONG, SOON, eventually
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
@@ -120,3 +123,38 @@ def test_two_leases_of_one_block_are_equal() -> None:
         assert lease != "a"
         with lock("b") as other:
             assert other != lease
+
+
+def test_who_waits_for_a_nested_lease_goes_on_when_nobody_has_that_any_more() -> None:
+    """Its thread, inside of the lock, stood in front of it until its own time was over."""
+    with lock("a", expire=30) as outer:
+        sibling = contextvars.copy_context()
+        forgotten = [lock("a").acquire()]
+        waiting = threading.Thread(target=sibling.run, args=(enter_once, outer))
+        waiting.start()
+        (gate,) = scope_of(outer)._gates.values()
+        eventually(lambda: gate._waiting, "it waits")
+        forgotten.clear()
+        gc.collect()
+        waiting.join(SOON)
+        assert not waiting.is_alive()
+        assert outer.depth == 1
+
+
+def enter_once(outer: Lease) -> None:
+    with lock("a", wait=LONG):
+        assert outer.depth == 2
+
+
+def test_a_nested_lease_that_was_released_leaves_once() -> None:
+    """Garbage, it would leave again, and let a third one in beside the second."""
+    with lock("a", expire=30) as outer:
+        first = lock("a").acquire()
+        first.release()
+        with lock("a"):
+            del first
+            gc.collect()
+            assert outer.depth == 2
+            assert contextvars.Context().run(lock("a").try_acquire) is None
+            (gate,) = scope_of(outer)._gates.values()
+            assert gate.try_enter() == "busy"

@@ -12,7 +12,9 @@ import pytest
 from distlock_web import Lease, LeaseLost, aattach, configure, lock
 from distlock_web.core.runtime import now
 from distlock_web.locks import watchdog
+from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
+from tests.support.callers import no_thread, unrelated
 
 TTL = 0.9  # a machine that is busy may stand still for half a second
 
@@ -167,11 +169,39 @@ def test_a_bug_in_the_watchdog_does_not_end_it(
     assert "a bug of ours" in caplog.text
 
 
-class Slept(Exception):
-    """The watchdog goes to sleep, for so many seconds."""
+@pytest.mark.slow
+def test_a_thread_that_cannot_be_started_for_one_lease_ends_no_renewal(caplog: pytest.LogCaptureFixture) -> None:
+    """Of one dropped stream, in a process without room for a thread more: every lease of the process was lost."""
+    alive, gone = threading.Event(), threading.Event()
+    alive.set()
+    others = [unrelated(f"key:{number}", expire=1.5, renew=True) for number in range(3)]
+    stream = unrelated("stream", expire=1.5)
+    with no_thread("distlock-gone"):
+        look = watchdog.renew_while(scope_of(stream), 60, alive=alive.is_set, gone=gone.set)
+        alive.clear()
+        look()
+        assert stream.lost.wait(20), "nobody renews it"
+        assert [lease.state for lease in others] == ["held"] * 3
+    assert not gone.is_set()
+    assert "can't start new thread" in caplog.text
+    for lease in others:
+        lease.release()
 
 
-def test_it_sleeps_though_others_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_a_holder_that_cannot_be_asked_for_ends_no_renewal(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> bool:
+        raise LookupError("a bug of an integration")
+
+    with lock("other", expire=1.5, renew=True) as other:
+        stream = unrelated("stream", expire=1.5)
+        watchdog.renew_while(scope_of(stream), 60, alive=broken, gone=lambda: None)()
+        assert stream.lost.wait(20)
+        other.raise_if_lost()
+    assert "a bug of an integration" in caplog.text
+
+
+def test_it_sleeps_though_others_keep_coming() -> None:
     """It looked at all again for whoever had come meanwhile: with 50,000 leases and more of them coming, for ever."""
     dog, looks = watchdog.Watchdog(), 0
 
@@ -196,16 +226,21 @@ def test_it_sleeps_though_others_keep_coming(monkeypatch: pytest.MonkeyPatch) ->
             dog.add([Item(2.0)])  # type: ignore[list-item]
             return self._due
 
-    class Parker:
-        async def park(self, seconds: float) -> bool:
-            raise Slept(seconds)
+    class Running:
+        """A thread: none is started."""
 
-        def unpark(self) -> None: ...
+        runs = True
+        woken = 0
 
-    dog._thread = threading.current_thread()  # as if it ran: none is started
+        def start(self) -> bool:
+            return True
+
+        def wake(self) -> None:
+            self.woken += 1
+
+    dog._worker = running = Running()  # type: ignore[assignment]
     dog.add([Item(4.0)])  # type: ignore[list-item]
     dog._watched.add(Looked(4.0))  # type: ignore[arg-type]
-    monkeypatch.setattr(dog, "_parker", Parker())
-    with pytest.raises(Slept) as slept:
-        dog._wait_until_due()
-    assert 1.0 < slept.value.args[0] <= 2.0, "until the one that came meanwhile is due"
+    running.woken = 0
+    assert 1.0 < dog._step() <= 2.0, "until the one that came meanwhile is due"
+    assert running.woken == 0, "it would look at all of them again"

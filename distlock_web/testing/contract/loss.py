@@ -129,6 +129,18 @@ class LossCases(Cases):
         assert caught.value.reason == "unreachable"
 
     @case
+    async def test_an_extension_that_was_never_answered_holds_the_lock_for_nobody(self, harness: Harness) -> None:
+        injector = FaultInjector(harness.store)
+        with pytest.raises(LeaseLost):
+            async with harness.inside(the_lock(expire=self.kept)) as lease:
+                injector.lose("extend", "answer", "answer")
+                with pytest.raises(BackendUnavailable):
+                    await harness.extend(lease, 60)
+                assert await harness.lost(lease)
+                assert await harness.line(NAME) is not None, "the store has extended it"
+        assert await harness.line(NAME) is None
+
+    @case
     async def test_a_revoked_lease_is_known_at_the_next_round_trip(self, harness: Harness) -> None:
         with pytest.raises(LeaseLost) as caught:
             async with harness.inside(the_lock()) as lease:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -47,6 +48,15 @@ class ReentryCases(Cases):
             await harness.release(inner)
             assert await harness.unrelated(lambda: harness.try_acquire(the_lock())).result() is None
             outer.raise_if_lost()
+
+    @case
+    async def test_an_inner_one_that_nobody_has_any_more_keeps_nobody_out(self, harness: Harness) -> None:
+        async with harness.inside(the_lock()) as outer:
+            await harness.acquire(the_lock())
+            gc.collect()
+            assert outer.depth == 1
+            async with harness.inside(the_lock()) as inner:
+                assert inner.depth == 2
 
     @case
     async def test_a_longer_lease_inside_extends(self, harness: Harness) -> None:
