@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from django.conf import settings
 from django.http import StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import resolve_url
+from django.urls import NoReverseMatch
 
 from ..locks.hooks import Integration, TransactionManager
 from ..locks.lease import Lease
+from ..web.success import is_failure
 from .locked_views import is_async_view, made_name_of
 from .streaming import send_under_lock
 from .transactions import DjangoTransactions, aliases, open_transaction
@@ -31,3 +36,15 @@ class DjangoIntegration(Integration):
 
     def stream(self, result: Any, locked: object, lease: Lease) -> StreamingHttpResponse | None:
         return send_under_lock(result, lease) if isinstance(result, StreamingHttpResponse) else None
+
+    def is_failure(self, result: Any, locked: object) -> bool:
+        if not isinstance(result, HttpResponseBase):
+            return False
+        return is_failure(result.status_code, result.headers.get("Location"), _login_page())
+
+
+def _login_page() -> str:
+    try:
+        return resolve_url(settings.LOGIN_URL)
+    except NoReverseMatch:  # the project has none: its login is another's, whose address has a "next"
+        return ""

@@ -12,8 +12,9 @@ from werkzeug.wrappers import Response
 from ..core.registry import Registry
 from ..locks.hooks import Integration
 from ..locks.lease import Lease
+from ..web.success import is_failure
 from .state import running_registry
-from .streaming import send_under_lock
+from .streaming import is_view, send_under_lock
 from .views import refuse_registered
 
 
@@ -36,5 +37,20 @@ class FlaskIntegration(Integration):
     def variables(self) -> Mapping[str, Callable[[], object]]:
         return {"request": lambda: request, "session": lambda: session, "g": lambda: g}
 
+    def is_failure(self, result: Any, locked: object) -> bool:
+        if isinstance(result, tuple) and is_view(locked):
+            result = _head_of(*result)
+        return isinstance(result, Response) and is_failure(result.status_code, result.headers.get("Location"))
+
     def stream(self, result: Any, locked: object, lease: Lease) -> Response | None:
         return send_under_lock(result, locked, lease)
+
+
+def _head_of(body: Any, *more: Any) -> Response:
+    """Status and headers of what a view returns as ``(body, status)``, ``(body, headers)`` or all three.
+
+    Not by ``make_response``: an API's resource may return what only its own renderer knows.
+    """
+    known = body.status if isinstance(body, Response) else None
+    status = next((each for each in more if isinstance(each, int | str)), known)
+    return Response(status=status, headers=next((each for each in more if not isinstance(each, int | str)), None))

@@ -16,7 +16,7 @@ def send_under_lock(result: Any, function: object, lease: Lease) -> Response | N
     """The streamed response, or the one that Flask makes of a view's generator, sent under the lock; else None."""
     if not isinstance(result, Response):
         content = result[0] if isinstance(result, tuple) and result else result
-        if not isinstance(content, (Iterator, Response)) or not _is_view(function):
+        if not isinstance(content, (Iterator, Response)) or not is_view(function):
             return None
         result = current_app.make_response(result)
     if not result.is_streamed:
@@ -29,7 +29,7 @@ def send_under_lock(result: Any, function: object, lease: Lease) -> Response | N
     return response
 
 
-def _is_view(function: object) -> bool:
+def is_view(function: object) -> bool:
     """Whether the locked function is the view of this request: elsewhere a generator is just a generator."""
     if not has_request_context() or request.endpoint is None:
         return False

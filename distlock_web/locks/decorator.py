@@ -188,8 +188,14 @@ class LockedFunction:
             )
         return result
 
+    def succeeded(self, result: object) -> bool:
+        """Whether the call that returned this has done its work."""
+        return not hooks.is_failure(result, self)
+
     def streamed(self, result: Any, scope: Scope) -> object | None:
         """The result as a streaming response that goes on under the lock; None if it is not one, or is not to."""
+        if scope.spec.hold_at_least and not self.succeeded(result):
+            scope.keep_nothing()
         return hooks.stream(result, self, Lease(scope)) if self.until is None else None
 
     def _policy(self, name: str, default: Any) -> Any:

@@ -107,6 +107,13 @@ class Integration:
         """
         return None
 
+    def is_failure(self, result: Any, locked: object) -> bool:
+        """Whether what a locked function returned says that its work was not done, as a response with an error does.
+
+        Asked only where ``hold_at_least`` keeps the lock after a success. ``web/success.py`` has the rule.
+        """
+        return False
+
 
 _installed: list[Integration] = []
 _streaming: list[Integration] = []
@@ -158,6 +165,11 @@ def stream(result: Any, locked: object, lease: Lease) -> object | None:
         if response is not None:
             return response
     return None
+
+
+def is_failure(result: Any, locked: object) -> bool:
+    """Whether the result says that the work was not done."""
+    return any(each.is_failure(result, locked) for each in _installed)
 
 
 def transaction_manager(database: object, function_name: str) -> TransactionManager:

@@ -92,6 +92,10 @@ class Scope:
         """The block runs without its locks."""
         self.locked = False
 
+    def keep_nothing(self) -> None:
+        """The block has not done its work: its locks are free as soon as they are released."""
+        self.spec = self.spec._replace(hold_at_least=0.0)
+
     def note_waited(self, seconds: float) -> None:
         """So long it stood in the queue for the name that is asked for now."""
         self.waited = seconds

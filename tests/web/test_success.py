@@ -1,0 +1,222 @@
+"""``hold_at_least`` is for work that was done: an error, or a redirect to the login page, opens the lock at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import flask
+import pytest
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import AnonymousUser
+from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
+from django.test import Client
+from django.urls import path
+from flask.views import MethodView
+from rest_framework.decorators import api_view, permission_classes
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.response import Response
+
+from distlock_web import distributed_lockable
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import THREADS, drive
+from distlock_web.flask import DistLock
+from distlock_web.web.success import is_failure
+
+kept = distributed_lockable(key="job", hold_at_least=60)
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "location"),
+    [
+        (False, 200, None),
+        (False, 204, None),
+        (True, 400, None),
+        (True, 503, None),
+        (False, 302, "/thanks/"),
+        (False, 302, "/thanks/?order=7&context=next=1"),
+        (True, 302, "/enter?next=/orders/7"),
+        (True, 303, "https://sso.example/in?a=1&next=%2Forders%2F7"),
+        (True, 302, "/accounts/login/"),
+        (True, 302, "https://shop.example/accounts/login/?error=1"),
+        (False, 302, "/accounts/login/help/"),
+        (False, 304, None),
+        (False, 302, "http://[no address"),
+    ],
+)
+def test_which_answers_say_that_nothing_was_done(failure: bool, status: int, location: str | None) -> None:
+    assert is_failure(status, location, "/accounts/login/") is failure
+
+
+def test_a_project_without_a_login_page() -> None:
+    assert not is_failure(302, "/")
+    assert is_failure(302, "/?next=/a")
+
+
+# Django -------------------------------------------------------------------------------------------------------------
+
+
+@kept
+@login_required
+def anonymous(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("done")
+
+
+@kept
+@login_required(redirect_field_name=None)
+def without_next(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("done")
+
+
+@kept
+@api_view(["POST"])
+@permission_classes([IsAuthenticated])
+def forbidden(request: Any) -> Response:
+    return Response("done")
+
+
+@api_view(["POST"])
+@kept
+def invalid(request: Any) -> Response:
+    return Response("no", status=400)
+
+
+@kept
+async def asynchronous(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("no", status=422)
+
+
+@kept
+def streaming(request: HttpRequest) -> StreamingHttpResponse:
+    return StreamingHttpResponse([b"no"], status=404)
+
+
+@kept
+def redirected(request: HttpRequest) -> HttpResponse:
+    return HttpResponseRedirect("/thanks/")
+
+
+@kept
+def streamed(request: HttpRequest) -> StreamingHttpResponse:
+    return StreamingHttpResponse([b"done"])
+
+
+@kept
+def file(request: HttpRequest) -> FileResponse:
+    return FileResponse(iter([b"done"]))
+
+
+@kept
+async def adone(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("done")
+
+
+REFUSING = {
+    "anonymous": anonymous, "without_next": without_next, "forbidden": forbidden, "invalid": invalid,
+    "asynchronous": asynchronous, "streaming": streaming,
+}  # fmt: skip
+DONE = {"redirected": redirected, "streamed": streamed, "file": file, "adone": adone}
+urlpatterns = [path(name, view) for name, view in {**REFUSING, **DONE}.items()]
+
+
+def nobody(get_response: Any) -> Callable[[Any], Any]:
+    def middleware(request: Any) -> Any:
+        request.user = AnonymousUser()
+        return get_response(request)
+
+    return middleware
+
+
+@pytest.fixture
+def post(memory: None, settings: Any) -> Callable[[str], Any]:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware", f"{__name__}.nobody"]
+
+    def post(name: str) -> int:
+        answer = Client().post(f"/{name}")
+        b"".join(answer)
+        answer.close()
+        return answer.status_code
+
+    return post
+
+
+def cooling() -> list[str]:
+    return [line.name for line in drive(registry().store("default").port(THREADS).inspect())]
+
+
+@pytest.mark.parametrize("view", REFUSING)
+def test_django_opens_the_lock_after_a_refusal(post: Callable[[str], int], view: str) -> None:
+    first = post(view)
+    assert cooling() == []
+    assert first == post(view) != 409
+
+
+@pytest.mark.parametrize("view", DONE)
+def test_django_keeps_the_lock_after_a_success(post: Callable[[str], int], view: str) -> None:
+    assert post(view) in (200, 302)
+    assert cooling() == ["disLock:job"]
+    assert post(view) == 409
+
+
+def test_a_login_page_that_has_no_route(post: Callable[[str], int], settings: Any) -> None:
+    settings.LOGIN_URL = "no-such-name"
+    assert post("redirected") == 302
+    assert cooling() == ["disLock:job"]
+
+
+# Flask --------------------------------------------------------------------------------------------------------------
+
+
+class Resource(MethodView):
+    @kept
+    def post(self) -> Any:
+        return {"message": "no"}, 400
+
+
+def app() -> flask.Flask:
+    app = flask.Flask("shop")
+    app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
+    DistLock(app)
+    answers: dict[str, Callable[[], Any]] = {
+        "tuple": lambda: ("no", 400),
+        "text": lambda: ("no", "404 NOT FOUND"),
+        "headers": lambda: ("no", 302, {"Location": "/login?next=/tuple"}),
+        "response": lambda: flask.Response("no", 500),
+        "inside": lambda: (flask.Response("no", 403), {"X-Why": "no"}),
+        "login": lambda: flask.redirect("/login?next=/login"),
+        "generator": lambda: (iter(["no"]), 410),
+        "done": lambda: "done",
+        "created": lambda: ("done", 201, [("Location", "/orders/7")]),
+        "sent": lambda: iter(["done"]),
+        "on": lambda: flask.redirect("/thanks"),
+    }
+    for name, answer in answers.items():
+        app.add_url_rule(f"/{name}", name, kept(answer), methods=["POST"])
+    app.add_url_rule("/resource", view_func=Resource.as_view("resource"))
+    return app
+
+
+@pytest.fixture
+def client() -> Iterator[Any]:
+    with app().test_client() as client:
+        yield client
+
+
+@pytest.mark.parametrize("view", ["tuple", "text", "headers", "response", "inside", "login", "generator", "resource"])
+def test_flask_opens_the_lock_after_a_refusal(client: Any, view: str) -> None:
+    statuses = [client.post(f"/{view}", buffered=True).status_code for _ in range(2)]
+    assert statuses[0] == statuses[1] != 409
+
+
+@pytest.mark.parametrize("view", ["done", "created", "sent", "on"])
+def test_flask_keeps_the_lock_after_a_success(client: Any, view: str) -> None:
+    assert client.post(f"/{view}", buffered=True).status_code < 400
+    assert client.post(f"/{view}", buffered=True).status_code == 409
+
+
+def test_a_tuple_of_a_function_that_is_no_view_is_just_a_tuple() -> None:
+    locked = kept(lambda: ("rows", 500))
+    with app().test_request_context():
+        assert locked() == ("rows", 500)
+        assert cooling() == ["disLock:job"]
