@@ -47,7 +47,7 @@ class DistLock:
         state = AppState(_registry(app), header, user_hook(app.config))
         app.extensions[KEY] = state
         check_views(app, state.registry)
-        app.wsgi_app = RequestIDMiddleware(app.wsgi_app, state)  # type: ignore[method-assign]
+        app.wsgi_app = RequestIDMiddleware(app, state)  # type: ignore[method-assign]
         app.url_value_preprocessor(note_request)
         for error in REFUSALS:
             if error not in app.error_handler_spec[None][None]:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flask import request
+from flask import Flask, request
 
 from ..web.request_ids import RequestScope, environ_key, note_route
+from .api_errors import refuse_in_front
 from .state import AppState, serving
 
 if TYPE_CHECKING:
@@ -20,12 +21,17 @@ T = TypeVar("T")
 class RequestIDMiddleware:
     """An app's ``wsgi_app``, with the request id bound while it runs and sent back with every response."""
 
-    def __init__(self, wsgi_app: WSGIApplication, state: AppState) -> None:
-        self._wsgi_app = wsgi_app
+    def __init__(self, app: Flask, state: AppState) -> None:
+        self._app = app
+        self._wsgi_app: WSGIApplication = app.wsgi_app
         self._state = state
+        self._first = True
         self._key = environ_key(state.header)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if self._first:
+            refuse_in_front(self._app)
+            self._first = False
         scope = AppRequestScope(environ.get(self._key), self._state)
         body = scope.run(partial(self._wsgi_app, environ, partial(scope.start, start_response)))
         wrapper = environ.get("wsgi.file_wrapper")
