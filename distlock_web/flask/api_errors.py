@@ -7,14 +7,13 @@ They do so by putting themselves in front of ``app.handle_user_exception``, and 
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
 from ..core.request_id import current_request_id
-from ..web.error_responses import REFUSALS, ErrorResponse, error_response
+from ..web.error_responses import REFUSALS, ErrorResponse, Refusal, error_response
 from .responses import refused
 
 
@@ -25,14 +24,16 @@ def refuse_in_front(app: Flask) -> None:
     others = app.handle_user_exception
 
     def handle_user_exception(error: Exception) -> Any:
-        known = not isinstance(error, REFUSALS) or isinstance(error, HTTPException)
-        return others(error if known else _as_http(error))
+        if isinstance(error, REFUSALS) and not isinstance(error, HTTPException):
+            error = _as_http(error)
+        return others(error)
 
-    app.handle_user_exception = handle_user_exception  # type: ignore[method-assign]
+    app.handle_user_exception = handle_user_exception  # type: ignore[assignment, method-assign]
 
 
-def _as_http(error: Any) -> Exception:
-    kind = _class(type(error))
+def _as_http(error: Refusal) -> Exception:
+    of = type(error)
+    kind = _classes.get(of) or _classes.setdefault(of, type(of.__name__, (of, _Refused), {}))
     made: Any = kind.__new__(kind)
     made.__dict__.update(error.__dict__)
     made.args, made.__cause__ = error.args, error
@@ -53,6 +54,4 @@ class _Refused(HTTPException):
         return refused(self)  # type: ignore[arg-type]  # it is a refusal, too
 
 
-@lru_cache(maxsize=8)
-def _class(kind: type[Exception]) -> type[Exception]:
-    return type(kind.__name__, (kind, _Refused), {})
+_classes: dict[type[Refusal], type[Exception]] = {}
