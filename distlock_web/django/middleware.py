@@ -21,6 +21,7 @@ from ..web.error_responses import REFUSALS
 from ..web.request_ids import RequestScope, environ_key, header_name, note_route, user_hook
 from . import responses
 from .locked_views import SKIP_REMEDY, locked_functions, name_of, skips
+from .ninja_errors import let_refusals_through
 from .streaming import send_in_request
 
 
@@ -78,6 +79,7 @@ class RequestIDMiddleware:
 
     def process_view(self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Refuse a view that would answer a busy lock with None, which is a 500 of the least helpful kind."""
+        let_refusals_through(view)
         if (match := request.resolver_match) is not None:
             note_route(request.method, get_script_prefix() + _readable(match.route))
         if any(skips(function) for function in locked_functions(view, request.method)):
