@@ -83,10 +83,6 @@ class MemoryBackend:
     def close(self) -> None:
         """Nothing to let go of: the locks live as long as the backend."""
 
-    def after_fork(self) -> None:
-        # The child's memory is its own: it starts without locks, for it could exclude nobody anyway.
-        self._table.__init__()  # type: ignore[misc]
-
 
 class _Table:
     def __init__(self) -> None:

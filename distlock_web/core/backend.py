@@ -141,7 +141,10 @@ class Browsable(Protocol):
 
 
 class Backend(Protocol):
-    """One store of one process. ``sync_port`` and ``renewal_port`` may be called from any thread."""
+    """One store of one process. ``sync_port`` and ``renewal_port`` may be called from any thread.
+
+    A forked child makes another one. Its parent's is kept there, and nothing of it is called.
+    """
 
     capabilities: Capabilities
     #: Which of ``LOCATION``, ``CACHE`` and ``OPTIONS`` it understands; the others are refused when the store is made.
@@ -160,6 +163,3 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Let go of connections and threads; a later use opens them again."""
-
-    def after_fork(self) -> None:
-        """In a forked child: drop what belongs to the parent without touching its connections."""

@@ -18,7 +18,7 @@ from .backend import Backend, Port
 from .config import StoreConfig, check_seconds, parse, unknown_name
 from .errors import ConfigurationError
 from .hold_times import HoldTimes
-from .runtime import TASKS, Runtime, after_fork, around_fork
+from .runtime import TASKS, Runtime, after_fork, around_fork, check_process, new_ident
 
 logger = logging.getLogger("distlock_web")
 
@@ -35,11 +35,14 @@ class Store:
         self.alias = config.alias
         self._url_from = url_from  #: as in ``Registry``
         self.hold_times = HoldTimes()
+        self.ident = new_ident()  #: what its tokens begin with, and under which servers tell its waiters something
         self._backend: Backend | None = None
+        self._closing: finalize[..., Store] | None = None
         _stores.add(self)
 
     @property
     def backend(self) -> Backend:
+        check_process()
         if self._backend is None:
             with _first_use:
                 if self._backend is None:
@@ -47,7 +50,8 @@ class Store:
                         loaded = self._load()
                     if self._backend is None:  # else by garbage that was collected in here
                         self._backend = loaded
-                        finalize(self, _close_aside, loaded).atexit = False
+                        self._closing = finalize(self, _close_aside, loaded, os.getpid())
+                        self._closing.atexit = False
         return self._backend
 
     def port(self, runtime: Runtime) -> Port:
@@ -64,12 +68,18 @@ class Store:
 
     def close(self) -> None:
         """Close the connections. What is held stays held, and can be released: a later use opens them again."""
+        check_process()
         if self._backend is not None:
             self._backend.close()
 
-    def after_fork(self) -> None:
-        if self._backend is not None:
-            self._backend.after_fork()
+    def begin_anew(self) -> None:
+        """In a copy of the process: the next use makes a backend of its own, under a name of its own."""
+        backend, self._backend = self._backend, None
+        self.ident = new_ident()
+        if backend is not None:
+            _inherited.append(backend)
+        if self._closing is not None:
+            self._closing.detach()
 
     def _load(self) -> Backend:
         config = self.config
@@ -96,8 +106,11 @@ class Store:
         return backend
 
 
-def _close_aside(backend: Backend) -> None:
+def _close_aside(backend: Backend, pid: int) -> None:
     """In a thread of its own: garbage is collected anywhere, and a server may take its time."""
+    if pid != os.getpid():
+        _inherited.append(backend)
+        return
 
     def close() -> None:
         try:
@@ -168,6 +181,9 @@ def _naming(url_from: str) -> Iterator[None]:
 
 
 _stores: WeakSet[Store] = WeakSet()
+#: Backends of the parent of this process. Kept, and never touched: to close them, or to collect them as garbage, could
+#: say something on the parent's connections.
+_inherited: list[Backend] = []
 _configured: Registry | None = None
 _failed: ConfigurationError | None = None
 #: Held while stores are configured and made. Reentrant: garbage that is collected meanwhile may use a store, too.
@@ -262,7 +278,7 @@ def _forked() -> None:
     global _first_use
     _first_use = threading.RLock()
     for store in list(_stores):
-        store.after_fork()
+        store.begin_anew()
 
 
 around_fork(_before_fork, _after_fork_in_parent)

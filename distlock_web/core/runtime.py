@@ -7,7 +7,6 @@ with ``drive``: their ports are ``async def`` that block and never suspend, so o
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import secrets
 import threading
@@ -39,47 +38,79 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a blocking port suspended: it may await nothing but other blocking ports")
 
 
+class Process:
+    """This process, as opposed to the one that it was copied from: what that one has is not its own.
+
+    Python tells of a fork only where Python forks. uWSGI forks in C, after the app was loaded. So whoever enters a
+    store, or asks what a hold is worth, calls :func:`check_process` first.
+    """
+
+    generation = 0  #: how often it was copied: what is inherited is of another one
+    pid = os.getpid()  #: of the process that has forgotten what was its parent's
+    forgetting = 0  #: the pid of the one that is about to
+
+
+_on_copy: list[Callable[[], None]] = []
+_copying: dict[int, threading.RLock] = {}
+
+
 def after_fork(callback: Callable[[], None]) -> None:
-    """Call this in every forked child, before any other code runs there; never, where there is no fork."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=callback)
+    """Call this once in every copy of this process, before anything else of ours; in the order of registration."""
+    _on_copy.append(callback)
 
 
 def around_fork(before: Callable[[], None], after_in_parent: Callable[[], None]) -> None:
-    """Call these in the process that forks; never, where there is no fork."""
+    """Call these in a process that forks by Python's means; never, where there is no fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=before, after_in_parent=after_in_parent)
 
 
-class Process:
-    """This process's name among the waiters of all, and a count of forks: what a child inherits is not its own."""
-
-    ident = secrets.token_hex(8)
-    generation = 0
-
-    @classmethod
-    def forked(cls) -> None:
-        cls.ident = secrets.token_hex(8)
-        cls.generation += 1
+def check_process() -> None:
+    """Forget what is the parent's, if this is a copy of it that has not done so. Where it is none: one comparison."""
+    if os.getpid() != Process.pid:
+        _copied()
 
 
-after_fork(Process.forked)
+def _copied() -> None:
+    pid = os.getpid()
+    # A lock of this process alone: a thread of the parent may have been inside another, and is not here to leave it.
+    with _copying.setdefault(pid, threading.RLock()):
+        if pid in (Process.pid, Process.forgetting):
+            return
+        Process.forgetting = pid
+        try:
+            Process.generation += 1
+            for callback in _on_copy:
+                callback()
+            Process.pid = pid  # at last: other threads wait until then
+        finally:
+            Process.forgetting = 0
 
 
-_next_number = itertools.count(1).__next__  # atomic: no two threads get the same
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_copied)  # sooner than it would be noticed
 
 
-def new_token() -> str:
-    """A token for one acquisition, in hex digits: 16 name the process to wake, 24 the request, 12 count.
+#: Of a token, that name its store.
+IDENT_DIGITS = 16
 
-    Those of the request are random and leave this process only as a part of tokens, so nobody can guess one. The locks
-    of one request share the first 40.
+
+def new_ident() -> str:
+    """Random hex digits: the name of one store object in one process, by which servers tell its waiters something."""
+    return secrets.token_hex(IDENT_DIGITS // 2)
+
+
+def new_token(ident: str = new_ident()) -> str:
+    """A token for one acquisition, in hex digits: 16 name the store that is told, 24 the request, 12 are its own.
+
+    Those of the request are random and leave this process only as a part of tokens, so nobody can guess one. Its own
+    are random, too: a copy of this process (a fork, the snapshot of a machine) never makes the same token.
     """
-    return Process.ident + request_token() + _next_number().to_bytes(6).hex()
+    return ident + request_token() + os.urandom(6).hex()
 
 
 def acquisition_number(token: str) -> int:
-    """The number in a token, which is no secret: one for each acquisition of this process."""
+    """The number in a token, which is no secret: another one for each acquisition."""
     return int(token[-12:], 16)
 
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from ..core.errors import ConfigurationError
 from ..core.registry import Store
-from ..core.runtime import Process, after_fork
+from ..core.runtime import Process, after_fork, check_process
 from .hold import Hold
 from .scope import Scope
 
@@ -118,6 +118,7 @@ def find_block(opener: object) -> Scope | None:
 
     Several threads and tasks may use one lock object: it is the innermost block of this call chain, if there is one.
     """
+    check_process()
     link = _chain.get()[0]
     while link is not None:
         scope = link[0]()
@@ -154,6 +155,7 @@ def _block_of_another_context(opener: object) -> Scope | None:
 
 def innermost_scope() -> Scope | None:
     """The innermost live scope that the running code is inside of."""
+    check_process()
     return _alive(_chain.get()[0])
 
 

@@ -132,7 +132,7 @@ class _WaitClock:
 async def _take(scope: Scope, port: Port, name: str, ask: Ask, how: str = "") -> None:
     """Take one name from the store, with a fresh claim. ``how``, for the event, where it was not free before."""
     spec = scope.spec
-    claim = Claim(name, new_token(), spec.expire, claimant(scope))
+    claim = Claim(name, new_token(spec.store.ident), spec.expire, claimant(scope))
     try:
         answer = await ask(port, claim)
         if isinstance(answer, Granted):

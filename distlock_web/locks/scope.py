@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..core.errors import NotHeld
 from ..core.registry import Store
-from ..core.runtime import Process, Runtime
+from ..core.runtime import Process, Runtime, check_process
 from . import open_transactions
 from .hold import Hold, State
 from .reentry import ReentryGate
@@ -160,6 +160,7 @@ class Scope:
 
     def close_once(self) -> bool:
         """Mark the block ended. True for exactly one caller, of all threads: release happens once."""
+        check_process()
         if self._generation != Process.generation:
             return False
         try:

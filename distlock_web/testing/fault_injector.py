@@ -109,9 +109,6 @@ class _FaultyBackend:
     def close(self) -> None:
         self._backend.close()
 
-    def after_fork(self) -> None:
-        self._backend.after_fork()
-
 
 class _FaultyPort:
     acquire: Any

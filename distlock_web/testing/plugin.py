@@ -43,7 +43,7 @@ def hold_lock(key: str, *, prefix: str | None = None, store: str = "default", ex
     """Somebody else holds the lock on this key while the block runs. ``AssertionError`` if it is held already."""
     where = registry.registry().store(store)
     name = _name(where, key, prefix)
-    claim = Claim(name, new_token(), expire)
+    claim = Claim(name, new_token(where.ident), expire)
     port = where.port(THREADS)
     if not isinstance(drive(port.acquire(claim, 0)), Granted):
         raise AssertionError(f"The lock {name!r} is held already.")

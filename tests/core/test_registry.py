@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -15,8 +14,8 @@ from distlock_web import ConfigurationError, LeaseLost, configure, current_lease
 from distlock_web.backends.memory import MemoryBackend
 from distlock_web.core import registry as module
 from distlock_web.core.registry import Registry, registry
-from distlock_web.core.runtime import new_token
 from tests.support.callers import no_thread, threads
+from tests.support.forking import Fork, beside_threads, both_forks, in_child
 from tests.support.waiting import eventually
 
 
@@ -146,79 +145,60 @@ def test_without_a_thread_its_end_is_logged(monkeypatch: pytest.MonkeyPatch, cap
     assert "can't start new thread" in caplog.text
 
 
-def in_child(body: Callable[[], bool]) -> bool:
-    """Whether the body said yes in a forked child, where nothing may hang and no test machinery may run on."""
-    child = os.fork()
-    if child == 0:
-        verdict = 1
-        try:
-            verdict = 0 if body() else 1
-        except BaseException as error:
-            os.write(2, f"in the child: {error!r}\n".encode())
-        finally:
-            os._exit(verdict)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-pytestmark_fork = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
-
-
-@pytestmark_fork
+@beside_threads
+@both_forks
 @pytest.mark.usefixtures("memory_store")
-def test_a_forked_child_holds_nothing_of_its_parents() -> None:
+def test_a_forked_child_holds_nothing_of_its_parents(fork: Fork) -> None:
     with lock("a") as lease:
 
-        def child() -> bool:
+        def child() -> None:
             assert current_lease() is None
             assert lease.state == "lost"
             assert lease.reason == "forked"
             with pytest.raises(LeaseLost, match="forked"):
                 lease.raise_if_lost()
-            return True
 
-        assert in_child(child)
+        in_child(child, fork)
         lease.raise_if_lost()
 
 
-@pytestmark_fork
-def test_a_forked_child_that_leaves_the_block_does_not_give_the_parents_lock_back(redis_store: str) -> None:
+@beside_threads
+@both_forks
+def test_a_forked_child_that_leaves_the_block_does_not_give_the_parents_lock_back(redis_store: str, fork: Fork) -> None:
     held = lock("a", expire=60)
     with held as lease:
 
-        def child() -> bool:
+        def child() -> None:
             held.__exit__(None, None, None)
             with pytest.raises(Exception, match="Somebody else"):
                 lock("a").acquire()
-            return True
 
-        assert in_child(child)
+        in_child(child, fork)
         lease.extend()
 
 
-@pytestmark_fork
+@beside_threads
 def test_a_forked_child_has_connections_tokens_and_a_watchdog_of_its_own(redis_store: str) -> None:
     with lock("parent", expire=1.5, renew=True) as lease:
-        mine = new_token()[:16]
 
-        def child() -> bool:
-            assert new_token()[:16] != mine
+        def child() -> None:
             with lock("child", expire=1.5, renew=True, wait=1) as own:
-                return own.lost.wait(2.0) is False  # longer than its lease: only a watchdog of its own keeps it
-            return False
+                assert not own.lost.wait(2.0)  # longer than its lease: only a watchdog of its own keeps it
 
-        assert in_child(child)
+        in_child(child)
         lease.extend()
 
 
-@pytestmark_fork
-def test_fork_while_another_thread_makes_the_backend() -> None:
+@beside_threads
+@both_forks
+def test_fork_while_another_thread_makes_the_backend(fork: Fork) -> None:
     """gunicorn --preload, Celery prefork: a child must not inherit a mutex that nobody will open."""
     store = configure({"default": {"BACKEND": "memory"}}).store("default")
     with module._first_use:
-        assert in_child(lambda: store.backend is not None)
+        in_child(lambda: store.backend, fork)
 
 
-@pytestmark_fork
+@beside_threads
 def test_fork_while_another_thread_imports_the_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child inherited the lock of a module that was being imported, and waited for it for ever."""
     (tmp_path / "slow_to_import.py").write_text(
@@ -230,14 +210,15 @@ def test_fork_while_another_thread_imports_the_backend(tmp_path: Path, monkeypat
     first.start()
     eventually(lambda: "slow_to_import" in sys.modules, "it is being imported")
     try:
-        assert in_child(lambda: store.backend is not None)
+        in_child(lambda: store.backend)
     finally:
         first.join()
         del sys.modules["slow_to_import"]
 
 
-@pytestmark_fork
-def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+@beside_threads
+@both_forks
+def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, fork: Fork) -> None:
     monkeypatch.setattr(module, "MAX_FORK_DELAY", 0.05)
     store = configure({"default": {"BACKEND": "memory"}}).store("default")
     inside, over = threading.Event(), threading.Event()
@@ -251,7 +232,7 @@ def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     thread.start()
     inside.wait()
     try:
-        assert in_child(lambda: store.backend is not None)
+        in_child(lambda: store.backend, fork)
     finally:
         over.set()
         thread.join()

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import flask
 import pytest
 
 from distlock_web import ConfigurationError, current_request_id, request_scope
-from distlock_web.core import request_id, runtime
+from distlock_web.core import request_id
 from distlock_web.core.holder import HolderInfo
 from distlock_web.core.request_id import Origin, request_token
-from distlock_web.core.runtime import Process, new_token
+from distlock_web.core.runtime import new_ident, new_token
 from distlock_web.web.request_ids import RequestScope
 from tests.support.origins import begin_request, end_request
 
@@ -128,30 +126,17 @@ def test_a_record_about_a_request_that_is_over_has_its_id() -> None:
 # The request's own token --------------------------------------------------------------------------------------------
 
 
-def test_a_token_names_its_process_and_its_request() -> None:
+def test_a_token_names_its_store_and_its_request() -> None:
     begin_request("r-1")
-    mine, again = new_token(), new_token()
+    ident = new_ident()
+    mine, again = new_token(ident), new_token(ident)
     assert set(mine) <= set("0123456789abcdef")
     assert len(mine) == 52
-    assert mine[:16] == Process.ident
+    assert mine[:16] == ident
     assert mine[16:40] == request_token() == again[16:40]
     assert mine != again
     begin_request("r-1")
     assert new_token()[16:40] != mine[16:40]  # another request that says it is the same
-
-
-def test_one_urandom_for_a_request_and_none_for_its_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    # What these modules have of the system, and not the system's: other threads may ask it meanwhile.
-    counting = {**vars(os), "urandom": lambda size: asked.append(size) or os.urandom(size)}
-    for module in (request_id, runtime):
-        monkeypatch.setattr(module, "os", SimpleNamespace(**counting))
-    scope = RequestScope(None, "GET /")
-    outer = scope.enter()
-    for _ in range(10):
-        new_token()
-    scope.leave(outer)
-    assert asked == [28]
 
 
 def test_the_next_request_of_a_thread_has_another_token() -> None:
@@ -199,23 +184,6 @@ def test_no_two_threads_get_the_same_token() -> None:
         tokens = [token for some in pool.map(many, contexts) for token in some]
     assert len({token[16:40] for token in tokens}) == 1
     assert len(set(tokens)) == len(tokens)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_counts_in_a_name_of_its_own() -> None:
-    mine = new_token()
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.write(write, new_token().encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    child_token = os.read(read, 100).decode()
-    os.close(read)
-    os.close(write)
-    assert child_token[:16] != mine[:16]
-    assert child_token[16:40] == mine[16:40]  # it goes on with what it was forked in
 
 
 def test_a_holder_has_the_beginning_of_the_token_and_no_more() -> None:

@@ -1,12 +1,11 @@
-"""fork after use, as gunicorn --preload and Celery's prefork do: the child starts afresh, the parent goes on."""
+"""Fork after use: the child starts afresh, the parent goes on."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-import traceback
-from collections.abc import Callable
+import time
 
 import pytest
 import redis
@@ -15,29 +14,20 @@ from distlock_web import LeaseLost, attach, lock
 from distlock_web.core import registry
 from distlock_web.locks.lease import scope_of
 from tests.support.callers import unrelated
-from tests.support.redis_lock import KEY, NAME, contend, fence_of, left_behind
-from tests.support.waiting import eventually
+from tests.support.forking import (
+    Fork,
+    begin_child,
+    beside_threads,
+    both_forks,
+    end_of,
+    fork_in_c,
+    in_child,
+    told_by_child,
+)
+from tests.support.redis_lock import KEY, NAME, contend, fence_of, left_behind, waiters
+from tests.support.waiting import LONG, eventually
 
-# Python 3.12 warns of a fork beside other threads: that is what this is about.
-pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-
-
-def in_child(work: Callable[[], object]) -> None:
-    """Run this in a forked child; fails if it fails there, or takes longer than a deadlock would."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout's would fail the test in the child
-            signal.alarm(20)  # a deadlocked child ends with a signal, and the test with it
-            work()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(pid, 0)
-    assert status == 0, f"the child ended with {os.waitstatus_to_exitcode(status)}"
+pytestmark = beside_threads
 
 
 def use_everything() -> None:
@@ -59,8 +49,9 @@ def test_a_child_uses_the_lock_as_if_it_were_the_first(redis_store: str, redis_c
     assert left_behind(redis_client) == {}
 
 
-def test_parent_and_children_exclude_each_other(redis_store: str, redis_client: redis.Redis) -> None:
-    use_everything()
+@both_forks
+def test_parent_and_children_exclude_each_other(redis_store: str, fork: Fork, redis_client: redis.Redis) -> None:
+    unrelated(KEY).release()
     redis_client.set("counter", 0)
 
     def count() -> None:
@@ -70,12 +61,9 @@ def test_parent_and_children_exclude_each_other(redis_store: str, redis_client: 
                     seen = int(own.get("counter") or 0)
                     own.set("counter", seen + 1)
 
-    children = [threading.Thread(target=in_child, args=(count,)) for _ in range(3)]
-    for child in children:
-        child.start()
+    children = [begin_child(count, fork) for _ in range(3)]
     count()
-    for child in children:
-        child.join()
+    assert [end_of(child) for child in children] == [0, 0, 0]
     assert redis_client.get("counter") == "80"
     assert left_behind(redis_client) == {}
 
@@ -100,7 +88,8 @@ def test_a_child_forked_inside_a_block_holds_nothing_and_its_end_releases_nothin
     assert left_behind(redis_client) == {}
 
 
-def test_a_child_does_not_enter_its_parents_lease(redis_store: str, redis_client: redis.Redis) -> None:
+@both_forks
+def test_a_child_does_not_enter_its_parents_lease(redis_store: str, fork: Fork, redis_client: redis.Redis) -> None:
     """It ran the block, without the lock that its parent held."""
     lease = unrelated(KEY)
 
@@ -109,7 +98,7 @@ def test_a_child_does_not_enter_its_parents_lease(redis_store: str, redis_client
             with pytest.raises(LeaseLost, match="forked"):
                 use()
 
-    in_child(child)
+    in_child(child, fork)
     with lease:
         assert fence_of(redis_client) == str(lease.fence)
     assert left_behind(redis_client) == {}
@@ -132,7 +121,8 @@ def test_a_child_does_not_renew_its_parents_leases(redis_store: str, redis_clien
         os.waitpid(pid, 0)
 
 
-def test_a_lock_is_passed_on_to_a_child(redis_store: str, redis_client: redis.Redis) -> None:
+@both_forks
+def test_a_lock_is_passed_on_to_a_child(redis_store: str, fork: Fork, redis_client: redis.Redis) -> None:
     lease = unrelated(KEY)
     fence, ticket = lease.fence, lease.detach()
 
@@ -140,11 +130,14 @@ def test_a_lock_is_passed_on_to_a_child(redis_store: str, redis_client: redis.Re
         with attach(ticket) as mine:
             assert mine.fence == fence
 
-    in_child(child)
+    in_child(child, fork)
     assert left_behind(redis_client) == {}
 
 
-def test_a_fork_while_another_thread_is_inside_our_own_locks(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@both_forks
+def test_a_fork_while_another_thread_is_inside_our_own_locks(
+    redis_store: str, fork: Fork, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those locks stay locked in the child: nobody is there to release them."""
     monkeypatch.setattr(registry, "MAX_FORK_DELAY", 0.05)
     lease = unrelated(KEY, expire=30)
@@ -164,8 +157,64 @@ def test_a_fork_while_another_thread_is_inside_our_own_locks(redis_store: str, m
         unrelated(KEY, prefix="child:").release()
 
     try:
-        in_child(child)
+        in_child(child, fork)
     finally:
         over.set()
         thread.join()
     lease.release()
+
+
+def test_a_child_that_was_forked_in_c_uses_the_lock_as_if_it_were_the_first(
+    redis_store: str, redis_client: redis.Redis
+) -> None:
+    lease = unrelated(KEY, prefix="parent:")
+    in_child(use_everything, fork_in_c)
+    use_everything()
+    lease.release()
+    assert left_behind(redis_client) == {}
+
+
+@both_forks
+def test_no_two_processes_make_one_token(redis_store: str, fork: Fork) -> None:
+    """In the same context, after a first lock: both were inside, each with the token of the other."""
+
+    def used() -> str:
+        with lock(KEY, expire=LONG, wait=LONG) as lease:
+            return scope_of(lease).holds[0].claim.token
+
+    tokens = [used(), *[told_by_child(used, fork) for _ in range(2)], used()]
+    assert len({token[-12:] for token in tokens}) == 4
+    assert len({token[:16] for token in tokens}) == 3, "each process listens in a name of its own"
+
+
+@both_forks
+def test_children_do_not_share_a_connection(redis_store: str, fork: Fork) -> None:
+    """The answers to one were read by the other."""
+    unrelated(KEY).release()
+
+    def work() -> None:
+        until = time.monotonic() + 1.0
+        with redis.Redis.from_url(redis_store, decode_responses=True) as client:
+            while time.monotonic() < until:
+                lease = unrelated(KEY, wait=LONG)
+                assert str(lease.fence) == fence_of(client)
+                lease.release()
+
+    children = [begin_child(work, fork) for _ in range(2)]
+    assert [end_of(child) for child in children] == [0, 0]
+
+
+@both_forks
+def test_waiters_that_are_killed_do_not_live_on_in_a_sibling(
+    redis_store: str, redis_client: redis.Redis, fork: Fork
+) -> None:
+    """They had one name in the queue: while one of them listened each of the dead seemed to, and cost a lease."""
+    lease, pids = unrelated(KEY), []
+    for number in range(1, 4):
+        pids.append(begin_child(lambda: unrelated(KEY, wait=2 * LONG).release(), fork))
+        eventually(lambda: waiters(redis_client) == number, "it waits")  # noqa: B023
+    for pid in pids[:2]:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    lease.release()
+    assert end_of(pids[2]) == 0, "it has been handed the lock"

@@ -86,10 +86,6 @@ class RedisBackend:
         self._listener.close()
         self._let_go()
 
-    def after_fork(self) -> None:
-        # The sockets are the parent's, too: redis-py closes a child's copy without saying good-bye to the server.
-        self._start()
-
     def diagnose(self) -> list[Finding]:
         return diagnose(self._address)
 

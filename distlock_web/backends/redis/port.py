@@ -239,7 +239,7 @@ class RedisPort:
             if fence:
                 args = (*args, fence)
             try:
-                answer = await self._runner.run(ACQUIRE, self._acquire_keys(claim.name), args, None, confirm)
+                answer = await self._runner.run(ACQUIRE, self._acquire_keys(claim), args, None, confirm)
             except BackendUnavailable as error:
                 if not isinstance(error, TooFewReplicas):  # else it is ours, and who gives up asking cancels it
                     self._ambiguous.add(claim.token)
@@ -266,7 +266,9 @@ class RedisPort:
     def _keys(self, name: str) -> PackedKeys:
         return lock_keys(name, self._index)
 
-    _acquire_keys = _keys  #: ACQUIRE's may be more
+    def _acquire_keys(self, claim: Claim) -> PackedKeys:
+        """ACQUIRE's may be more."""
+        return lock_keys(claim.name, self._index)
 
 
 def _busy(recheck_after: int, remaining: int, place: int, unheard: int, holder: bytes, held: int) -> tuple[Busy, bool]:

@@ -34,7 +34,11 @@ class RedlockBackend:
         self._nodes = [Node(node, self._members, given.restart_delay) for node in given.nodes]
         self._restart_delay = given.restart_delay
         self._check(f"DISTLOCK[{config.alias!r}]")
-        self._start()
+        self._ledger = Ledger()
+        self._lanes = Lanes(self._nodes[0].max_connections)
+        self._loops: dict[asyncio.AbstractEventLoop, RedlockPort] = {}
+        self._sync_port = self._port(THREADS, [node.sync_port() for node in self._nodes])
+        self._renewal_port = self._port(THREADS, [node.renewal_port() for node in self._nodes], patient=True)
 
     def _check(self, where: str) -> None:
         seen: dict[tuple[object, ...], Node] = {}
@@ -49,13 +53,6 @@ class RedlockBackend:
                 "%s names %d nodes: one fewer would survive the loss of as many, for a majority of %d is %d.",
                 where, len(seen), len(seen), len(seen) // 2 + 1,
             )  # fmt: skip
-
-    def _start(self) -> None:
-        self._ledger = Ledger()
-        self._lanes = Lanes(self._nodes[0].max_connections)
-        self._loops: dict[asyncio.AbstractEventLoop, RedlockPort] = {}
-        self._sync_port = self._port(THREADS, [node.sync_port() for node in self._nodes])
-        self._renewal_port = self._port(THREADS, [node.renewal_port() for node in self._nodes], patient=True)
 
     def _port(self, runtime: Runtime, ports: list[RedisPort], patient: bool = False) -> RedlockPort:
         nodes = list(zip(self._nodes, ports, strict=True))
@@ -83,8 +80,3 @@ class RedlockBackend:
         self._lanes.close()
         for node in self._nodes:
             node.close()
-
-    def after_fork(self) -> None:
-        for node in self._nodes:
-            node.after_fork()
-        self._start()

@@ -30,11 +30,6 @@ class SQLBackend:
     def __init__(self, config: StoreConfig) -> None:
         self._address = address(config)
         self._tables = Tables(self._address.dialect.clock, self._address.schema)
-        #: Of the parent, after a fork: kept, for to close them would be to speak on its connections.
-        self._inherited: list[object] = []
-        self._start()
-
-    def _start(self) -> None:
         self._wakeups = Wakeups()
         self._executors = Executors("sql")
         alone = self._address.in_memory  # what is in memory is there for one connection only
@@ -82,8 +77,3 @@ class SQLBackend:
         for database in (self._requests, self._renewals, self._reserve, self._listening):
             if database is not None:
                 database.close()
-
-    def after_fork(self) -> None:
-        self._inherited += [self._requests, self._renewals, self._reserve, self._listening]
-        self._inherited += [self._verbs, self._executors]
-        self._start()

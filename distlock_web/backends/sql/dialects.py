@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from sqlalchemy import BigInteger, ColumnElement, Executable, bindparam, func, literal_column, select
 from sqlalchemy.exc import DBAPIError
 
-from .tables import PROCESS_DIGITS
+from ...core.runtime import IDENT_DIGITS
 
 #: again: nothing was done, and it may be tried again at once; gone: the connection broke; silent: no answer in time;
 #: no_table; wrong: the settings or a right; not_now: the server cannot, at the moment; unknown.
@@ -23,8 +23,8 @@ class Fault(NamedTuple):
 
 
 def channel_of(token: str) -> str:
-    """Where the process of this token listens."""
-    return f"distlock_{token[:PROCESS_DIGITS]}"
+    """Where the store of this token listens."""
+    return f"distlock_{token[:IDENT_DIGITS]}"
 
 
 #: Seconds after which a MySQL ends a connection that says nothing. One that was only idle is made anew at its next use.

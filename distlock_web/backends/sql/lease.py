@@ -8,8 +8,9 @@ from sqlalchemy import Row
 
 from ...core.backend import Claim, LockInfo, Loss
 from ...core.lease_ends import stagger
+from ...core.runtime import IDENT_DIGITS
 from .database import Transaction
-from .tables import FLOOR, PROCESS_DIGITS, from_ascii, key_of, to_ascii
+from .tables import FLOOR, from_ascii, key_of, to_ascii
 
 MICROSECONDS = 1_000_000
 #: Microseconds after the time to ask again at which a waiter that has not asked is dead.
@@ -104,8 +105,8 @@ class LeaseRow:
 
     def end_lease(self, asking: str) -> None:
         """The lease is over. One that was handed over and never heard of is a sign that its process is no more."""
-        if self.state == "granted" and self.queued and self.token[:PROCESS_DIGITS] != asking[:PROCESS_DIGITS]:
-            process = {"key": self.key, "process": f"{self.token[:PROCESS_DIGITS]}%"}
+        if self.state == "granted" and self.queued and self.token[:IDENT_DIGITS] != asking[:IDENT_DIGITS]:
+            process = {"key": self.key, "process": f"{self.token[:IDENT_DIGITS]}%"}
             self._transaction.run(self._transaction.tables.strike, process)
         self.token, self.state = "", ""
 

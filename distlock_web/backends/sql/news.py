@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ...core.blocking_port import Wakeups
 from ...core.errors import DistLockError
-from ...core.runtime import Process, now
+from ...core.runtime import now
 from ...core.worker import Worker
 from .database import Database
 from .dialects import channel_of
@@ -46,6 +46,7 @@ class Poller:
     def __init__(self, wakeups: Wakeups, database: Database) -> None:
         self._wakeups = wakeups
         self._database = database
+        self._token = ""
         self._names: dict[str, str] = {}  # by token: the lock that it waits for
         # Reentrant: garbage that is collected inside may release a lock of its own.
         self._lock = threading.RLock()
@@ -58,8 +59,10 @@ class Poller:
         """Whether one that joins a queue now hears of everything."""
         return self._begun.is_set() and self._worker.runs
 
-    def start(self, timeout: float) -> None:
-        """If no thread is to be had nobody is told anything, and asks when the lease ends."""
+    def start(self, token: str, timeout: float) -> None:
+        """What is told to the store of this token is heard of. If no thread is to be had nobody is told anything, and
+        asks when the lease ends."""
+        self._token = token
         with self._lock:
             if not self._worker.runs:
                 self._begun.clear()
@@ -173,7 +176,7 @@ class Listener(Poller):
 
     def _listen(self, connection: Connection) -> None:
         self._driver = driver = self._driver_of(connection)
-        connection.exec_driver_sql(f'LISTEN "{channel_of(Process.ident)}"')
+        connection.exec_driver_sql(f'LISTEN "{channel_of(self._token)}"')
         if self._begun.is_set():
             self._wakeups.wake_all()  # what was said meanwhile has been missed
         self._begun.set()

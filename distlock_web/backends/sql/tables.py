@@ -29,8 +29,8 @@ from sqlalchemy import (
     union_all,
 )
 
-#: Hex digits of a token that name its process (``runtime.new_token``).
-PROCESS_DIGITS = 16
+from ...core.runtime import IDENT_DIGITS
+
 #: How many of the queue are read at a time, to find the first who lives; how many processes are told at a time.
 HEADS = 8
 #: Rows of names that one call purges at most.
@@ -139,7 +139,7 @@ class Tables:
         self.strike = waiter.delete().where(queue, waiter.c.token.like(bindparam("process")))
         living = select(waiter.c.name_key, func.count().label("waiters")).where(waiter.c.deadline > clock)
         self.waiters = living.group_by(waiter.c.name_key)
-        process = func.substr(waiter.c.token, 1, PROCESS_DIGITS)
+        process = func.substr(waiter.c.token, 1, IDENT_DIGITS)
         firsts = select(func.min(waiter.c.place)).where(queue).group_by(process).order_by(func.min(waiter.c.place))
         self.firsts = firsts.limit(HEADS)
         self.at_places = select(waiter.c.token).where(queue, waiter.c.place.in_(bindparam("places", expanding=True)))

@@ -57,7 +57,7 @@ class SQLVerbs:
         if join and isinstance(answer, Busy):
             if not ready:
                 # Nothing is listened to until somebody has to wait. Heard of from before its place in the queue on.
-                self._news.start(self._database.address.timeout)
+                self._news.start(claim.token, self._database.address.timeout)
                 answer = self._ask(claim, True, position)
             if isinstance(answer, Busy):
                 self._news.expect(claim.token, claim.name)

@@ -22,9 +22,6 @@ class ZooKeeperBackend:
 
     def __init__(self, config: StoreConfig) -> None:
         self._address = address(config)
-        self._start()
-
-    def _start(self) -> None:
         wakeups, self._executors = Wakeups(), Executors("zookeeper")
         self._session = Session(self._address, wakeups.wake_all)
         self._verbs = ZooKeeperVerbs(self._session, Places(self._session, wakeups))
@@ -47,7 +44,3 @@ class ZooKeeperBackend:
         self._verbs.park()
         self._session.close()
         self._executors.close()
-
-    def after_fork(self) -> None:
-        self._session.abandon()
-        self._start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -46,9 +47,6 @@ NODE_ERRORS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
 
 #: The name of kazoo's threads.
 THREAD = "distlock-zookeeper"
-
-#: Clients of a parent process, whose sockets and threads are not ours: never touched, and so never collected.
-_abandoned: list[Client] = []
 
 
 class Session:
@@ -124,7 +122,7 @@ class Session:
     def _settle(self) -> None:
         """At the end of the process: what was posted is not lost. A node that stayed would be the next to hold."""
         client = self._client
-        if self._posted and client is not None and self._connected.is_set():
+        if self._posted and client is not None and client.handler.is_ours and self._connected.is_set():
             client.exists_async("/").wait(self.address.timeout)  # answered after all that was sent before
 
     def _answer(self, result: Any, sent: float, until: float) -> Any:
@@ -206,13 +204,6 @@ class Session:
             thread.start()
             thread.join(self.address.timeout)
 
-    def abandon(self) -> None:
-        """In a forked child: the client is the parent's."""
-        atexit.unregister(self._settle)
-        if self._client is not None:
-            atexit.unregister(self._client.handler.stop)
-            _abandoned.append(self._client)
-
 
 def committed(answers: Any) -> bool:
     """Whether a transaction was carried out: all of it, or nothing."""
@@ -266,6 +257,17 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self, timeout: float) -> None:
         super().__init__()
         self._timeout = timeout
+        self._pid = os.getpid()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its threads are in this process, and not in the one that forked it."""
+        return self._pid == os.getpid()
+
+    def stop(self) -> None:
+        # Also at the end of a child, where kazoo would wait for threads that are not there.
+        if self.is_ours:
+            super().stop()
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
         thread = threading.Thread(target=func, args=args, kwargs=kwargs, name=THREAD, daemon=True)

@@ -11,7 +11,7 @@ import redis
 from distlock_web import BackendUnavailable, LockBusy, NotHeld, attach, configure, lock
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import Registry, registry
-from distlock_web.core.runtime import THREADS, Process, drive, new_token, now
+from distlock_web.core.runtime import THREADS, drive, new_token, now
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, unrelated
@@ -56,8 +56,9 @@ def test_a_notification_of_a_hand_over_that_is_older_than_the_stores_last_word_g
     claim = Claim("disLock:a", new_token(), LONG)
     answer = drive(port.acquire(claim, LONG))
     assert isinstance(answer, Busy)
+    ident = registry().store("default").ident
     redis_client.publish(
-        f"distlock:wake:{Process.ident}", f"{claim.token} {holder.fence - 1} {seconds * 1_000_000 + micros} disLock:a"
+        f"distlock:wake:{ident}", f"{claim.token} {holder.fence - 1} {seconds * 1_000_000 + micros} disLock:a"
     )
     try:
         assert isinstance(drive(port.wait(claim, answer, 1.0)), Busy)
@@ -74,7 +75,8 @@ def test_a_waiter_whose_place_was_evicted_has_the_lock_within_a_lease(
     holder = unrelated("a")
     waiting = beside(lock("a", expire=1, wait=LONG).acquire)
     queued(redis_client, "a")
-    redis_client.delete(f"{{disLock:a}}:queue:{Process.ident}")
+    ident = registry().store("default").ident
+    redis_client.delete(f"{{disLock:a}}:queue:{ident}")
     holder.release()
     lease = waiting.result(SOON)
     assert owner_of(redis_client) == (scope_of(lease).holds[0].claim.token, str(lease.fence))

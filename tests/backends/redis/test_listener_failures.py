@@ -14,7 +14,7 @@ from distlock_web import LockBusy, configure, lock
 from distlock_web.backends.redis.transport import listener, subscription
 from distlock_web.backends.redis.transport.address import Address
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import Process, now
+from distlock_web.core.runtime import now
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, no_thread, unrelated
 from tests.support.proxy import Proxy
@@ -45,12 +45,13 @@ def test_a_foreign_message_on_the_channel_is_no_notification(
     redis_client: redis.Redis, beside: Beside, wait: Any
 ) -> None:
     """It ended the listening thread, or the request that read it, and nobody was woken afterwards."""
+    ident = registry().store("default").ident
     for _ in range(2):
         holder = unrelated("a")
         waiting = beside(wait, "a")
         queued(redis_client, "a")
         for nonsense in ("hello you", "", "a b c", "x 1", b"\xff\xfe"):
-            assert redis_client.publish(f"distlock:wake:{Process.ident}", nonsense) == 1
+            assert redis_client.publish(f"distlock:wake:{ident}", nonsense) == 1
         holder.release()
         waiting.result(SOON)
 

@@ -11,7 +11,7 @@ from distlock_web import lock
 from distlock_web.backends.redis.scripts import ACQUIRE, lock_keys
 from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import THREADS, Process, drive, new_token
+from distlock_web.core.runtime import THREADS, drive, new_token
 from tests.support.callers import unrelated
 from tests.support.redis_lock import KEY, NAME, held, waiters
 from tests.support.waiting import LONG
@@ -101,12 +101,13 @@ def test_one_who_only_asks_pays_nothing_for_10000_dead_waiters(redis_client: red
 @pytest.mark.alone
 def test_a_queue_of_10000_living_waiters_costs_a_hand_over_what_a_short_one_does(redis_client: redis.Redis) -> None:
     """One process with many waiters, which listens."""
+    ident = registry().store("default").ident
 
     def hand_overs(crowd: int) -> float:
         port = registry().store("default").port(THREADS)
         holder = Claim(NAME, new_token(), LONG, "x")
         drive(port.acquire(holder, 0))
-        claims = [holder, *join([Process.ident], crowd)]
+        claims = [holder, *join([ident], crowd)]
         spent = ServerTime(redis_client)
         for claim in claims[:ROUNDS]:
             lock = held(redis_client)
@@ -118,7 +119,7 @@ def test_a_queue_of_10000_living_waiters_costs_a_hand_over_what_a_short_one_does
         return spent_on_all / ROUNDS
 
     with redis_client.pubsub() as listening:  # type: ignore[no-untyped-call]
-        listening.subscribe(f"distlock:wake:{Process.ident}")
+        listening.subscribe(f"distlock:wake:{ident}")
         assert listening.get_message(timeout=5)
         few = lowest(lambda: hand_overs(ROUNDS))
         assert lowest(lambda: hand_overs(CROWD)) < 3 * few

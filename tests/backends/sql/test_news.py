@@ -271,6 +271,6 @@ def test_whoever_starts_it_waits_no_longer_than_it_takes_to_begin(
     pair = two(postgres_settings)
     listener = pair.waiter.backend._news  # type: ignore[attr-defined]
     begun = now()
-    listener.start(SOON)
+    listener.start(new_token(), SOON)
     assert now() - begun < SOON / 2
     eventually(lambda: threads("distlock-sql") == 0, "nobody waits")

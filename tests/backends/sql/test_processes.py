@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -19,11 +17,11 @@ from distlock_web.core.blocking_port import ACQUIRING_THREADS
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
 from tests.support.callers import threads, unrelated
+from tests.support.forking import Fork, beside_threads, both_forks, in_child
 from tests.support.proxy import Proxy
 from tests.support.waiting import LONG, eventually
 
-# Python 3.12 warns of a fork beside other threads: that is what this is about.
-pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+pytestmark = beside_threads
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb"])
@@ -31,32 +29,15 @@ def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     return request.getfixturevalue(f"{request.param}_settings")
 
 
-def in_child(work: Callable[[], object]) -> None:
-    """Run this in a forked child; fails if it fails there, or takes longer than a deadlock would."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout's would fail the test in the child
-            signal.alarm(30)
-            work()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(pid, 0)
-    assert status == 0, f"the child ended with {os.waitstatus_to_exitcode(status)}"
-
-
 def contend() -> None:
     """One waits for the other, so that a thread listens or asks; and one is renewed."""
     claims = [Claim("disLock:contended", new_token(), LONG) for _ in range(2)]
-    port = registry().store("default").backend.sync_port()
+    backend = registry().store("default").backend
+    port = backend.sync_port()
     assert isinstance(drive(port.acquire(claims[0], 0)), Granted)
     answer = drive(port.acquire(claims[1], None))
     assert isinstance(answer, Busy)
-    assert threads("distlock-sql") == 1
+    assert backend._news.ready()  # type: ignore[attr-defined]
     drive(port.release(claims[0]))
     assert isinstance(drive(port.wait(claims[1], answer, None)), Granted)
     drive(port.release(claims[1]))
@@ -64,9 +45,11 @@ def contend() -> None:
         lease.extend()
 
 
-def test_a_child_begins_afresh_and_the_parent_goes_on(settings: dict[str, Any]) -> None:
+@both_forks
+def test_a_child_begins_afresh_and_the_parent_goes_on(settings: dict[str, Any], fork: Fork) -> None:
     configured = configure({"default": settings})
-    contend()
+    if fork is os.fork:  # else there must be no threads: see there
+        contend()
     lease = unrelated("parent", expire=LONG)
 
     def child() -> None:
@@ -74,7 +57,7 @@ def test_a_child_begins_afresh_and_the_parent_goes_on(settings: dict[str, Any]) 
         assert lock("parent").try_acquire() is None
         configured.close()
 
-    in_child(child)
+    in_child(child, fork)
     contend()
     lease.extend()
     lease.release()

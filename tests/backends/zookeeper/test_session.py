@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from distlock_web.core.runtime import THREADS, drive, now
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.servers import free_port
 from tests.support.callers import Beside
+from tests.support.forking import beside_threads, in_child
 from tests.support.modes import in_both_modes
 from tests.support.proxy import Proxy
 from tests.support.stores.zookeeper import zookeeper_client
@@ -146,19 +146,18 @@ def test_what_comes_of_an_acquisition_too_late_is_removed(own_zookeeper: ZooKeep
         assert other.get_children(path_of(NAME)) == []
 
 
-@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+@beside_threads
 def test_a_child_has_a_session_of_its_own(zookeeper_store: str, client: Any) -> None:
     lease = lock("order:7", expire=30).acquire()
-    begun, pid = now(), os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            with lock("order:8"):
-                assert len(shown("order:8")) == 1
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+    begun, parents = now(), registry().store("default").backend._session  # type: ignore[attr-defined]
+
+    def child() -> None:
+        with lock("order:8"):
+            assert len(shown("order:8")) == 1
+        parents._settle()  # as at its end
+        parents._client.handler.stop()
+
+    in_child(child)
     assert now() - begun < SLACK, "it waited for threads of its parent's"
     lease.extend()
     lease.release()

@@ -22,11 +22,8 @@ class ClusterBackend:
     settings = frozenset({"LOCATION", "OPTIONS"})
 
     def __init__(self, config: StoreConfig) -> None:
-        self._address, self._seeds = cluster_address(config)
-        self._start()
-
-    def _start(self) -> None:
-        routes = self._routes = Routes(self._seeds, self._address, self._cancel)
+        base, seeds = cluster_address(config)
+        routes = self._routes = Routes(seeds, base, self._cancel)
         self._sync_port = ClusterPort(routes, THREADS, ClusterNode.sync_port, routes.postpone)
         self._renewal_port = ClusterPort(routes, THREADS, ClusterNode.renewal_port, routes.postpone)
         self._async_port = ClusterPort(routes, TASKS, ClusterNode.async_port, routes.postpone)
@@ -48,10 +45,6 @@ class ClusterBackend:
 
     def close(self) -> None:
         self._routes.close()
-
-    def after_fork(self) -> None:
-        # The sockets are the parent's, too, and so are the threads.
-        self._start()
 
     def _cancel(self, claim: Claim) -> None:
         drive(self._sync_port.cancel_now(claim))

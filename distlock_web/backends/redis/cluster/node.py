@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from ....core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ....core.errors import BackendUnavailable, DistLockError
-from ....core.runtime import THREADS, Process
+from ....core.runtime import IDENT_DIGITS, THREADS
 from .. import RedisBackend
 from ..port import _LOSSES, BATCH, NAMES_BATCH, RedisPort, ScriptRunner, _ends, _extends, _infos, _inspected
 from ..scripts import (
@@ -152,14 +152,14 @@ class NodePort(RedisPort):
     def _keys(self, name: str) -> PackedKeys:
         return _keys_of(name, self._index)
 
-    def _acquire_keys(self, name: str) -> PackedKeys:
-        # With the line of this process: a key that came to be at the other end of a move would stop the move.
-        return _keys_of(name, self._index, Process.ident)
+    def _acquire_keys(self, claim: Claim) -> PackedKeys:
+        # With the line of this store: a key that came to be at the other end of a move would stop the move.
+        return _keys_of(claim.name, self._index, claim.token[:IDENT_DIGITS])
 
 
 @lru_cache(maxsize=4096)
-def _keys_of(name: str, prefix: str, process: str = "") -> PackedKeys:
-    return lock_keys(name, index_of(prefix, slot_of(name)), process)
+def _keys_of(name: str, prefix: str, ident: str = "") -> PackedKeys:
+    return lock_keys(name, index_of(prefix, slot_of(name)), ident)
 
 
 class _AskingRunner:

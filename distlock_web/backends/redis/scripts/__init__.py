@@ -75,13 +75,14 @@ def queue_of(name: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def lock_keys(name: str, index: str, process: str = "") -> PackedKeys:
+def lock_keys(name: str, index: str, ident: str = "") -> PackedKeys:
     """The keys of one lock, in the order of ``_lock.lua``. Packed once: what is locked often is sent often.
 
-    ``process``: with its line. A cluster has to know each key that a script may make, for a slot may be on the move.
+    ``ident``: with the line of that store. A cluster has to know each key that a script may make, for a slot may be on
+    the move.
     """
     queue = queue_of(name)
-    return pack_keys(name, queue, index, f"{queue}:{process}") if process else pack_keys(name, queue, index)
+    return pack_keys(name, queue, index, f"{queue}:{ident}") if ident else pack_keys(name, queue, index)
 
 
 def one_key(name: str) -> PackedKeys:

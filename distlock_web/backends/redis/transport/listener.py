@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from ....core.backend import Claim
 from ....core.errors import BackendUnavailable, DistLockError
-from ....core.runtime import THREADS, Parker, Runtime, ThreadParker, drive, now
+from ....core.runtime import IDENT_DIGITS, THREADS, Parker, Runtime, ThreadParker, drive, now
 from .address import Address
 from .errors import translated
 from .subscription import Subscription
@@ -51,6 +51,7 @@ class Listener:
         self._reader_lock = threading.Lock()  # who has it reads
         self._polled = 0.0
         self._last_empty_poll = 0.0  # when there was nothing to read, for the last time
+        self._ident = ""  # of the store that this is a part of: what the tokens of its waiters begin with
         self._subscription: Subscription | None = None
         self._connections = 0
         self._thread: threading.Thread | None = None
@@ -71,6 +72,7 @@ class Listener:
         """A question goes out that may put this claim into a queue; the message may be here before the answer."""
         waiter = self._waiters.get(claim.token)
         if waiter is None:
+            self._ident = claim.token[:IDENT_DIGITS]
             waiter = self._waiters[claim.token] = Waiter(claim, runtime, self._connections)
         else:
             waiter.connection = self._connections
@@ -277,7 +279,7 @@ class Listener:
         """Open the connection and wake all who wait for it; where that fails, tell them why."""
         begun = now()
         try:
-            subscription = Subscription(self._address)
+            subscription = Subscription(self._address, self._ident)
         except Exception as error:
             self._error = translated(error, self._address)
             if not self._down:  # those who wait learn by themselves how long it lasts, without sleeping before that

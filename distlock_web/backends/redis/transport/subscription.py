@@ -1,4 +1,4 @@
-"""The listening connection: subscribed to this process's channel, read by one at a time."""
+"""The listening connection: subscribed to the channel of one store of this process, read by one at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from redis import exceptions as driver
 
-from ....core.runtime import Process, now
+from ....core.runtime import now
 from .address import Address
 
 #: Seconds of silence after which the server is asked whether it is still there, and given as long to answer.
@@ -31,14 +31,14 @@ class Notification(NamedTuple):
 class Subscription:
     """One open connection. Raises ``OSError`` or redis-py's errors, among them those of a user without the rights."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, ident: str) -> None:
         connection: Any = address.connect()
         connection.health_check_interval = 0  # redis-py's own PING reads what was published meanwhile as its answer
         self._connection = connection
         self._pinged = False
         self._heard = now()
         try:
-            channel = f"distlock:wake:{Process.ident}"
+            channel = f"distlock:wake:{ident}"
             if address.clustered:  # PUBLISH reaches the subscribers of every node: this is what is said at this one
                 connection.send_command("CLUSTER", "MYID")
                 channel += f":{connection.read_response(disable_decoding=True).decode()}"
