@@ -134,8 +134,7 @@ def post(memory: None, settings: Any) -> Callable[[str], Any]:
 
     def post(name: str) -> int:
         answer = Client().post(f"/{name}")
-        b"".join(answer)
-        answer.close()
+        b"".join(answer)  # to its end, which closes it
         return answer.status_code
 
     return post
