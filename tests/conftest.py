@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import contextvars
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -27,14 +28,14 @@ from distlock_web import Lease, LeaseLost, configure, lock
 from distlock_web.core import registry
 from distlock_web.locks import chain
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.testing.servers import RedisServer
+from distlock_web.testing.servers import RedisServer, ServerMissing
 from tests.support.callers import Beside
 from tests.support.database_servers import MariaDBServer, PostgresServer, mariadb_programs, postgres_programs
 from tests.support.databases import Database, Kind, new_database
 from tests.support.lab import Lab
 from tests.support.origins import end_request
 from tests.support.proxy import Proxy
-from tests.support.requirements import require, require_redis
+from tests.support.requirements import require, require_redis, skipped_for, without
 from tests.support.stores.cluster import cluster, cluster_settings, whole_cluster  # noqa: F401 - fixtures
 from tests.support.stores.redlock import own_nodes, redlock_nodes, redlock_servers, redlock_settings  # noqa: F401 - fixtures
 from tests.support.stores.sentinel import sentinel_settings, sentinel_setup  # noqa: F401 - fixtures
@@ -86,6 +87,12 @@ LONG_TESTS = {
 }
 HERE = Path(__file__).parent
 
+# A script that starts the tests in its background has a shell that ignores these, and so would every child of ours: a
+# command that is sent one would never end.
+for _signal in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, signal.default_int_handler if _signal is signal.SIGINT else signal.SIG_DFL)
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     # To collect what is not selected takes as long as to collect what is.
@@ -96,6 +103,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_quick(item):
             item.add_marker("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None]:
+    return (yield from _with_what_is_there())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    return (yield from _with_what_is_there())
+
+
+def _with_what_is_there() -> Generator[None]:
+    try:
+        return (yield)
+    except ServerMissing as missing:  # Redis is what tests start themselves, without a fixture that asks for it first
+        without("redis", missing)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for kind in ("passed", "failed", "skipped") for report in terminalreporter.getreports(kind)]
+    timing = {report.nodeid for report in reports if "timing" in report.keywords}
+    if timing:
+        terminalreporter.write_line(f"{len(timing)} of the tests need real time: they are marked timing")
+    skipped = [report for report in reports if report.skipped]
+    if line := skipped_for(str(report.longrepr[2]) for report in skipped if isinstance(report.longrepr, tuple)):
+        terminalreporter.write_line(line)
 
 
 def _is_apart(path: Path) -> bool:

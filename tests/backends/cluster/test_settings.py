@@ -10,6 +10,7 @@ import pytest
 from distlock_web import BackendUnavailable, ConfigurationError, DistLockError, configure, lock
 from distlock_web.core.runtime import now
 from distlock_web.testing.servers import free_port
+from tests.support.redis_lock import documented_rules
 from tests.support.stores.cluster import Cluster, ClusterNode
 from tests.support.waiting import SOON
 
@@ -75,12 +76,8 @@ def test_a_password_that_is_wrong_or_missing(password: str) -> None:
 
 
 def test_the_rights_that_locks_need_are_named_and_suffice(cluster: Cluster) -> None:
-    rule = (
-        "on >secret ~disLock:* ~{disLock:* &distlock:wake:* +@scripting +@string +@hash +@sortedset +@keyspace "
-        "+@connection +@pubsub +time -@dangerous"
-    )
     for node in cluster.nodes:
-        node.ask("ACL", "SETUSER", "locks", *rule.split())
+        node.ask("ACL", "SETUSER", "locks", "on", ">secret", *documented_rules())
     settings = {"LOCATION": f"redis+cluster://locks:secret@127.0.0.1:{cluster.masters[0].port}/"}
     try:
         error = refused(settings)

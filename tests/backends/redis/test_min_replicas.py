@@ -20,7 +20,7 @@ from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside
 from tests.support.modes import in_both_modes
-from tests.support.redis_lock import KEY, held, left_behind, the_lock, until_queued
+from tests.support.redis_lock import KEY, documented_rules, held, left_behind, the_lock, until_queued
 from tests.support.stores.sentinel import SentinelSetup
 from tests.support.waiting import LONG, SLACK, SOON, eventually
 
@@ -274,9 +274,7 @@ def test_a_master_that_is_demoted_meanwhile(make_redis: Callable[..., RedisServe
 
 
 def test_the_rights_in_the_documents_suffice(replicated: Replicated) -> None:
-    rules = "on >pw ~disLock:* ~{disLock:* &distlock:wake:* +@scripting +@string +@hash +@sortedset +@keyspace"
-    more = "+@connection +@pubsub +time -@dangerous"
-    replicated.client.execute_command("ACL", "SETUSER", "locks", *rules.split(), *more.split())
+    replicated.client.execute_command("ACL", "SETUSER", "locks", "on", ">pw", *documented_rules())
     configure({"default": {"LOCATION": replicated.url, "OPTIONS": {**OPTIONS, "username": "locks", "password": "pw"}}})
     with lock(KEY):
         pass

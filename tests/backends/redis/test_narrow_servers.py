@@ -65,7 +65,7 @@ async def test_a_right_that_waking_needs_is_missed_before_anybody_queues(
 async def test_a_node_of_a_cluster_is_refused_by_name(harness: Harness, make_redis: MakeRedis) -> None:
     server = make_redis("--cluster-enabled", "yes")
     with redis.Redis.from_url(server.url) as client:
-        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
         eventually(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), "the cluster is up")
     harness.store = configure({"default": {"LOCATION": server.url}}).store("default")
     for wait in (0, LONG):

