@@ -8,6 +8,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PACKAGE := --editable '.[redis,django,django-redis,flask,sqlalchemy]'
 PYTEST := $(BIN)/python -m pytest
+# `coverage run` and not pytest's --cov: our pytest plugin imports the package before that would begin to measure. COVER=
+# leaves the measuring out.
+COVER ?= coverage run -m
+MEASURED := $(BIN)/python -m $(COVER) pytest
 OR_NONE := || [ $$? -eq 5 ]
 SERVE ?= 1
 ARGS ?=
@@ -16,14 +20,13 @@ ARGS ?=
 # which is a third of `make quick`.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help quick test simulate test-beside test-slow test-alone check demo bench clean
-.PHONY: coverage coverage-none coverage-beside coverage-cli coverage-report
+.PHONY: help quick test test-none test-beside test-slow test-alone coverage simulate check demo bench clean
 .NOTPARALLEL:
 
 help:
 	@echo "make quick    after each edit: what needs no server beyond Redis, in a minute"
 	@echo "make test     the whole suite, on real servers (12 min) ARGS='-k name' goes to pytest"
-	@echo "make coverage the tests that are not slow, and the command line's, measured: it has a gate"
+	@echo "make coverage what the last 'make test' has measured, with a gate that needs every server"
 	@echo "make simulate our code in a simulated world              SEEDS=2000; SEED=memory-4711 does one again"
 	@echo "make check    ruff, mypy --strict, typos, the house rules (who imports whom)"
 	@echo "make demo     a flash sale without and with the lock    SERVE=0 ends after the table"
@@ -33,28 +36,22 @@ help:
 quick: $(VENV)/.test
 	$(PYTEST) --quiet -m quick -n 4 $(ARGS)
 
-# `coverage run` and not pytest's --cov: our pytest plugin imports the package before that would begin to measure. The
-# command line is tested by processes, which are slow.
-coverage: coverage-none coverage-beside coverage-cli coverage-report
-coverage-none: $(VENV)/.test
-	$(BIN)/coverage erase
-coverage-beside: $(VENV)/.test
-	$(BIN)/coverage run -m pytest --quiet -m "not slow and not alone" -n 4 --dist worksteal $(ARGS)
-coverage-cli: $(VENV)/.test
-	$(BIN)/coverage run -m pytest --quiet -m slow -n 2 tests/cli $(ARGS) $(OR_NONE)
-coverage-report: $(VENV)/.test
-	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report
-
 # First what mostly sleeps, then what starts processes and takes long (so that who is done takes over from the others), and
 # alone what measures or loads the machine. A choice in ARGS may leave one of them without a test: pytest's exit code 5.
-test: test-beside test-slow test-alone
+# The first is measured, and with it the command line's tests, which are processes.
+test: test-none test-beside test-slow test-alone
+test-none: $(VENV)/.test
+	@$(BIN)/coverage erase
 test-beside: $(VENV)/.test
-	$(PYTEST) -m "not slow and not alone" -n 6 --dist worksteal $(ARGS) $(OR_NONE)
+	$(MEASURED) -m "(cli or not slow) and not alone" -n 6 --dist worksteal $(ARGS) $(OR_NONE)
 test-slow: $(VENV)/.test
-	$(PYTEST) -m "slow and not alone" -n 4 --dist worksteal $(ARGS) $(OR_NONE)
+	$(PYTEST) -m "slow and not cli and not alone" -n 4 --dist worksteal $(ARGS) $(OR_NONE)
 test-alone: $(VENV)/.test
 	$(PYTEST) -m alone $(ARGS) $(OR_NONE)
+
+coverage: $(VENV)/.test
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 check: $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .

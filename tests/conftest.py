@@ -101,6 +101,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if item.path.is_relative_to(HERE / "cli"):
+            item.add_marker("cli")
         if _is_quick(item):
             item.add_marker("quick")
 

@@ -21,9 +21,8 @@ def test_the_rights_that_are_missing_are_for_this_stores_prefix(make_redis: Call
     with pytest.raises(ConfigurationError) as caught, lock("a"):
         pass
     assert " ~shop:lock:* ~{shop:lock:* " in str(caught.value)
-    assert " ".join(documented_rules()).replace("disLock:", "shop:lock:") in str(caught.value), (
-        "what the page says, which is tried there"
-    )
+    rules = " ".join(documented_rules()).replace("disLock:", "shop:lock:")
+    assert rules in str(caught.value), "what the page says, which is tried there"
 
 
 @pytest.mark.parametrize("wait", [0, 5])
