@@ -10,6 +10,7 @@ takes its time.
 from __future__ import annotations
 
 import contextvars
+import inspect
 import os
 import signal
 import threading
@@ -19,6 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -103,6 +105,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE / "cli"):
             item.add_marker("cli")
+        if _waits_for_leases(item):
+            item.add_marker("timing")
         if _is_quick(item):
             item.add_marker("quick")
 
@@ -126,12 +130,22 @@ def _with_what_is_there() -> Generator[None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [report for kind in ("passed", "failed", "skipped") for report in terminalreporter.getreports(kind)]
-    timing = {report.nodeid for report in reports if "timing" in report.keywords}
+    timing = {report.nodeid for report in reports if "timing" in getattr(report, "keywords", ())}
     if timing:
         terminalreporter.write_line(f"{len(timing)} of the tests need real time: they are marked timing")
     skipped = [report for report in reports if report.skipped]
     if line := skipped_for(str(report.longrepr[2]) for report in skipped if isinstance(report.longrepr, tuple)):
         terminalreporter.write_line(line)
+
+
+def _waits_for_leases(item: pytest.Item) -> bool:
+    """Whether it is a case of the contract with a lease that ends, or is kept, while it runs."""
+    codes = [inspect.unwrap(item.function).__code__] if isinstance(item, pytest.Function) and item.cls else []
+    for code in codes:
+        if {"ttl", "kept"}.intersection(code.co_names):
+            return True
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return False
 
 
 def _is_apart(path: Path) -> bool:

@@ -59,6 +59,7 @@ def bench() -> Iterator[Bench]:
 
 
 @pytest.mark.alone
+@pytest.mark.timing
 @pytest.mark.slow
 def test_what_a_free_lock_costs_the_server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [kind for kind in FREE if kind is not DjangoRedis]  # the caches of this process are the tests'
@@ -214,6 +215,7 @@ def test_every_bar_is_for_one_measure_once() -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.timing
 @pytest.mark.slow
 def test_a_store_that_hangs_leaves_the_other_views_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "VIEWS", {"distlock_web": "decorated"})

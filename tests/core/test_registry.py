@@ -178,8 +178,9 @@ def test_a_forked_child_that_leaves_the_block_does_not_give_the_parents_lock_bac
 
 
 @beside_threads
+@pytest.mark.timing
 def test_a_forked_child_has_connections_tokens_and_a_watchdog_of_its_own(redis_store: str) -> None:
-    with lock("parent", expire=1.5, renew=True) as lease:
+    with lock("parent", expire=60, renew=True) as lease:
 
         def child() -> None:
             with lock("child", expire=1.5, renew=True, wait=1) as own:

@@ -110,10 +110,14 @@ def test_clients_that_go_away_at_random_leave_nothing(
         eventually(lambda: is_free() and nobody_waits(redis_url), "no lock and no place in a queue is left", 50)
     finally:
         slow_way.delay = 0.0
-    last = Client(server, path)
-    assert last.read_all() > 0
-    assert b"200 OK" in last.head
+    # On a busy machine the slow way was an outage for it, which lasts a moment longer.
+    eventually(lambda: answers_ok(server, path), "a last one is served")
     eventually(lambda: is_free() and nobody_waits(redis_url), "nothing is left")
+
+
+def answers_ok(server: Server, path: str) -> bool:
+    client = Client(server, path)
+    return client.read_all() > 0 and b"200 OK" in client.head
 
 
 def waiters() -> int:

@@ -127,7 +127,7 @@ def test_leases_at_other_nodes_are_renewed_while_one_hangs(cluster_store: Cluste
         moments.append(now() - begun)
         assert isinstance(failure, BackendUnavailable)
         assert extended == [None] * len(short)
-    assert sum(moments) < 2.5, "a time-out each would be five seconds"
+    assert sorted(moments)[2] < 0.5, "a time-out each would be a second"
     time.sleep(3.0)  # a whole lease
     assert [lease.state for lease in short] == ["held"] * len(short)
     hanging.resume()

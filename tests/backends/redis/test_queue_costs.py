@@ -65,6 +65,7 @@ def join(processes: list[str], count: int, expire: float = LONG) -> list[Claim]:
 
 
 @pytest.mark.alone
+@pytest.mark.timing
 @pytest.mark.parametrize("processes", [1, CROWD])
 def test_10000_dead_waiters_cost_the_server_nothing_afterwards(redis_client: redis.Redis, processes: int) -> None:
     """A lock and unlock took 46 ms of the whole server; every one of them."""
@@ -82,6 +83,7 @@ def test_10000_dead_waiters_cost_the_server_nothing_afterwards(redis_client: red
 
 
 @pytest.mark.alone
+@pytest.mark.timing
 def test_one_who_only_asks_pays_nothing_for_10000_dead_waiters(redis_client: redis.Redis) -> None:
     """Not waited for, and not handed over: a holder that is alive, and many who try and go."""
     holder = unrelated(KEY)
@@ -99,6 +101,7 @@ def test_one_who_only_asks_pays_nothing_for_10000_dead_waiters(redis_client: red
 
 
 @pytest.mark.alone
+@pytest.mark.timing
 def test_a_queue_of_10000_living_waiters_costs_a_hand_over_what_a_short_one_does(redis_client: redis.Redis) -> None:
     """One process with many waiters, which listens."""
     ident = registry().store("default").ident

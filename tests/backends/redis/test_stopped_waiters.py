@@ -20,6 +20,7 @@ MARGIN = 0.2
 
 
 @pytest.mark.alone
+@pytest.mark.timing
 @pytest.mark.parametrize("ends", ["by a release", "by expiry"])
 def test_20_stopped_waiters_in_front_cost_one_lease_together(
     crowd: StartCrowd, redis_client: redis.Redis, beside: Beside, ends: str
@@ -80,6 +81,7 @@ def heads(client: redis.Redis) -> bool:
 
 
 @pytest.mark.alone
+@pytest.mark.timing
 def test_two_stopped_processes_cost_a_lease_each(crowd: StartCrowd, redis_client: redis.Redis, beside: Beside) -> None:
     """Nothing tells the server that a process is stopped but a lease that it let end."""
 

@@ -28,6 +28,7 @@ def deaf(client: redis.Redis) -> bool:
 
 
 @pytest.mark.alone
+@pytest.mark.timing
 def test_a_short_lease_that_follows_a_long_one_is_what_the_next_one_waits_for(
     crowd: StartCrowd, redis_client: redis.Redis, beside: Beside
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_short_lease_that_follows_a_long_one_is_what_the_next_one_waits_for(
 
 
 @pytest.mark.alone
+@pytest.mark.timing
 @pytest.mark.parametrize("how", ["detach", "cooldown"])
 def test_a_lease_that_is_shortened_is_told_to_one_who_lives(
     crowd: StartCrowd, redis_client: redis.Redis, beside: Beside, how: str
@@ -141,6 +143,7 @@ async def test_nobody_sleeps_longer_than_a_lease_of_its_own(
 
 
 @pytest.mark.alone
+@pytest.mark.timing
 @pytest.mark.parametrize("expire", [1.0, 4.0])
 def test_a_killed_holder_is_succeeded_a_lease_later_however_many_processes_wait(
     crowd: StartCrowd, redis_client: redis.Redis, expire: float
@@ -158,7 +161,7 @@ def test_a_killed_holder_is_succeeded_a_lease_later_however_many_processes_wait(
             waiter.saw("released", 2)
         return min(waiter.saw("acquired").at for waiter in waiters) - ends
 
-    assert fastest(measure, MARGIN / 2) <= MARGIN / 2
+    assert fastest(measure, 0.4 * expire) <= 0.4 * expire
 
 
 def test_the_store_closed_while_a_wait_lasts(redis_store: str, redis_client: redis.Redis, beside: Beside) -> None:

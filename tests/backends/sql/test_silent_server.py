@@ -48,6 +48,7 @@ def refusals(seconds: float) -> list[float]:
     return took
 
 
+@pytest.mark.timing
 def test_a_silent_database_costs_each_thread_one_time_out_and_no_more(server: MariaDBServer, beside: Beside) -> None:
     """It was asked again every second, by every thread that came: each waited its time-out again."""
     server.pause()
@@ -60,6 +61,7 @@ def test_a_silent_database_costs_each_thread_one_time_out_and_no_more(server: Ma
 
 
 @pytest.mark.alone
+@pytest.mark.timing
 def test_locks_work_again_as_soon_as_the_database_does(server: MariaDBServer) -> None:
     def outage() -> float:
         server.pause()
@@ -71,7 +73,7 @@ def test_locks_work_again_as_soon_as_the_database_does(server: MariaDBServer) ->
         eventually(can_take, "it answers again")
         return now() - resumed
 
-    assert min(outage() for _ in range(3)) < 0.25
+    assert min(outage() for _ in range(3)) < TIMEOUT / 2
     eventually(lambda: threads(PROBE) == 0, "nobody asks any more")
 
 
@@ -123,6 +125,7 @@ def test_nobody_asks_a_database_that_was_closed(server: MariaDBServer) -> None:
     assert can_take()
 
 
+@pytest.mark.timing
 def test_connections_that_a_firewall_has_dropped_cost_one_time_out_in_all(postgres_settings: dict[str, Any]) -> None:
     """Whoever asks whether it answers must not take them one after the other, and wait a time-out for each."""
     url = make_url(postgres_settings["LOCATION"])
