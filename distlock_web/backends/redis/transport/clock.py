@@ -14,8 +14,12 @@ class ServerClock:
         self.ahead_us: int | None = None  #: of our own clock; None: it was not heard yet
 
     def heard(self, server_time_us: int, since: float) -> None:
-        """``since``: before the question was sent. An answer may lie unread while an event loop is late."""
-        self.ahead_us = server_time_us - int(since * 1_000_000)
+        """``since``: before the question was sent. The server answered between then and now: a guess that agrees is
+        kept, for an event loop may be late to read the answer, and a server that stood still late to give it.
+        """
+        at_least, at_most = server_time_us - int(now() * 1_000_000), server_time_us - int(since * 1_000_000)
+        guess = at_least if self.ahead_us is None else self.ahead_us
+        self.ahead_us = min(max(guess, at_least), at_most)
 
     def after(self, seconds: float) -> int | str:
         """The server's time so many seconds from now, in µs; ``""`` before it was heard at all."""
