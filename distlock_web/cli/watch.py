@@ -81,7 +81,7 @@ def _table(rows: Sequence[LockRow]) -> list[str]:
 
 def _totals(browsed: Browsed, options: Namespace) -> str:
     totals = browsed.totals
-    parts = [f"held {totals.held}", f"waiting {totals.waiting}"]
+    parts = [f"held {browsed.known(str(totals.held))}", f"waiting {browsed.known(str(totals.waiting))}"]
     if totals.longest_hold:
         parts.append(f"longest {span(totals.longest_hold)}")
     if totals.longest_wait:

@@ -81,7 +81,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         given = request.POST if request.method == "POST" else request.GET
         viewer, parameters = self._viewer(request), given.dict()
-        chosen = choose(given.getlist("lock"), parameters)
+        chosen = choose(given.getlist("lock"))
         if chosen.rows and "confirmed" not in request.POST:
             context = release_context(chosen, viewer, parameters)
             return self._page(request, render("release.html", context), _("Release by force?"))

@@ -54,7 +54,7 @@ class LockPages:
         if request.method == "POST":
             _check_csrf(name)
         given = request.form if request.method == "POST" else request.args
-        viewer, chosen = self._viewer(), choose(given.getlist("lock"), given)
+        viewer, chosen = self._viewer(), choose(given.getlist("lock"))
         if chosen.rows and "confirmed" not in request.form:
             return self._send("release.html", release_context(chosen, viewer, given), "Release by force?")
         by = name or f"somebody at {request.remote_addr}"

@@ -15,7 +15,7 @@
     decorator         distributed_lockable; key_templates: its key=; naming: what a function is called
     hooks             what a framework or a database library offers: Integration
     events            what happens, in one stream, for those who listen; background: how they are called;
-                      live_leases, log_fields: what they need; recent_counts: the last minutes of this process
+                      live_leases, log_fields: what they need
     refusal           a block that does not begin; places: which line of code takes a lock
     open_transactions the warning about a transaction that ends after its lock
 

@@ -34,7 +34,7 @@ from typing import TypeAlias
 from ..core.backend import Busy, Claim, Granted, Port
 from ..core.errors import BackendUnavailable, DistLockError, LeaseLost
 from ..core.runtime import TASKS, THREADS, Runtime, drive, new_token, now
-from . import chain, events, recent_counts, watchdog
+from . import chain, events, watchdog
 from .extension import extend_holds
 from .hold import Hold
 from .log_fields import of_scope
@@ -144,7 +144,6 @@ async def _take(scope: Scope, port: Port, name: str, ask: Ask, how: str = "") ->
         raise
     if isinstance(answer, Busy):
         raise busy_error(scope.spec, name, answer)
-    recent_counts.count_acquired(answer.since)
     if events.listeners:
         if hold.waited:
             hold.tell("waited")

@@ -31,11 +31,9 @@ from typing import Literal, NamedTuple, TypeAlias
 from ..core.config import check_plain
 from ..core.holder import HolderInfo
 from ..core.runtime import after_fork, now
-from . import recent_counts
 from .background import Background
-from .recent_counts import Minute, recent
 
-__all__ = ["Event", "Kind", "Listener", "Minute", "flush", "log", "recent", "subscribe", "unsubscribe"]
+__all__ = ["Event", "Kind", "Listener", "flush", "log", "subscribe", "unsubscribe"]
 
 logger = logging.getLogger("distlock_web")
 _event_logger = logging.getLogger("distlock_web.events")
@@ -216,7 +214,6 @@ def failed(
     to: Listener = tell,
 ) -> None:
     """The store failed in this: acquire, release, renew, extend or transfer."""
-    recent_counts.count("errors", now())
     publish("error", store, name, template, reason=operation, detail=str(error), claimant=claimant, to=to)
 
 

@@ -12,7 +12,7 @@ from ..core.errors import LeaseLost, LossReason
 from ..core.holder import HolderInfo
 from ..core.registry import Store
 from ..core.runtime import Process, acquisition_number, check_process, now
-from . import events, recent_counts
+from . import events
 
 #: held: ours. unsure: the store is not answering, the deadline has not come. releasing: the release is on its way.
 State: TypeAlias = Literal["held", "unsure", "lost", "releasing", "released"]
@@ -161,7 +161,6 @@ class Hold:
             if reason in ("expired", "taken"):
                 self._early = max(0.0, self.deadline - now())
             callbacks, self._on_end = self._on_end, []
-        recent_counts.count("lost", now())
         self._call(callbacks)
         if events.listeners:
             self.tell("lost", reason, to)

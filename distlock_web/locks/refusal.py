@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..core.backend import Busy
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.holder import HolderInfo
-from ..core.runtime import TASKS, now
-from . import events, recent_counts
+from ..core.runtime import TASKS
+from . import events
 from .log_fields import of_scope
 from .scope import Scope, Spec
 
@@ -35,11 +35,10 @@ def busy_error(spec: Spec, name: str, answer: Busy) -> LockBusy:
 
 
 def tell_of_refusal(scope: Scope, error: BaseException) -> None:
-    """The lock is busy, or the store has failed: count it, and tell who listens. Other errors are the caller's."""
+    """The lock is busy, or the store has failed: tell who listens. Other errors are the caller's."""
     if isinstance(error, LockBusy | BackendUnavailable):
         error.log_fields = of_scope("busy" if isinstance(error, LockBusy) else "error", scope)
     if isinstance(error, LockBusy):
-        recent_counts.count("busy", now())
         if events.listeners:
             _tell_of_busy(scope, error)
     elif isinstance(error, BackendUnavailable | ConfigurationError):

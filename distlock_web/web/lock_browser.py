@@ -25,8 +25,6 @@ from .printable import printable
 #: Locks of one store that are read for one look: a few hundredths of a second.
 READ_AT_MOST = 2000
 PER_PAGE = 50
-#: Hosts and functions that are offered as filters.
-OFFERED = 200
 
 #: Characters of one parameter of an address, which is repeated in each link of a page. Names and paths are shorter.
 MAX_PARAMETER = 1000
@@ -54,10 +52,7 @@ class LockQuery:
 
     q: str = ""  #: words that are all in the lock's name or in what is known of its holder
     store: str = ""
-    host: str = ""
-    function: str = ""
     state: str = ""
-    older: int = 0  #: seconds
     waiters: bool = False  #: only those that somebody waits for
     sort: str = "waiting"  #: one of ``SORTS``; behind a ``-`` from the other end
     p: int = 1  #: page
@@ -67,9 +62,9 @@ class LockQuery:
         """The query that a URL's parameters mean. Values that no link of ours has are ignored: anybody can type."""
         given = {known.name: printable(parameters.get(known.name, "").strip()[:MAX_PARAMETER]) for known in fields(cls)}
         return cls(
-            given["q"], given["store"], given["host"], given["function"],
+            given["q"], given["store"],
             given["state"] if given["state"] in STATES else "",
-            _number(given["older"]), given["waiters"] not in ("", "0"),
+            given["waiters"] not in ("", "0"),
             given["sort"] if given["sort"].removeprefix("-") in SORTS else "waiting",
             max(1, _number(given["p"])),
         )  # fmt: skip
@@ -94,16 +89,9 @@ class LockQuery:
         """Whether it leaves any locks out."""
         return replace(self, sort=_EVERYTHING.sort, p=1) != _EVERYTHING
 
-    def matches(self, row: LockRow, now: float) -> bool:
-        lock, holder = row.lock, row.holder
-        return (
-            self.host in ("", holder.host)
-            and self.function in ("", who(row))
-            and self.state in ("", lock.state)
-            and (not self.waiters or lock.waiters > 0)
-            and (not self.older or 0 < lock.since <= now - self.older)
-            and row.matches(self.words)
-        )
+    def matches(self, row: LockRow) -> bool:
+        lock = row.lock
+        return self.state in ("", lock.state) and (not self.waiters or lock.waiters > 0) and row.matches(self.words)
 
     @property
     def words(self) -> list[str]:
@@ -120,11 +108,6 @@ def _number(text: str) -> int:
 
 
 _EVERYTHING = LockQuery()
-
-
-def who(row: LockRow) -> str:
-    """The function that holds the lock, else the request."""
-    return row.holder.function or row.holder.path
 
 
 @dataclass(slots=True)
@@ -154,9 +137,12 @@ class Browsed:
     read: int = 0
     errors: dict[str, DistLockError] = field(default_factory=dict)  #: by alias, why a store could not be listed
     stores: tuple[str, ...] = ()
-    hosts: set[str] = field(default_factory=set)
-    functions: set[str] = field(default_factory=set)
-    moment: float = 0.0  #: seconds since the epoch
+
+    def known(self, total: str) -> str:
+        """A total as it may be said: if a store failed, ``3`` is ``3+``, and of nothing is not known whether it is."""
+        if not self.errors:
+            return total
+        return f"{total}+" if total[0] in "123456789" else "?"
 
     @property
     def partial(self) -> bool:
@@ -179,7 +165,7 @@ class Browsed:
 
 def browse(registry: Registry, query: LockQuery) -> Browsed:
     """Look at the stores. Blocking. A store that fails does not hide the others: it is among the ``errors``."""
-    browsed = Browsed(query, stores=tuple(registry.stores), moment=time.time())
+    browsed = Browsed(query, stores=tuple(registry.stores))
     found: list[LockRow] = []
     for store in registry.stores.values():
         if query.store in ("", store.alias):
@@ -191,11 +177,10 @@ def browse(registry: Registry, query: LockQuery) -> Browsed:
                 browsed.totals.held += held
                 found += rows
     browsed.read = len(found)
+    now = time.time()
     for row in found:
-        browsed.totals.add(row.lock, browsed.moment)
-        browsed.hosts.add(row.holder.host)
-        browsed.functions.add(who(row))
-    browsed.rows = query.sorted(row for row in found if query.matches(row, browsed.moment))
+        browsed.totals.add(row.lock, now)
+    browsed.rows = query.sorted(row for row in found if query.matches(row))
     return browsed
 
 

@@ -15,9 +15,8 @@ from urllib.parse import urlencode
 from ..core.errors import ConfigurationError, DistLockError
 from ..core.registry import Registry, registry
 from ..core.runtime import THREADS, drive
-from ..locks.recent_counts import recent
 from .held_locks import LockRow, inspect_store
-from .lock_browser import OFFERED, READ_AT_MOST, STATES, Browsed, LockQuery, browse, waiters_of
+from .lock_browser import READ_AT_MOST, STATES, Browsed, LockQuery, browse, waiters_of
 from .lock_presenter import Links, LockPresenter, WaiterPresenter, span, timeline
 from .printable import printable
 
@@ -25,7 +24,6 @@ Context = dict[str, Any]
 
 #: Waiters that the page of a lock lists.
 SHOWN = 50
-RECENT_MINUTES = 5
 
 _COLUMNS = (
     ("name", "Lock", "lock"), ("", "Store", "store"), ("", "Held by", "who"), ("", "Process", "process"),
@@ -35,7 +33,6 @@ _SORTS = (
     ("waiting", "Most waiters"), ("age", "Longest held"), ("left", "Ends first"), ("name", "Name"),
     ("-waiting", "Fewest waiters"), ("-age", "Latest taken"), ("-left", "Ends last"), ("-name", "Name, from Z"),
 )  # fmt: skip
-_AGES = ((10, "10 seconds"), (60, "1 minute"), (300, "5 minutes"), (3600, "1 hour"), (86400, "1 day"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ def list_context(parameters: Mapping[str, str], viewer: Viewer) -> Context:
     try:
         stores = registry()
     except ConfigurationError as error:  # DISTLOCK itself is wrong
-        return {**_common(viewer), **_listed(Browsed(query), None, viewer), "errors": [str(error)]}
+        return {**_common(viewer), **_listed(Browsed(query, errors={"": error}), None, viewer)}
     return {**_common(viewer), **_listed(browse(stores, query), stores, viewer)}
 
 
@@ -79,7 +76,6 @@ def _listed(browsed: Browsed, stores: Registry | None, viewer: Viewer) -> Contex
         "count": _count(browsed),
         "pages": _pages(browsed),
         "filters": _filters(browsed),
-        "release_host_url": _release_host(browsed, viewer) if viewer.may_release else "",
         "fragment_url": viewer.links.list + back,
     }
 
@@ -103,23 +99,17 @@ def _partial(browsed: Browsed) -> str:
 
 
 def _totals(browsed: Browsed) -> list[dict[str, str]]:
-    """The figures above the list. By its name the page finds each again after a refresh, and goes on with its chart."""
-    totals, minutes = browsed.totals, recent(RECENT_MINUTES)
-    refused, lost = sum(minute.busy for minute in minutes), sum(minute.lost for minute in minutes)
-    here = f"In this process, in the last {RECENT_MINUTES} minutes"
-    of_all = "Of the locks that were read" if browsed.partial else "In all stores"
-    figures: list[tuple[str, str, float, str, str]] = [
-        ("held", "Held", totals.held, f"{totals.held:,}", "In all stores"),
-        ("waiting", "Waiting", totals.waiting, f"{totals.waiting:,}", of_all),
-        ("hold", "Longest hold", totals.longest_hold, _time(totals.longest_hold), of_all),
-        ("wait", "Longest wait", totals.longest_wait, _time(totals.longest_wait), of_all),
-        ("refused", "Refused here", refused, f"{refused:,}", f"{here}: somebody else had the lock"),
-        ("lost", "Lost here", lost, f"{lost:,}", f"{here}: the lease ended before its block"),
+    """The figures above the list."""
+    totals = browsed.totals
+    failed = "" if not browsed.errors else ", but a store failed"
+    of_all = f"{'Of the locks that were read' if browsed.partial else 'In all stores'}{failed}"
+    figures = [
+        ("Held", f"{totals.held:,}", f"In all stores{failed}"),
+        ("Waiting", f"{totals.waiting:,}", of_all),
+        ("Longest hold", _time(totals.longest_hold), of_all),
+        ("Longest wait", _time(totals.longest_wait), of_all),
     ]
-    return [
-        {"name": name, "label": label, "value": f"{value:.3f}", "text": text, "title": title}
-        for name, label, value, text, title in figures
-    ]
+    return [{"label": label, "text": browsed.known(text), "title": title} for label, text, title in figures]
 
 
 def _time(seconds: float) -> str:
@@ -139,10 +129,12 @@ def _column(sort: str, label: str, kind: str, query: LockQuery) -> dict[str, str
 
 
 def _count(browsed: Browsed) -> str:
-    matching = len(browsed.rows)
+    held = browsed.known(f"{browsed.totals.held:,}")
+    if held == "?":
+        return "How many locks are held is not known."
     if browsed.query.filtered:
-        return f"{matching:,} of {browsed.totals.held:,} held locks"
-    return f"{browsed.totals.held:,} held lock{'' if browsed.totals.held == 1 else 's'}"
+        return f"{len(browsed.rows):,} of {held} held locks"
+    return f"{held} held lock{'' if held == '1' else 's'}"
 
 
 def _pages(browsed: Browsed) -> list[dict[str, str]]:
@@ -164,10 +156,7 @@ def _filters(browsed: Browsed) -> list[dict[str, Any]]:
     query = browsed.query
     offered: list[tuple[str, str, str, Iterable[tuple[str, str]]]] = [
         ("store", "Store", "All stores", [(alias, alias) for alias in browsed.stores]),
-        ("host", "Host", "All hosts", _offer(browsed.hosts, query.host)),
-        ("function", "View or function", "All functions", _offer(browsed.functions, query.function)),
         ("state", "State", "All states", STATES.items()),
-        ("older", "Age", "Any age", [(str(seconds), f"Over {text}") for seconds, text in _AGES]),
         ("sort", "Order", "", _SORTS),
     ]
     return [
@@ -177,21 +166,8 @@ def _filters(browsed: Browsed) -> list[dict[str, Any]]:
     ]
 
 
-def _offer(values: set[str], chosen: str) -> list[tuple[str, str]]:
-    some = sorted(filter(None, values))[:OFFERED]
-    return [(value, value) for value in sorted({*some, chosen} - {""})]
-
-
 def _options(choices: Iterable[tuple[str, str]], chosen: str) -> list[dict[str, str]]:
     return [{"value": value, "text": text, "chosen": "1" if value == chosen else ""} for value, text in choices]
-
-
-def _release_host(browsed: Browsed, viewer: Viewer) -> str:
-    host = browsed.query.host
-    if not host or not browsed.rows:
-        return ""
-    query = LockQuery(host=host, store=browsed.query.store)
-    return viewer.links.release + query.address()
 
 
 # One lock -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ..core.errors import ConfigurationError, DistLockError
 from ..core.registry import Registry, registry
 from ..core.runtime import THREADS, drive
 from .held_locks import LockRow, OtherFence, StoreUnreachable, force_release, inspect_store
-from .lock_browser import LockQuery, browse
+from .lock_browser import LockQuery
 from .lock_pages import Viewer, failure_text
 from .lock_presenter import LockKey, LockPresenter
 from .printable import printable
@@ -32,7 +32,6 @@ class Chosen:
     rows: list[LockRow] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)  #: names that are not held (any more) by the holder that was meant
     errors: list[str] = field(default_factory=list)
-    note: str = ""
 
 
 @dataclass(slots=True)
@@ -70,29 +69,12 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(f"“{name}”" for name in names[:NAMED]) + more
 
 
-def choose(locks: Iterable[str], parameters: Mapping[str, str]) -> Chosen:
-    """The locks that are meant: those that ``locks`` names, each as ``LockKey.dumps`` writes it.
-
-    If it names none, all of the parameters' ``host``: for the question before a release, never for the release itself.
-    """
-    wanted = list(locks)
+def choose(locks: Iterable[str]) -> Chosen:
+    """The locks that ``locks`` names, each as ``LockKey.dumps`` writes it."""
     try:
-        stores = registry()
-        if not wanted and parameters.get("host") and "confirmed" not in parameters:
-            return _of_host(stores, parameters["host"], parameters.get("store", ""))
-        return _named(stores, wanted)
+        return _named(registry(), locks)
     except ConfigurationError as error:
         return Chosen(errors=[f"Nothing was released: {error}"])
-
-
-def _of_host(stores: Registry, host: str, alias: str) -> Chosen:
-    browsed = browse(stores, LockQuery(host=host, store=alias, sort="age"))
-    errors = [failure_text(alias, error) for alias, error in browsed.errors.items()]
-    rows = [row for row in browsed.rows if row.lock.fence is not None]
-    if not rows and not errors:
-        errors = [f"Nothing was released: no lock is held by {printable(host)}."]
-    note = f"Only {browsed.read:,} of {browsed.totals.held:,} held locks were looked at." if browsed.partial else ""
-    return Chosen(rows, errors=errors, note=note)
 
 
 def _named(stores: Registry, texts: Iterable[str]) -> Chosen:
@@ -135,9 +117,7 @@ def _back(parameters: Mapping[str, str]) -> str:
 
 def release_context(chosen: Chosen, viewer: Viewer, parameters: Mapping[str, str]) -> dict[str, Any]:
     """For ``release.html``: the question before, with all that is known of those who would lose their locks."""
-    rows = chosen.rows[:RELEASED_AT_MOST]
-    left_out = len(chosen.rows) - len(rows)
-    longest = f"These are the {len(rows)} that are held longest; {left_out:,} more are not among them."
+    rows = chosen.rows
     outcome = Outcome(gone=chosen.gone, errors=chosen.errors)
     return {
         "links": viewer.links,
@@ -148,7 +128,6 @@ def release_context(chosen: Chosen, viewer: Viewer, parameters: Mapping[str, str
         "number": str(len(rows)),
         "one": len(rows) == 1,
         "messages": outcome.messages(),
-        "notes": [note for note in (longest if left_out else "", chosen.note) if note],
     }
 
 

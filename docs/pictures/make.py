@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import md5
-from math import sin
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +51,7 @@ SAMPLES = [
     Sample("stock:bicycle", "POST /shop/buy/", "shop.views.buy", "web-1", 1840, 4.2, 5, 0.8, 14),
     Sample("stock:helmet", "POST /shop/buy/", "shop.views.buy", "web-4", 1713, 2.9, 5, 2.1, 6),
     Sample("account:7731", "POST /transfers/", "bank.views.transfer", "web-3", 2211, 6.4, 10, 3.6, 2),
-    Sample("order:4711", "POST /orders/4711/pay/", "shop.views.pay", "web-2", 1977, 2.3, 10, 7.7, 1),
+    Sample("order:4711", "POST /orders/<int:order_id>/pay/", "shop.views.pay", "web-2", 1977, 2.3, 10, 7.7, 1),
     Sample("report:2026-10", "", "reports.tasks.monthly", "worker-1", 7, 754, 60, 51, program="celery worker"),
     Sample("search-index", "", "search.index:118", "worker-2", 44, 131, 30, 12, program="manage.py reindex"),
     Sample("account:8090", "POST /transfers/", "bank.views.transfer", "web-3", 2211, 6.4, 10, 3.6),
@@ -60,25 +59,12 @@ SAMPLES = [
     Sample("digest:weekly", "", "mail.tasks.digest", "worker-1", 9, 1.2, 3600, 3598, 0, "cooldown", "celery worker"),
     *(
         Sample(
-            f"order:{4690 + number}", f"POST /orders/{4690 + number}/pay/", "shop.views.pay", f"web-{1 + number % 4}",
+            f"order:{4690 + number}", "POST /orders/<int:order_id>/pay/", "shop.views.pay", f"web-{1 + number % 4}",
             1800 + 37 * number % 400, 3.0 - number / 8, 10, 7 + number / 8,
         )
         for number in range(20)
     ),
 ]  # fmt: skip
-
-#: What the charts begin with, as if the page had been open for two minutes.
-HISTORY = {
-    "held": [25 + round(3 * sin(n / 4) + sin(n)) for n in range(59)],
-    "waiting": [max(0, round(12 + 11 * sin(n / 5 - 4.3) + sin(n))) for n in range(59)],
-    "hold": [636 + 2 * n for n in range(59)],
-    "wait": [max(0.1, 1.6 + 1.5 * sin(n / 5 - 4.3) + sin(n) / 5) for n in range(59)],
-    "refused": [0] * 59,
-    "lost": [0] * 59,
-}
-OPEN_BEFORE = f"""sessionStorage.setItem("distlock-charts", JSON.stringify({{
-    at: Date.now(), series: {json.dumps(HISTORY)},
-}}))"""
 
 
 class SampleLocks:
@@ -131,7 +117,6 @@ def main() -> None:
     with admin_site() as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport=SIZE)
-        page.add_init_script(OPEN_BEFORE)
         page.goto(f"{address}/admin/")
         page.fill("#id_username", "admin")
         page.fill("#id_password", "admin")

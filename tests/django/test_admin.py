@@ -165,8 +165,7 @@ def test_what_clients_send_is_escaped(memory: None, elsewhere: Any, hostile: str
             client.get(LOCK, {"store": "default", "name": lease.name}),
             client.get(LOCK, {"store": hostile, "name": hostile}),
             client.get(RELEASE, {**target(lease), "back": hostile}), client.get(LIST, {"q": hostile + "nothing"}),
-            client.get(LIST, {"host": hostile, "function": hostile, "sort": hostile}),
-            client.get(RELEASE, {"host": hostile}, follow=True),
+            client.get(LIST, {"q": hostile, "state": hostile, "sort": hostile}),
             client.post(RELEASE, {"lock": hostile, "confirmed": 1}, follow=True),
             client.post(RELEASE, target(lease, fence=1), follow=True),
         ]  # fmt: skip
@@ -390,25 +389,6 @@ def test_several_at_once_each_from_the_holder_that_was_shown(releaser: Client, e
     successor.extend()
     other.extend()
     assert set(LogEntry.objects.values_list("object_id", flat=True)) == {"disLock:order:1", "disLock:order:2"}
-
-
-def test_all_locks_of_a_host(releaser: Client, elsewhere: Any) -> None:
-    for number in range(3):
-        elsewhere(f"order:{number}")
-    host = list_all(registry()).rows[0].holder.host
-    page = releaser.get(LIST, {"host": host}).content.decode()
-    link = re.search(r'href="(\S*release/\?host=\S*?)"', page)
-    assert link is not None
-    question = releaser.get(html.unescape(link[1])).content.decode()
-    keys = [html.unescape(text) for text in re.findall(r'name="lock" value="(.*?)"', question)]
-    assert len(keys) == 3
-    late = elsewhere("late")  # was not shown, and is not meant
-    releaser.post(RELEASE, {"lock": keys, "confirmed": "1"})
-    assert [row.lock.name for row in list_all(registry()).rows] == [late.name]
-    releaser.post(RELEASE, {"host": host, "confirmed": "1"})  # says not which
-    assert len(list_all(registry()).rows) == 1
-    nobody = releaser.get(RELEASE, {"host": "web-99"}, follow=True)
-    assert messages(nobody)[2:] == ["Nothing was released: no lock is held by web-99."]
 
 
 def test_a_store_that_stops_answering_is_asked_once(settings: Any, elsewhere: Any, injector: Any) -> None:

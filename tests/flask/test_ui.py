@@ -268,9 +268,9 @@ def test_what_clients_send_is_escaped(site: Site, hold: Callable[..., Lease]) ->
     lease = hold(HOSTILE)
     key = json.dumps(["default", lease.name, str(lease.fence)])
     pages = [
-        site.get(), site.get(q=HOSTILE, host=HOSTILE, function=HOSTILE), site.get("lock/", store=HOSTILE, name=HOSTILE),
+        site.get(), site.get(q=HOSTILE, state=HOSTILE), site.get("lock/", store=HOSTILE, name=HOSTILE),
         site.get("lock/", store="default", name=lease.name), site.get("release/", lock=key, back=HOSTILE),
-        site.get("release/", host=HOSTILE), site.get("release/", lock=HOSTILE), site.release(lease, back=HOSTILE),
+        site.get("release/", lock=HOSTILE), site.release(lease, back=HOSTILE),
     ]  # fmt: skip
     for page in pages:
         assert page.status_code == 200

@@ -4,8 +4,6 @@ if (root) { // else a page that stands still
     // The list goes on by itself. The server renders it anew, and only what differs goes into the page: a selection, the
     // focus and the scroll position stay where they are. While somebody reads, it stands still.
     const EVERY = 2000; // milliseconds
-    const SAMPLES = 60; // of a chart
-    const KEPT = 180000; // milliseconds that a chart is kept from one page to the next
     const live = document.getElementById("dl-live");
     const totals = document.getElementById("dl-totals"); // none on the page of one lock
     const status = document.getElementById("dl-status");
@@ -25,14 +23,12 @@ if (root) { // else a page that stands still
             old.replaceWith(fresh);
         } else if (old.nodeName === "TBODY" && old.querySelector("[data-key]")) {
             syncRows(old, fresh);
-        } else if (!old.dataset.chart && old.childNodes.length !== fresh.childNodes.length) {
+        } else if (old.childNodes.length !== fresh.childNodes.length) {
             old.replaceWith(fresh);
         } else {
             syncAttributes(old, fresh);
-            if (!old.dataset.chart) {
-                const children = [...fresh.childNodes];
-                [...old.childNodes].forEach((child, place) => sync(child, children[place]));
-            }
+            const children = [...fresh.childNodes];
+            [...old.childNodes].forEach((child, place) => sync(child, children[place]));
         }
     }
 
@@ -88,8 +84,7 @@ if (root) { // else a page that stands still
         if (!standing) {
             syncParts([...fresh.children]);
         }
-        say("live", standing ? "Standing still while you read" : "Live");
-        draw();
+        sayLive(standing);
         count();
     }
 
@@ -116,43 +111,20 @@ if (root) { // else a page that stands still
         }
     }
 
-    // Charts ---------------------------------------------------------------------------------------------------------
-
-    function remembered() {
-        try {
-            const kept = JSON.parse(sessionStorage.getItem("distlock-charts"));
-            return kept && Date.now() - kept.at < KEPT ? kept.series : {};
-        } catch {
-            return {};
-        }
-    }
-
-    const series = remembered();
-
-    function draw() {
-        for (const chart of root.querySelectorAll("svg[data-chart]")) {
-            const values = series[chart.dataset.chart] = [...series[chart.dataset.chart] || [], Number(chart.dataset.value)];
-            values.splice(0, values.length - SAMPLES);
-            const most = Math.max(...values, 1e-9);
-            const first = SAMPLES - values.length;
-            const points = values.map((value, place) => `${first + place},${(18.5 - 17 * value / most).toFixed(1)}`);
-            const line = chart.firstElementChild || document.createElementNS(chart.namespaceURI, "polyline");
-            line.setAttribute("points", points.join(" "));
-            chart.append(line);
-        }
-        try {
-            sessionStorage.setItem("distlock-charts", JSON.stringify({ at: Date.now(), series }));
-        } catch {
-            // Storage is full or forbidden: the charts begin anew on the next page.
-        }
-    }
-
     // The refresh ----------------------------------------------------------------------------------------------------
 
     function say(kind, text) {
         status.className = `dl-${kind}`;
         if (status.textContent !== text) {
             status.textContent = text;
+        }
+    }
+
+    function sayLive(standing) {
+        if (live.querySelector(".dl-error")) {
+            say("stale", "A store failed");
+        } else {
+            say("live", standing ? "Standing still while you read" : "Live");
         }
     }
 
@@ -200,7 +172,11 @@ if (root) { // else a page that stands still
     pause.addEventListener("click", () => {
         const paused = pause.getAttribute("aria-pressed") === "false";
         pause.setAttribute("aria-pressed", paused);
-        say(paused ? "stale" : "live", paused ? "Paused" : "Live");
+        if (paused) {
+            say("stale", "Paused");
+        } else {
+            sayLive(false);
+        }
         restart();
     });
 
@@ -241,8 +217,7 @@ if (root) { // else a page that stands still
 
     pause.hidden = false;
     localise(live);
-    draw();
     count();
-    say("live", "Live");
+    sayLive(false);
     plan(EVERY);
 }
