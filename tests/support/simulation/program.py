@@ -137,7 +137,6 @@ class Program:
         """Its world has ended: nothing of it reaches the next one."""
         self["locks.watchdog"]._watchdogs = WeakKeyDictionary()
         self["locks.chain"]._blocks.clear()
-        self["locks.recent_counts"]._forked()
         self["core.registry"]._configured = None
 
     @contextmanager
