@@ -3,18 +3,29 @@
 A name is readable, of bounded length, and cannot be forged: what a client puts into a value can neither add a
 separator nor imitate another key. A name never contains a brace, so a store may use braces for its own purposes.
 
-One meaning has one name, however it is spelled. A template's value and :func:`escape_key` escape the same characters
-in the same way, and a whole key keeps the escapes that it has::
+One row has one name, however it is spelled: equal numbers have one text, and an object that stands for a row is its
+table and primary key. A template's value and :func:`escape_key` are written in the same way, and a whole key keeps the
+escapes that it has::
 
     key="cart:{x}"  =  lock(f"cart:{escape_key(x)}")    for every x
-                    =  lock(f"cart:{x}")                for every x without ':', '|' and '%'
+                    =  lock(f"cart:{x}")                for every text and whole number without ':', '|', '%' and braces
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-import string
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from enum import Enum
+from importlib import import_module
+from numbers import Integral
+from pathlib import PurePath
+from typing import TypeAlias
+from uuid import UUID
 
 from .errors import ConfigurationError, KeyUnavailable
 
@@ -24,13 +35,21 @@ MAX_NAME_BYTES = 200
 #: What no value can add to a name: ':' separates its parts, '|' marks a template's second choice.
 SEPARATORS = ":|"
 
+#: What an object stands for: the name of its table or model, and its primary key; None in it: it is not saved.
+Row: TypeAlias = tuple[str, tuple[object, ...]]
+#: Who knows of an object which row it stands for. ``locks/hooks.py`` adds to it.
+row_lookups: list[Callable[[object], Row | None]] = []
+#: What adds to it once the library is there, as it is in a script where nobody has installed anything of ours.
+_WITH_ROWS = {"django.db.models": "distlock_web.django.rows", "sqlalchemy.orm": "distlock_web.sqlalchemy"}
+
 # '%' is what escapes, '~' begins the digest of a shortened name; braces belong to the store.
 _RESERVED = frozenset("{}%~")
 # Most keys: nothing to escape, found in one step.
 _ORDINARY = re.compile(r"[ -$&-z|]*")
 _ESCAPED = re.compile(r"(%[0-9A-F]{2})")
-# Where an object's text says only where in memory it is.
-_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+# A field of a template, or of an f-string: {}, {0}, {order_id}, {order.pk}. Not {"a": 1}.
+_FIELD = re.compile(r"\{(\d*|[^\W\d][^{}]*)\}")
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 def escape_literal(text: str) -> str:
@@ -56,30 +75,76 @@ def escape_key(part: object, separators: str = SEPARATORS) -> str:
     the two spellings are one lock. Where something else than ``:`` stands between two values, say so, as a template
     of this form does: ``f"{escape_key(a, ':|-')}-{escape_key(b, ':|-')}"``.
 
-    Raises ``KeyUnavailable`` for None, ``ConfigurationError`` for an object without a text of its own.
+    Raises ``KeyUnavailable`` for None, a list or a mapping, ``ConfigurationError`` for an object without a stable text
+    that stands for no row.
     """
-    if part is None:
+    found = key_part(part, "A part of a key", separators)
+    if found is None:
         raise KeyUnavailable("A part of a key is None; everybody without a value would share one lock.")
-    try:
-        return escape_value(text_of(part), separators)
-    except ValueError as error:
-        raise ConfigurationError(f"A part of a key {error}.") from error
+    return found
 
 
-def text_of(found: object, spec: str = "", conversion: str | None = None) -> str:
-    """A value as a template writes it. ``ValueError`` goes on after the words for what it is."""
-    if type(found) is int and not spec and not conversion:
+def key_part(found: object, where: str, separators: str = SEPARATORS) -> str | None:
+    """A value as a part of a name; None where it is missing. ``where`` it stands, for messages.
+
+    Raises ``KeyUnavailable`` where there are several, ``ConfigurationError`` where it has no stable text.
+    """
+    text = text_of(found)
+    if text is not None:
+        return escape_value(text, separators)
+    # A visitor who is not logged in, of Django's or of Flask-Login's, is nobody.
+    if found is None or getattr(found, "is_anonymous", None) is True:
+        return None
+    row = row_of(found)
+    if row is not None:
+        table, key = row
+        parts = [key_part(each, where, separators + ",") for each in key]
+        if None in parts:
+            raise ConfigurationError(f"{where} is a row of {table} that is not saved: it has no primary key yet.")
+        return f"{escape_value(table, separators)}:{','.join(map(str, parts))}"
+    kind = type(found).__name__
+    if isinstance(found, (list, dict)):  # as a client's JSON may be
+        raise KeyUnavailable(f"{where} is a {kind}, where one value belongs.")
+    raise ConfigurationError(
+        f"{where} is a {kind} object, which has no stable text: another process, or a later version of the object, "
+        f"would have another lock. Name what identifies it: an attribute, such as its pk or id."
+    )
+
+
+def text_of(found: object) -> str | None:
+    """The text of a value that is the same in every process, and one for equal numbers; None: it has no such text."""
+    if isinstance(found, Enum):
+        # One that is a text or a number is equal to that, and a database gives that back.
+        return text_of(found.value) if isinstance(found, (str, int)) else f"{type(found).__name__}.{found.name}"
+    if isinstance(found, str):
         return str(found)
-    formatter = string.Formatter()
-    try:
-        text = str(formatter.format_field(formatter.convert_field(found, conversion), spec))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"cannot be written: {error}") from error
-    if isinstance(found, (set, frozenset)) or (not isinstance(found, str) and _ADDRESS.search(text)):
-        raise ValueError(
-            f"is a {type(found).__name__} object, whose text differs in every process: name an attribute of it"
-        )
-    return text
+    if isinstance(found, Integral) or (isinstance(found, float) and found.is_integer()):
+        return str(int(found))  # True, which finds row 1, is 1
+    if isinstance(found, float):
+        return repr(float(found))
+    if isinstance(found, Decimal):
+        return _decimal(found)
+    if isinstance(found, datetime) and found.tzinfo is not None:
+        with suppress(OverflowError):  # in the year 1 or 9999
+            found = found.astimezone(UTC)
+    if isinstance(found, (UUID, date, time, timedelta, PurePath)):
+        return str(found)
+    return found.hex() if isinstance(found, bytes) else None
+
+
+def _decimal(found: Decimal) -> str:
+    if not found.is_finite():
+        return str(found)
+    exact = found.normalize(_EXACT)
+    return format(exact or Decimal(), "f") if abs(exact.adjusted()) < MAX_NAME_BYTES else str(exact)
+
+
+def row_of(found: object) -> Row | None:
+    """The row that an object stands for; None if it stands for none."""
+    for library, ours in _WITH_ROWS.items():
+        if library in sys.modules:
+            import_module(ours)
+    return next((row for lookup in row_lookups if (row := lookup(found)) is not None), None)
 
 
 def shorten(name: str) -> str:
@@ -102,8 +167,33 @@ def _escape(char: str) -> str:
     return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
 
 
-def check_key(key: object) -> str:
-    """A key that was given as it is, to ``lock(...)``."""
-    if not isinstance(key, str) or not key:
-        raise ConfigurationError(f"A lock's key is a string that is not empty, not {key!r}.")
-    return escape_literal(key)
+def whole_keys(given: object) -> tuple[str, ...]:
+    """The keys that ``lock(...)`` was given, or that a key function gave: one, or several. ``ConfigurationError``."""
+    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)) and row_of(given) is None:
+        keys = tuple(map(whole_key, given))
+        if not keys:
+            raise ConfigurationError("A lock needs at least one key.")
+        return keys
+    return (whole_key(given),)
+
+
+def whole_key(key: object) -> str:
+    """A key that was given as it is, to ``lock(...)``: a string, or an object that stands for a row."""
+    if isinstance(key, str) and key:
+        if _ORDINARY.fullmatch(key):
+            return key
+        if (field := _FIELD.search(key)) is not None:
+            raise ConfigurationError(
+                f"The key {key!r} has the field {field[0]}, which is filled in only in the key of a decorator: an f is "
+                f"missing in front of the string. Braces that belong to the text: escape_key(...)."
+            )
+        return escape_literal(key)
+    if isinstance(key, str) or text_of(key) is not None or key is None or isinstance(key, (list, dict)):
+        raise ConfigurationError(
+            f"A lock's key is a string that is not empty, or an object of Django's or SQLAlchemy's that stands for a "
+            f"row, not {key!r}."
+        )
+    found = key_part(key, "A lock's key")
+    if found is None:
+        raise KeyUnavailable("A lock's key is a visitor who is not logged in; all of these would share one lock.")
+    return found

@@ -23,6 +23,7 @@ from .diagnosis import shared_caches, slow_views
 from .locked_views import SKIP_REMEDY, is_api_view, is_outermost, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
 from .transactions import aliases
+from .url_keys import unconverted_keys
 from .views import has_mixin, taken
 
 EXAMPLE = 'DISTLOCK = {"default": {"BACKEND": "redis", "LOCATION": "redis://127.0.0.1:6379/0"}}'
@@ -125,7 +126,7 @@ def _message(finding: Finding) -> checks.CheckMessage:
 def findings(gunicorn: float | None) -> list[Finding]:
     """What the doctor of ``manage.py distlock`` adds to that of the stores: these checks, and what is beside them."""
     found: list[Finding] = []
-    for check in (check_stores, check_names, check_request_id, check_views, check_transactions):
+    for check in (check_stores, check_names, check_request_id, check_views, check_keys, check_transactions):
         try:
             messages = check()
         except Exception as error:  # a URLconf that cannot be imported fails in any way
@@ -226,6 +227,11 @@ def _settings_are_right() -> bool:
     except ConfigurationError:
         return False
     return True
+
+
+@checks.register(checks.Tags.urls)
+def check_keys(**kwargs: Any) -> list[checks.CheckMessage]:
+    return list(unconverted_keys()) if getattr(settings, "ROOT_URLCONF", None) else []
 
 
 @checks.register(checks.Tags.urls)

@@ -1,4 +1,4 @@
-"""What Django offers to locks: its transactions, its streaming responses, its async views."""
+"""What Django offers to locks: its transactions, its streaming responses, its async views, its 404."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
-from django.http import StreamingHttpResponse
+from django.http import Http404, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch
@@ -15,6 +15,7 @@ from ..locks.hooks import Integration, TransactionManager
 from ..locks.lease import Lease
 from ..web.success import is_failure
 from .locked_views import is_async_view, made_name_of
+from .responses import request_in
 from .streaming import send_under_lock
 from .transactions import DjangoTransactions, aliases, open_transaction
 
@@ -27,6 +28,10 @@ class DjangoIntegration(Integration):
 
     def name_of(self, function: Callable[..., Any]) -> str | None:
         return made_name_of(function)
+
+    def not_found(self, args: tuple[object, ...]) -> Http404 | None:
+        # Without a text: Django's and REST framework's pages would show it to the client.
+        return None if request_in(args) is None else Http404()
 
     def transactions(self, database: object) -> TransactionManager | None:
         return DjangoTransactions() if aliases(database) else None

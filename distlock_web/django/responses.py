@@ -44,12 +44,20 @@ def logged_error_response(error: Refusal, request: HttpRequest) -> ErrorResponse
 
 
 def _request(error: Refusal, args: tuple[Any, ...]) -> HttpRequest:
+    request = request_in(args)
+    if request is None:
+        raise error
+    return request
+
+
+def request_in(args: tuple[object, ...]) -> HttpRequest | None:
+    """The request that a view was called with; None if it is no view that was called."""
     for argument in args[:2]:  # a view's first, or a method's second
         # REST framework's request is a wrapper, which shows Django's own in no public way.
         request = getattr(argument, "_request", argument)
         if isinstance(request, HttpRequest):
             return request
-    raise error
+    return None
 
 
 def _offered(request: HttpRequest) -> tuple[str, ...]:

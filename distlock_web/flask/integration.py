@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flask import g, request, session
+from flask import g, has_request_context, request, session
 from flask.views import View
+from werkzeug.exceptions import NotFound
 from werkzeug.wrappers import Response
 
 from ..core.registry import Registry
@@ -33,6 +34,9 @@ class FlaskIntegration(Integration):
         if not (isinstance(view_class, type) and issubclass(view_class, View)):
             return None
         return f"{view_class.__module__}.{view_class.__qualname__}({function.__name__})"
+
+    def not_found(self, args: tuple[object, ...]) -> NotFound | None:
+        return NotFound() if has_request_context() else None
 
     def variables(self) -> Mapping[str, Callable[[], object]]:
         return {"request": lambda: request, "session": lambda: session, "g": lambda: g}

@@ -16,7 +16,7 @@ from . import chain, engine, hooks
 from .events import log_fields
 from .function_options import OPTIONS, AnsweringOptions, FunctionOptions, Skipping, SkippingOptions
 from .hooks import TransactionManager
-from .key_templates import KeyInFront, KeyTemplates
+from .key_templates import KeyInFront, KeyTemplates, MalformedValue
 from .lease import Lease
 from .lock import blocking_runtime
 from .log_fields import of_scope
@@ -136,7 +136,13 @@ class LockedFunction:
 
     async def scope(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
         """The scope of one call, which holds nothing yet."""
-        keys = await self.keys.keys(args, kwargs)
+        try:
+            keys = await self.keys.keys(args, kwargs)
+        except MalformedValue as error:
+            not_found = hooks.not_found(args)
+            if not_found is None:
+                raise
+            raise not_found from error
         return Scope(self.options.spec(keys, runtime, self.name, self.code, self.keys.template), runtime)
 
     async def acquire(self, scope: Scope) -> Scope:

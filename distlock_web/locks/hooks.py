@@ -15,8 +15,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
-from ..core import registry
+from ..core import keys, registry
 from ..core.errors import ConfigurationError
+from ..core.keys import Row
 from ..core.registry import Registry
 from . import open_transactions
 from .lease import Lease
@@ -81,6 +82,21 @@ class Integration:
         """
         return None
 
+    def row_of(self, value: object) -> Row | None:
+        """Which row an object of a database library stands for: its table or model, and its primary key.
+
+        As a key it is that, ``("shop.order", (42,))`` is ``shop.order:42``. None in the primary key: it is not saved.
+        Asked for what is no text, number or date.
+        """
+        return None
+
+    def not_found(self, args: tuple[object, ...]) -> Exception | None:
+        """What the framework raises for a URL that leads nowhere, if a view of its own was called with these arguments.
+
+        Asked where a value of the key is not of its form: ``{pk:int}`` of ``abc``. None: ``KeyUnavailable`` is raised.
+        """
+        return None
+
     def variables(self) -> Mapping[str, Callable[[], object]]:
         """What a key may name beside the arguments of its function: ``request``, where no argument is called so.
 
@@ -129,6 +145,8 @@ def install(integration: Integration) -> None:
         registry.resolvers.append(integration.running_registry)
     if _offers(integration, "open_transaction"):
         open_transactions.lookups.append(integration.open_transaction)
+    if _offers(integration, "row_of"):
+        keys.row_lookups.append(integration.row_of)
     if _offers(integration, "stream"):
         _streaming.append(integration)
 
@@ -151,6 +169,11 @@ def check_function(function: Callable[..., Any]) -> None:
 def name_of(function: Callable[..., Any]) -> str | None:
     """The name of a function that a framework made of something else; None if it has one of its own."""
     return next((name for each in _installed if (name := each.name_of(function)) is not None), None)
+
+
+def not_found(args: tuple[object, ...]) -> Exception | None:
+    """What a framework raises for a URL that leads nowhere; None if no view of one was called."""
+    return next((error for each in _installed if (error := each.not_found(args)) is not None), None)
 
 
 def variables() -> dict[str, Callable[[], object]]:

@@ -7,10 +7,11 @@ import re
 import string
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
+from uuid import UUID
 
 from ..core.config import is_async
 from ..core.errors import ConfigurationError, KeyUnavailable
-from ..core.keys import SEPARATORS, escape_literal, escape_value, must_escape, text_of
+from ..core.keys import SEPARATORS, escape_literal, escape_value, key_part, must_escape, text_of, whole_keys
 from . import hooks
 from .naming import own_name, qualified_name, signature_of
 
@@ -23,6 +24,19 @@ KeyInFront: TypeAlias = "str | Iterable[str | Callable[..., Any]] | None"
 _CHOICE = re.compile(r"\|(?![^\[]*\])")
 
 
+#: How a text becomes the one spelling of what it means: ``{pk:int}``. ``ValueError``: it means nothing of the kind.
+CONVERSIONS: Mapping[str, Callable[[str], str]] = {
+    "int": lambda text: str(int(text)),  # a database takes '01', '+1', ' 1' and '١' for 1, too
+    "lower": str.lower,
+    "str": str,  # says that the text is meant as it is
+    "uuid": lambda text: str(UUID(text)),
+}
+
+
+class MalformedValue(KeyUnavailable):
+    """A value of the call is not what the conversion in the key makes of a text."""
+
+
 #: Characters of a template in events, and so in metrics.
 MAX_SHOWN_CHARS = 120
 
@@ -30,16 +44,19 @@ MAX_SHOWN_CHARS = 120
 class Field:
     """One field of a template, ``{request.user.pk}``; with a second choice, ``{request.user.pk|request.META[key]}``."""
 
-    def __init__(self, text: str, spec: str, conversion: str | None, function: str, key: str) -> None:
+    def __init__(self, text: str, spec: str, shape: str | None, function: str, key: str) -> None:
         where = f"{function}: the key {key!r}"
-        self.where = f"{function}: the field {{{text}}} of the key {key!r}"
+        self.conversion = f":{spec}" if spec else ""
+        self.where = f"{function}: the field {{{text}{self.conversion}}} of the key {key!r}"
         self.choices = [self._path(choice) for choice in _CHOICE.split(text)]
-        self.spec = spec
-        self.conversion = conversion
         if "{" in spec:
             raise ConfigurationError(f"{where} nests fields.")
-        if conversion not in (None, "s", "r", "a"):
-            raise ConfigurationError(f"{where} has '!{conversion}'; there are !s, !r, !a.")
+        if shape is not None or (spec and spec not in CONVERSIONS):
+            raise ConfigurationError(
+                f"{where} has '{f'!{shape}' if shape else ''}{self.conversion}', which is no conversion; there are "
+                f"{', '.join(f':{name}' for name in CONVERSIONS)}. What else a key needs, a key function makes."
+            )
+        self._convert = CONVERSIONS.get(spec)
         if not all(root for root, _ in self.choices):
             raise ConfigurationError(f"{where} has a field without a name.")
 
@@ -67,8 +84,9 @@ class Field:
             except LookupError as error:
                 missing = error.__cause__ if isinstance(error, _NoItems) else error
                 continue
-            if found is not None:
-                return "|" * place + escape_value(self._written(found), separators)
+            part = self._written(found, separators)
+            if part is not None:
+                return "|" * place + part
         why = "is None" if missing is None else f"is missing: {type(missing).__name__}: {missing}"
         raise KeyUnavailable(
             f"{self.where} {why}; everybody without a value would share one lock. The field may name a second "
@@ -90,11 +108,17 @@ class Field:
             raise ConfigurationError(f"{self.where} cannot be filled: {type(error).__name__}: {error}.") from error
         return found
 
-    def _written(self, found: Any) -> str:
-        try:
-            return text_of(found, self.spec, self.conversion)
-        except ValueError as error:
-            raise ConfigurationError(f"{self.where} {error}.") from error
+    def _written(self, found: Any, separators: str) -> str | None:
+        text = None if self._convert is None else text_of(found)
+        if text is not None and self._convert is not None:
+            try:
+                return escape_value(self._convert(text), separators)
+            except ValueError as error:
+                raise MalformedValue(f"{self.where} cannot be made of {text[:MAX_SHOWN_CHARS]!r}.") from error
+        part = key_part(found, self.where, separators)
+        if part is not None and self._convert is not None:
+            raise ConfigurationError(f"{self.where} is a row, and a key as it is: leave the conversion out.")
+        return part
 
 
 class _NoItems(LookupError):
@@ -254,21 +278,19 @@ class KeyTemplates:
                     bound = self._picked(args, kwargs)
                 found.append(await maker.name(bound, self.asynchronous))
             else:
-                found.extend(await self._called(maker, args, kwargs))
+                found.extend(await self._called(maker(*args, **kwargs)))
         return tuple(found)
 
-    async def _called(self, maker: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-        made = maker(*args, **kwargs)
+    async def _called(self, made: Any) -> tuple[str, ...]:
         if inspect.iscoroutine(made) and not self.asynchronous:
             made.close()
             raise self._async_key()
         if isinstance(made, Awaitable):
             made = await made
-        several = isinstance(made, Iterable) and not isinstance(made, (str, bytes, Mapping))
-        made = list(made) if several else [made]
-        if not made or any(not isinstance(key, str) or not key for key in made):
-            raise ConfigurationError(f"{self.function}: the key function gave {made!r}; a key is a non-empty string.")
-        return [escape_literal(key) for key in made]
+        try:
+            return whole_keys(made)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self.function}: the key function gave {made!r}. {error}") from error
 
     def _picked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         """The arguments that the keys name, where they are found at once: to bind them all takes four times as long."""

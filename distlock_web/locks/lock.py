@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable
 from types import TracebackType
 from typing import Unpack
 
 from ..core.config import check_flag, check_seconds
 from ..core.errors import ConfigurationError, LockBusy
-from ..core.keys import check_key
+from ..core.keys import whole_key, whole_keys
 from ..core.registry import registry
 from ..core.runtime import TASKS, THREADS, Runtime, drive
 from . import chain, engine, events, transfer
@@ -141,8 +140,10 @@ def _is_whole_task() -> bool:
 
 
 @listing(LockOptions)
-def lock(key: str | Iterable[str], **options: Unpack[LockOptions]) -> Lock:
+def lock(key: object, **options: Unpack[LockOptions]) -> Lock:
     """A lock on ``key``, or on several keys, all or none: ``with lock("stock:42", expire=10, wait=2) as lease:``.
+
+    A key is a string, or an object of Django's ORM or of SQLAlchemy's: ``lock(order)`` is the lock of its row.
 
     In async code: ``async with``. The lock is exclusive among all processes that use the store, until the block
     ends or ``expire`` seconds are over; a block that may take longer says ``renew=True``. Inside the block the same
@@ -159,11 +160,8 @@ def lock(key: str | Iterable[str], **options: Unpack[LockOptions]) -> Lock:
     caller = sys._getframe(1)
     made_at = (caller.f_code, caller.f_lasti, caller.f_globals)
     if isinstance(key, str):
-        return Lock((check_key(key),), Options(options), made_at)
-    keys = tuple(key) if isinstance(key, Iterable) and not isinstance(key, bytes) else (key,)
-    if not keys:
-        raise ConfigurationError("A lock needs at least one key.")
-    return Lock(tuple(map(check_key, keys)), Options(options), made_at)
+        return Lock((whole_key(key),), Options(options), made_at)
+    return Lock(whole_keys(key), Options(options), made_at)
 
 
 def attach(ticket: str, *, expire: float | None = None, renew: bool | None = None) -> Lease:

@@ -10,9 +10,11 @@ from sqlalchemy.orm import Session, scoped_session
 
 from ..core.errors import ConfigurationError
 from ..core.holder import ask_user
+from ..core.keys import Row
 from ..locks.hooks import Context, Integration, TransactionManager
 from ..locks.lease import Lease
 from .fencing import refusing_stale
+from .rows import row_of
 
 R = TypeVar("R")
 
@@ -72,7 +74,10 @@ def _session(database: Any) -> Session:
 
 
 class SQLAlchemyIntegration(Integration):
-    """``database=session``."""
+    """``database=session``, and objects as keys."""
+
+    def row_of(self, value: object) -> Row | None:
+        return row_of(value)
 
     def transactions(self, database: object) -> TransactionManager | None:
         return SessionTransactions() if isinstance(database, Session | scoped_session) else None

@@ -15,7 +15,7 @@ from distlock_web.core import registry
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.config import StoreConfig
 from distlock_web.core.holder import HolderInfo
-from distlock_web.core.keys import check_key, shorten
+from distlock_web.core.keys import shorten, whole_key
 from distlock_web.core.registry import Registry, Store
 from distlock_web.core.runtime import THREADS, drive, new_token
 
@@ -39,7 +39,9 @@ def distlock_fake() -> Iterator[None]:
 
 
 @contextmanager
-def hold_lock(key: str, *, prefix: str | None = None, store: str = "default", expire: float = 60.0) -> Iterator[None]:
+def hold_lock(
+    key: object, *, prefix: str | None = None, store: str = "default", expire: float = 60.0
+) -> Iterator[None]:
     """Somebody else holds the lock on this key while the block runs. ``AssertionError`` if it is held already."""
     where = registry.registry().store(store)
     name = _name(where, key, prefix)
@@ -53,7 +55,7 @@ def hold_lock(key: str, *, prefix: str | None = None, store: str = "default", ex
         drive(port.release(claim))
 
 
-def assert_lock_free(key: str, *, prefix: str | None = None, store: str = "default") -> None:
+def assert_lock_free(key: object, *, prefix: str | None = None, store: str = "default") -> None:
     """``AssertionError`` if somebody holds the lock on this key; it says for how long still, and who."""
     where = registry.registry().store(store)
     name = _name(where, key, prefix)
@@ -63,8 +65,8 @@ def assert_lock_free(key: str, *, prefix: str | None = None, store: str = "defau
             raise AssertionError(f"The lock {name!r} is held, for {line.remaining:.1f} s more, by {who}.")
 
 
-def _name(store: Store, key: str, prefix: str | None) -> str:
-    return shorten((store.config.prefix if prefix is None else prefix) + check_key(key))
+def _name(store: Store, key: object, prefix: str | None) -> str:
+    return shorten((store.config.prefix if prefix is None else prefix) + whole_key(key))
 
 
 class _InMemory(Registry):

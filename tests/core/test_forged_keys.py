@@ -94,19 +94,14 @@ def test_a_function_that_does_not_tell_its_arguments() -> None:
         distributed_lockable(key="x")(max)
 
 
-@pytest.mark.parametrize("value", [object(), [object()], pay, lambda: 1, {"a", "b"}, frozenset("ab"), (x for x in "a")])
+@pytest.mark.parametrize("value", [object(), pay, lambda: 1, {"a", "b"}, frozenset("ab"), (x for x in "a"), ("a", 1)])
 def test_a_text_that_differs_in_every_process_excludes_nobody(value: object) -> None:
-    with pytest.raises(ConfigurationError, match="differs in every process"):
+    with pytest.raises(ConfigurationError, match=r"no stable text.*Name what identifies it"):
         names("{a}", pay, value)
 
 
 def test_a_text_that_only_looks_like_one_is_a_value_as_any_other() -> None:
     assert names("{a}", pay, "<object object at 0x7f>") != names("{a}", pay, "<object object at 0x80>")
-
-
-def test_a_value_that_does_not_fit_its_format_is_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"the field \{a\} of the key '\{a:d\}' cannot be written"):
-        names("{a:d}", pay, "x")
 
 
 @pytest.mark.parametrize("made", [5, None, b"x", "", ["x", None], [], {"x": 1}])
@@ -145,5 +140,5 @@ def test_a_part_put_in_by_hand_cannot_add_a_separator() -> None:
     assert escape_key(42) == "42"
     with pytest.raises(KeyUnavailable, match="None"):
         escape_key(None)
-    with pytest.raises(ConfigurationError, match="differs in every process"):
+    with pytest.raises(ConfigurationError, match="no stable text"):
         escape_key(object())

@@ -1,0 +1,186 @@
+"""A model instance is its row: one key for it, whatever its class, its fields and its text are."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, Group, User
+from django.db import models
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import path
+from django.utils.functional import SimpleLazyObject
+from django.utils.translation import gettext_lazy
+
+from distlock_web import ConfigurationError, KeyUnavailable, current_lease, distributed_lockable, escape_key, lock
+
+pytestmark = pytest.mark.usefixtures("memory")
+
+
+class Place(models.Model):
+    class Meta:
+        app_label = "rows"
+
+
+class Restaurant(Place):
+    class Meta:
+        app_label = "rows"
+
+
+class Pizzeria(Restaurant):
+    class Meta:
+        app_label = "rows"
+
+
+class Favourite(Restaurant):
+    class Meta:
+        app_label = "rows"
+        proxy = True
+
+
+class Licence(models.Model):
+    place: Any = models.OneToOneField(Place, models.CASCADE, primary_key=True)
+
+    class Meta:
+        app_label = "rows"
+
+
+class Ticket(models.Model):
+    id: Any = models.UUIDField(primary_key=True, default=uuid.uuid4)
+
+    class Meta:
+        app_label = "rows"
+
+
+class Seat(models.Model):
+    pk = models.CompositePrimaryKey("hall", "number")
+    hall: Any = models.CharField(max_length=9)
+    number: Any = models.IntegerField()
+
+    class Meta:
+        app_label = "rows"
+
+
+class Renamed(models.Model):
+    name: Any = models.CharField(max_length=9)
+
+    class Meta:
+        app_label = "rows"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@pytest.mark.parametrize(
+    ("row", "key"),
+    [
+        (Group(pk=3, name="pending"), "auth.group:3"),
+        (Group(pk="03"), "auth.group:3"),
+        (Place(pk=7), "rows.place:7"),
+        (Restaurant(pk=7), "rows.place:7"),
+        (Pizzeria(pk=7), "rows.place:7"),
+        (Favourite(pk=7), "rows.place:7"),
+        (Licence(pk=7), "rows.licence:7"),
+        (Licence(place=Place(pk=7)), "rows.licence:7"),
+        (Ticket(id=uuid.UUID(int=7)), f"rows.ticket:{uuid.UUID(int=7)}"),
+        (Seat(hall="a:b,c", number=1), "rows.seat:a%3Ab%2Cc,1"),
+        (SimpleLazyObject(lambda: User(pk=7)), "auth.user:7"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_instance_is_its_row(row: Any, key: str) -> None:
+    @distributed_lockable(key="{row}")
+    def by_template(row: object) -> str:
+        return held()
+
+    @distributed_lockable(key=lambda row: row)
+    def by_function(row: object) -> str:
+        return held()
+
+    with lock(row) as lease:
+        assert lease.name == f"disLock:{key}"
+    assert by_template(row) == by_function(row) == escape_key(row) == key
+
+
+def held() -> str:
+    lease = current_lease()
+    assert lease is not None
+    return lease.name.removeprefix("disLock:")
+
+
+def test_a_row_that_is_renamed_has_the_lock_that_it_had() -> None:
+    row = Renamed(pk=3, name="new")
+    with lock(row) as lease:
+        row.name = "paid"
+        assert lease.name == f"disLock:{escape_key(row)}"
+
+
+@pytest.mark.parametrize("row", [Group(), Restaurant(), Licence(), Seat(hall="a")])
+def test_a_row_that_is_not_saved_is_refused(row: models.Model) -> None:
+    with pytest.raises(ConfigurationError, match="that is not saved: it has no primary key yet"):
+        lock(row)
+
+
+@pytest.mark.parametrize("value", [Group, Group.objects, gettext_lazy("Order")])
+def test_what_is_no_row_is_refused(value: object) -> None:
+    with pytest.raises(ConfigurationError, match="no stable text"):
+        escape_key(value)
+
+
+def test_a_visitor_is_nobody() -> None:
+    with pytest.raises(KeyUnavailable):
+        escape_key(SimpleLazyObject(AnonymousUser))
+
+
+# Views ------------------------------------------------------------------------------------------------------------
+
+
+@distributed_lockable(key="{request.user}")
+def of_user(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(held())
+
+
+@distributed_lockable(key="{request.user}")
+async def aof_user(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(held())
+
+
+urlpatterns = [path("user", of_user), path("auser", aof_user)]
+
+
+class LogIn:
+    """In the place of Django's own, which needs a database."""
+
+    user: Any = AnonymousUser()
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        async def auser() -> Any:
+            return self.user
+
+        request.user, request.auser = SimpleLazyObject(lambda: self.user), auser
+        return self.get_response(request)
+
+
+@pytest.fixture
+def site(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware", f"{__name__}.LogIn"]
+
+
+@pytest.mark.usefixtures("site")
+def test_the_user_of_a_request_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Client().get("/user").status_code == 400
+    monkeypatch.setattr(LogIn, "user", User(pk=7))
+    assert Client().get("/user").content == b"auth.user:7"
+
+
+@pytest.mark.usefixtures("site")
+async def test_also_where_the_user_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await AsyncClient().get("/auser")).status_code == 400
+    monkeypatch.setattr(LogIn, "user", User(pk=7))
+    assert (await AsyncClient().get("/auser")).content == b"auth.user:7"
