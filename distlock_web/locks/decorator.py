@@ -47,8 +47,9 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
     Works on functions and coroutines: views, methods, tasks, commands. The lock is taken before the call and released
     after it, whatever happens, and only by its owner; an exception of the function reaches the caller unchanged.
 
-    ``key`` is a format string over the function's arguments, a callable with the function's arguments, or a list of
-    these; left out, the function's qualified name. A string or a list may come first, without its name.
+    ``key`` is a template over the function's arguments, a callable with the function's arguments, or a list of these;
+    left out, the function's qualified name. A string or a list may come first, without its name. ``{pk:int}`` is one
+    number, however it is spelled (also ``:uuid``, ``:lower``); a model instance is its row.
     ``prefix, expire, wait, renew, renew_for, store, on_lost, hold_at_least`` are those of :func:`distlock_web.lock`.
 
     ``on_busy``: ``"raise"`` ``LockBusy`` (a 409 in a view), ``"skip"`` (log, return None), or a callable
@@ -60,7 +61,8 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
     around the function, extends the lease for, commits, and releases the lock after; ``database`` names it (a Django
     alias, an SQLAlchemy session).
 
-    Raises ``ConfigurationError`` when it is applied, if the key or an option cannot be right.
+    Raises ``ConfigurationError`` when it is applied, if the key or an option cannot be right. The call raises
+    ``KeyUnavailable`` if a value of the key is missing.
     """
     check_names("distributed_lockable", options, OPTIONS)
     if isinstance(given, Iterable) and not callable(given):

@@ -15,7 +15,7 @@ from ..core.keys import SEPARATORS, escape_literal, escape_value, key_part, must
 from . import hooks
 from .naming import own_name, qualified_name, signature_of
 
-#: A format string over the function's arguments, a callable with the function's signature, or several of these.
+#: A template over the function's arguments, a callable with the function's signature, or several of these.
 Key: TypeAlias = "str | Callable[..., Any] | Iterable[str | Callable[..., Any]]"
 #: The same in front of all options, where a callable is the function to be locked.
 KeyInFront: TypeAlias = "str | Iterable[str | Callable[..., Any]] | None"
@@ -133,7 +133,7 @@ def _item(found: Any, step: str | int) -> Any:
 
 
 class Template:
-    """A format string over a function's arguments: ``order:{order_id}``, ``cart:{request.user.pk}``.
+    """A text with fields, over a function's arguments: ``order:{order_id:int}``, ``cart:{request.user.pk}``.
 
     Checked when it is made: a field that the function cannot fill is refused at import, not at the first request.
     """
@@ -145,7 +145,7 @@ class Template:
         try:
             parsed = list(string.Formatter().parse(text))
         except ValueError as error:
-            raise ConfigurationError(f"{self.where} is not a format string: {error}.") from error
+            raise ConfigurationError(f"{self.where} is not a template: {error}.") from error
         #: Fixed text, and the field after it.
         self.parts = [
             (fixed, None if field is None else Field(field, spec or "", conversion, function, text))

@@ -166,7 +166,7 @@ def test_a_missing_argument_is_the_callers_type_error() -> None:
         ("order:{order_id}", "order_id.*src, dst, rest, note"),
         ("order:{}", "without a name"),
         ("order:{0}", "'0'"),
-        ("order:{src", "not a format string"),
+        ("order:{src", "not a template"),
         ("{src}{dst}", "separator"),
         ("{src}a{dst}", "separator"),
         ("{src:{dst}}", "nests"),

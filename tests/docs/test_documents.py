@@ -104,6 +104,19 @@ client = Client(headers={"Host": "localhost"})
 assert client.put("/orders/7/").json() == "updated" and client.get("/orders/7/").json() == "as before"
 assert Group.objects.get().name == "7"
 """,
+    ("keys.md", "One row, one key"): """
+from django.http import Http404
+from django.test import RequestFactory
+assert rename(RequestFactory().get("/"), "07").content == b"renamed 7"
+try:
+    rename(RequestFactory().get("/"), "one")
+    raise AssertionError
+except Http404:
+    pass
+assert disband(Group(pk=7)) == "disbanded"
+with lock(Group(pk=7)) as lease:
+    assert lease.name == "disLock:auth.group:7"
+""",
     ("keys.md", "One lock, two spellings"): """
 from datetime import datetime
 from distlock_web import LockBusy
@@ -307,6 +320,7 @@ BEFORE: dict[Script, str] = {
     ("transactions.md", "One method of a class"): WITH_ATOMIC_REQUESTS,
     ("django.md", "REST framework"): WITH_REST,
     ("fencing.md", "Django"): WITH_DATABASE,
+    ("keys.md", "One row, one key"): WITH_STORE,
     ("streaming.md", "Streaming"): WITH_STORE,
     ("responses.md", "Answers to choose from"): WITH_STORE,
     ("responses.md", "REST framework"): 'DISTLOCK = {"default": {"BACKEND": "memory"}}',

@@ -19,7 +19,7 @@ from .base import KEY, NAME, PREFIX, Cases, case, claim, needs, the_lock
 HOSTILE_KEYS = {
     "spaces": "a b  c",
     "newlines": "a\r\nDEL x\n",
-    "braces": "{a}:{b",
+    "braces": "}a{:{b",
     "nul": "a\0b",
     "emoji": "🔒" * 80,
     "long": "k" * 10_000,

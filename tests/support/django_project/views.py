@@ -167,13 +167,13 @@ class RestView(APIView):
 
 
 class RestSet(viewsets.ViewSet):
-    @distributed_lockable(key="order:{pk}", expire=10)
+    @distributed_lockable(key="order:{pk:int}", expire=10)
     def retrieve(self, request: object, pk: str) -> Response:
         gate.pass_through()
         return Response({"locks": list(current_lease().names)})
 
     @action(detail=True)
-    @distributed_lockable(key="order:{pk}", expire=10)
+    @distributed_lockable(key="order:{pk:int}", expire=10)
     def pay(self, request: object, pk: str) -> Response:
         gate.pass_through()
         return Response({"locks": list(current_lease().names)})
