@@ -21,7 +21,7 @@ from distlock_web.testing.servers import RedisServer, ServerMissing
 from distlock_web.web import doctor
 from tests.support.clock_shift import ShiftedRedis, compiled_shim
 from tests.support.database_servers import MariaDBServer, PostgresServer, postgres_programs, unprivileged
-from tests.support.pooler import PgBouncer, pgbouncer_program
+from tests.support.pgbouncer import PgBouncer, pgbouncer_program
 from tests.support.requirements import require
 from tests.support.stores.cluster import Cluster
 from tests.support.stores.redlock import redlock_url

@@ -28,6 +28,10 @@ class PgBouncer(Server):
         self._behind = behind
         self._mode = mode
 
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
     def command(self, port: int) -> list[str]:
         file = Path(self.folder, "ini")
         users = Path(self.folder, "users")
@@ -36,6 +40,7 @@ class PgBouncer(Server):
             f"[databases]\n* = host=127.0.0.1 port={self._behind}\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
             f"auth_type = trust\nauth_file = {users}\npool_mode = {self._mode}\n"
+            "ignore_startup_parameters = extra_float_digits\n"
             f"default_pool_size = 3\nmin_pool_size = 3\nserver_lifetime = 3600\n"
         )
         return [pgbouncer_program(), str(file)]
