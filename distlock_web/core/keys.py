@@ -24,7 +24,7 @@ from enum import Enum
 from importlib import import_module
 from numbers import Integral
 from pathlib import PurePath
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 from uuid import UUID
 
 from .errors import ConfigurationError, KeyUnavailable
@@ -113,6 +113,8 @@ def key_part(found: object, where: str, separators: str = SEPARATORS) -> str | N
 
 def text_of(found: object) -> str | None:
     """The text of a value that is the same in every process, and one for equal numbers; None: it has no such text."""
+    if type(found) is int:
+        return str(found)
     if isinstance(found, Enum):
         # One that is a text or a number is equal to that, and a database gives that back.
         return text_of(found.value) if isinstance(found, (str, int)) else f"{type(found).__name__}.{found.name}"
@@ -143,7 +145,8 @@ def row_of(found: object) -> Row | None:
     """The row that an object stands for; None if it stands for none."""
     for library, ours in _WITH_ROWS.items():
         if library in sys.modules:
-            import_module(ours)
+            with suppress(ImportError):  # ours is not made for this release of it: its objects stay unknown
+                import_module(ours)
     return next((row for lookup in row_lookups if (row := lookup(found)) is not None), None)
 
 
@@ -169,12 +172,19 @@ def _escape(char: str) -> str:
 
 def whole_keys(given: object) -> tuple[str, ...]:
     """The keys that ``lock(...)`` was given, or that a key function gave: one, or several. ``ConfigurationError``."""
-    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)) and row_of(given) is None:
-        keys = tuple(map(whole_key, given))
-        if not keys:
-            raise ConfigurationError("A lock needs at least one key.")
-        return keys
-    return (whole_key(given),)
+    if not _are_several(given):
+        return (whole_key(given),)
+    keys = tuple(map(whole_key, given))
+    if not keys:
+        raise ConfigurationError("A lock needs at least one key.")
+    return keys
+
+
+def _are_several(given: object) -> TypeGuard[Iterable[object]]:
+    if isinstance(given, (str, bytes, Mapping)):
+        return False
+    # An object of a database library may be iterable, too: over its columns.
+    return isinstance(given, (list, tuple)) or (isinstance(given, Iterable) and row_of(given) is None)
 
 
 def whole_key(key: object) -> str:

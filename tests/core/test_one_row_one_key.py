@@ -253,6 +253,26 @@ def test_what_an_integration_offers_is_asked(monkeypatch: pytest.MonkeyPatch) ->
     assert escape_key(Record(7)) == "shop.order-line:7"
 
 
+def test_who_locks_a_text_or_a_number_pays_nothing_for_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(keys, "row_lookups", [asked.append])
+    for key in ("stock:42", ["stock:42", "stock:43"], ("stock:42",)):
+        lock(key).acquire().release()
+    templates: list[Any] = ["order:{pk}", "order:{pk:int}", lambda pk: f"order:{pk}", lambda pk: ["a", f"order:{pk}"]]
+    for template in templates:
+        drive(KeyTemplates(template, pay, asynchronous=False).keys(("7",), {}))
+    assert asked == []
+    with pytest.raises(ConfigurationError):
+        escape_key(object())
+    assert len(asked) == 1
+
+
+def test_a_library_of_a_release_that_ours_is_not_made_for_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "_WITH_ROWS", {"sys": "distlock_web.nothing_of_the_kind"})
+    monkeypatch.setattr(keys, "row_lookups", [Records().row_of])
+    assert escape_key(Record(7)) == "shop.order-line:7"
+
+
 # Braces -----------------------------------------------------------------------------------------------------------
 
 
