@@ -135,7 +135,7 @@ def _doctor(to: Parser) -> None:
         "--gunicorn-timeout",
         type=_seconds,
         metavar="SECONDS",
-        help="where neither GUNICORN_CMD_ARGS nor gunicorn.conf.py says",
+        help="gunicorn's timeout (what GUNICORN_CMD_ARGS says)",
     )
 
 

@@ -6,13 +6,11 @@ The command line prints it, and Django's deploy check reports it. What only a se
 
 from __future__ import annotations
 
-import ast
 import logging
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from ..core.errors import ConfigurationError, DistLockError, LockBusy
@@ -26,8 +24,6 @@ logger = logging.getLogger("distlock_web")
 
 #: The trial lock: nobody else takes one of this name.
 TRIAL_KEY = "distlock doctor"
-#: What gunicorn waits for a worker that is silent, where nothing else is said.
-GUNICORN_TIMEOUT = 30.0
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
@@ -175,26 +171,12 @@ def _unavailable(error: DistLockError) -> Finding:
 
 
 def gunicorn_timeout() -> float | None:
-    """The workers' time-out as gunicorn would read it here, or None where nothing speaks of gunicorn.
-
-    From the environment's ``GUNICORN_CMD_ARGS``, else ``gunicorn.conf.py`` in the working directory. That is read and
-    not run: of a time-out that is computed nothing is known.
-    """
-    arguments, conf = os.environ.get("GUNICORN_CMD_ARGS"), Path("gunicorn.conf.py")
+    """The workers' time-out that the environment's ``GUNICORN_CMD_ARGS`` names. None: nothing is known of one."""
     try:
-        words = shlex.split(arguments or "")
+        words = shlex.split(os.environ.get("GUNICORN_CMD_ARGS", ""))
     except ValueError as error:
         logger.warning("GUNICORN_CMD_ARGS is ignored: %s. gunicorn itself does not start with it.", error)
-        words = []
-    if (given := _argument(words)) is not None:
-        return given
-    try:
-        return _configured(conf.read_text("utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return GUNICORN_TIMEOUT if arguments or conf.exists() else None
-
-
-def _argument(words: Sequence[str]) -> float | None:
+        return None
     for number, word in enumerate(words):
         option, _, value = word.partition("=")
         if option in ("-t", "--timeout"):
@@ -205,22 +187,3 @@ def _argument(words: Sequence[str]) -> float | None:
             continue
         return float(value) if value.isdigit() else None
     return None
-
-
-def _configured(source: str) -> float | None:
-    """The number that this ``gunicorn.conf.py`` gives to ``timeout``. None: it is computed, or depends on something."""
-    tree, given = ast.parse(source), list[ast.expr | None]()
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign | ast.AnnAssign):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            given += [statement.value for target in targets if _is_timeout(target)]
-    if len(given) < sum(map(_is_timeout, ast.walk(tree))):
-        return None  # some are set in an ``if``, for instance
-    if not given:
-        return GUNICORN_TIMEOUT
-    last = given[-1]
-    return float(last.value) if isinstance(last, ast.Constant) and isinstance(last.value, int | float) else None
-
-
-def _is_timeout(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and node.id == "timeout" and isinstance(node.ctx, ast.Store)
