@@ -67,6 +67,7 @@ def test_watch_shows_a_store_that_fails_and_goes_on(unused_tcp_port: int) -> Non
     url = f"redis://127.0.0.1:{unused_tcp_port}/0"
     with OnTerminal(url, *COMMAND, "watch", "--interval", "0.1") as terminal:
         for _ in range(2):
+            terminal.shows("held ?  waiting ?")
             terminal.shows("The store 'default' failed: ")
         terminal.press("q")
         assert terminal.ends() == 0
