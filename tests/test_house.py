@@ -24,6 +24,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "web": ({"core", "locks"}, set()),
     "cli": ({"core", "locks", "web", "__init__"}, set()),
     "__main__": ({"cli"}, set()),
+    "apps": ({"django"}, set()),
     "django": ({"core", "locks", "web", "cli"}, {"django", "asgiref", "rest_framework"}),
     "flask": (
         {"core", "locks", "web", "cli", "sqlalchemy"},

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -137,101 +138,70 @@ class StoreConfig:
 
 
 def parse(mapping: object) -> dict[str, StoreConfig]:
-    """Check a whole ``DISTLOCK`` mapping. Raises ``ConfigurationError`` at the first thing that is wrong."""
+    """Check a whole ``DISTLOCK`` mapping. ``ConfigurationError`` for the first mistake, with notes of the others."""
+    configs, mistakes = read(mapping)
+    for other in mistakes[1:]:
+        mistakes[0].add_note(f"Another mistake: {other}")
+    if mistakes:
+        raise mistakes[0]
+    return configs
+
+
+def read(mapping: object) -> tuple[dict[str, StoreConfig], list[ConfigurationError]]:
+    """Every alias of a ``DISTLOCK`` mapping, with what is right of its settings; and every mistake."""
     if not isinstance(mapping, Mapping) or not mapping:
-        raise ConfigurationError('DISTLOCK has to be a mapping such as {"default": {"LOCATION": "redis://..."}}.')
+        wrong = "empty" if mapping is None or isinstance(mapping, Mapping) else shown(mapping)
+        form = 'a mapping such as {"default": {"LOCATION": "redis://..."}}'
+        return {}, [ConfigurationError(f"DISTLOCK is {wrong}; it has to be {form}.")]
+    mistakes: list[ConfigurationError] = []
     if "default" not in mapping:
-        raise ConfigurationError(f'DISTLOCK needs an entry "default"; it has {", ".join(map(repr, mapping))}.')
-    return {alias: _parse_one(alias, given) for alias, given in mapping.items()}
+        known = ", ".join(map(repr, mapping))
+        mistakes.append(ConfigurationError(f'DISTLOCK has no entry "default", only {known}; it has to have one.'))
+    return {alias: _read_one(alias, given, mistakes) for alias, given in mapping.items()}, mistakes
 
 
-_SETTINGS = (
-    "BACKEND", "LOCATION", "CACHE", "DATABASE", "PREFIX", "EXPIRE", "WAIT", "RENEW",
-    "ON_BUSY", "ON_LOST", "ON_BACKEND_ERROR", "OPTIONS",
-)  # fmt: skip
 #: Those that say where the locks live: one of them at most.
 _PLACES = ("LOCATION", "CACHE", "DATABASE")
 
-
 #: The words of each policy. A setting may also be a callable, or the dotted path of one.
-_POLICIES = {
+POLICIES = {
     "on_busy": ("raise", "skip"),
     "on_lost": ("raise", "warn", "cancel"),
     "on_backend_error": ("raise", "open"),
 }
-#: The settings beside ``DISTLOCK``: what holds for every alias that does not say its own.
-PROJECT_POLICIES = tuple(f"DISTLOCK_{name.upper()}" for name in _POLICIES)
-PROJECT_SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER", "DISTLOCK_USER", *PROJECT_POLICIES)
 
 
-def unknown_settings(names: Iterable[str], where: str, *more: str) -> Iterator[ConfigurationError]:
-    """For every name that begins like a setting of ours and is none. ``more``: what only this framework has."""
-    known = (*PROJECT_SETTINGS, *more)
-    for name in names:
-        if name.startswith("DISTLOCK") and name not in known:
-            message = unknown_name(f"{where} the setting", name, known)
-            own = name.removeprefix("DISTLOCK_")
-            if own in _SETTINGS:
-                message = f'{where} the setting {name!r}, which belongs to a store: DISTLOCK["default"]["{own}"].'
-            elif own == "URL":
-                message = f'{where} the setting {name!r}, which is for the environment: here it is DISTLOCK["default"].'
-            elif own == "UI":
-                message = f"{where} the setting {name!r}, which is for Flask: in Django the admin has the page."
-            yield ConfigurationError(message)
-
-
-def with_policies(mapping: Any, project: Mapping[str, Any]) -> Any:
-    """A ``DISTLOCK`` mapping in which every alias has the project's policies (``DISTLOCK_ON_BUSY`` …) or its own.
-
-    Raises ``ConfigurationError`` with the name of the setting that is wrong.
-    """
-    common = {
-        name.upper(): _policy(project[setting], name, setting)
-        for name, setting in zip(_POLICIES, PROJECT_POLICIES, strict=True)
-        if setting in project
-    }
-    if not common:
-        return mapping
-    if mapping is None:
-        raise ConfigurationError(f"DISTLOCK_{next(iter(common))} is for the stores of DISTLOCK, which is not set.")
-    if not isinstance(mapping, Mapping):
-        return mapping  # parse() says what is wrong with it
-    return {alias: {**common, **given} if isinstance(given, Mapping) else given for alias, given in mapping.items()}
-
-
-def _parse_one(alias: object, given: object) -> StoreConfig:
-    where = f"DISTLOCK[{alias!r}]"
+def _read_one(alias: object, given: object, mistakes: list[ConfigurationError]) -> StoreConfig:
+    where, values = f"DISTLOCK[{alias!r}]", {}
     if not isinstance(alias, str) or not isinstance(given, Mapping):
-        raise ConfigurationError(f"{where} has to be a mapping of settings.")
-    for name in given:
-        if name not in _SETTINGS:
-            raise ConfigurationError(unknown_name(f"{where} has the setting", name, _SETTINGS))
-    location, cache, database = (_text(given, name, "", where) for name in _PLACES)
-    meant = "" if "BACKEND" in given else "sql" if database else _backend_of(location, where)
-    backend = _text(given, "BACKEND", meant, where)
+        mistakes.append(ConfigurationError(f"{where} is {shown(given)}; it has to be a mapping of settings."))
+        given = {}
+    for name, value in given.items():
+        try:
+            if name not in SETTINGS:
+                raise ConfigurationError(unknown_name(f"{where} has the setting", name, tuple(SETTINGS)))
+            values[name.lower()] = SETTINGS[name](value, f'{where}["{name}"]')
+        except ConfigurationError as error:
+            mistakes.append(error)
+    places = [name for name in _PLACES if values.get(name.lower())]
+    if len(places) > 1:
+        what = "the locks live in one place, name one."
+        mistakes.append(ConfigurationError(f"{where} has both {' and '.join(places)}: {what}"))
+        values = {name: value for name, value in values.items() if name.upper() not in places}
+    if "BACKEND" not in given:
+        try:
+            values["backend"] = "sql" if values.get("database") else _backend_of(values.get("location", ""), where)
+        except ConfigurationError as error:
+            mistakes.append(error)
+    return StoreConfig(str(alias), **values)
+
+
+def _backend(given: object, setting: str) -> str:
+    backend = _text(given, setting)
     if backend not in BACKENDS and not re.fullmatch(r"\w+(\.\w+)+", backend):
-        raise ConfigurationError(
-            unknown_name(f'{where}["BACKEND"] names', without_credentials(backend), tuple(BACKENDS))
-            + " A dotted path does."
-        )
-    if len(places := [name for name in _PLACES if given.get(name)]) > 1:
-        raise ConfigurationError(f"{where} has both {' and '.join(places)}: the locks live in one place, name one.")
-    options = given.get("OPTIONS", {})
-    if not isinstance(options, Mapping):
-        raise ConfigurationError(f'{where}["OPTIONS"] has to be a mapping.')
-    return StoreConfig(
-        alias=alias,
-        backend=backend,
-        location=location,
-        cache=cache,
-        database=database,
-        prefix=check_prefix(given.get("PREFIX", "disLock:"), f'{where}["PREFIX"]'),
-        expire=check_seconds(given.get("EXPIRE", 10), f'{where}["EXPIRE"]'),
-        wait=check_seconds_or_none(given.get("WAIT", 0), f'{where}["WAIT"]', zero=True),
-        renew=check_flag(given.get("RENEW", False), f'{where}["RENEW"]'),
-        **{name: _policy(given.get(name.upper(), "raise"), name, f'{where}["{name.upper()}"]') for name in _POLICIES},
-        options=MappingProxyType(dict(options)),
-    )
+        known = unknown_name(f"{setting} names", without_credentials(backend), tuple(BACKENDS))
+        raise ConfigurationError(f"{known} A dotted path does.")
+    return backend
 
 
 def _backend_of(location: str, where: str) -> str:
@@ -252,11 +222,16 @@ def without_credentials(location: str) -> str:
     return scheme + mark + ("***@" if at else "") + re.sub(r"(?i)(\w*pass\w*=)[^&]*", r"\1***", place)
 
 
-def _text(given: Mapping[str, Any], name: str, default: str, where: str) -> str:
-    found = given.get(name, default)
-    if not isinstance(found, str):
-        raise ConfigurationError(f"{where}[{name!r}] is {shown(found)}; it has to be a string.")
-    return found
+def _text(given: object, setting: str) -> str:
+    if not isinstance(given, str):
+        raise ConfigurationError(f"{setting} is {shown(given)}; it has to be a string.")
+    return given
+
+
+def _options(given: object, setting: str) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{setting} is {shown(given)}; it has to be a mapping.")
+    return MappingProxyType(dict(given))
 
 
 def check_prefix(given: object, setting: str) -> str:
@@ -291,7 +266,7 @@ def check_plain(given: Any, setting: str) -> Any:
 
 def check_policy(given: Any, name: str, setting: str = "") -> Any:
     """One of the words of this policy, or a callable. ``setting``: what it is called where it is given."""
-    words, setting = _POLICIES[name], setting or name
+    words, setting = POLICIES[name], setting or name
     if not callable(given) and given not in words:
         raise ConfigurationError(
             f"{setting} is {shown(given)}; it has to be {', '.join(map(repr, words))} or a callable."
@@ -300,18 +275,34 @@ def check_policy(given: Any, name: str, setting: str = "") -> Any:
     return check_plain(given, setting) if name == "on_lost" else given
 
 
-def _policy(given: Any, name: str, setting: str) -> Any:
+def read_policy(name: str, given: Any, setting: str) -> Any:
     """A policy as a setting may say it, where a callable can be named by its dotted path."""
     if not isinstance(given, str) or "." not in given:
         return check_policy(given, name, setting)
     module, _, attribute = given.rpartition(".")
+    wanted = "it has to be the dotted path of a callable"
     try:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"{setting} is {given!r}, which cannot be imported: {error}.") from error
+        raise ConfigurationError(f"{setting} is {given!r}, which cannot be imported ({error}); {wanted}.") from error
     if not callable(found):
-        raise ConfigurationError(f"{setting} is {given!r}, which is no callable.")
+        raise ConfigurationError(f"{setting} is {given!r}, which is no callable; {wanted}.")
     return check_policy(found, name, setting)
+
+
+#: The settings of a store, and what makes a value of each, or refuses it.
+SETTINGS: dict[str, Callable[[Any, str], Any]] = {
+    "BACKEND": _backend,
+    "LOCATION": _text,
+    "CACHE": _text,
+    "DATABASE": _text,
+    "PREFIX": check_prefix,
+    "EXPIRE": check_seconds,
+    "WAIT": partial(check_seconds_or_none, zero=True),
+    "RENEW": check_flag,
+    **{name.upper(): partial(read_policy, name) for name in POLICIES},
+    "OPTIONS": _options,
+}
 
 
 def unknown_name(where: str, name: object, known: tuple[str, ...]) -> str:

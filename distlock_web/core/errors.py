@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -10,6 +11,12 @@ from .holder import HolderInfo
 
 #: Why a lease is lost. A store tells the first three; ``ended``: the block that took it has ended before this one.
 LossReason: TypeAlias = Literal["expired", "taken", "revoked", "unreachable", "ended", "forked"]
+
+
+#: What a message begins to say with what would be right.
+_REMEDY = re.compile(
+    r"[;.:] (?=it has to |each has to |Did you mean |It may be |the locks live |pip install |use |leave )"
+)
 
 
 class DistLockError(Exception):
@@ -37,6 +44,16 @@ def _rebuild(cls: type[DistLockError], args: tuple[Any, ...], state: dict[str, A
 
 class ConfigurationError(DistLockError, ValueError):
     """A setting, an option or a call is wrong; the message names it and says what would be right."""
+
+    def parts(self) -> tuple[str, str]:
+        """What is wrong, and what would be right, of messages in our form: ``"X is 0; it has to be 1."``
+
+        The second is empty where the message does not say it apart.
+        """
+        problem, *remedy = _REMEDY.split(str(self), maxsplit=1)
+        if not remedy:
+            return problem, ""
+        return f"{problem}.", remedy[0][0].upper() + remedy[0][1:]
 
 
 class KeyUnavailable(DistLockError, ValueError):

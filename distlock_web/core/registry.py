@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -134,7 +135,7 @@ class Registry:
         with _naming(url_from):
             configs = parse(mapping)
         self.stores = {
-            alias: Store(_with_resource(config, resources or {}), url_from) for alias, config in configs.items()
+            alias: Store(with_resource(config, resources or {}), url_from) for alias, config in configs.items()
         }
 
     def store(self, alias: str) -> Store:
@@ -148,7 +149,8 @@ class Registry:
             store.close()
 
 
-def _with_resource(config: StoreConfig, resources: Resources) -> StoreConfig:
+def with_resource(config: StoreConfig, resources: Resources) -> StoreConfig:
+    """The settings of a store with what only a framework has for them."""
     for setting, name in (("CACHE", config.cache), ("DATABASE", config.database)):
         if name and setting not in resources:
             why = _NO_RESOURCE[setting]
@@ -193,6 +195,8 @@ MAX_FORK_DELAY = 5.0
 #: Each says whose stores the running code means, or None: those of an application that is known by the context alone.
 #: ``hooks.install`` fills it. At most one answers, for code runs in one application.
 resolvers: list[Callable[[], Registry | None]] = []
+#: Each says in words why it has no stores for the running code although there are some; "": it has none at all.
+explanations: list[Callable[[], str]] = []
 
 
 def configure(mapping: Mapping[str, Any], *, resources: Resources | None = None) -> Registry:
@@ -252,14 +256,28 @@ def _from_environment() -> Registry:
             return _configured
         url = os.environ.get("DISTLOCK_URL")
         if not url:
-            text = (
-                "No store for locks: set DISTLOCK (Django: settings.py; Flask: app.config), call "
-                "distlock_web.configure(...), or set the environment variable DISTLOCK_URL."
-            )
-            if "PYTEST_CURRENT_TEST" in os.environ:
-                text += " A test that needs no real store uses the fixture distlock_fake."
-            raise ConfigurationError(text)
+            raise ConfigurationError(_why_there_is_none())
         return configure_url(url, "DISTLOCK_URL")
+
+
+def _why_there_is_none() -> str:
+    why = next(filter(None, (explain() for explain in [*explanations, missing_app])), "") or (
+        "set DISTLOCK (Django: settings.py; Flask: app.config), call distlock_web.configure(...), or set the "
+        "environment variable DISTLOCK_URL."
+    )
+    if "PYTEST_CURRENT_TEST" in os.environ:
+        why += " A test that needs no real store uses the fixture distlock_fake."
+    return f"No store for locks: {why}"
+
+
+def missing_app() -> str:
+    """In words, that Django's settings have a ``DISTLOCK``, but no app that reads it; "" if that is not so."""
+    conf, apps = sys.modules.get("django.conf"), sys.modules.get("django.apps")  # never imported from here
+    if conf is None or apps is None or not apps.apps.apps_ready or getattr(conf.settings, "DISTLOCK", None) is None:
+        return ""
+    if "distlock_web.django.apps" in sys.modules:
+        return ""
+    return 'settings.py has a DISTLOCK, but INSTALLED_APPS lacks "distlock_web.django", which reads it.'
 
 
 def _before_fork() -> None:

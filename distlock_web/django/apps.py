@@ -6,8 +6,8 @@ from django.apps import AppConfig
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
-from ..core.config import PROJECT_POLICIES
 from ..locks import hooks
+from ..web.settings import PROJECT_POLICIES
 from .integration import DjangoIntegration
 from .middleware import header_and_key, user_of_request
 from .stores import configure_from_settings

@@ -11,17 +11,19 @@ from django.core import checks, mail
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from ..core.config import PROJECT_POLICIES, unknown_settings
+from ..core.config import read
 from ..core.errors import ConfigurationError
 from ..core.findings import Finding, Severity
-from ..core.registry import registry
+from ..core.registry import Store, registry, with_resource
 from ..core.request_id import DEFAULT_HEADER
 from ..locks.decorator import LockedFunction
 from ..web.doctor import examine_store, gunicorn_timeout
 from ..web.request_ids import header_name, user_hook
+from ..web.settings import PROJECT_POLICIES, unknown_settings
 from .diagnosis import shared_caches, slow_views
 from .locked_views import SKIP_REMEDY, is_api_view, is_outermost, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
+from .stores import RESOURCES, project_mapping
 from .transactions import aliases
 from .url_keys import unconverted_keys
 from .views import has_mixin, taken
@@ -42,18 +44,24 @@ def _stores() -> Iterator[checks.CheckMessage]:
             id="distlock_web.W001",
         )
         return
+    mapping, mistakes = project_mapping()
+    configs, more = read(mapping) if mapping is not None else ({}, [])
+    yield from map(_invalid, [*mistakes, *more])
     try:
-        configured = registry()
+        stores = [Store(with_resource(config, RESOURCES)) for config in configs.values()] if mistakes or more else None
+        for store in registry().stores.values() if stores is None else stores:
+            yield from _store(store)
     except ConfigurationError as error:
         yield _invalid(error)
-        return
-    for store in configured.stores.values():
-        try:
-            store.backend  # noqa: B018 - makes it: its driver, its options, its cache; nothing is sent yet
-        except ConfigurationError as error:
-            yield _invalid(error)
-        if store.config.backend == "memory" and not settings.DEBUG and not _testing():
-            yield _memory(store.alias)
+
+
+def _store(store: Store) -> Iterator[checks.CheckMessage]:
+    try:
+        store.backend  # noqa: B018 - makes it: its driver, its options, its cache; nothing is sent yet
+    except ConfigurationError as error:
+        yield _invalid(error)
+    if store.config.backend == "memory" and not settings.DEBUG and not _testing():
+        yield _memory(store.alias)
 
 
 def _has_mapping() -> bool:
@@ -71,15 +79,14 @@ def _memory(alias: str) -> checks.Warning:
 
 
 def _invalid(error: ConfigurationError) -> checks.Error:
-    policy = next((name for name in PROJECT_POLICIES if str(error).startswith(name)), None)
-    if policy is None and not _has_mapping():
-        hint = "Correct the environment variable DISTLOCK_URL: redis://127.0.0.1:6379/0, for example."
-    elif policy is None:
-        hint = f"It has to look like this: {EXAMPLE}."
-    else:
+    problem, remedy = error.parts()
+    policy = next((name for name in PROJECT_POLICIES if problem.startswith(name)), None)
+    if policy is not None:
         own = policy.removeprefix("DISTLOCK_")
-        hint = f"Correct {policy}, or leave it out: it is 'raise' then, where DISTLOCK has no {own} for a store."
-    return checks.Error(str(error), hint=hint, id="distlock_web.E001")
+        remedy = f"Correct {policy}, or leave it out: it is 'raise' then, where DISTLOCK has no {own} for a store."
+    elif not _has_mapping():
+        remedy = "Correct the environment variable DISTLOCK_URL: redis://127.0.0.1:6379/0, for example."
+    return checks.Error(problem, hint=remedy or None, id="distlock_web.E001")
 
 
 def _testing() -> bool:
@@ -89,9 +96,14 @@ def _testing() -> bool:
 
 @checks.register("distlock_web")
 def check_names(**kwargs: Any) -> list[checks.CheckMessage]:
+    slips, others = unknown_settings(dir(settings), "settings.py has")
+    hint = "Correct the name, or leave it out."
     return [
-        checks.Error(str(error), hint="Correct the name, or leave it out.", id="distlock_web.E006")
-        for error in unknown_settings(dir(settings), "settings.py has")
+        *(checks.Error(str(error), hint=hint, id="distlock_web.E006") for error in slips),
+        *(
+            checks.Warning(str(error), hint="If it is the project's own, silence this.", id="distlock_web.W007")
+            for error in others
+        ),
     ]
 
 

@@ -8,9 +8,9 @@ from django.conf import settings
 from django.core.cache import caches
 from django.core.cache.backends.base import InvalidCacheBackendError
 
-from ..core.config import PROJECT_POLICIES, with_policies
 from ..core.errors import ConfigurationError
-from ..core.registry import configure, configure_failed, unconfigure
+from ..core.registry import Resources, configure, configure_failed, unconfigure
+from ..web.settings import PROJECT_POLICIES, with_policies
 
 _configured = False
 
@@ -23,18 +23,23 @@ def configure_from_settings() -> None:
     """
     global _configured
     try:
-        mapping = with_policies(
-            getattr(settings, "DISTLOCK", None),
-            {name: getattr(settings, name) for name in PROJECT_POLICIES if hasattr(settings, name)},
-        )
+        mapping, mistakes = project_mapping()
+        for mistake in mistakes:
+            raise mistake
         if mapping is not None:
-            configure(mapping, resources={"CACHE": connection_pool, "DATABASE": _database_address})
+            configure(mapping, resources=RESOURCES)
         elif _configured:  # by a test that has ended
             unconfigure()
         _configured = mapping is not None
     except ConfigurationError as error:
         configure_failed(error)
         _configured = True
+
+
+def project_mapping() -> tuple[Any, list[ConfigurationError]]:
+    """``DISTLOCK`` with the project's policies, and what is wrong with these."""
+    project = {name: getattr(settings, name) for name in PROJECT_POLICIES if hasattr(settings, name)}
+    return with_policies(getattr(settings, "DISTLOCK", None), project)
 
 
 def _database_address(alias: str) -> Any:
@@ -67,3 +72,6 @@ def connection_pool(alias: str) -> Any:
             f"DISTLOCK names the cache {alias!r}, which is a {backend}: locks need a Redis cache, django_redis or "
             f"django.core.cache.backends.redis, or a LOCATION of their own."
         ) from None
+
+
+RESOURCES: Resources = {"CACHE": connection_pool, "DATABASE": _database_address}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from functools import partial
 from importlib.util import find_spec
 
 from flask import Flask
 
-from ..core.config import unknown_settings, with_policies
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry, configured, registry
 from ..core.request_id import DEFAULT_HEADER
 from ..web.error_responses import REFUSALS
 from ..web.request_ids import header_name, user_hook
+from ..web.settings import unknown_settings, with_policies
 from .cli import command
 from .databases import database_address
 from .middleware import RequestIDMiddleware, note_request
@@ -21,6 +22,8 @@ from .responses import handle_error
 from .state import KEY, AppState
 from .ui import SETTING, install_pages
 from .views import check_views
+
+logger = logging.getLogger("distlock_web")
 
 
 class DistLock:
@@ -61,9 +64,12 @@ class DistLock:
 
 
 def _registry(app: Flask) -> Registry | None:
-    for error in unknown_settings(app.config, "app.config has", SETTING):
-        raise error
-    mapping = with_policies(app.config.get("DISTLOCK"), app.config)
+    slips, others = unknown_settings(app.config, "app.config has", SETTING)
+    for other in others:
+        logger.warning("%s", other)
+    mapping, mistakes = with_policies(app.config.get("DISTLOCK"), app.config)
+    for mistake in (*slips, *mistakes):
+        raise mistake
     if "DISTLOCK" in app.config:
         own = Registry(mapping, {"DATABASE": partial(database_address, app)})
         _make_backends(own)

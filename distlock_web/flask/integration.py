@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flask import g, has_request_context, request, session
+from flask import current_app, g, has_request_context, request, session
 from flask.views import View
 from werkzeug.exceptions import NotFound
 from werkzeug.wrappers import Response
@@ -16,7 +16,7 @@ from ..locks.lease import Lease
 from ..web.success import is_failure
 from .state import running_registry
 from .streaming import is_view, send_under_lock
-from .views import refuse_registered
+from .views import apps_with_stores, refuse_registered
 
 
 class FlaskIntegration(Integration):
@@ -24,6 +24,12 @@ class FlaskIntegration(Integration):
 
     def running_registry(self) -> Registry | None:
         return running_registry()
+
+    def why_no_registry(self) -> str:
+        names = ", ".join(sorted(repr(app.name) for app in apps_with_stores()))
+        if not names or current_app:
+            return ""
+        return f"the stores are those of the app {names}, and no app context is here: use `with app.app_context():`."
 
     def check_function(self, function: Callable[..., Any]) -> None:
         refuse_registered(function)

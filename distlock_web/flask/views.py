@@ -18,6 +18,7 @@ from flask.typing import RouteCallable
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry
 from ..locks.decorator import LockedFunction
+from .state import KEY
 
 _apps: WeakSet[Flask] = WeakSet()
 
@@ -26,6 +27,11 @@ def check_views(app: Flask, registry: Registry | None) -> None:
     """Look at every view of the app, those that it has and those to come. Raises ``ConfigurationError``."""
     app.view_functions = CheckedViews(app.view_functions, registry)
     _apps.add(app)
+
+
+def apps_with_stores() -> list[Flask]:
+    """The apps of the process that have stores of their own."""
+    return [app for app in list(_apps) if app.extensions[KEY].registry is not None]
 
 
 def refuse_registered(function: Callable[..., Any]) -> None:

@@ -64,6 +64,13 @@ class Integration:
         """
         return None
 
+    def why_no_registry(self) -> str:
+        """In words, why the running code belongs to none of the applications that have stores; "" if none has any.
+
+        Asked only for the error that says there is no store.
+        """
+        return ""
+
     def is_coroutine(self, function: Callable[..., Any]) -> bool:
         """Whether a call of the function gives a coroutine, though it is no ``async def``."""
         return False
@@ -143,6 +150,7 @@ def install(integration: Integration) -> None:
     # Where nothing is offered nobody is asked: these questions come with every lock.
     if _offers(integration, "running_registry"):
         registry.resolvers.append(integration.running_registry)
+        registry.explanations.append(integration.why_no_registry)
     if _offers(integration, "open_transaction"):
         open_transactions.lookups.append(integration.open_transaction)
     if _offers(integration, "row_of"):
@@ -162,6 +170,8 @@ def is_coroutine(function: Callable[..., Any]) -> bool:
 
 def check_function(function: Callable[..., Any]) -> None:
     """Raise ``ConfigurationError`` if a framework would call this function without the lock."""
+    if missing := registry.missing_app():  # said here, ``manage.py check`` says it: it imports the views
+        raise ConfigurationError(missing)
     for each in _installed:
         each.check_function(function)
 

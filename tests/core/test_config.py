@@ -87,7 +87,7 @@ def test_a_backend_of_ones_own_may_have_any_url() -> None:
         (None, "mapping"),
         ("redis://localhost", "mapping"),
         ({}, "mapping"),
-        ({"stock": {}}, "\"default\"; it has 'stock'"),
+        ({"stock": {}}, "no entry \"default\", only 'stock'"),
         ({"default": "redis://localhost"}, "mapping of settings"),
         ({"default": {}, 5: {}}, "DISTLOCK\\[5\\]"),
         ({"default": {"EXPIRES": 5}}, "'EXPIRES', which does not exist. Did you mean 'EXPIRE'"),
@@ -99,6 +99,27 @@ def test_a_backend_of_ones_own_may_have_any_url() -> None:
 def test_a_wrong_mapping_is_refused(mapping: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         parse(mapping)
+
+
+def test_every_mistake_is_told_with_the_first() -> None:
+    with pytest.raises(ConfigurationError, match="EXPIRE") as refused:
+        parse({"default": {"EXPIRE": 0, "WIAT": 3}, "stock": {"LOCATION": "etcd://h"}})
+    first, second = refused.value.__notes__
+    assert "Did you mean 'WAIT'" in first
+    assert "DISTLOCK['stock']" in second
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "remedy"),
+    [
+        ("X is 0; it has to be 1.", "X is 0.", "It has to be 1."),
+        ("X has the option 'a'. Did you mean 'b'?", "X has the option 'a'.", "Did you mean 'b'?"),
+        ("X is not installed: pip install 'x'.", "X is not installed.", "Pip install 'x'."),
+        ("X is redis://h:6379; ask Y.", "X is redis://h:6379; ask Y.", ""),
+    ],
+)
+def test_an_error_in_two_parts(text: str, problem: str, remedy: str) -> None:
+    assert ConfigurationError(text).parts() == (problem, remedy)
 
 
 @pytest.mark.parametrize(

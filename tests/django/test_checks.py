@@ -44,23 +44,54 @@ def test_the_tests_own_project_has_no_complaint() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "hint"),
     [
-        {"default": {"BACKEND": "memory", "EXPIRE": -1}},
-        {"default": {"BACKEND": "memory", "EXPIRES": 1}},
-        {"default": {"BACKEND": "no.such.Backend"}},
-        {"default": {"BACKEND": "memory", "OPTIONS": {"size": 1}}},
-        {"default": {"BACKEND": "redis", "CACHE": "default"}},
-        {"other": {}},
-        {},
-        "redis://127.0.0.1",
+        ({"default": {"BACKEND": "memory", "EXPIRE": -1}}, "It has to be a number of seconds, greater than 0"),
+        ({"default": {"BACKEND": "memory", "EXPIRES": 1}}, "Did you mean 'EXPIRE'?"),
+        ({"default": {"BACKEND": "memory", "PREFIX": "{a}"}}, "It has to be text without braces"),
+        ({"default": {"BACKEND": "memroy"}}, "Did you mean 'memory'? A dotted path does."),
+        ({"default": {"LOCATION": "redis://host:port"}}, "It has to be a URL such as redis://127.0.0.1:6379/0"),
+        ({"default": {"LOCATION": "redis://h", "CACHE": "default"}}, "The locks live in one place, name one."),
+        ({"other": {}}, "It has to have one."),
+        ({}, 'It has to be a mapping such as {"default": {"LOCATION": "redis://..."}}.'),
+        ("redis://127.0.0.1", 'It has to be a mapping such as {"default": {"LOCATION": "redis://..."}}.'),
     ],
 )
-def test_e001_a_wrong_setting(settings: Any, wrong: Any) -> None:
+def test_e001_a_wrong_setting(settings: Any, wrong: Any, hint: str) -> None:
     settings.DISTLOCK = wrong
     message = found()["distlock_web.E001"]
     assert "DISTLOCK" in message.msg
-    assert '"LOCATION": "redis://127.0.0.1:6379/0"' in str(message.hint)
+    assert str(message.hint).startswith(hint)
+    assert hint not in message.msg
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"default": {"BACKEND": "no.such.Backend"}},
+        {"default": {"BACKEND": "memory", "OPTIONS": {"size": 1}}},
+        {"default": {"BACKEND": "redis", "CACHE": "default"}},
+    ],
+)
+def test_e001_a_store_that_cannot_be_made(settings: Any, wrong: Any) -> None:
+    settings.DISTLOCK = wrong
+    assert "DISTLOCK" in found()["distlock_web.E001"].msg
+
+
+def test_three_mistakes_are_three_errors(settings: Any) -> None:
+    settings.DISTLOCK = {
+        "default": {"BACKEND": "memory", "EXPIRE": 0, "WIAT": 3},
+        "jobs": {"LOCATION": "redis://host:port"},
+        "right": {"BACKEND": "memory"},
+    }
+    settings.DISTLOCK_ON_BUSY = "skipp"
+    messages = [message for message in checks.run_checks() if message.id == "distlock_web.E001"]
+    assert [(message.msg.partition(" is ")[0], str(message.hint)[:13]) for message in messages] == [
+        ("DISTLOCK_ON_BUSY", "Correct DISTL"),
+        ("DISTLOCK['default'][\"EXPIRE\"]", "It has to be "),
+        ("DISTLOCK['default'] has the setting 'WIAT', which does not exist.", "Did you mean "),
+        ("DISTLOCK['jobs'][\"LOCATION\"]", "It has to be "),
+    ]
 
 
 @pytest.mark.parametrize("policy", ["ON_BUSY", "ON_LOST", "ON_BACKEND_ERROR"])
@@ -131,7 +162,6 @@ def test_w003_memory_in_production(settings: Any, monkeypatch: pytest.MonkeyPatc
         ("DISTLOCKS", "Did you mean 'DISTLOCK'"),
         ("DISTLOCK_ON_BUZY", "Did you mean 'DISTLOCK_ON_BUSY'"),
         ("DISTLOCK_EXPIRE", 'belongs to a store: DISTLOCK["default"]["EXPIRE"]'),
-        ("DISTLOCK_URL", "which is for the environment"),
         ("DISTLOCK_UI", "which is for Flask: in Django the admin has the page"),
     ],
 )
@@ -139,6 +169,17 @@ def test_e006_a_setting_that_does_not_exist(settings: Any, name: str, words: str
     setattr(settings, name, "raise")
     [message] = found().values()
     assert (message.id, repr(name) in message.msg, words in message.msg) == ("distlock_web.E006", True, True)
+
+
+def test_w007_a_setting_that_may_be_the_projects_own(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DISTLOCK_URL = "redis://127.0.0.1:6379/0"
+    assert found() == {}, "DISTLOCK is made of it"
+    settings.DISTLOCK_DASHBOARD_TITLE = "Locks"
+    message = found()["distlock_web.W007"]
+    assert "'DISTLOCK_DASHBOARD_TITLE', which distlock_web does not read" in message.msg
+    del settings.DISTLOCK_DASHBOARD_TITLE
+    del settings.DISTLOCK
+    assert "which is for the environment" in found()["distlock_web.W007"].msg
 
 
 def deploy() -> list[checks.CheckMessage]:

@@ -353,7 +353,7 @@ def test_every_check_has_its_code() -> None:
 def test_the_tables_name_what_there_is() -> None:
     options = {"key", *LockOptions.__annotations__, *FunctionOptions.__annotations__}
     assert names_in_table("README.md", "Options") == options
-    assert names_in_table("README.md", "Settings") == set(config._SETTINGS)
+    assert names_in_table("README.md", "Settings") == set(config.SETTINGS)
     assert names_in_table("README.md", "Backends") == set(config.BACKENDS)
 
 

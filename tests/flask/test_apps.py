@@ -146,9 +146,9 @@ def test_outside_of_an_app_its_stores_are_not_meant(make_app: Callable[..., Flas
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ({}, "DISTLOCK has to be a mapping"),
-        (None, "DISTLOCK has to be a mapping"),
-        ({"other": {"BACKEND": "memory"}}, 'DISTLOCK needs an entry "default"'),
+        ({}, "DISTLOCK is empty; it has to be a mapping"),
+        (None, "DISTLOCK is empty; it has to be a mapping"),
+        ({"other": {"BACKEND": "memory"}}, 'DISTLOCK has no entry "default"'),
         ({"default": {"BACKEND": "memory", "EXPIER": 1}}, "Did you mean 'EXPIRE'"),
         ({"default": {"BACKEND": "memory", "EXPIRE": float("nan")}}, r'DISTLOCK\[.default.\]\["EXPIRE"\] is nan'),
         ({"default": {"BACKEND": "memry"}}, "Did you mean 'memory'"),
@@ -165,6 +165,28 @@ def test_a_wrong_setting_stops_the_start(setting: object, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         DistLock(app)
     assert "distlock" not in app.extensions
+
+
+def test_a_thread_without_an_app_context_is_told_of_it(make_app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DISTLOCK_URL", raising=False)
+    registry.unconfigure()
+    app = make_app("shop")
+    with pytest.raises(ConfigurationError, match=r"app .*'shop'.*, and no app context is here: use `with app.app_con"):
+        lock("a").acquire()
+    with app.app_context(), lock("a"):
+        pass
+
+
+def test_a_setting_of_the_projects_own_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    app = Flask("shop")
+    app.config.update(DISTLOCK=MEMORY, DISTLOCK_URL="redis://127.0.0.1:6379/0")
+    DistLock(app)
+    assert caplog.messages == [], "DISTLOCK is made of it"
+    other = Flask("other")
+    other.config.update(DISTLOCK=MEMORY, DISTLOCK_DASHBOARD_TITLE="Locks")
+    DistLock(other)
+    (line,) = caplog.messages
+    assert "'DISTLOCK_DASHBOARD_TITLE', which distlock_web does not read" in line
 
 
 def test_a_setting_that_does_not_exist_is_not_ignored() -> None:

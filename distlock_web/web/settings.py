@@ -1,0 +1,66 @@
+"""The settings of a project beside its ``DISTLOCK``: Django's in ``settings.py``, Flask's in ``app.config``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from ..core.config import POLICIES, SETTINGS, read_policy, unknown_name
+from ..core.errors import ConfigurationError
+
+#: What holds for every alias that does not say its own.
+PROJECT_POLICIES = tuple(f"DISTLOCK_{name.upper()}" for name in POLICIES)
+PROJECT_SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER", "DISTLOCK_USER", *PROJECT_POLICIES)
+
+#: From here on a name that is none of ours is a slip (``DISTLOCK_ON_BUZY``), and not a name of the project's own.
+_ALIKE = 0.8
+
+
+def unknown_settings(
+    names: Collection[str], where: str, *more: str
+) -> tuple[list[ConfigurationError], list[ConfigurationError]]:
+    """The settings that begin like ours and are none: those that look like a slip, and the others.
+
+    The others may be the project's own, and are no mistake, but nobody reads them. Nothing is said of a
+    ``DISTLOCK_URL`` beside a ``DISTLOCK``, which is made of it. ``more``: what only this framework has.
+    """
+    known = (*PROJECT_SETTINGS, *more)
+    slips, others = [], []
+    for name in names:
+        if not name.startswith("DISTLOCK") or name in known or (name == "DISTLOCK_URL" and "DISTLOCK" in names):
+            continue
+        own, has = name.removeprefix("DISTLOCK_"), f"{where} the setting {name!r}"
+        if own in SETTINGS:
+            slips.append(f'{has}, which belongs to a store: DISTLOCK["default"]["{own}"].')
+        elif own == "UI":
+            slips.append(f"{has}, which is for Flask: in Django the admin has the page.")
+        elif own == "URL":
+            others.append(f'{has}, which is for the environment: here it is DISTLOCK["default"]["LOCATION"].')
+        elif get_close_matches(name, known, 1, _ALIKE):
+            slips.append(unknown_name(f"{where} the setting", name, known))
+        else:
+            others.append(f"{has}, which distlock_web does not read: it reads {', '.join(known)}.")
+    return [ConfigurationError(text) for text in slips], [ConfigurationError(text) for text in others]
+
+
+def with_policies(mapping: Any, project: Mapping[str, Any]) -> tuple[Any, list[ConfigurationError]]:
+    """A ``DISTLOCK`` mapping in which every alias has the project's policies (``DISTLOCK_ON_BUSY`` …) or its own.
+
+    Beside it, what is wrong with these policies.
+    """
+    common: dict[str, Any] = {}
+    mistakes: list[ConfigurationError] = []
+    for name, setting in zip(POLICIES, PROJECT_POLICIES, strict=True):
+        if setting not in project:
+            continue
+        try:
+            common[name.upper()] = read_policy(name, project[setting], setting)
+        except ConfigurationError as error:
+            mistakes.append(error)
+        if mapping is None:
+            mistakes.append(ConfigurationError(f"{setting} is for the stores of DISTLOCK, which is not set."))
+    if not isinstance(mapping, Mapping):  # parse() says what is wrong with it
+        return mapping, mistakes
+    aliases = {alias: {**common, **given} if isinstance(given, Mapping) else given for alias, given in mapping.items()}
+    return aliases, mistakes

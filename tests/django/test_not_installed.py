@@ -1,0 +1,60 @@
+"""``DISTLOCK`` is set, and the app that reads it is not in ``INSTALLED_APPS``: a fresh process for each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROJECT = """
+import sys
+from types import ModuleType
+import django
+from django.conf import settings
+from django.core.management import call_command
+
+sys.modules["early"] = early = ModuleType("early")
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", *sys.argv[2:]],
+    ROOT_URLCONF="__main__",
+    MIDDLEWARE=["distlock_web.django.middleware.RequestIDMiddleware"],
+    DISTLOCK={"default": {"BACKEND": "memory", "PREFIX": "shop:"}},
+    DEBUG=True,
+)
+django.setup()
+from distlock_web import distributed_lockable, lock
+
+def urls():
+    yield path("pay/", distributed_lockable(key="a")(lambda request: None))
+
+try:
+    if sys.argv[1] == "check":
+        from django.urls import path
+        urlpatterns = list(urls())
+        call_command("check", fail_level="WARNING")
+    elif sys.argv[1] == "lock":
+        with lock("a") as lease:
+            print(lease.name)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def run(what: str, *apps: str) -> str:
+    command = [sys.executable, "-c", PROJECT, what, *apps]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+@pytest.mark.parametrize("what", ["check", "lock"])
+def test_the_app_is_named(what: str) -> None:
+    said = run(what)
+    assert said.startswith("ConfigurationError")
+    assert 'INSTALLED_APPS lacks "distlock_web.django"' in said
+    assert "set DISTLOCK" not in said
+
+
+@pytest.mark.parametrize("app", ["distlock_web", "distlock_web.django", "distlock_web.django.apps.DistLockConfig"])
+def test_the_app_under_each_of_its_names(app: str) -> None:
+    assert run("lock", app) == "shop:a"
+    assert run("check", app).startswith("System check identified no issues")
