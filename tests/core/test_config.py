@@ -103,7 +103,7 @@ def test_a_wrong_mapping_is_refused(mapping: Any, message: str) -> None:
 
 def test_every_mistake_is_told_with_the_first() -> None:
     with pytest.raises(ConfigurationError, match="EXPIRE") as refused:
-        parse({"default": {"EXPIRE": 0, "WIAT": 3}, "stock": {"LOCATION": "etcd://h"}})
+        parse({"default": {"EXPIRE": 0, "WAITT": 3}, "stock": {"LOCATION": "etcd://h"}})
     first, second = refused.value.__notes__
     assert "Did you mean 'WAIT'" in first
     assert "DISTLOCK['stock']" in second

@@ -80,7 +80,7 @@ def test_e001_a_store_that_cannot_be_made(settings: Any, wrong: Any) -> None:
 
 def test_three_mistakes_are_three_errors(settings: Any) -> None:
     settings.DISTLOCK = {
-        "default": {"BACKEND": "memory", "EXPIRE": 0, "WIAT": 3},
+        "default": {"BACKEND": "memory", "EXPIRE": 0, "WAITT": 3},
         "jobs": {"LOCATION": "redis://host:port"},
         "right": {"BACKEND": "memory"},
     }
@@ -89,7 +89,7 @@ def test_three_mistakes_are_three_errors(settings: Any) -> None:
     assert [(message.msg.partition(" is ")[0], str(message.hint)[:13]) for message in messages] == [
         ("DISTLOCK_ON_BUSY", "Correct DISTL"),
         ("DISTLOCK['default'][\"EXPIRE\"]", "It has to be "),
-        ("DISTLOCK['default'] has the setting 'WIAT', which does not exist.", "Did you mean "),
+        ("DISTLOCK['default'] has the setting 'WAITT', which does not exist.", "Did you mean "),
         ("DISTLOCK['jobs'][\"LOCATION\"]", "It has to be "),
     ]
 
