@@ -9,15 +9,15 @@ from functools import partial
 from ...core.backend import Capabilities, Claim
 from ...core.config import StoreConfig
 from ...core.findings import Finding
+from ...core.outage import Outage
 from ...core.runtime import TASKS, THREADS, Runtime, drive
 from .diagnose import diagnose
 from .port import TOMBSTONE_MS, RedisPort, ScriptRunner
 from .sentinel import sentinel_address
 from .transport.address import Address, address
 from .transport.clock import ServerClock
-from .transport.health import Health
 from .transport.listener import Listener
-from .transport.pool import ConnectionPool
+from .transport.pool import ConnectionPool, ping
 from .transport.stream import LoopConnection
 
 
@@ -44,10 +44,10 @@ class RedisBackend:
     def _start(self) -> None:
         self._lock = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
         self._clock = ServerClock()
-        self._health = Health(self._address)
+        self._outage = Outage(self._address.name, partial(ping, self._address))
         self._listener = Listener(self._address, self._give_up)
-        self._pool = ConnectionPool(self._address, self._health, self._moved)
-        self._renewal_pool = ConnectionPool(self._address, self._health, self._moved, patient=True)
+        self._pool = ConnectionPool(self._address, self._outage, self._moved)
+        self._renewal_pool = ConnectionPool(self._address, self._outage, self._moved, patient=True)
         self._loops: dict[asyncio.AbstractEventLoop, tuple[LoopConnection, RedisPort]] = {}
         self._sync_port = self._port(self._pool, THREADS)
         self._renewal_port = self._port(self._renewal_pool, THREADS)
@@ -77,12 +77,12 @@ class RedisBackend:
             with self._lock:
                 for closed in [other for other in self._loops if other.is_closed()]:
                     del self._loops[closed]
-                connection = LoopConnection(self._address, self._health, self._moved)
+                connection = LoopConnection(self._address, self._outage, self._moved)
                 found = self._loops[loop] = connection, self._port(connection, TASKS)
         return found[1]
 
     def close(self) -> None:
-        self._health.close()
+        self._outage.close()
         self._listener.close()
         self._let_go()
 
@@ -105,11 +105,11 @@ class RedisBackend:
     def _postpone(self, claim: Claim) -> None:
         """Cancel the claim when the server answers, and no copy of the acquisition can be on its way any more."""
         within = claim.expire + TOMBSTONE_MS / 1000
-        self._health.postpone(partial(self._cancel, claim), after=self._answer_timeout, within=within)
+        self._outage.postpone(partial(self._cancel, claim), after=self._answer_timeout, within=within)
 
     def _give_up(self, claim: Claim) -> None:
         """Cancel what a waiter that has gone without a word was granted, or queues for."""
-        self._health.postpone(partial(self._cancel, claim), after=0.0, within=60.0)
+        self._outage.postpone(partial(self._cancel, claim), after=0.0, within=60.0)
 
     def _cancel(self, claim: Claim) -> None:
         drive(self._sync_port.cancel_now(claim))

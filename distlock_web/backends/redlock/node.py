@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from ...core.backend import Claim
 from ...core.config import StoreConfig
 from ...core.errors import DistLockError
+from ...core.outage import FOR_EVER
 from ...core.runtime import THREADS, now
 from ..redis import RedisBackend
 from ..redis.diagnose import server_time
@@ -19,8 +20,7 @@ from ..redis.port import TOMBSTONE_MS, RedisPort
 from ..redis.scripts import ACQUIRE, CANCEL, RELEASE
 from ..redis.transport.address import Address, address
 from ..redis.transport.clock import ServerClock
-from ..redis.transport.errors import FAILURES, broke_connection, translated
-from ..redis.transport.health import FOR_EVER
+from ..redis.transport.errors import FAILURES, TIMEOUTS, broke_connection, translated
 from ..redis.transport.pool import Connection, ConnectionPool, Reply
 from ..redis.transport.stream import Stream
 from .quorum import Part, finish, readable, run_blocking, wait_for_data
@@ -108,7 +108,7 @@ class NodePool(ConnectionPool):
     """Suspends where its base waits for an answer: whoever runs it sends the next node's question meanwhile."""
 
     def __init__(self, node: Node, *, patient: bool = False) -> None:
-        super().__init__(node._address, node._health, node._moved, patient=patient)
+        super().__init__(node._address, node._outage, node._moved, patient=patient)
         self._check_down = None if patient else node.check_down
 
     @property
@@ -125,9 +125,14 @@ class NodePool(ConnectionPool):
             self._discard(connection)  # it has ended while it was idle: to ask there would take the node for down
         return super()._borrow(timeout)
 
-    async def _read(self, connection: Connection, timeout: float | None) -> Reply:
+    async def _read(self, connection: Connection, timeout: float | None, held_up: bool = False) -> Reply:
+        if held_up:
+            return await super()._read(connection, timeout, held_up)
         await readable(connection)
         return connection.read(timeout)
+
+    def _waited_in_vain(self, connection: Connection, error: BaseException) -> None:
+        self._outage.begin(error)  # the others have answered meanwhile: nobody waits for a second question
 
 
 class Node(RedisBackend):
@@ -209,7 +214,7 @@ class Node(RedisBackend):
         if error is not None and since is not None:
             if not self._is_looked_for:
                 self._look_for()
-            self._health.watch()  # there may have been no thread to be had
+            self._outage.watch()  # there may have been no thread to be had
             raise type(error)(f"{error} (For {now() - since:.1f} s; it is asked again meanwhile.)")
 
     def failed(self, error: DistLockError) -> None:
@@ -224,7 +229,7 @@ class Node(RedisBackend):
             self._listener.reconnect()  # who waits at this node asks, and goes to another
 
     def _look_for(self) -> None:
-        self._health.postpone(self._recovered, after=0.0, within=FOR_EVER)
+        self._outage.postpone(self._recovered, after=0.0, within=FOR_EVER)
         self._is_looked_for = True
 
     def _recovered(self) -> None:
@@ -269,7 +274,8 @@ class Node(RedisBackend):
 
     def broke(self, error: BaseException) -> DistLockError:
         """A connection could not be opened, or is silent: the node is down."""
-        self._health.failed(error)
+        if isinstance(error, TIMEOUTS):
+            self._outage.begin(error)
         failure = translated(error, self._address)
         failure.__cause__ = error
         self.failed(failure)
@@ -296,7 +302,7 @@ class Node(RedisBackend):
     # What is left to do ------------------------------------------------------------------------------------------
 
     def finish_later(self) -> None:
-        self._health.postpone(self._finish, after=LEFT_FOR, within=FOR_EVER)
+        self._outage.postpone(self._finish, after=LEFT_FOR, within=FOR_EVER)
 
     def _finish(self) -> None:
         finish([self], patient=True)
@@ -313,7 +319,7 @@ class Node(RedisBackend):
             self._look_for()
         within = claim.expire + TOMBSTONE_MS / 1000
         # After that there is nothing left of it: that is as good as confirmed.
-        self._health.postpone(cancel, after=self._answer_timeout, within=within, over=confirmed)
+        self._outage.postpone(cancel, after=self._answer_timeout, within=within, over=confirmed)
 
     def _cancel(self, claim: Claim) -> None:
         port: RedisPort = self._renewal_port  # which asks also while the node counts as down

@@ -211,7 +211,7 @@ def test_a_node_whose_failure_was_interrupted_is_looked_for(
     error.__cause__ = TimeoutError()
     with ExitStack() as stack:
         if where == "the thread":
-            stack.enter_context(no_thread("distlock-health", KeyboardInterrupt()))
+            stack.enter_context(no_thread("distlock-outage", KeyboardInterrupt()))
         else:
             stack.enter_context(monkeypatch.context()).setattr(node._listener, "reconnect", interrupt)
         with pytest.raises(KeyboardInterrupt):

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, configure, lock
-from distlock_web.backends.redis.transport import health
 from distlock_web.backends.redlock.node import Node
+from distlock_web.core import outage
 from distlock_web.core.registry import Store
 from distlock_web.core.runtime import drive, now
 from distlock_web.locks.lease import scope_of
@@ -261,7 +261,7 @@ def test_a_node_votes_again_however_much_there_is_to_undo(
     own_nodes: list[RedisServer], open_store: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is kept for later is bounded: that the node votes again must not be dropped in favour of the rest."""
-    monkeypatch.setattr(health, "MAX_POSTPONED", 5)
+    monkeypatch.setattr(outage, "MAX_POSTPONED", 5)
     store = open_store(own_nodes)
     with lock("order:7", expire=30):
         pass
@@ -286,7 +286,7 @@ def test_no_thread_for_an_acquisition(quorum: Quorum) -> None:
             await cycle(harness)
             started |= {thread.name for thread in set(threading.enumerate()) - before}
         # One looks for the node that hangs; another may close what is left of another test.
-        assert started <= {"distlock-health", "distlock-close"}
+        assert started <= {"distlock-outage", "distlock-close"}
 
     harness.run(case())
 

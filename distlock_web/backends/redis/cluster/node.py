@@ -188,12 +188,12 @@ class ClusterNode(RedisBackend):
     def _start(self) -> None:
         super()._start()
         # One thread renews the leases of all nodes: it does not wait for one that is known to hang.
-        self._renewal_pool = ConnectionPool(self._address, self._health, self._moved)
+        self._renewal_pool = ConnectionPool(self._address, self._outage, self._moved)
         self._renewal_port = self._port(self._renewal_pool, THREADS)
 
     @property
     def silent(self) -> bool:
-        return self._health.silent
+        return self._outage.silent
 
     def sync_port(self) -> NodePort:
         return cast("NodePort", super().sync_port())
@@ -214,7 +214,7 @@ class ClusterNode(RedisBackend):
 
     def retire(self, successor: ClusterNode) -> None:
         """It serves no slot any more: let go of its connections; what was put off until it answers is another's."""
-        successor._health.take_over(self._health)
+        successor._outage.take_over(self._outage)
         self._moved()
 
     def _cancel(self, claim: Claim) -> None:

@@ -11,6 +11,8 @@ from .address import Address
 
 #: What a connection raises that breaks, or cannot be opened.
 FAILURES = (OSError, driver.RedisError)
+#: What it raises where nothing came in time.
+TIMEOUTS = (TimeoutError, driver.TimeoutError)
 
 #: The word that the server put in front, and that redis-py took off when it chose the class.
 _WORD_OF = {

@@ -12,50 +12,61 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Never, TypeAlias
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from ....core.errors import BackendUnavailable, DistLockError
-from ....core.runtime import ThreadParker, drive, now
+from ....core.outage import Outage
+from ....core.runtime import THREADS, ThreadParker, drive, now
 from ..scripts import Call, KeyCommand, PackedKeys, Script
 from .address import Address
-from .driver import fileno_of
-from .errors import ErrorReply, as_error, translated
-from .health import Health
+from .driver import fileno_of, socket_of
+from .errors import FAILURES, TIMEOUTS, ErrorReply, as_error, translated
 from .replicas import GivesLock, Replicas
-from .resp import ASKING
+from .resp import ASKING, command
 
 Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
 
 #: Seconds after which a thread that waits for a connection looks by itself: whoever should wake it may be gone.
 MAX_SLEEP = 0.05
+#: Seconds between two looks of a thread in doubt, whether its own answer is there, or somebody else's.
+LOOK = 0.02
+
+_PING = command("PING")
 
 
 class Connection:
     """One connection of a thread, for one question at a time."""
 
-    __slots__ = ("__weakref__", "_connection", "batch")
+    __slots__ = ("__weakref__", "_connection", "_limit", "asked", "batch")
 
     def __init__(self, batch: object = None) -> None:
         self._connection: Any = None
+        self._limit = 0.0
         self.batch = batch  #: those that are let go of together
+        self.asked: float | None = None  #: when the server was asked on another one: this one is in doubt
 
     def open(self, address: Address, timeout: float | None) -> None:
         self._connection = address.connect(timeout)
-
-    def ask(self, packed: bytes, timeout: float | None = None) -> Reply:
-        """The answer, ``ErrorReply`` as a value if it is an error. Raises ``OSError`` or redis-py's errors."""
-        self.send(packed)
-        return self.read(timeout)
+        self._limit = address.kwargs["socket_timeout"] / 2
+        socket_of(self._connection).settimeout(self._limit)
 
     def send(self, packed: bytes) -> None:
+        """Raises ``OSError`` or redis-py's errors, as all of these do."""
         self._connection.send_packed_command([packed])
 
     def read(self, timeout: float | None = None) -> Reply:
-        """The next answer, where one question was two commands."""
+        """The next answer, ``ErrorReply`` as a value if it is an error.
+
+        One of ``TIMEOUTS`` after so many seconds, left out after half of the time-out; then it may be read on.
+        """
+        connection = self._connection
         try:
             if timeout is None:
-                return self._connection.read_response(disable_decoding=True)
-            return self._connection.read_response(disable_decoding=True, timeout=timeout)
+                return connection.read_response(disable_decoding=True, disconnect_on_error=False)
+            try:
+                return connection.read_response(disable_decoding=True, disconnect_on_error=False, timeout=timeout)
+            finally:
+                socket_of(connection).settimeout(self._limit)  # redis-py sets the whole time-out
         except ResponseError as error:
             return ErrorReply.from_driver(error)
 
@@ -68,6 +79,22 @@ class Connection:
             self._connection.disconnect()
 
 
+def ping(address: Address) -> None:
+    """Ask on a connection of its own whether the server answers. Raises ``DistLockError`` if it does not."""
+    connection = Connection()
+    try:
+        try:
+            connection.open(address, None)
+            connection.send(_PING)
+            reply = connection.read(address.kwargs["socket_timeout"])
+        finally:
+            connection.close()
+    except FAILURES as error:
+        raise translated(error, address) from error
+    if isinstance(reply, ErrorReply):
+        raise as_error(reply, address)
+
+
 class ConnectionPool:
     """At most ``max_connections``; who finds none free waits ``pool_timeout`` seconds.
 
@@ -75,11 +102,11 @@ class ConnectionPool:
     worker's time limit, Ctrl-C) closes itself and leaves its place.
     """
 
-    def __init__(self, address: Address, health: Health, moved: Callable[[], None], *, patient: bool = False) -> None:
+    def __init__(self, address: Address, outage: Outage, moved: Callable[[], None], *, patient: bool = False) -> None:
         self._address = address
-        self._health = health
+        self._outage = outage
         self._moved = moved
-        self._replicas = Replicas(address, health.look)
+        self._replicas = Replicas(address, outage.look)
         self._patient = patient  #: asks also while the server is silent: for renewals, which have a deadline
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._opening = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
@@ -100,7 +127,7 @@ class ConnectionPool:
         ``confirm``: if it says so of the answer, ``min_replicas`` must have what was written, else ``TooFewReplicas``.
         """
         if not self._patient:
-            self._health.refuse_if_silent()
+            self._outage.refuse_if_silent()
         if timeout is not None:
             timeout = min(timeout, self._address.kwargs["socket_timeout"])
         wait = self._replicas.question(timeout) if confirm is not None else b""
@@ -114,7 +141,7 @@ class ConnectionPool:
                     connection.read(timeout)
                 reply = await self._read(connection, timeout)
                 if confirm is not None:
-                    confirmed = connection.read(timeout)
+                    confirmed = await self._read(connection, timeout, held_up=True)
                 if not (isinstance(reply, ErrorReply) and reply.no_script):  # a restart, a failover, SCRIPT FLUSH
                     break
         except BaseException as error:
@@ -137,7 +164,7 @@ class ConnectionPool:
     ) -> list[Reply | DistLockError]:
         """The same with each of these keys and arguments, in one write. An answer that is an error is given as one."""
         if not self._patient:
-            self._health.refuse_if_silent()
+            self._outage.refuse_if_silent()
         if timeout is not None:
             timeout = min(timeout, self._address.kwargs["socket_timeout"])
         wait = self._replicas.question(timeout) if confirm is not None else b""
@@ -148,9 +175,10 @@ class ConnectionPool:
             for again in (False, True):
                 packed = [script.call(*calls[i], by_source=again and i == unanswered[0]) for i in unanswered]
                 connection.send(b"".join(packed) + wait)
-                replies.update([(i, connection.read(timeout)) for i in unanswered])
+                for i in unanswered:
+                    replies[i] = await self._read(connection, timeout)
                 if confirm is not None:
-                    confirmed = connection.read(timeout)
+                    confirmed = await self._read(connection, timeout, held_up=True)
                 unanswered = [i for i in unanswered if isinstance(replies[i], ErrorReply) and replies[i].no_script]
                 if not unanswered:
                     break
@@ -169,14 +197,44 @@ class ConnectionPool:
     def _failed(self, connection: Connection, error: BaseException) -> None:
         """Also a KeyboardInterrupt or a worker's time limit: the answer would reach the next one who asks here."""
         self._discard(connection)
-        if isinstance(error, OSError | RedisError):
-            self._health.failed(error)
+        if isinstance(error, FAILURES):
+            if isinstance(error, TIMEOUTS):
+                self._waited_in_vain(connection, error)
             self.drop_idle()  # most likely dead, too: the second try must not meet the next of them
             raise translated(error, self._address) from error
 
-    async def _read(self, connection: Connection, timeout: float | None) -> Reply:
-        """The answer. Redlock does not wait here: it asks the other servers meanwhile."""
-        return connection.read(timeout)
+    def _waited_in_vain(self, connection: Connection, error: BaseException) -> None:
+        """The server is silent, unless it answers on another connection."""
+        asked = connection.asked
+        if asked is None:  # redis-py's own PING (health_check_interval) had no answer
+            asked = self._outage.ask()
+            drive(self._outage.answers(asked, self._address.kwargs["socket_timeout"] / 2, THREADS))
+        if not self._outage.answered(asked):
+            self._outage.begin(error)
+
+    async def _read(self, connection: Connection, timeout: float | None, held_up: bool = False) -> Reply:
+        """The answer, which replicas may hold up. Redlock does not wait here: it asks the other servers meanwhile."""
+        try:
+            return connection.read(None if timeout is None else timeout / 2)
+        except TIMEOUTS:
+            connection.asked = self._outage.ask()
+        return self._read_in_doubt(connection, connection.asked, timeout, held_up)
+
+    def _read_in_doubt(self, connection: Connection, asked: float, timeout: float | None, held_up: bool) -> Reply:
+        """Half of the time is over. If the server answers on another connection and not on this one, this is dead."""
+        until = asked + (self._address.kwargs["socket_timeout"] if timeout is None else timeout) / 2
+        answered = False
+        while (left := until - now()) > 0 and (held_up or not answered):
+            answered = self._outage.answered(asked)  # before it is read once more: what was sent first comes first
+            try:
+                reply = connection.read(min(left, LOOK))
+            except TIMEOUTS:
+                continue
+            connection.asked = None
+            return reply
+        if self._outage.answered(asked):
+            raise ConnectionError("this connection was dead; on another one the server answers")
+        raise TimeoutError(f"no answer within {2 * (until - asked):g} s")
 
     def _refused(self, connection: Connection, error: ErrorReply) -> Never:
         """Give the connection back, unless it leads to a server that is no master; and raise what was answered."""
@@ -214,8 +272,9 @@ class ConnectionPool:
             connection.open(self._address, timeout)
         except BaseException as error:
             self._discard(connection)
-            if isinstance(error, RedisError | OSError):
-                self._health.failed(error)
+            if isinstance(error, FAILURES):
+                if isinstance(error, TIMEOUTS):
+                    self._outage.begin(error)
                 raise translated(error, self._address) from error
             raise
         return connection

@@ -13,35 +13,52 @@ from contextlib import suppress
 from typing import Any, Never, TypeAlias
 
 import hiredis
-from redis.exceptions import RedisError
 
 from ....core.errors import BackendUnavailable, DistLockError
+from ....core.outage import Outage
+from ....core.runtime import TASKS
 from ..scripts import Call, KeyCommand, PackedKeys, Script
 from .address import Address, AsyncDriverConnection
 from .driver import close_now, transport_of
-from .errors import ErrorReply, as_error, translated
-from .health import Health
+from .errors import FAILURES, TIMEOUTS, ErrorReply, as_error, translated
 from .replicas import GivesLock, Replicas
 from .resp import ASKING
 
 Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
 _PENDING = object()
 
+#: How often the loop has to look at its socket before a question is overdue; after half of that it is in doubt.
+LOOKS = 8
+
 
 class _Question:
-    __slots__ = ("future", "sent_at")
+    __slots__ = ("future", "looks")
 
     def __init__(self, future: asyncio.Future[Reply]) -> None:
         self.future = future
-        self.sent_at: float | None = None  #: None: still to be written
+        self.looks: int | None = None  #: how often the loop had looked when it was written; None: it is still to be
+
+
+class _Doubt:
+    """The oldest question has waited for half of its time: the server is asked on another connection, too."""
+
+    __slots__ = ("answered", "asked", "question")
+
+    def __init__(self, question: _Question, asked: float) -> None:
+        self.question = question
+        self.asked = asked
+        self.answered = False  #: there, when the loop has looked last
 
 
 class Stream(asyncio.Protocol):
     """One open connection. A task that is cancelled leaves its answer to be read and dropped: the others go on."""
 
-    def __init__(self, connection: AsyncDriverConnection, timeout: float) -> None:
+    def __init__(self, connection: AsyncDriverConnection, timeout: float, outage: Outage) -> None:
         self._connection = connection
         self._timeout = timeout
+        self._outage = outage
+        self._looks = 0
+        self._doubt: _Doubt | None = None
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(protocolError=ConnectionError, replyError=ErrorReply, notEnoughData=_PENDING)
         self._out: list[bytes] = []
@@ -111,28 +128,44 @@ class Stream(asyncio.Protocol):
         if self.closed:
             return
         self._transport.write(packed)
-        moment = self._loop.time()
         for question in sent:
-            question.sent_at = moment
+            question.looks = self._looks
         if self._timer is None:
-            self._timer = self._loop.call_later(self._timeout, self._check_time)
+            self._look_later()
 
     def _confirmed(self, _: object) -> None:
         self._confirming = None
         self._flush()
 
-    def _check_time(self) -> None:
-        """One timer for all questions, instead of one each: the oldest tells whether the server still answers."""
+    def _look_later(self) -> None:
+        self._timer = self._loop.call_later(self._timeout / (LOOKS + 1), self._look)
+
+    def _look(self) -> None:
+        """One timer for all questions, instead of one each: the oldest tells whether the server still answers.
+
+        Its time is counted in looks at the socket, before each of which the loop has read what was there. The answer may
+        lie unread for longer than any time-out while the loop is late.
+        """
         self._timer = None
         if not self._waiting:
             return
-        sent_at, moment = self._waiting[0].sent_at, self._loop.time()
-        # From when it was written: a task that blocks the loop in between is not the server's silence.
-        age = 0.0 if sent_at is None else moment - sent_at
-        if age >= self._timeout:
-            self.fail(TimeoutError(f"no answer within {self._timeout:g} s"))
-        else:
-            self._timer = self._loop.call_later(self._timeout - age, self._check_time)
+        self._look_later()
+        self._looks += 1
+        oldest = self._waiting[0]
+        age = 0 if oldest.looks is None else self._looks - oldest.looks
+        doubt = self._doubt
+        if age < LOOKS / 2:
+            return
+        if doubt is None or doubt.question is not oldest:
+            self._doubt = _Doubt(oldest, self._outage.ask())
+        elif doubt.answered and (age > LOOKS or oldest.future is not self._confirming):  # which the replicas hold up
+            self.fail(ConnectionError("this connection was dead; on another one the server answers"))
+        elif self._outage.answered(doubt.asked):
+            doubt.answered = True  # what was sent before that is here at the next look, or will never be
+        elif age > LOOKS:
+            error = TimeoutError(f"no answer within {self._timeout:g} s")
+            self._outage.begin(error)
+            self.fail(error)
 
     # asyncio.Protocol
     def data_received(self, data: bytes) -> None:
@@ -159,11 +192,11 @@ def _seen(future: asyncio.Future[Reply]) -> None:
 class LoopConnection:
     """The stream of one event loop: opened when it is needed, again when it broke, closed with the loop."""
 
-    def __init__(self, address: Address, health: Health, moved: Callable[[], None]) -> None:
+    def __init__(self, address: Address, outage: Outage, moved: Callable[[], None]) -> None:
         self._address = address
-        self._health = health
+        self._outage = outage
         self._moved = moved
-        self._replicas = Replicas(address, health.look)
+        self._replicas = Replicas(address, outage.look)
         self._stream: Stream | None = None
         self._opening: asyncio.Task[Stream] | None = None
         self._loop_finalizer: AsyncGenerator[None, None] | None = None
@@ -180,7 +213,7 @@ class LoopConnection:
 
         ``confirm``: if it says so of the answer, ``min_replicas`` must have what was written, else ``TooFewReplicas``.
         """
-        self._health.refuse_if_silent()
+        self._outage.refuse_if_silent()
         confirmed: Reply = None
         try:
             stream = self._stream
@@ -196,8 +229,7 @@ class LoopConnection:
                     break
             if confirm is not None and confirmation is not None and confirm(reply):
                 confirmed = await asyncio.shield(confirmation)  # who is cancelled leaves it to the others
-        except (OSError, RedisError) as error:
-            self._health.failed(error)
+        except FAILURES as error:
             raise translated(error, self._address) from error
         refusal = reply if isinstance(reply, ErrorReply) else confirmed
         if isinstance(refusal, ErrorReply):
@@ -210,7 +242,7 @@ class LoopConnection:
     def stream(self) -> Stream | None:
         """What can be asked at once; None: it has to be opened, or the server is silent. Its answers may be errors."""
         stream = self._stream
-        return None if stream is None or stream.closed or self._health.silent else stream
+        return None if stream is None or stream.closed or self._outage.silent else stream
 
     async def run_many(
         self,
@@ -220,7 +252,7 @@ class LoopConnection:
         confirm: GivesLock | None = None,
     ) -> list[Reply | DistLockError]:
         """The same with each of these keys and arguments, in one write. An answer that is an error is given as one."""
-        self._health.refuse_if_silent()
+        self._outage.refuse_if_silent()
         replies: dict[int, Reply] = {}
         confirmation, unanswered = None, list(range(len(calls)))
         try:
@@ -238,8 +270,7 @@ class LoopConnection:
             confirmed: Reply = None
             if confirm is not None and confirmation is not None and any(map(confirm, answers)):
                 confirmed = await asyncio.shield(confirmation)
-        except (OSError, RedisError) as error:
-            self._health.failed(error)
+        except FAILURES as error:
             raise translated(error, self._address) from error
         for answer in (*answers, confirmed):
             if isinstance(answer, ErrorReply) and (answer.not_primary or answer is confirmed):
@@ -268,8 +299,18 @@ class LoopConnection:
             raise
 
     async def _connect(self) -> Stream:
-        connection = await self._address.aconnect()
-        self._stream = Stream(connection, self._address.kwargs["socket_timeout"])
+        timeout, asked = self._address.kwargs["socket_timeout"], list[float]()
+        timer = asyncio.get_running_loop().call_later(timeout / 2, lambda: asked.append(self._outage.ask()))
+        try:
+            connection = await self._address.aconnect()
+        except TIMEOUTS as error:
+            moment = asked[0] if asked else self._outage.ask()
+            if not await self._outage.answers(moment, timeout / 2, TASKS):
+                self._outage.begin(error)  # else it was our event loop that was late
+            raise
+        finally:
+            timer.cancel()
+        self._stream = Stream(connection, timeout, self._outage)
         if self._loop_finalizer is None:
             self._loop_finalizer = self._close_with_loop()
             await anext(self._loop_finalizer)

@@ -1,8 +1,12 @@
-"""Whether the server answers: so that one that hangs costs a request milliseconds, and not a time-out each.
+"""Whether one server answers: so that one that hangs costs a request milliseconds, and not a time-out each.
 
-The first request that waits in vain makes the server *silent*. While it is, requests are refused at once; a thread asks
-it again and again, so that it is known within milliseconds of its first answer. The same thread then does what could
-not be done meanwhile: what was perhaps taken, and nobody waits for any more, is given back.
+A request that waits in vain is a doubt at first: its connection may have died while it was idle, or its event loop may
+be late. So when half of its time is over it has the server asked on a fresh connection (``ask``), by a thread of ours,
+and goes on waiting. Only where that has no answer either (``answered``) the server is *silent* (``begin``).
+
+While it is, requests are refused at once. The thread asks again and again, so that it is known within milliseconds of
+the first answer, and does what could not be done meanwhile (``postpone``): what was perhaps taken, and nobody waits for
+any more, is given back before anybody else is let in.
 """
 
 from __future__ import annotations
@@ -10,17 +14,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as DriverTimeout
-
-from ....core.errors import BackendUnavailable, DistLockError
-from ....core.runtime import now
-from ....core.worker import Worker
-from .address import Address
-from .errors import translated
-from .resp import command
+from .errors import BackendUnavailable, DistLockError
+from .runtime import Runtime, now
+from .worker import Worker
 
 logger = logging.getLogger("distlock_web")
 
@@ -28,12 +26,12 @@ logger = logging.getLogger("distlock_web")
 RETRY_AFTER = 0.1
 #: Seconds after which nobody wants to know any more whether the address leads to another server.
 LOOK_WITHIN = 5.0
+#: Seconds between two looks of one who waits for the answer to ``ask``.
+POLL = 0.01
 #: Tasks that are kept for later at most. Of more, those are dropped that end by themselves, with a lease.
 MAX_POSTPONED = 10_000
 #: Seconds for which a task is kept that does not end by itself.
 FOR_EVER = float("inf")
-
-_PING = command("PING")
 
 
 class Postponed(NamedTuple):
@@ -47,15 +45,20 @@ def _nothing() -> None:
     """What is left to do where having connected is all."""
 
 
-class Health:
+class Outage:
     """One server, as its connections know it. Every change is one assignment."""
 
-    def __init__(self, address: Address) -> None:
-        self._address = address
+    def __init__(self, name: str, probe: Callable[[], object]) -> None:
+        self._name = name
+        self._probe = probe  #: does what a request does, on a connection of its own; raises where that fails
         self._silent_since: float | None = None
         self._cause = ""
+        # When somebody wanted to know, a question was sent, one was sent that was answered, somebody waited in vain.
+        self._asked = self._probed = self._answered = self._in_vain = float("-inf")
         self._postponed: deque[Postponed] = deque()
-        self._worker = Worker("distlock-health", self._step, lambda: self.silent or bool(self._postponed))
+        self._worker = Worker("distlock-outage", self._step, self._is_left)
+
+    # May I ask? ---------------------------------------------------------------------------------------------------
 
     @property
     def silent(self) -> bool:
@@ -64,18 +67,54 @@ class Health:
     def refuse_if_silent(self) -> None:
         """``BackendUnavailable`` at once where a request would only wait for its time-out."""
         since = self._silent_since
-        if since is not None and self.watch():
+        if since is not None and not self._worker.is_current() and self.watch():
             raise BackendUnavailable(
-                f"{self._address.name} does not answer, for {now() - since:.1f} s now ({self._cause}); "
+                f"{self._name} does not answer, for {now() - since:.1f} s now ({self._cause}); "
                 f"it is asked again meanwhile."
             )
 
-    def failed(self, error: BaseException) -> None:
-        """A request has failed with this error. Only waiting in vain makes a server silent."""
-        if isinstance(error, DriverTimeout | TimeoutError) and self._silent_since is None:
+    # It failed like this ------------------------------------------------------------------------------------------
+
+    def begin(self, error: BaseException) -> None:
+        """A request has waited in vain, and so has a fresh connection: the server is silent."""
+        self._in_vain = now()
+        if self._silent_since is None:
             self._cause = str(error).rstrip(".") or type(error).__name__
             self._silent_since = now()
             self.watch()
+
+    def watch(self) -> bool:
+        """Have a thread ask. False, and the server counts as one that answers: none is to be had, and nobody else would
+        find out that it does."""
+        if not self._worker.start():
+            self._silent_since = None
+            return False
+        return True
+
+    # Ask it now ---------------------------------------------------------------------------------------------------
+
+    def ask(self) -> float:
+        """Have the server asked now, on a fresh connection. What it returns is for :meth:`answered`."""
+        moment = self._asked = now()
+        if self._worker.is_current():
+            self._ask()
+        else:
+            self._worker.start()
+            self._worker.wake()
+        return moment
+
+    def answered(self, asked: float) -> bool:
+        """Whether it has answered something that was sent at this moment, or later."""
+        return self._answered >= asked
+
+    async def answers(self, asked: float, within: float, runtime: Runtime) -> bool:
+        """The same; if it is not known yet, ``within`` so many seconds from that moment."""
+        parker = runtime.parker()
+        while not self.answered(asked) and now() < asked + within:
+            await parker.park(POLL)
+        return self.answered(asked)
+
+    # Do this when it is back --------------------------------------------------------------------------------------
 
     def postpone(
         self, work: Callable[[], None], *, after: float, within: float, over: Callable[[], None] | None = None
@@ -95,7 +134,7 @@ class Health:
         if not any(item.work is _nothing for item in list(self._postponed)):
             self.postpone(_nothing, after=0.0, within=LOOK_WITHIN)
 
-    def take_over(self, other: Health) -> None:
+    def take_over(self, other: Outage) -> None:
         """Do here what was to be done when the other answers: it may never do so again."""
         moment = now()
         while other._postponed:
@@ -111,22 +150,18 @@ class Health:
         self._silent_since = None
         self._worker.stop()
 
-    def watch(self) -> bool:
-        """Have a thread ask. False, and the server counts as one that answers: none is to be had, and nobody else would
-        find out that it does."""
-        if not self._worker.start():
-            self._silent_since = None
-            return False
-        return True
+    # Our own thread -----------------------------------------------------------------------------------------------
+
+    def _is_left(self) -> bool:
+        return self.silent or bool(self._postponed) or self._asked > self._probed
 
     def _step(self) -> float:
-        due, since = self._due(), self._silent_since
-        if (due or since is not None) and self._answers():
-            if self._silent_since == since:  # else it has begun anew, after this was asked
-                self._silent_since = None
-            if self._catch_up():
-                return 0.0
-        return RETRY_AFTER
+        if not (self._due() or self.silent or self._asked > self._probed) or not self._ask():
+            return RETRY_AFTER
+        caught_up = self._catch_up()
+        if self._in_vain < self._answered:  # else somebody has waited in vain since this was asked
+            self._silent_since = None
+        return 0.0 if caught_up else RETRY_AFTER
 
     def _due(self) -> bool:
         """Whether there is something to do now. What came too late is dropped: it has ended with its lease."""
@@ -145,20 +180,17 @@ class Health:
                     self._give_up(item)
                     return
 
-    def _answers(self) -> bool:
+    def _ask(self) -> bool:
+        moment = self._probed = now()
         try:
-            connection: Any = self._address.connect()
-            try:
-                connection.send_packed_command([_PING])
-                connection.read_response()
-            finally:
-                connection.disconnect()
-        except (RedisError, OSError) as error:
-            logger.debug("%s", translated(error, self._address))
+            self._probe()
+        except DistLockError as error:
+            logger.debug("%s", error)
             return False
         except Exception:  # a credential provider's own: without this thread nobody would ask again
-            logger.exception("%s could not be asked whether it answers", self._address.name)
+            logger.exception("%s could not be asked whether it answers", self._name)
             return False
+        self._answered = moment
         return True
 
     def _catch_up(self) -> bool:

@@ -1,0 +1,102 @@
+"""Connections that died while they were idle, behind a firewall that forgot them: no server is silent for that."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from distlock_web import BackendUnavailable, configure
+from distlock_web.core.runtime import now
+from distlock_web.testing.harness import Harness
+from tests.support.callers import unrelated
+from tests.support.modes import in_both_modes
+from tests.support.proxy import Proxy
+from tests.support.redis_lock import KEY, NAME, left_behind, the_lock, warm_up
+from tests.support.waiting import SOON, eventually
+
+pytestmark = pytest.mark.slow
+
+TIMEOUT = 1.0
+
+
+@pytest.fixture
+def firewall(proxy: Proxy) -> Proxy:
+    configure({"default": {"LOCATION": proxy.url, "OPTIONS": {"socket_timeout": TIMEOUT}}})
+    return proxy
+
+
+@in_both_modes
+async def test_a_lock_is_taken_and_released_though_idle_connections_are_dead(
+    harness: Harness, firewall: Proxy, redis_client: redis.Redis
+) -> None:
+    """The first was refused after a time-out, and then all others: for one dead connection the server was silent."""
+    await warm_up(harness)
+    for _ in range(2):
+        firewall.forget()
+        async with harness.inside(the_lock()):
+            firewall.forget()
+        assert left_behind(redis_client) == {}
+
+
+@in_both_modes
+async def test_each_of_several_idle_connections_may_be_dead(harness: Harness, firewall: Proxy) -> None:
+    async def use(number: int) -> None:
+        async with harness.inside(the_lock(wait=30)):
+            await harness.sleep(0.01)
+
+    await warm_up(harness)
+    for _ in range(2):
+        for actor in [harness.unrelated(lambda number=number: use(number)) for number in range(8)]:  # type: ignore[misc]
+            await actor.result()
+        firewall.forget()
+
+
+def test_a_lease_is_renewed_though_the_connection_for_renewals_is_dead(
+    firewall: Proxy, redis_client: redis.Redis
+) -> None:
+    lease = unrelated(KEY, expire=4.0, renew=True)
+    eventually(lambda: redis_client.pttl(NAME) < 3500, "it was renewed, and has aged")
+    firewall.forget()
+    end = now() + 8.0
+    eventually(lambda: now() > end, "two leases have passed")
+    lease.raise_if_lost()
+    lease.release()
+
+
+@pytest.mark.parametrize("interval", [0, 0.001])
+def test_a_health_check_in_vain_is_no_silence_either(proxy: Proxy, interval: float) -> None:
+    options = {"socket_timeout": TIMEOUT, "health_check_interval": interval}
+    configure({"default": {"LOCATION": proxy.url, "OPTIONS": options}})
+    unrelated(KEY).release()
+    proxy.forget()
+    unrelated(KEY).release()
+
+
+@in_both_modes
+async def test_an_answer_that_takes_longer_than_half_of_the_time_out_is_heard(
+    harness: Harness, firewall: Proxy, redis_client: redis.Redis
+) -> None:
+    """It is waited for while the server is asked on another connection."""
+    await warm_up(harness)
+    firewall.delay = 0.75 * TIMEOUT
+    asked = len(firewall.asked)
+    lease = await harness.acquire(the_lock())
+    assert sum(NAME.encode() in request for request in firewall.asked[asked:]) == 1, "it was not asked twice"
+    firewall.delay = 0.0
+    await harness.release(lease)
+    assert left_behind(redis_client) == {}
+
+
+@in_both_modes
+async def test_a_server_that_answers_nobody_is_silent_after_one_time_out(harness: Harness, firewall: Proxy) -> None:
+    await warm_up(harness)
+    firewall.swallow()
+    begun = now()
+    with pytest.raises(BackendUnavailable, match=r"does not answer, for .* s now"):
+        await harness.acquire(the_lock())
+    took = now() - begun
+    assert TIMEOUT / 2 < took < 2 * TIMEOUT + SOON / 10
+    again = now()
+    with pytest.raises(BackendUnavailable):
+        await harness.acquire(the_lock())
+    assert now() - again < took / 2

@@ -1,0 +1,192 @@
+"""Whether a server answers, what is kept for the time when it does again, and who asks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from distlock_web import BackendUnavailable
+from distlock_web.core import outage
+from distlock_web.core.outage import FOR_EVER, Outage
+from distlock_web.core.runtime import THREADS, drive
+from tests.support.callers import no_thread
+from tests.support.waiting import LONG, SOON, eventually
+
+IN_VAIN = TimeoutError("no answer")
+
+
+@pytest.fixture
+def unanswered() -> Iterator[tuple[Outage, threading.Event]]:
+    """That of a server that answers from the moment of the event on."""
+    answers = threading.Event()
+
+    def probe() -> None:
+        if not answers.is_set():
+            raise BackendUnavailable("The server of the test does not answer.")
+
+    watched = Outage("The server", probe)
+    yield watched, answers
+    watched.close()
+
+
+def test_what_does_not_end_by_itself_is_kept_however_much_comes_after_it(
+    unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 10,000 cancelled claims a node of a quorum was left out for ever."""
+    monkeypatch.setattr(outage, "MAX_POSTPONED", 5)
+    watched, answers = unanswered
+    done: list[int] = []
+    watched.begin(IN_VAIN)
+    watched.postpone(lambda: done.append(-1), after=0.0, within=FOR_EVER)
+    for number in range(20):
+        watched.postpone(lambda number=number: done.append(number), after=0.0, within=LONG)  # type: ignore[misc]
+    answers.set()
+    eventually(lambda: len(done) == 5, "what is left is done", SOON)
+    assert done == [-1, 16, 17, 18, 19]
+
+
+def test_one_that_fails_keeps_none_of_the_others(
+    unanswered: tuple[Outage, threading.Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    watched, answers = unanswered
+    done: list[str] = []
+
+    def fail() -> None:
+        raise LookupError("a bug")
+
+    watched.postpone(fail, after=0.0, within=LONG)
+    watched.postpone(lambda: done.append("the other"), after=0.0, within=LONG)
+    answers.set()
+    eventually(lambda: done, "the other is done", SOON)
+    assert "a bug" in caplog.text
+
+
+def test_without_a_thread_that_asks_nobody_is_refused(
+    unanswered: tuple[Outage, threading.Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the end of the interpreter, or where a system has no more threads, a finished block raised RuntimeError."""
+    watched, _ = unanswered
+    with no_thread("distlock-outage"), caplog.at_level(logging.WARNING):
+        watched.begin(IN_VAIN)
+        watched.postpone(lambda: None, after=0.0, within=LONG)
+    assert "can't start new thread" in caplog.text
+    watched.refuse_if_silent()
+
+
+def test_who_is_refused_sees_to_it_that_somebody_asks(unanswered: tuple[Outage, threading.Event]) -> None:
+    """A signal came while the thread was started: all were refused for ever, and nobody asked."""
+    watched, answers = unanswered
+    with no_thread("distlock-outage", KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        watched.begin(IN_VAIN)
+    with pytest.raises(BackendUnavailable):
+        watched.refuse_if_silent()
+    answers.set()
+    eventually(lambda: not watched.silent, "somebody has asked", SOON)
+    watched.refuse_if_silent()
+
+
+def test_a_server_that_answers_and_refuses_is_not_asked_without_a_pause(
+    unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master that has become a replica was connected to some hundred times a second, until the lease had ended."""
+    asked: list[int] = []
+
+    def refuse() -> None:
+        asked.append(len(asked))
+        raise BackendUnavailable("READONLY")
+
+    watched, answers = unanswered
+    monkeypatch.setattr(outage, "RETRY_AFTER", 60.0)
+    answers.set()
+    watched.postpone(refuse, after=0.0, within=LONG)
+    eventually(lambda: asked, "it is asked", SOON)
+    threading.Event().wait(0.1)
+    assert asked == [0]
+
+
+def test_a_silence_that_begins_while_the_thread_hears_an_answer_is_one() -> None:
+    """The server answered what was asked before; what was asked since waited in vain."""
+    asked, hears = threading.Event(), threading.Event()
+
+    def probe() -> None:
+        if asked.is_set():
+            raise BackendUnavailable("It does not answer any more.")
+        asked.set()
+        assert hears.wait(SOON)
+
+    watched = Outage("The server", probe)
+    try:
+        watched.begin(IN_VAIN)
+        assert asked.wait(SOON)
+        watched.begin(IN_VAIN)
+        hears.set()
+        threading.Event().wait(0.05)
+        assert watched.silent
+    finally:
+        watched.close()
+
+
+def answered(watched: Outage, asked: float, within: float = SOON) -> bool:
+    return drive(watched.answers(asked, within, THREADS))
+
+
+def test_a_server_that_is_asked_and_answers_is_not_silent(unanswered: tuple[Outage, threading.Event]) -> None:
+    watched, answers = unanswered
+    asked = watched.ask()
+    assert not answered(watched, asked, within=0.05)
+    answers.set()
+    assert answered(watched, watched.ask())
+    assert not watched.silent
+    watched.refuse_if_silent()
+
+
+def test_an_answer_to_an_earlier_question_says_nothing() -> None:
+    """It may have hung since: only what was sent after the doubt began takes it away."""
+    asked, hears = threading.Semaphore(0), threading.Semaphore(0)
+
+    def probe() -> None:
+        asked.release()
+        assert hears.acquire(timeout=SOON)
+
+    watched = Outage("The server", probe)
+    try:
+        first = watched.ask()
+        assert asked.acquire(timeout=SOON)
+        second = watched.ask()
+        hears.release()
+        assert answered(watched, first)
+        assert asked.acquire(timeout=SOON), "it is asked once more"
+        assert not watched.answered(second)
+        hears.release()
+        assert answered(watched, second)
+    finally:
+        watched.close()
+
+
+def test_a_doubt_of_the_thread_that_asks_is_answered(unanswered: tuple[Outage, threading.Event]) -> None:
+    """What it does for others may meet a dead connection, too: it would wait for itself."""
+    watched, answers = unanswered
+    said: list[bool] = []
+    answers.set()
+    watched.postpone(lambda: said.append(watched.answered(watched.ask())), after=0.0, within=LONG)
+    eventually(lambda: said, "it is done", SOON)
+    assert said == [True]
+
+
+def test_what_was_postponed_is_done_before_others_are_let_in(unanswered: tuple[Outage, threading.Event]) -> None:
+    """Who came first was refused for what nobody wanted any more, and was to be given back just then."""
+    watched, answers = unanswered
+    seen: list[bool] = []
+
+    def work() -> None:
+        watched.refuse_if_silent()  # it is itself let in
+        seen.append(watched.silent)
+
+    watched.begin(IN_VAIN)
+    watched.postpone(work, after=0.0, within=LONG)
+    answers.set()
+    eventually(lambda: not watched.silent, "others are let in", SOON)
+    assert seen == [True]
