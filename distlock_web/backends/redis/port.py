@@ -232,7 +232,8 @@ class RedisPort:
         """Ask for the lock; with a waiter, join its queue where it is not to be had."""
         confirm = _grants if self._confirm else None
         somewhere = "?" if claim.token in self._queued or claim.token in self._ambiguous else ""
-        for until in (self._clock.after(self._answer_timeout), ""):
+        # Half of it: by then the connection is in doubt, and this may have been asked again on another one.
+        for until in (self._clock.after(self._answer_timeout / 2), ""):
             since = now()
             args: tuple[str | int, ...]
             args = (claim.token, _ms(claim.expire), int(waiter is not None), claim.holder, place or somewhere, until)

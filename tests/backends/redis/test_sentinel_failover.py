@@ -180,6 +180,8 @@ async def test_a_master_that_hangs_is_left_for_good_also_when_it_answers_again(
     pair.until_failed_over()
     holder = await _eventually_acquired(harness)
     assert held(pair.clients[1]) is not None
+    asked_until = now() + 1.0
+    eventually(lambda: now() > asked_until, "what was asked of it is too late")
     pair.servers[0].resume()
     with pytest.raises(LockBusy):
         await harness.unrelated(lambda: harness.acquire(the_lock())).result()

@@ -143,8 +143,8 @@ class Stream(asyncio.Protocol):
     def _look(self) -> None:
         """One timer for all questions, instead of one each: the oldest tells whether the server still answers.
 
-        Its time is counted in looks at the socket, before each of which the loop has read what was there. The answer may
-        lie unread for longer than any time-out while the loop is late.
+        Its time is counted in looks at the socket, before each of which the loop has read what was there. While the
+        loop is late the answer may lie unread for longer than any time-out.
         """
         self._timer = None
         if not self._waiting:
