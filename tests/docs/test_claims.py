@@ -29,7 +29,7 @@ from tests.support.revoking import revoke_the_lock
 from tests.support.source import PROJECT
 from tests.support.waiting import eventually
 
-TTL = 0.05
+TTL = 0.4
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +41,7 @@ def told(lease: Lease) -> None:
     """An ``on_lost`` of a project's own."""
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("on_lost", ["warn", told])
 def test_a_loss_that_is_not_raised_leaves_the_answer_and_a_line_in_the_log(
     on_lost: OnLost, caplog: pytest.LogCaptureFixture
@@ -54,6 +55,7 @@ def test_a_loss_that_is_not_raised_leaves_the_answer_and_a_line_in_the_log(
     assert "has finished all the same" in caplog.text
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("on_lost", ["raise", "warn", told])
 def test_nothing_is_committed_under_a_lost_lock(on_lost: OnLost) -> None:
     engine = create_engine("sqlite://", poolclass=StaticPool)
@@ -72,6 +74,7 @@ def test_nothing_is_committed_under_a_lost_lock(on_lost: OnLost) -> None:
     engine.dispose()
 
 
+@pytest.mark.timing
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("on_lost", ["raise", "warn", told])
 def test_nothing_is_committed_under_a_lost_lock_in_django(on_lost: OnLost) -> None:
@@ -85,6 +88,7 @@ def test_nothing_is_committed_under_a_lost_lock_in_django(on_lost: OnLost) -> No
     assert not Group.objects.exists()
 
 
+@pytest.mark.timing
 def test_who_notices_a_loss_is_told_there() -> None:
     """By the thread that watches the lease, or in the block's own."""
     told_in: list[threading.Thread] = []
@@ -117,6 +121,7 @@ def test_a_second_release_by_hand_has_nothing_to_release() -> None:
         lease.release()
 
 
+@pytest.mark.timing
 def test_a_lost_lease_is_no_way_in_until_it_is_released() -> None:
     late = lock("a", expire=TTL).acquire()
     time.sleep(2 * TTL)

@@ -104,6 +104,7 @@ def test_a_child_does_not_enter_its_parents_lease(redis_store: str, fork: Fork, 
     assert left_behind(redis_client) == {}
 
 
+@pytest.mark.timing
 def test_a_child_does_not_renew_its_parents_leases(redis_store: str, redis_client: redis.Redis) -> None:
     lease = unrelated(KEY, expire=0.6, renew=True)
     stop_reading, stop_writing = os.pipe()

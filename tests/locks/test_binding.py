@@ -29,15 +29,17 @@ async def test_a_lease_from_another_task_is_entered_again_without_waiting() -> N
     assert current_lease() is None
 
 
+@pytest.mark.timing
 async def test_a_lease_from_another_task_cancels_the_one_that_uses_it() -> None:
     """The task that had taken the lock was over: nobody was cancelled, and the block worked on without its lock."""
     with pytest.raises(LeaseLost):
-        async with await through_another_task(expire=0.2, on_lost="cancel"):
+        async with await through_another_task(expire=0.5, on_lost="cancel"):
             await asyncio.sleep(SOON)
 
 
+@pytest.mark.timing
 async def test_a_lease_that_is_lost_before_it_is_entered_cancels_at_once() -> None:
-    lease = await through_another_task(expire=0.05, on_lost="cancel")
+    lease = await through_another_task(expire=0.5, on_lost="cancel")
     await lease.lost
     with pytest.raises(LeaseLost):
         async with lease:

@@ -58,7 +58,7 @@ def test_what_a_nested_block_re_entered_is_the_outer_blocks_again() -> None:
 
 
 def test_leases_that_nobody_has_any_more_do_not_gather_in_the_chain() -> None:
-    with lock("around") as around:
+    with lock("around", expire=600) as around:
         for number in range(1000):
             lock(f"key:{number}").acquire()
         gc.collect()

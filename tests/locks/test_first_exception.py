@@ -222,6 +222,7 @@ def test_a_nested_lease_whose_outer_block_is_over_is_lost_at_its_release() -> No
         inner.release()
 
 
+@pytest.mark.timing
 def test_a_lock_is_not_busy_that_became_free_while_its_waiter_slept(
     beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,8 +233,8 @@ def test_a_lock_is_not_busy_that_became_free_while_its_waiter_slept(
         return busy
 
     monkeypatch.setattr(MemoryPort, "wait", sleep)
-    unrelated("a", expire=0.2)
-    assert beside(lock("a", wait=0.5, expire=30).acquire).result(SOON).state == "held"
+    unrelated("a", expire=0.5)
+    assert beside(lock("a", wait=1.0, expire=30).acquire).result(SOON).state == "held"
 
 
 def test_the_last_look_leaves_no_place_in_the_queue(beside: Beside) -> None:

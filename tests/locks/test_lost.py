@@ -20,8 +20,9 @@ def test_it_is_true_when_the_lock_is_lost_and_not_before(memory_store: None) -> 
     assert lease.lost
 
 
+@pytest.mark.timing
 def test_an_expired_lease_is_lost(memory_store: None) -> None:
-    with lock("order", expire=0.3, on_lost="warn") as lease:
+    with lock("order", expire=0.5, on_lost="warn") as lease:
         assert not lease.lost
         assert lease.lost.wait(5)
         assert lease.lost
@@ -33,16 +34,18 @@ def test_a_lease_that_was_given_back_is_not_lost(memory_store: None) -> None:
     assert not lease.lost
 
 
+@pytest.mark.timing
 def test_it_says_of_which_lock_it_is_and_whether_that_is_lost(memory_store: None) -> None:
-    with lock(["order", "stock"], expire=0.3, on_lost="warn") as lease:
+    with lock(["order", "stock"], expire=0.5, on_lost="warn") as lease:
         assert repr(lease.lost) == "<Lost 'disLock:order', 'disLock:stock': unset>"
         assert lease.lost.wait(5)
         assert repr(lease.lost) == "<Lost 'disLock:order', 'disLock:stock': set>"
 
 
+@pytest.mark.timing
 def test_a_lost_lease_that_is_entered_again_says_what_to_do(memory_store: None) -> None:
     """The message was the one of a block, and the second block had never begun."""
-    late = lock("order", expire=0.05).acquire()
+    late = lock("order", expire=0.5).acquire()
     assert late.lost.wait(5)
     with pytest.raises(LeaseLost, match=r"earlier lease, which was lost and never released.*call its release\(\)"):
         lock("order").acquire()

@@ -113,17 +113,19 @@ def test_a_log_that_blocks_takes_no_time_from_those_that_were_renewed(
     assert logged[0]["b"] == before["b"]
 
 
+@pytest.mark.timing
 def test_a_renewal_that_comes_too_late_is_none(
     several: Callable[[int], SeveralServers], told: list[events.Event]
 ) -> None:
     """After "lost" nothing is told of a lease: metrics would count it as held again."""
     servers = several(0)
-    with lock("a", expire=0.1, on_lost="warn") as lease:
+    with lock("a", expire=0.5, on_lost="warn") as lease:
         servers.answering = lambda: time.sleep(max(0.0, lease.remaining) + 0.01)
         watchdog.Watchdog()._renew([WatchedHold(hold, renew=True) for hold in scope_of(lease).holds])
     assert [event.kind for event in told] == ["acquired", "lost"]
 
 
+@pytest.mark.timing
 def test_a_waiter_whom_the_store_refuses_at_once_asks_with_pauses(beside: Beside) -> None:
     """It asked thousands of times a second, for a whole lease; in an event loop nobody else ran meanwhile."""
     injector = FaultInjector(registry().store("default"))

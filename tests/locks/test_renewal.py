@@ -41,6 +41,7 @@ class LateOnce:
         return losses
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.usefixtures("memory_store")
 def test_a_renewal_counts_for_what_was_asked_and_not_for_what_is_wanted_since(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +60,7 @@ def test_a_renewal_counts_for_what_was_asked_and_not_for_what_is_wanted_since(mo
         assert lease.lost.wait(SOON), "it believes in a lease that the store never gave"
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.usefixtures("memory_store")
 def test_a_thread_that_cannot_be_started_is_started_for_the_next_lease() -> None:
@@ -91,6 +93,7 @@ def test_a_store_that_hangs_costs_no_lease_of_another_store(make_redis: Callable
         other.release()
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.usefixtures("memory_store")
 def test_a_callback_that_takes_long_stops_no_renewal() -> None:
@@ -101,7 +104,7 @@ def test_a_callback_that_takes_long_stops_no_renewal() -> None:
         told.set()
         go_on.wait(SOON)
 
-    lost = unrelated("a", expire=0.2, on_lost=slow)
+    lost = unrelated("a", expire=0.5, on_lost=slow)
     try:
         with lock("b", expire=1.5, renew=True, on_lost="warn") as lease:
             assert told.wait(SOON)
@@ -111,6 +114,7 @@ def test_a_callback_that_takes_long_stops_no_renewal() -> None:
     assert lost.state == "lost"
 
 
+@pytest.mark.timing
 @pytest.mark.usefixtures("memory_store")
 async def test_a_lease_that_nobody_took_from_its_task_is_not_renewed_for_ever() -> None:
     """``create_task(lock(...).aacquire())`` whose result is dropped kept the lock until the process ended."""

@@ -60,6 +60,7 @@ def test_one_thread_for_all_leases_and_it_ends_with_the_last() -> None:
         assert len(threads()) == 1
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 def test_leases_due_together_share_a_request(injector: FaultInjector) -> None:
     leases = [lock(f"key:{number}", renew=True, expire=TTL).acquire() for number in range(50)]
@@ -72,6 +73,7 @@ def test_leases_due_together_share_a_request(injector: FaultInjector) -> None:
     assert 3 <= injector.calls.count("extend") <= 40
 
 
+@pytest.mark.timing
 def test_a_dead_threads_lease_is_not_renewed_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     leases: list[Lease] = []
     holder = threading.Thread(target=lambda: leases.append(lock("a", expire=TTL, renew=True).acquire()))
@@ -83,6 +85,7 @@ def test_a_dead_threads_lease_is_not_renewed_for_ever(caplog: pytest.LogCaptureF
         pass
 
 
+@pytest.mark.timing
 async def test_a_dead_tasks_lease_is_not_renewed_for_ever() -> None:
     leases: list[Lease] = []
 
@@ -93,6 +96,7 @@ async def test_a_dead_tasks_lease_is_not_renewed_for_ever() -> None:
     assert await asyncio.wait_for(leases[0].lost, 20)
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 async def test_a_lease_taken_through_wait_for_is_renewed() -> None:
     """Below 3.12 wait_for makes a task of its own, which ends with the acquisition; the lease does not."""
@@ -102,6 +106,7 @@ async def test_a_lease_taken_through_wait_for_is_renewed() -> None:
     await lease.arelease()
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", ["aacquire", "atry_acquire", "aattach"])
 async def test_a_lease_whose_task_only_acquired_it_is_renewed(entry: str) -> None:
@@ -127,6 +132,7 @@ def test_a_store_that_is_unreachable_for_less_than_the_lease_costs_nothing(
     assert "could not be renewed, trying again" in caplog.text
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 def test_a_store_that_stays_unreachable_costs_the_lease_and_not_the_thread(injector: FaultInjector) -> None:
     with pytest.raises(LeaseLost) as caught, lock("a", expire=TTL, renew=True) as lease:
@@ -138,6 +144,7 @@ def test_a_store_that_stays_unreachable_costs_the_lease_and_not_the_thread(injec
         assert not lease.lost.wait(2 * TTL)
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 def test_a_callback_that_fails_does_not_stop_the_renewal_of_others(caplog: pytest.LogCaptureFixture) -> None:
     def fail(lease: Lease) -> None:

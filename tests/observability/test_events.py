@@ -24,7 +24,7 @@ from distlock_web.web.held_locks import force_release, list_all
 from tests.support.modes import in_both_modes
 from tests.support.revoking import revoke_the_lock
 
-TTL = 0.3
+TTL = 0.5
 SOURCE = Path(__file__).read_text().splitlines()
 
 
@@ -189,6 +189,7 @@ async def test_a_renewal_by_the_watchdog(harness: Harness, store: str, seen: lis
     assert only(seen[:2], "renewed").lease == seen[0].lease
 
 
+@pytest.mark.timing
 @in_both_modes
 async def test_a_lease_that_expires(harness: Harness, store: str, seen: list[events.Event]) -> None:
     with pytest.raises(LeaseLost):
@@ -199,6 +200,7 @@ async def test_a_lease_that_expires(harness: Harness, store: str, seen: list[eve
     assert seen[1].lease == seen[0].lease
 
 
+@pytest.mark.timing
 @in_both_modes
 async def test_a_loss_that_the_watchdog_notices(harness: Harness, store: str, seen: list[events.Event]) -> None:
     """While the block runs, and with the request that has the lock, not that of the watchdog's thread."""

@@ -23,7 +23,7 @@ from tests.support.callers import unrelated
 from tests.support.revoking import revoke_the_lock
 from tests.support.source import FILES, below, shown, tree
 
-TTL = 0.1
+TTL = 0.5
 
 
 def fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -49,6 +49,7 @@ def report(day: int, seconds: float = 0.0) -> str:
 SAID = {"lock_store": "default", "lock_name": "disLock:report:7", "lock_template": "report:{day}"}
 
 
+@pytest.mark.timing
 def test_a_loss_that_is_only_logged(faulty: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
     assert report(7, 2 * TTL) == "done"
     [record] = records(caplog, lock_event="lost", lock_reason="expired", **SAID)

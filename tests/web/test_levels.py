@@ -101,6 +101,7 @@ def test_a_loss_at_every_level(settings: Any, caplog: pytest.LogCaptureFixture) 
             losing(**options)
 
 
+@pytest.mark.timing
 async def test_cancel_as_a_setting_is_for_what_can_be_cancelled(settings: Any) -> None:
     import asyncio
 

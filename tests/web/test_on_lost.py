@@ -82,7 +82,7 @@ urlpatterns = [
     *(path(f"raise/{name}/", _guarded(name, view)) for name, view in VIEWS.items()),
     *(path(f"warn/{name}/", _guarded(name, view, on_lost="warn")) for name, view in VIEWS.items()),
     *(path(f"callable/{name}/", _guarded(name, view, on_lost=tell)) for name, view in VIEWS.items()),
-    path("looking/", distributed_lockable(key="order", expire=0.2)(looking)),
+    path("looking/", distributed_lockable(key="order", expire=0.5)(looking)),
     path("hanging/", distributed_lockable(key="order", expire=2.0, renew=True, on_lost="cancel")(hanging)),
     path("hanging-expired/", distributed_lockable(key="order", expire=1.0, on_lost="cancel")(hanging)),
 ]
@@ -98,6 +98,7 @@ def site(settings: Any, injector: FaultInjector) -> None:
 every_view = pytest.mark.parametrize("name", VIEWS)
 
 
+@pytest.mark.timing
 @every_view
 def test_raise_is_an_error_of_the_server(name: str) -> None:
     """It reaches whoever reads the error reports; and no 409 or 503 invites to do again what may have been done."""
@@ -107,6 +108,7 @@ def test_raise_is_an_error_of_the_server(name: str) -> None:
     assert Client(raise_request_exception=False).get(f"/raise/{name}/").status_code == 500
 
 
+@pytest.mark.timing
 @every_view
 def test_warn_is_a_line_in_the_log(name: str, caplog: pytest.LogCaptureFixture) -> None:
     assert Client().get(f"/warn/{name}/").content == b"done"
@@ -115,6 +117,7 @@ def test_warn_is_a_line_in_the_log(name: str, caplog: pytest.LogCaptureFixture) 
     assert "order" in record.getMessage()
 
 
+@pytest.mark.timing
 @every_view
 def test_a_callable_is_called_once(name: str) -> None:
     assert Client().get(f"/callable/{name}/").content == b"done"
@@ -124,6 +127,7 @@ def test_a_callable_is_called_once(name: str) -> None:
     assert told == [name.split()[1]]
 
 
+@pytest.mark.timing
 def test_a_view_that_looks_stops_at_once() -> None:
     with pytest.raises(LeaseLost, match="ended before the block did"):
         Client().get("/looking/")
@@ -135,6 +139,7 @@ async def test_cancel_stops_a_view_that_hangs(name: str, async_client: AsyncClie
         await asyncio.wait_for(async_client.get(f"/{name}/"), 30)
 
 
+@pytest.mark.timing
 def test_in_flask(store_settings: dict[str, Any]) -> None:
     app = Flask("shop")
     app.config["DISTLOCK"] = {"default": store_settings}

@@ -74,6 +74,7 @@ def test_after_a_wait_what_is_left_then(injector: FaultInjector, elsewhere: Else
     assert holder.remaining <= said < 5
 
 
+@pytest.mark.timing
 def test_it_is_true(injector: FaultInjector, elsewhere: Elsewhere) -> None:
     """Whoever comes back after so long gets it, if its holder is gone."""
     elsewhere("order", expire=0.5)

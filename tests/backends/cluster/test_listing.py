@@ -77,7 +77,7 @@ def _calls(node: Any) -> int:
 def test_an_index_lists_no_lock_that_has_ended_and_goes_by_itself(cluster_store: Cluster) -> None:
     with lock("ended", expire=LONG):
         pass
-    expired = unrelated("ended", expire=0.05)
+    expired = unrelated("ended", expire=0.5)
     master, index = cluster_store.master_of("disLock:ended"), index_of("disLock:", slot_of("disLock:ended"))
     eventually(lambda: drive(a_port().names()) == (0, []), "its lease ends")
     assert 0 < master.ask("PTTL", index) <= 2 * 86_400_000

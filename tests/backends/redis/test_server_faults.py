@@ -41,6 +41,7 @@ def test_flushall_costs_a_waiter_one_lease(lab: Lab, redis_client: redis.Redis, 
     assert [holder.join(), waiter.join()] == [0, 0]
 
 
+@pytest.mark.timing
 @modes
 def test_a_flushed_lease_is_known_at_its_renewal(redis_store: str, redis_client: redis.Redis, mode: str) -> None:
     lease = unrelated(KEY, expire=0.9, renew=True)

@@ -18,7 +18,7 @@ logging.getLogger("asyncio").setLevel("ERROR")
 
 
 async def holder(held: asyncio.Event) -> None:
-    async with lock("lab", expire=20):
+    async with lock("lab", expire=600):
         held.set()
         await asyncio.sleep(0.005)
 
@@ -27,7 +27,7 @@ async def view() -> None:
     held = asyncio.Event()
     holding = asyncio.create_task(holder(held))
     await held.wait()
-    async with lock("lab", expire=20, wait=20, renew=True):
+    async with lock("lab", expire=600, wait=20, renew=True):
         pass
     await holding
 
