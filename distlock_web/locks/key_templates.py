@@ -24,9 +24,15 @@ KeyInFront: TypeAlias = "str | Iterable[str | Callable[..., Any]] | None"
 _CHOICE = re.compile(r"\|(?![^\[]*\])")
 
 
+def _whole_number(text: str) -> str:
+    if "_" in text:  # to Python '1_0' is 10, to MySQL 1
+        raise ValueError(text)
+    return str(int(text))
+
+
 #: How a text becomes the one spelling of what it means: ``{pk:int}``. ``ValueError``: it means nothing of the kind.
 CONVERSIONS: Mapping[str, Callable[[str], str]] = {
-    "int": lambda text: str(int(text)),  # a database takes '01', '+1', ' 1' and '١' for 1, too
+    "int": _whole_number,  # a database takes '01', '+1', ' 1' and '١' for 1, too
     "lower": str.lower,
     "str": str,  # says that the text is meant as it is
     "uuid": lambda text: str(UUID(text)),
@@ -34,7 +40,7 @@ CONVERSIONS: Mapping[str, Callable[[str], str]] = {
 
 
 class MalformedValue(KeyUnavailable):
-    """A value of the call is not what the conversion in the key makes of a text."""
+    """A value of the call is not of the form that the key's conversion asks for: no number for ``{pk:int}``."""
 
 
 #: Characters of a template in events, and so in metrics.

@@ -142,14 +142,14 @@ def test_a_visitor_who_is_not_logged_in_is_nobody() -> None:
 # Conversions ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", ["1", "01", "+1", " 1", "1 ", "١", "０１", "0_1", 1, True, 1.0, Decimal("1.0")])
+@pytest.mark.parametrize("value", ["1", "01", "+1", " 1", "1 ", "١", "０１", 1, True, 1.0, Decimal("1.0")])
 def test_a_number_has_one_spelling(value: object) -> None:
     """All of these find row 1 in a database, or through Django's ORM."""
     assert name("wallet:{pk:int}", value) == "wallet:1"
 
 
 @pytest.mark.parametrize(
-    "value", ["", "one", "1.5", "0x1", "1e0", "1 1", "--1", "9" * 5000, "\x00", 1.5, Decimal("NaN")]
+    "value", ["", "one", "1.5", "0x1", "1_0", "1e0", "1 1", "--1", "9" * 5000, "\x00", 1.5, Decimal("NaN")]
 )
 def test_what_is_no_number_is_the_clients_fault(value: object) -> None:
     with pytest.raises(
