@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 
@@ -32,6 +33,21 @@ async def aheld() -> list[str]:
 
 
 # A lease that is over ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("memory_store")
+async def test_a_lease_out_of_wait_for_is_the_callers_once_it_is_entered() -> None:
+    lease = await asyncio.wait_for(lock("a").aacquire(), SOON)
+    assert current_lease() == (lease if sys.version_info >= (3, 12) else None), "docs/how.md says so"
+    async with lease:
+        assert current_lease() == lease
+        async with lock("a") as inner:
+            assert inner.depth == 2
+    assert current_lease() is None
+    async with asyncio.timeout(SOON):
+        lease = await lock("a").aacquire()
+    assert current_lease() == lease
+    await lease.arelease()
 
 
 @pytest.mark.usefixtures("memory_store")
