@@ -90,21 +90,26 @@ class Store:
             backend_class = getattr(import_module(module), name)
         except ModuleNotFoundError as error:
             if (error.name and error.name.startswith("distlock_web")) or config.path == config.backend:
-                raise ConfigurationError(f"{where}: {config.path} cannot be imported: {error}.") from error
+                raise ConfigurationError(f"{where}: {config.path} cannot be imported ({error}); {_WANTED}.") from error
             raise ConfigurationError(
                 f"{where} is {config.backend!r}, whose driver is not installed ({error.name}): "
                 f'pip install "distlock_web[{config.extra}]".'
             ) from error
         except (ImportError, AttributeError) as error:
-            raise ConfigurationError(f"{where}: {config.path} cannot be imported: {error}.") from error
+            raise ConfigurationError(f"{where}: {config.path} cannot be imported ({error}); {_WANTED}.") from error
         for setting in config.given:
             if setting not in backend_class.settings:
                 raise ConfigurationError(
-                    f"DISTLOCK[{config.alias!r}] has {setting}, of which the backend {config.backend!r} knows nothing."
+                    f"DISTLOCK[{config.alias!r}] has {setting}, of which the backend {config.backend!r} knows nothing: "
+                    f"leave it out."
                 )
         backend: Backend = backend_class(config)
         check_seconds(config.expire, f'DISTLOCK[{config.alias!r}]["EXPIRE"]', minimum=backend.capabilities.min_expire)
         return backend
+
+
+#: What is right where a backend cannot be imported.
+_WANTED = "it has to be the name of a backend, or the dotted path of a class"
 
 
 def _close_aside(backend: Backend, pid: int) -> None:

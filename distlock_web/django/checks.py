@@ -19,7 +19,7 @@ from ..core.request_id import DEFAULT_HEADER
 from ..locks.decorator import LockedFunction
 from ..web.doctor import examine_store, gunicorn_timeout
 from ..web.request_ids import header_name, user_hook
-from ..web.settings import PROJECT_POLICIES, unknown_settings
+from ..web.settings import unknown_settings
 from .diagnosis import shared_caches, slow_views
 from .locked_views import SKIP_REMEDY, is_api_view, is_outermost, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
@@ -80,12 +80,6 @@ def _memory(alias: str) -> checks.Warning:
 
 def _invalid(error: ConfigurationError) -> checks.Error:
     problem, remedy = error.parts()
-    policy = next((name for name in PROJECT_POLICIES if problem.startswith(name)), None)
-    if policy is not None:
-        own = policy.removeprefix("DISTLOCK_")
-        remedy = f"Correct {policy}, or leave it out: it is 'raise' then, where DISTLOCK has no {own} for a store."
-    elif not _has_mapping():
-        remedy = "Correct the environment variable DISTLOCK_URL: redis://127.0.0.1:6379/0, for example."
     return checks.Error(problem, hint=remedy or None, id="distlock_web.E001")
 
 
@@ -97,13 +91,10 @@ def _testing() -> bool:
 @checks.register("distlock_web")
 def check_names(**kwargs: Any) -> list[checks.CheckMessage]:
     slips, others = unknown_settings(dir(settings), "settings.py has")
-    hint = "Correct the name, or leave it out."
+    rename = "Correct the name, or leave it out. If the project uses it itself, give it another name."
     return [
-        *(checks.Error(str(error), hint=hint, id="distlock_web.E006") for error in slips),
-        *(
-            checks.Warning(str(error), hint="If it is the project's own, silence this.", id="distlock_web.W007")
-            for error in others
-        ),
+        *(checks.Error(str(error), hint=rename, id="distlock_web.E006") for error in slips),
+        *(checks.Warning(str(error), hint=rename, id="distlock_web.W007") for error in others),
     ]
 
 

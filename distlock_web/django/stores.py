@@ -54,7 +54,9 @@ def connection_pool(alias: str) -> Any:
         cache = caches[alias]
     except InvalidCacheBackendError:
         known = ", ".join(map(repr, settings.CACHES))
-        raise ConfigurationError(f"DISTLOCK names the cache {alias!r}, which is not in CACHES ({known}).") from None
+        raise ConfigurationError(
+            f"DISTLOCK names the cache {alias!r}, which is not in CACHES; it has to be one of {known}."
+        ) from None
     backend = f"{type(cache).__module__}.{type(cache).__qualname__}"
     client = getattr(cache, "client", None)  # django-redis
     if client is None:

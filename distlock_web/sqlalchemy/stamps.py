@@ -6,14 +6,12 @@ which may be a newer holder's by then. So a flush asks for the fence that is rem
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
 from sqlalchemy import Connection, inspect
 from sqlalchemy.orm import Mapper, Session, object_session
 from sqlalchemy.orm.attributes import set_committed_value
-from sqlalchemy.orm.identity import IdentityMap
 
 _INFO = "distlock_web_stamps"
 
@@ -57,21 +55,12 @@ def stamps_of(session: Session, fencing: bool = False) -> dict[Any, int]:
     has any more: a session that lives as long as its process would keep one for every row that it ever fenced.
     """
     kept = session.info.get(_INFO)
-    if kept is None or kept.objects is not session.identity_map:
-        kept = session.info[_INFO] = _Stamps(session.identity_map)
-    stamps: dict[Any, int] = kept.by_key
+    if kept is None or kept[0] is not session.identity_map:
+        kept = session.info[_INFO] = [session.identity_map, {}, None]  # the last: the transaction that fenced last
+    stamps: dict[Any, int] = kept[1]
     transaction = session.get_transaction()
-    if fencing and kept.transaction() is not transaction:
-        kept.transaction = ref(transaction)
+    if fencing and (kept[2] is None or kept[2]() is not transaction):
+        kept[2] = ref(transaction)
         for key in stamps.keys() - session.identity_map.keys():
             del stamps[key]
     return stamps
-
-
-class _Stamps:
-    __slots__ = ("by_key", "objects", "transaction")
-
-    def __init__(self, objects: IdentityMap) -> None:
-        self.objects = objects
-        self.by_key: dict[Any, int] = {}
-        self.transaction: Callable[[], object] = lambda: None  #: the one in which a row was fenced last, weakly

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROJECT = """
 import sys
-from types import ModuleType
 import django
 from django.conf import settings
 from django.core.management import call_command
 
-sys.modules["early"] = early = ModuleType("early")
 settings.configure(
     INSTALLED_APPS=["django.contrib.contenttypes", *sys.argv[2:]],
     ROOT_URLCONF="__main__",
