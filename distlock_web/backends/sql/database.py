@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Executable, Row, create_engine, event, literal, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.pool import Pool, QueuePool
+from sqlalchemy.pool import NullPool
 
+from ...core import pool
 from ...core.blocking_port import Wakeups
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import now
@@ -87,15 +87,15 @@ class Transaction:
         self.ending = True
         self.say("COMMIT")
 
-    def abandon(self, fault: Fault | None) -> None:
-        """Nothing of it stays. A connection that has not answered is not used again."""
-        if fault is not None and fault.kind not in ("gone", "silent"):
-            try:
-                self.say("ROLLBACK")
-                return
-            except SQLAlchemyError:
-                pass  # the same, by closing it
-        self._connection.invalidate()
+    def roll_back(self, fault: Fault) -> bool:
+        """Nothing of it stays. False: that takes the end of the connection, which does not answer."""
+        if fault.kind in ("gone", "silent"):
+            return False
+        try:
+            self.say("ROLLBACK")
+        except SQLAlchemyError:
+            return False
+        return True
 
     def _limit(self) -> None:
         self._database.address.dialect.limit(self._driver, max(0.05, self._until - now()))
@@ -120,11 +120,7 @@ class Database:
                 isolation_level="AUTOCOMMIT",
                 skip_autocommit_rollback=True,
                 pool_reset_on_return=None,
-                poolclass=QueuePool,
-                pool_size=connections,
-                max_overflow=0,
-                pool_timeout=address.pool_timeout,
-                pool_use_lifo=True,
+                poolclass=NullPool,
                 connect_args=dict(address.connect_args),
             )
         except ModuleNotFoundError as error:
@@ -133,10 +129,13 @@ class Database:
                 f'"distlock_web[{address.dialect.extra}]".'
             ) from error
         event.listen(self.engine, "connect", lambda connection, record: address.dialect.connected(connection))
+        event.listen(self.engine, "close", lambda connection, record: address.dialect.closing(connection))
+        self.connections: pool.Pool[Connection] = pool.Pool(connections, address.pool_timeout, self._connect, _close)
         self._passing: Callable[[], AbstractContextManager[None]] = nullcontext
         if isinstance(address.dialect, SQLite):
             self._passing = sqlite_fork.passing
-            sqlite_fork.watch(self.engine)
+            if not address.in_memory:
+                sqlite_fork.watch(self.connections)
         if isinstance(address.dialect, PostgreSQL):
             from .bounded import BoundedConnection
 
@@ -173,43 +172,50 @@ class Database:
         self._read(select(literal(1)), {})
 
     def _read(self, statement: Executable, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
-        pool, connection = self.engine.pool, self._connect()
-        transaction = Transaction(connection, self, self.address.timeout)
+        lent, usable = self._borrow(), False
+        transaction = Transaction(lent.connection, self, self.address.timeout)
         try:
-            return transaction.all(statement, parameters)
+            found = transaction.all(statement, parameters)
+            usable = True
+            return found
         except DBAPIError as error:
             fault = self._fault(error)
-            transaction.abandon(fault)
+            usable = transaction.roll_back(fault)
             raise self._translated(error, fault) from error
         finally:
-            self._give_back(connection, pool)
+            self.connections.give_back(lent, usable=usable)
 
-    def _give_back(self, connection: Connection, pool: Pool) -> None:
-        connection.close()
-        if pool is not self.engine.pool:  # closed meanwhile, and now it has an open connection again
-            pool.dispose()
+    def _borrow(self) -> pool.Lent[Connection]:
+        try:
+            return self.connections.borrow()
+        except pool.AllInUse:
+            raise AllInUse(
+                f"{self.address.name}: all {self.connections.size} connections of this process are in use "
+                f'for {self.address.pool_timeout:g} s; see OPTIONS["max_connections"].'
+            ) from None
 
     def _attempt(self, work: Callable[[Transaction], T], seconds: float) -> T:
-        pool, connection = self.engine.pool, self._connect()
-        transaction = Transaction(connection, self, seconds)
-        _this_thread.depth = getattr(_this_thread, "depth", 0) + 1
+        # After an exception of a signal's handler nothing more is sent on the connection: its end undoes what was not
+        # committed. One that comes outside of the block leaves garbage, which keeps nobody's place.
+        lent, usable = self._borrow(), False
+        transaction = Transaction(lent.connection, self, seconds)
+        around = getattr(_this_thread, "depth", 0)
         try:
+            _this_thread.depth = around + 1
             transaction.say(self.address.dialect.begin)
             result = work(transaction)
             transaction.commit()
+            usable = True
             return result
         except DBAPIError as error:
             fault = self._fault(error)
-            transaction.abandon(fault)
+            usable = transaction.roll_back(fault)
             if self._nothing_done(fault, transaction):
                 raise _Undone(error, fault) from error
             raise self._translated(error, fault) from error
-        except BaseException:
-            transaction.abandon(None)
-            raise
         finally:
-            _this_thread.depth -= 1
-            self._give_back(connection, pool)
+            _this_thread.depth = around  # before any call, after which an exception may come
+            self.connections.give_back(lent, usable=usable)
             if transaction.ending:
                 for token in transaction.woken:
                     self.wakeups.wake(token)
@@ -221,8 +227,7 @@ class Database:
         try:
             yield connection
         finally:
-            connection.invalidate()
-            connection.close()
+            _close(connection)
 
     @property
     def driver_error(self) -> type[Exception]:
@@ -237,11 +242,6 @@ class Database:
     def _connect(self) -> Connection:
         try:
             return self.engine.connect()
-        except PoolTimeout:
-            raise AllInUse(
-                f"{self.address.name}: all {self.engine.pool.size()} connections of this process are in use "  # type: ignore[attr-defined]
-                f'for {self.address.pool_timeout:g} s; see OPTIONS["max_connections"].'
-            ) from None
         except DBAPIError as error:
             fault = self.address.dialect.fault(error)
             if fault.kind in ("unknown", "gone"):
@@ -252,7 +252,11 @@ class Database:
 
     def _fault(self, error: DBAPIError) -> Fault:
         fault = self.address.dialect.fault(error)
-        return GONE if error.connection_invalidated and fault != SILENT else fault
+        if error.connection_invalidated and fault != SILENT:
+            fault = GONE
+        if fault.kind in ("gone", "silent"):
+            self.connections.drop()  # the others are most likely dead, too: nobody has to find that out of each
+        return fault
 
     def _translated(self, error: DBAPIError, fault: Fault) -> DistLockError:
         """The error for our caller; the driver's own stays behind it as ``__cause__``."""
@@ -277,22 +281,24 @@ class Database:
 
     def _create_tables(self) -> None:
         for tried in range(1, TRIES + 1):
-            connection = self._connect()
+            lent, usable = self._borrow(), False
             try:
+                connection = lent.connection
                 self.address.dialect.limit(connection.connection.driver_connection, self.address.timeout)
                 self.tables.metadata.create_all(connection)
+                usable = True
                 return
             except DBAPIError as error:
+                fault = self._fault(error)
+                usable = fault.kind not in ("gone", "silent")
                 if tried == TRIES:
-                    raise self._translated(error, self._fault(error)) from error
+                    raise self._translated(error, fault) from error
             finally:
-                connection.close()
+                self.connections.give_back(lent, usable=usable)
 
     def close(self) -> None:
         self._silence.end()
-        pool = self.engine.pool
-        self.engine.dispose()
-        pool.dispose()  # again: for what was given back to it before it was known to be the former one
+        self.connections.drop()
 
 
 class _Undone(Exception):
@@ -301,6 +307,11 @@ class _Undone(Exception):
     def __init__(self, error: DBAPIError, fault: Fault) -> None:
         self.error = error
         self.fault = fault
+
+
+def _close(connection: Connection) -> None:
+    connection.invalidate()
+    connection.close()
 
 
 def _words(error: DBAPIError) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
+import sqlite3
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from sqlalchemy import BigInteger, ColumnElement, Executable, bindparam, func, literal_column, select
@@ -60,6 +61,9 @@ class Dialect(Protocol):
 
     def connected(self, connection: Any) -> None:
         """A new connection of the driver."""
+
+    def closing(self, connection: Any) -> None:
+        """A connection of the driver is about to be closed."""
 
     def limit(self, connection: Any, seconds: float) -> None:
         """Wait for the next answer on the driver's connection for so long."""
@@ -121,6 +125,9 @@ class PostgreSQL:
     def connected(self, connection: Any) -> None:
         """Nothing: see ``begin``."""
 
+    def closing(self, connection: Any) -> None:
+        """Nothing: its end undoes what was not committed."""
+
     def limit(self, connection: Any, seconds: float) -> None:
         connection.limit = seconds
 
@@ -175,6 +182,9 @@ class MySQL:
             for statement in statements:
                 cursor.execute(statement)
 
+    def closing(self, connection: Any) -> None:
+        """Nothing: its end undoes what was not committed."""
+
     def limit(self, connection: Any, seconds: float) -> None:
         connection._read_timeout = seconds  # PyMySQL sets it when it connects, and in no other public way
 
@@ -187,7 +197,10 @@ class MySQL:
 
 class SQLite:
     title, driver, extra, begin = "SQLite", "sqlite+pysqlite", "sqlite", "BEGIN IMMEDIATE"
-    clock: ColumnElement[int] = func.distlock_now(type_=BigInteger)
+    # No function of ours, in Python: SQLite would swallow the exception that a signal's handler raises in it.
+    clock: ColumnElement[int] = literal_column(
+        "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000", BigInteger
+    )
     notify: Executable | None = None
     _phrases: ClassVar[Mapping[str, Fault]] = {
         "database is locked": Fault("not_now", "is locked: another program keeps its write lock"),
@@ -210,21 +223,21 @@ class SQLite:
         return {"timeout": self.timeout, "check_same_thread": False}
 
     def connected(self, connection: Any) -> None:
-        connection.create_function("distlock_now", 0, _machine_clock)
         if self._wal:
             connection.execute("PRAGMA journal_mode = WAL").close()
         # What a loss of power could take is of no use after it: everybody who had a lock is gone with the machine.
         connection.execute("PRAGMA synchronous = NORMAL").close()
+
+    def closing(self, connection: Any) -> None:
+        # While somebody has a cursor, an exception's frames for instance, the connection is not really closed.
+        with suppress(sqlite3.Error):  # a disk that fails: it is closed all the same
+            connection.rollback()
 
     def limit(self, connection: Any, seconds: float) -> None:
         """Nothing: it waits for the write lock only, at the beginning, for its ``timeout``."""
 
     def fault(self, error: DBAPIError) -> Fault:
         return _by_phrase(self._phrases, error)
-
-
-def _machine_clock() -> int:
-    return time.time_ns() // 1000
 
 
 def _by_phrase(phrases: Mapping[str, Fault], error: DBAPIError) -> Fault:

@@ -241,8 +241,8 @@ def test_those_that_want_a_lock_keep_nobody_from_releasing_another(
                 unrelated("first").release()
 
     wanting = [beside(want) for _ in range(6)]
-    pool: Any = store.backend._requests.engine.pool  # type: ignore[attr-defined]
-    eventually(lambda: pool.checkedout() == 2, "all are in use")
+    pool: Any = store.backend._requests.connections  # type: ignore[attr-defined]
+    eventually(lambda: len(pool._lent) == 2, "all are in use")
     try:
         lease.extend()
         lease.release()

@@ -133,11 +133,11 @@ def test_connections_that_a_firewall_has_dropped_cost_one_time_out_in_all(postgr
     with Proxy(url.port) as proxy:
         through = url.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
         configure({"default": {**postgres_settings, "LOCATION": through, "OPTIONS": {"timeout": TIMEOUT}}})
-        engine = registry().store("default").backend._requests.engine  # type: ignore[attr-defined]
+        pool = registry().store("default").backend._requests.connections  # type: ignore[attr-defined]
         unrelated("first").release()
-        idle = [engine.connect() for _ in range(6)]
+        idle = [pool.borrow() for _ in range(6)]
         for connection in idle:
-            connection.close()
+            pool.give_back(connection)
         proxy.forget()
         begun = now()
         eventually(can_take, "it is connected to anew")

@@ -92,8 +92,8 @@ def test_a_name_that_many_want_takes_one_connection(postgres_settings: dict[str,
     with lock("a", expire=PATIENCE):
         threads = [started(ask) for _ in range(12)]
         eventually(lambda: held_locks()[0].lock.waiters == 12, "all wait")
-        pool = backend._requests.engine.pool
-        used = pool.checkedin() + pool.checkedout()
+        pool = backend._requests.connections
+        used = len(pool._idle) + len(pool._lent)
     for thread in threads:
         thread.join(PATIENCE)
     assert used <= 2, "one to take the lock, and one for those that ask"
