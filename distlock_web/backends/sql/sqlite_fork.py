@@ -80,8 +80,8 @@ def _before_fork() -> None:
 
 
 def _in_child() -> None:
-    global gate, _engines
-    gate, _engines = ForkGate(), weakref.WeakSet()  # those that there are have the parent's connections
+    global gate, _pools
+    gate, _pools = ForkGate(), weakref.WeakSet()  # those that there are have the parent's connections
 
 
 around_fork(_before_fork, lambda: gate.open())
