@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -104,11 +106,16 @@ def _from_framework(known: DatabaseAddress) -> tuple[str, URL, Mapping[str, Any]
     if known.kind == "sqlite":
         # An SQLite has one write lock for the whole file: a lock that is extended or released while its caller's own
         # transaction has that would wait for itself. So the locks of a framework's database have a file beside it.
-        file = ":memory:" if _in_memory(known.name) else f"{known.name}.locks"
+        file = ":memory:" if _in_memory(known.name) else f"{_real_path(known.name)}.locks"
         return known.kind, URL.create(known.kind, database=file), {}, False
     name, user, password = known.name or None, known.user or None, known.password or None
     url = URL.create(known.kind, user, password, known.host or None, known.port, name, known.query)
     return known.kind, url, known.connect_args, known.migrated
+
+
+def _real_path(name: str) -> str:
+    """Of a file that several links may lead to; SQLite and Django take a URI, too."""
+    return os.path.realpath(unquote(urlsplit(name).path) if name.startswith("file:") else name)
 
 
 def _from_location(location: str, where: str) -> tuple[str, URL]:

@@ -125,6 +125,36 @@ def test_the_locks_of_a_frameworks_sqlite_are_in_a_file_beside_it(make_database:
     registry.close()
 
 
+@pytest.mark.parametrize("way", ["symlink", "folder", "dots", "relative", "descriptor", "uri"])
+def test_a_file_has_one_file_of_locks_whatever_leads_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """``releases/1/db.sqlite3`` and ``releases/2/db.sqlite3`` led to one database, and had locks of their own."""
+    shared, release = tmp_path / "shared", tmp_path / "releases" / "2"
+    shared.mkdir()
+    release.mkdir(parents=True)
+    (shared / "db.sqlite3").touch()
+    (release / "db.sqlite3").symlink_to("../../shared/db.sqlite3")
+    (tmp_path / "current").symlink_to("shared")
+    monkeypatch.chdir(tmp_path)
+    with open(shared / "db.sqlite3", "rb") as file:
+        name = {
+            "symlink": str(release / "db.sqlite3"),
+            "folder": str(tmp_path / "current" / "db.sqlite3"),
+            "dots": str(release / ".." / ".." / "shared" / "db.sqlite3"),
+            "relative": "shared/db.sqlite3",
+            "descriptor": f"/dev/fd/{file.fileno()}",
+            "uri": f"file:{release}/db%2Esqlite3?mode=rwc",
+        }[way]
+        known = DatabaseAddress("sqlite", name)
+        registry = configure({"default": {"DATABASE": "default"}}, resources={"DATABASE": lambda name: known})
+        with lock("a"):
+            pass
+        registry.close()
+    assert sorted(file.name for file in tmp_path.rglob("*.locks")) == ["db.sqlite3.locks"]
+    assert (shared / "db.sqlite3.locks").exists()
+
+
 def test_the_locks_of_an_sqlite_in_memory_are_in_memory() -> None:
     """Django's test runner puts the project's SQLite there."""
     known = DatabaseAddress("sqlite", "file:memorydb_default?mode=memory&cache=shared")

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import make_url
 
-from distlock_web import BackendUnavailable, configure, lock
+from distlock_web import BackendUnavailable, LockBusy, configure, lock
 from distlock_web.backends.sql.verbs import SQLVerbs
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.blocking_port import ACQUIRING_THREADS
+from distlock_web.core.config import DatabaseAddress
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
 from tests.support.callers import threads, unrelated
@@ -61,6 +62,23 @@ def test_a_child_begins_afresh_and_the_parent_goes_on(settings: dict[str, Any], 
     contend()
     lease.extend()
     lease.release()
+
+
+def test_a_fork_leaves_the_parent_what_is_in_memory() -> None:
+    """Django's tests: every lock of the parent was gone."""
+    known = DatabaseAddress("sqlite", ":memory:")
+    configured = configure({"default": {"DATABASE": "default"}}, resources={"DATABASE": lambda name: known})
+    lease = unrelated("parent", expire=LONG)
+
+    def child() -> None:
+        with lock("parent"):
+            pass
+
+    in_child(child)
+    with pytest.raises(LockBusy):
+        unrelated("parent")
+    lease.release()
+    configured.close()
 
 
 async def test_a_task_cancelled_in_mid_acquisition_leaves_nothing(
