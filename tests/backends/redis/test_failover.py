@@ -31,7 +31,7 @@ def test_two_waiters_on_either_side_of_a_failover_never_hold_together(
     configure({"default": {"LOCATION": failover.url}})
     with closing(Lab(failover.url, tmp_path)) as lab:
         first, second = lab.ready(*[{"mode": mode, "expire": EXPIRE, "section": SECTION}] * 2)
-        holder = unrelated(KEY, expire=3)
+        holder = unrelated(KEY, expire=3 if ends == "by expiry" else LONG)
         first.go()
         first.saw("joined")
         failover.take_over()
