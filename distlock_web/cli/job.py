@@ -42,7 +42,9 @@ class Job:
     def __init__(self, kill_after: float) -> None:
         self._kill_after = kill_after
         self._group = 0  #: of the command, and its process id
-        self._kept: list[int] | None = None  #: signals for a command that has not begun
+        self._starting = False
+        self._interrupted = 0
+        self._kept: list[int] = []  #: signals for a command that has not begun
         self._terminal: tuple[int, list[Any]] | None = None  #: lent to the command: its descriptor and its settings
         self._previous: dict[int, Any] = {}
 
@@ -63,7 +65,9 @@ class Job:
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         """``CommandFailed`` with a shell's exit code if no process can be started."""
-        self._kept = []
+        self._starting = True
+        if self._interrupted:  # Python drops what is raised in a garbage collection: the signal was lost
+            raise Interrupted(self._interrupted)
         self._catch(signal.SIGTSTP, lambda *_: None)  # stopped, we could not renew, and the command would go on
         # -I and -S: nothing of the environment or of the project is loaded, so it is there within milliseconds.
         script = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
@@ -92,11 +96,10 @@ class Job:
                 return code if code >= 0 else SIGNALLED - code
 
     def signal(self, signum: int) -> None:
-        """Send it to the whole group. From any thread."""
+        """Send it to the whole group, if need be as soon as there is one. From any thread."""
         group = self._group
         if not group:
-            if self._kept is not None:
-                self._kept.append(signum)
+            self._kept.append(signum)
             return
         try:
             os.killpg(group, signum)
@@ -169,6 +172,7 @@ class Job:
             self._previous[signum] = signal.signal(signum, handler)
 
     def _received(self, signum: int, frame: FrameType | None) -> None:
-        if self._kept is None:
+        if not self._starting:
+            self._interrupted = signum
             raise Interrupted(signum)
         self.signal(signum)

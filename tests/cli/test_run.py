@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -275,6 +276,24 @@ def test_it_leaves_no_child_behind(redis_store: str, marker: Path) -> None:
     ended = distlock(redis_store, "run", "-k", "x", "--", "sh", "-c", f"sleep {LONG} & echo $! > {marker}")
     assert ended.returncode == 0
     assert not alive(pid_in(marker))
+
+
+def test_a_signal_whose_exception_was_dropped_is_not_lost() -> None:
+    """Python drops what a handler raises in a garbage collection: the command was run, and nobody ended it."""
+    with job.Job(1.0) as interrupted:
+        with suppress(job.Interrupted):
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(job.Interrupted):
+            interrupted.start(["true"], {})
+
+
+def test_a_lock_that_is_lost_before_the_command_begins_keeps_it_from_beginning(marker: Path) -> None:
+    with job.Job(5.0) as lost:
+        lost.end()
+        lost.start(["touch", str(marker)], dict(os.environ))
+        assert lost.wait() == 128 + signal.SIGTERM
+        lost.close()
+    assert not marker.exists()
 
 
 def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
