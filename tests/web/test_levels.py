@@ -124,7 +124,7 @@ async def test_cancel_as_a_setting_is_for_what_can_be_cancelled(settings: Any) -
     [
         ("shout", "DISTLOCK_ON_BUSY is 'shout'; it has to be 'raise', 'skip' or a callable"),
         (7, "DISTLOCK_ON_BUSY is 7"),
-        ("no.such.module", "DISTLOCK_ON_BUSY is 'no.such.module', which cannot be imported: No module named 'no'"),
+        ("no.such.module", "DISTLOCK_ON_BUSY is 'no.such.module', which cannot be imported (No module named 'no')"),
         (f"{HERE}.missing", "has no attribute 'missing'"),
         (f"{HERE}.no_callable", "which is no callable"),
     ],
