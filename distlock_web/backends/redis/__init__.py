@@ -12,13 +12,16 @@ from ...core.findings import Finding
 from ...core.outage import Outage
 from ...core.runtime import TASKS, THREADS, Runtime, drive
 from .diagnose import diagnose
-from .port import TOMBSTONE_MS, RedisPort, ScriptRunner
+from .port import PLACE_OUTLIVES, RedisPort, ScriptRunner
 from .sentinel import sentinel_address
 from .transport.address import Address, address
 from .transport.clock import ServerClock
 from .transport.listener import Listener
 from .transport.pool import ConnectionPool, ping
 from .transport.stream import LoopConnection
+
+#: Seconds for which a lock is given back that was handed to nobody; how long its lease is is not known.
+GIVE_UP_WITHIN = 3600.0
 
 
 class RedisBackend:
@@ -102,14 +105,14 @@ class RedisBackend:
         for loop, (connection, _) in loops:
             connection.close_soon(loop)
 
-    def _postpone(self, claim: Claim) -> None:
-        """Cancel the claim when the server answers, and no copy of the acquisition can be on its way any more."""
-        within = claim.expire + TOMBSTONE_MS / 1000
-        self._outage.postpone(partial(self._cancel, claim), after=self._answer_timeout, within=within)
+    def _postpone(self, claim: Claim, after: float) -> None:
+        """Cancel the claim when the server answers. It is kept until its place in the queue has ended by itself."""
+        within = after + claim.expire + PLACE_OUTLIVES
+        self._outage.postpone(partial(self._cancel, claim), after=after, within=within)
 
-    def _give_up(self, claim: Claim) -> None:
-        """Cancel what a waiter that has gone without a word was granted, or queues for."""
-        self._outage.postpone(partial(self._cancel, claim), after=0.0, within=60.0)
+    def _give_up(self, claim: Claim, nobodys: bool) -> None:
+        """Cancel what a waiter was granted that has gone without a word, or of which we know nothing."""
+        self._outage.postpone(partial(self._cancel, claim, nobodys), after=0.0, within=GIVE_UP_WITHIN)
 
-    def _cancel(self, claim: Claim) -> None:
-        drive(self._sync_port.cancel_now(claim))
+    def _cancel(self, claim: Claim, nobodys: bool = False) -> None:
+        drive(self._sync_port.cancel_now(claim, nobodys=nobodys))

@@ -35,6 +35,9 @@ _LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoke
 
 #: Seconds after the store's own time that a sleeper asks again: a millisecond too early would be a question too many.
 RECHECK_MARGIN = 0.002
+#: Seconds that a place in a queue outlives the lease that it is for: GRACE of ``_queue.lua``, a millisecond for each of
+#: a thousand places in front, and some more.
+PLACE_OUTLIVES = 20.0
 #: Milliseconds that a release is remembered where a copy of the acquisition may still be on its way.
 TOMBSTONE_MS = 5000
 #: Releases that are remembered. The server remembers none: it would cost every one of them a command.
@@ -66,7 +69,7 @@ class RedisPort:
         clock: ServerClock,
         index: str,
         answer_timeout: float,
-        postpone: Callable[[Claim], None],
+        postpone: Callable[[Claim, float], None],
         confirm: bool = False,
     ) -> None:
         self.runtime = runtime
@@ -76,9 +79,8 @@ class RedisPort:
         self._index = index
         self._answer_timeout = answer_timeout  #: seconds after which nobody waits for an answer any more
         self._confirm = confirm  #: a lock counts only when ``min_replicas`` have it
-        self._postpone = postpone  #: cancel this claim once the server answers again
+        self._postpone = postpone  #: cancel this claim once the server answers again, not before so many seconds
         self._ambiguous: set[str] = set()  # tokens of which a copy of the acquisition may still be on its way
-        self._queued: set[str] = set()  # tokens that may have been handed the lock, and whose message may come
         self._released: dict[str, None] = {}  # tokens that were released lately: a second time is no loss
 
     async def acquire(self, claim: Claim, wait: float | None, fence: int = 0) -> Granted | Busy:
@@ -88,8 +90,7 @@ class RedisPort:
             if isinstance(answer, Busy) and claim.token in self._ambiguous and not fence:
                 # It is given up, and nobody cancels what has failed before this: a copy of it may be on its way. Where
                 # there is a fence, one of several servers is asked, and the same token may ask again.
-                self._ambiguous.discard(claim.token)
-                self._postpone(claim)
+                self._cancel_later(claim)
             return answer
         listener = self._listener
         waiter = listener.expect(claim, self.runtime)
@@ -118,7 +119,6 @@ class RedisPort:
             )
             granted = waiter.granted_since()
             if granted is not None:
-                self._queued.discard(claim.token)
                 if self._confirm:  # it was told by the server alone: asked again, it is confirmed
                     return await self._acquire(claim, waiter, busy.position)
                 self._listener.remove(claim.token)
@@ -134,24 +134,29 @@ class RedisPort:
         self.stop_waiting(claim.token)
         # A copy of the acquisition may come after this: it does nothing once its time is over, or is undone then.
         if claim.token in self._ambiguous:
-            self._ambiguous.discard(claim.token)
-            self._postpone(claim)
+            self._cancel_later(claim)
         try:
             await self.cancel_now(claim)
         except BackendUnavailable:
-            self._postpone(claim)
+            self._cancel_later(claim)
+
+    def _cancel_later(self, claim: Claim) -> None:
+        """When the server answers, and a copy of the acquisition that may be on its way has come, or does nothing."""
+        ambiguous = claim.token in self._ambiguous
+        self._ambiguous.discard(claim.token)
+        self._postpone(claim, self._answer_timeout if ambiguous else 0.0)
 
     def stop_waiting(self, token: str) -> None:
         """This token waits here no longer: it has the lock, has given up, or waits at another server."""
         self._listener.remove(token)
-        self._queued.discard(token)
 
     def forget(self, token: str) -> None:
         """Somebody else sees to it that no late copy of its acquisition stays."""
         self._ambiguous.discard(token)
 
-    async def cancel_now(self, claim: Claim, tombstone_ms: int = TOMBSTONE_MS) -> None:
-        args = (claim.token, _ms(claim.expire), claim.holder, tombstone_ms)
+    async def cancel_now(self, claim: Claim, tombstone_ms: int = TOMBSTONE_MS, nobodys: bool = False) -> None:
+        """``nobodys``: what was handed over to a token of which we know nothing, unless that has asked since."""
+        args = (claim.token, _ms(claim.expire), claim.holder, tombstone_ms, int(nobodys))
         await self._runner.run(CANCEL, self._keys(claim.name), args)
 
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
@@ -171,7 +176,7 @@ class RedisPort:
             answer = await self._runner.run(RELEASE, self._keys(claim.name), (token, cooldown_ms, tombstone))
         except BackendUnavailable:
             if not cooldown:
-                self._postpone(claim)  # it is over: nobody has to wait for the rest of its lease
+                self._cancel_later(claim)  # it is over: nobody has to wait for the rest of its lease
             raise
         loss = _LOSSES[answer]
         if loss in ("expired", "taken") and token in self._released:
@@ -231,7 +236,7 @@ class RedisPort:
     async def _acquire(self, claim: Claim, waiter: Waiter | None, place: int = 0, fence: int = 0) -> Granted | Busy:
         """Ask for the lock; with a waiter, join its queue where it is not to be had."""
         confirm = _grants if self._confirm else None
-        somewhere = "?" if claim.token in self._queued or claim.token in self._ambiguous else ""
+        somewhere = "?" if claim.token in self._ambiguous or self._listener.may_be_queued(claim.token) else ""
         # Half of it: by then the connection is in doubt, and this may have been asked again on another one.
         for until in (self._clock.after(self._answer_timeout / 2), ""):
             since = now()
@@ -255,7 +260,6 @@ class RedisPort:
             return Granted(given, since)
         busy, unheard = _busy(*rest)
         if waiter is not None:
-            self._queued.add(claim.token)
             waiter.sent_at, waiter.server_time_us = since, server_time_us
             if unheard:
                 self._listener.reconnect_if_unheard(waiter)

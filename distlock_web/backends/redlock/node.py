@@ -321,9 +321,9 @@ class Node(RedisBackend):
         # After that there is nothing left of it: that is as good as confirmed.
         self._outage.postpone(cancel, after=self._answer_timeout, within=within, over=confirmed)
 
-    def _cancel(self, claim: Claim) -> None:
+    def _cancel(self, claim: Claim, nobodys: bool = False) -> None:
         port: RedisPort = self._renewal_port  # which asks also while the node counts as down
-        run_blocking(self, lambda: port.cancel_now(claim, LATE_MS), claim.token)
+        run_blocking(self, lambda: port.cancel_now(claim, LATE_MS, nobodys), claim.token)
 
     def close(self) -> None:
         super().close()

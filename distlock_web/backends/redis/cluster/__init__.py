@@ -46,5 +46,5 @@ class ClusterBackend:
     def close(self) -> None:
         self._routes.close()
 
-    def _cancel(self, claim: Claim) -> None:
-        drive(self._sync_port.cancel_now(claim))
+    def _cancel(self, claim: Claim, nobodys: bool) -> None:
+        drive(self._sync_port.cancel_now(claim, nobodys))

@@ -177,7 +177,7 @@ class ClusterNode(RedisBackend):
 
     _port_class = NodePort
 
-    def __init__(self, at: NodeAddress, address: Address, cancel: Callable[[Claim], None]) -> None:
+    def __init__(self, at: NodeAddress, address: Address, cancel: Callable[[Claim, bool], None]) -> None:
         self.at = at
         self._address = address
         self._cancel_anywhere = cancel
@@ -210,12 +210,12 @@ class ClusterNode(RedisBackend):
 
     def postpone(self, claim: Claim) -> None:
         """Cancel this claim when the node answers."""
-        self._postpone(claim)
+        self._postpone(claim, self._answer_timeout)
 
     def retire(self, successor: ClusterNode) -> None:
         """It serves no slot any more: let go of its connections; what was put off until it answers is another's."""
         successor._outage.take_over(self._outage)
         self._moved()
 
-    def _cancel(self, claim: Claim) -> None:
-        self._cancel_anywhere(claim)  # the slot may be another node's by then
+    def _cancel(self, claim: Claim, nobodys: bool = False) -> None:
+        self._cancel_anywhere(claim, nobodys)  # the slot may be another node's by then

@@ -68,9 +68,9 @@ class ClusterPort:
         finally:
             self._routes.waiting.pop(claim.token, None)
 
-    async def cancel_now(self, claim: Claim) -> None:
+    async def cancel_now(self, claim: Claim, nobodys: bool) -> None:
         """The same for what was postponed: it is tried again where this raises."""
-        await self._route(claim).send(lambda port: port.cancel_now(claim))
+        await self._route(claim).send(lambda port: port.cancel_now(claim, nobodys=nobodys))
         self._routes.waiting.pop(claim.token, None)
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:

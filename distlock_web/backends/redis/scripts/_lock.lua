@@ -5,8 +5,10 @@
 --                     Each has a line, {N}:queue:<process>: sorted set of "token expire holder" by place
 --       3 index       sorted set of names by the µs at which their lease ends; under FENCES the highest fence, negated;
 --                     MARK says that it has a TTL. In a cluster there is one for each slot, with a tag in braces
--- A token's first 16 characters name its process; a process listens on distlock:wake:<those>, in a cluster with :<node>.
--- States: held; contended, which is held while others may wait; transit, detached and not yet attached; cooldown, kept for a
+-- A token's first 16 characters name its process, to be exact a store of a process; it listens on distlock:wake:<those>, in
+-- a cluster with :<node>.
+-- States: held; contended, which is held while others may wait; granted, the same when it was handed over and its owner has
+-- not asked since (it may have heard of it all the same); transit, detached and not yet attached; cooldown, kept for a
 -- while after its end; released and revoked, tombstones: free, with the token of the last owner.
 -- `before` is the token of the owner before this one if that is worth knowing, behind a '!' if it was revoked; else '-'.
 --

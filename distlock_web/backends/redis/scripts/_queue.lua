@@ -25,7 +25,7 @@ local function read(known)
 end
 
 local function holds(lock)
-  return lock.state == 'held' or lock.state == 'contended'
+  return lock.state == 'held' or lock.state == 'contended' or lock.state == 'granted'
 end
 
 local function text(lock)
@@ -78,14 +78,14 @@ local function as_before(lock)
 end
 
 -- The lock becomes this token's for `ms`. Answers its fence: the time or what is proposed, or more than every fence before.
-local function own(now, token, ms, before, holder, proposed)
+local function own(now, token, ms, state, before, holder, proposed)
   local fence = math.max(proposed or now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
   local added = call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N, '-inf', MARK)
   if added > 0 or tonumber(ms) > 60000 or fence > now + 60000000 then -- it may be new; or has to last for long
     -- Where the clock was set back, the floor is known until it has come there again.
     keep_index(math.max(tonumber(ms), (fence - now) / 1000))
   end
-  call('SET', N, format('%s contended %d %d %s %s', token, fence, now, before, holder), 'PX', ms)
+  call('SET', N, format('%s %s %d %d %s %s', token, state, fence, now, before, holder), 'PX', ms)
   return fence
 end
 
@@ -163,7 +163,7 @@ end
 -- `known` is for how long (ms) those who wait believe it taken. False: nobody listens, or `entry`, who asks, is first.
 --
 -- A process that was handed the lock stands aside with its other waiters until it says something (a release, a question):
--- if it is stopped or cut off, its lease ends, and the next one is not given to it as well.
+-- if it is stopped or cut off, its lease ends, or is revoked, and the next one is not given to it as well.
 local function hand_over(now, before, known, entry)
   while true do
     local process = call('ZRANGE', QUEUE, '0', '0')[1]
@@ -180,7 +180,7 @@ local function hand_over(now, before, known, entry)
     if first and listens(process) then
       call('ZREM', line, first)
       local token, expire, holder = string.match(first, '^(%S+) (%d+) (.*)$')
-      local fence = own(now, token, expire, before, holder)
+      local fence = own(now, token, expire, 'granted', before, holder)
       nudge(known, tonumber(expire))
       tell(process, token, format('%d', fence), format('%d', now))
       return true
@@ -190,11 +190,16 @@ end
 
 -- The owner has released, or was revoked (`state`): hand the lock on, or leave it free with a tombstone for `ms`.
 local function let_go(lock, state, ms)
-  local known = call('PTTL', N)
+  local known, now = call('PTTL', N), clock()
   call('ZREM', INDEX, N) -- a write that a full server allows: what follows is allowed after it
-  set_place(string.sub(lock.token, 1, 16)) -- it has said something: its other waiters are in the queue again
   lock.state = state
-  if not hand_over(clock(), as_before(lock), known) then
+  local before = as_before(lock)
+  -- To be revoked is no sign of life: the owner's other waiters stand in the queue again only where there is nobody else.
+  if state == 'revoked' and hand_over(now, before, known) then
+    return
+  end
+  set_place(string.sub(lock.token, 1, 16))
+  if not hand_over(now, before, known) then
     forget(lock, state, ms)
   end
 end

@@ -51,8 +51,10 @@ if lock and lock.token == token then
   end
   live_at_least(N, expire)
   list()
-  if proposed ~= stamp and tonumber(proposed) > lock.fence then
-    lock.fence = tonumber(proposed)
+  local raised = proposed ~= stamp and tonumber(proposed) > lock.fence
+  if raised or lock.state == 'granted' then
+    lock.fence = raised and tonumber(proposed) or lock.fence
+    lock.state = lock.state == 'granted' and 'contended' or lock.state -- its owner knows: nobody gives it back as nobody's
     call('SET', N, text(lock), 'KEEPTTL')
   end
   return {lock.fence, now}
@@ -67,7 +69,7 @@ if free then
   set_place(process)
   if not hand_over(now, before, 0, entry) then
     leave(process, entry)
-    return {own(now, token, expire, before, holder, tonumber(proposed)), now}
+    return {own(now, token, expire, 'contended', before, holder, tonumber(proposed)), now}
   end
   lock = read()
 end

@@ -42,9 +42,9 @@ SUPERVISE_EVERY = 0.5
 
 
 class Listener:
-    def __init__(self, address: Address, give_up: Callable[[Claim], None]) -> None:
+    def __init__(self, address: Address, give_up: Callable[[Claim, bool], None]) -> None:
         self._address = address
-        self._give_up = give_up  #: called with what was asked for by somebody who has gone
+        self._give_up = give_up  #: what somebody asked for who has gone; True: of whom we know nothing
         self._waiters: dict[str, Waiter] = {}
         self._threads_asleep: dict[Waiter, None] = {}
         self._starting: dict[Parker, None] = {}  # those who wait for the connection
@@ -77,6 +77,11 @@ class Listener:
         else:
             waiter.connection = self._connections
         return waiter
+
+    def may_be_queued(self, token: str) -> bool:
+        """Whether it was told that it has a place in the queue."""
+        waiter = self._waiters.get(token)
+        return waiter is not None and waiter.sent_at is not None
 
     def remove(self, token: str) -> None:
         """This token waits no longer."""
@@ -198,8 +203,9 @@ class Listener:
             return
         waiter = self._waiters.get(notification.token)
         if waiter is None:
-            # It has been told in another way, or has given up, and undoes what it was granted; or it waits in another
-            # store of this process, which hears of it, too: to undo that would let a second one in.
+            # It has given up, and could not say so; or it was told by the answer to its question, and the server knows.
+            if notification.grant is not None:
+                self._give_up(Claim(notification.name, notification.token, 0.0), True)
             return
         if waiter.abandoned:
             self._give_up_for(notification.token)
@@ -212,19 +218,22 @@ class Listener:
         """This waiter has gone without a word: its place, or what it was handed, goes on to the next."""
         waiter = self._waiters.pop(token, None)
         if waiter is not None:
-            self._give_up(waiter.claim)
+            self._give_up(waiter.claim, False)
 
     def _broken(self, subscription: Subscription | None, error: BaseException | None) -> None:
         """The connection is not to be used any more: our thread opens another, and everybody asks again."""
         if subscription is None or self._subscription is not subscription:
             return
-        self._subscription = None
+        try:
+            subscription.close()  # before there is another: of a grant that came over both the second would be nobody's
+        finally:
+            if self._subscription is subscription:
+                self._subscription = None
         if isinstance(error, Exception) and self._waiters:
             logger.warning("The listener for locks lost its connection: %s", translated(error, self._address))
         for waiter in list(self._waiters.values()):
             waiter.wake()
         self._wakeup.unpark()
-        subscription.close()
 
     # Our own thread ----------------------------------------------------------------------------------------------
 
