@@ -56,7 +56,7 @@ class Outage:
         # When somebody wanted to know, a question was sent, one was sent that was answered, somebody waited in vain.
         self._asked = self._probed = self._answered = self._in_vain = float("-inf")
         self._postponed: deque[Postponed] = deque()
-        self._worker = Worker("distlock-outage", self._step, self._is_left)
+        self._worker = Worker("distlock-outage", self._step, self._is_left, last=self._finish)
 
     # May I ask? ---------------------------------------------------------------------------------------------------
 
@@ -145,6 +145,8 @@ class Outage:
             self.postpone(item.work, after=item.due - moment, within=item.until - moment, over=item.over)
 
     def close(self) -> None:
+        """Do what is postponed, as far as the server answers now: it takes a few time-outs at most. Then drop it."""
+        self._finish()
         for item in list(self._postponed):
             self._give_up(item)
         self._silent_since = None
@@ -158,10 +160,18 @@ class Outage:
     def _step(self) -> float:
         if not (self._due() or self.silent or self._asked > self._probed) or not self._ask():
             return RETRY_AFTER
-        caught_up = self._catch_up()
+        moment = now()
+        caught_up = self._catch_up([item for item in list(self._postponed) if item.due <= moment])
         if self._in_vain < self._answered:  # else somebody has waited in vain since this was asked
             self._silent_since = None
         return 0.0 if caught_up else RETRY_AFTER
+
+    def _finish(self) -> None:
+        """At the end of the store, or of the program: nobody shall have to wait until it has ended by itself."""
+        left = [item for item in list(self._postponed) if item.until < FOR_EVER]
+        if left and self._ask():
+            self._silent_since = None
+            self._catch_up(left)
 
     def _due(self) -> bool:
         """Whether there is something to do now. What came too late is dropped: it has ended with its lease."""
@@ -193,10 +203,9 @@ class Outage:
         self._answered = moment
         return True
 
-    def _catch_up(self) -> bool:
-        """Do what is due. False: the server answers, and refuses that (a replica): not at once again."""
-        moment = now()
-        for item in [item for item in list(self._postponed) if item.due <= moment]:
+    def _catch_up(self, items: list[Postponed]) -> bool:
+        """Do these. False: the server answers, and refuses that (a replica): not at once again."""
+        for item in items:
             if item not in self._postponed:  # given up meanwhile, to make room
                 continue
             try:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections.abc import Callable
+from weakref import WeakSet
 
-from .runtime import ThreadParker, drive
+from .runtime import Process, ThreadParker, check_process, drive, now
 
 logger = logging.getLogger("distlock_web")
 
 #: Seconds until the next step after one that has failed.
 RETRY = 0.5
+#: Seconds after which the end of the program waits for no further one.
+MAX_EXIT_DELAY = 1.0
 
 
 class _Run:
@@ -36,9 +40,17 @@ class Worker:
     true, and then calls :meth:`start`: so it is done by the thread that runs, or by another. What a step raises is
     logged, and does not end the thread. One that has ended all the same, or is of the process that has forked, is
     replaced by the next ``start``.
+
+    ``last``: what to do at the end of the program, which waits for it, if something is left then.
     """
 
-    def __init__(self, name: str, step: Callable[[], float], is_left: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float],
+        is_left: Callable[[], bool],
+        last: Callable[[], object] | None = None,
+    ) -> None:
         self._name = name
         self._step = step
         self._is_left = is_left
@@ -46,6 +58,10 @@ class Worker:
         self._lock = threading.RLock()
         self._run: _Run | None = None  #: the one that is wanted; changed in one step
         self._failing = False
+        self._last = last
+        self._generation = Process.generation
+        if last is not None:
+            _with_last.add(self)
 
     @property
     def runs(self) -> bool:
@@ -87,6 +103,11 @@ class Worker:
         if run is not None:
             run.parker.unpark()
 
+    def finish(self) -> None:
+        """Do at the end of the program what is left: of this process, not of the one that has forked it."""
+        if self._last is not None and self._generation == Process.generation and self._is_left():
+            self._last()
+
     def _work(self, run: _Run) -> None:
         run.begun = True
         while self._goes_on():
@@ -115,3 +136,18 @@ class Worker:
             return RETRY
         self._failing = False
         return seconds
+
+
+_with_last: WeakSet[Worker] = WeakSet()
+
+
+@atexit.register
+def _finish() -> None:
+    check_process()
+    until = now() + MAX_EXIT_DELAY
+    for worker in list(_with_last):
+        if now() < until:
+            try:
+                worker.finish()
+            except Exception:
+                logger.exception("What was left to do at the end of the program failed")

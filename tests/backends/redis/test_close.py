@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,14 +11,16 @@ from typing import Any
 import pytest
 import redis
 
-from distlock_web import lock
+from distlock_web import BackendUnavailable, configure, lock
 from distlock_web.backends.redis.port import RedisPort
 from distlock_web.backends.redis.transport.listener import Listener
 from distlock_web.backends.redis.transport.subscription import Subscription
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
+from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, unrelated
-from tests.support.redis_lock import KEY, NAME, queued
+from tests.support.proxy import Proxy
+from tests.support.redis_lock import KEY, NAME, left_behind, queued
 from tests.support.waiting import LONG, SOON, eventually
 
 pytestmark = pytest.mark.usefixtures("redis_store")
@@ -115,3 +119,83 @@ def believed_beyond(client: redis.Redis, remaining: float) -> float:
     believed = now() + remaining
     left = client.pttl(NAME)
     return believed - (now() + (left + 1) / 1000)
+
+
+# What could not be sent ---------------------------------------------------------------------------------------------
+
+
+def unreleased(proxy: Proxy) -> None:
+    """A release that did not come through, to a server that answers since."""
+    lease = unrelated(KEY, expire=LONG)
+    proxy.swallow()
+    with pytest.raises(BackendUnavailable):
+        lease.release()
+    proxy.swallow(False)
+
+
+def test_a_close_sends_what_could_not_be_sent(
+    redis_server: RedisServer, redis_client: redis.Redis, make_proxy: Callable[[int], Proxy]
+) -> None:
+    """It was dropped: the lock was taken for the rest of its lease, though the server answered."""
+    proxy = make_proxy(redis_server.port)
+    stores = configure({"default": {"LOCATION": proxy.url, "OPTIONS": {"socket_timeout": 0.3}}})
+    unreleased(proxy)
+    stores.close()
+    assert left_behind(redis_client) == {}
+
+
+@pytest.mark.slow
+def test_the_end_of_the_program_sends_what_could_not_be_sent(
+    redis_server: RedisServer, redis_client: redis.Redis, make_proxy: Callable[[int], Proxy]
+) -> None:
+    proxy = make_proxy(redis_server.port)
+    program = subprocess.Popen(
+        [sys.executable, "-c", RELEASES_LATE, proxy.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "held\n"
+    proxy.swallow()
+    program.stdin.write("\n")
+    program.stdin.flush()
+    assert program.stdout.readline() == "released\n"
+    proxy.swallow(False)
+    program.communicate("\n", timeout=LONG)
+    assert left_behind(redis_client) == {}
+
+
+RELEASES_LATE = """
+import sys
+from distlock_web import BackendUnavailable, configure, lock
+from distlock_web.backends.redis.transport import health
+health.RETRY_AFTER = 60.0  # only its end sends it
+configure({"default": {"LOCATION": sys.argv[1], "OPTIONS": {"socket_timeout": 0.3}}})
+lease = lock("lab", expire=60).acquire()
+print("held", flush=True)
+sys.stdin.readline()
+try:
+    lease.release()
+except BackendUnavailable:
+    print("released", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_release_that_is_refused_takes_effect_with_the_first_answer(
+    redis_server: RedisServer, redis_client: redis.Redis, make_proxy: Callable[[int], Proxy]
+) -> None:
+    """It was sent a time-out after its attempt, as if a copy of an acquisition could be on its way."""
+    proxy = make_proxy(redis_server.port)
+    configure({"default": {"LOCATION": proxy.url, "OPTIONS": {"socket_timeout": 1.0}}})
+    lease = unrelated(KEY, expire=LONG)
+    proxy.swallow()
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable):
+            unrelated("other")
+    backend: Any = registry().store("default").backend
+    with pytest.raises(BackendUnavailable):
+        lease.release()
+    due = [item.due for item in backend._health._postponed if item.work.args[0].name == NAME]
+    assert due
+    assert max(due) <= now(), "as soon as it answers"
+    proxy.swallow(False)
+    eventually(lambda: left_behind(redis_client) == {}, "it is given back")

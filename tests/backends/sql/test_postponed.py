@@ -16,6 +16,7 @@ from tests.support.waiting import LONG, eventually
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY", 0.01)
+    monkeypatch.setattr(module, "MAX_DELAY", 0.05)
 
 
 def a_claim() -> Claim:
@@ -64,8 +65,9 @@ def test_one_whose_row_is_locked_is_in_nobodys_way() -> None:
     postponed.close()
 
 
-def test_what_has_ended_by_itself_is_forgotten_wherever_it_stands() -> None:
+def test_what_has_ended_by_itself_is_forgotten_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the database is silent nobody asks it for the sake of what is over."""
+    monkeypatch.setattr(module, "PLACE_OUTLIVES", 0.0)
     tried: list[str] = []
 
     def cancel(claim: Claim) -> None:
@@ -93,10 +95,30 @@ def test_a_thread_that_cannot_be_started_fails_no_release() -> None:
 
 
 def test_it_goes_on_after_a_close() -> None:
-    cancelled = Cancelled(*[BackendUnavailable("away")] * 3)
+    cancelled = Cancelled(*[BackendUnavailable("away")] * 100)
     postponed = Postponed(cancelled)
     postponed.add(a_claim())
     postponed.close()
     later = a_claim()
     postponed.add(later)
     eventually(lambda: cancelled.claims == [later], "what came after the close is cancelled, and nothing else")
+
+
+def test_a_place_in_the_queue_is_cancelled_as_long_as_it_may_be_there() -> None:
+    """After an outage longer than the lease the place was there still, of one whom nobody knew any more."""
+    claim = a_claim()._replace(expire=0.05)
+    cancelled = Cancelled(*[BackendUnavailable("away")] * 50)
+    postponed = Postponed(cancelled)
+    postponed.add(claim)
+    eventually(lambda: cancelled.claims == [claim], "it is cancelled, some leases later")
+
+
+def test_a_close_cancels_what_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dropped them: the lock was taken for the rest of its lease."""
+    cancelled, claims = Cancelled(BackendUnavailable("away")), [a_claim(), a_claim()]
+    postponed = Postponed(cancelled)
+    with no_thread("distlock-sql-cancel"):
+        for claim in claims:
+            postponed.add(claim)
+        postponed.close()
+    assert sorted(cancelled.claims) == sorted(claims)
