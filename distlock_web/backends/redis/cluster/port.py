@@ -68,7 +68,7 @@ class ClusterPort:
         finally:
             self._routes.waiting.pop(claim.token, None)
 
-    async def cancel_now(self, claim: Claim, nobodys: bool) -> None:
+    async def cancel_now(self, claim: Claim, nobodys: bool = False) -> None:
         """The same for what was postponed: it is tried again where this raises."""
         await self._route(claim).send(lambda port: port.cancel_now(claim, nobodys=nobodys))
         self._routes.waiting.pop(claim.token, None)
