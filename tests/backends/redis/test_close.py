@@ -166,8 +166,8 @@ def test_the_end_of_the_program_sends_what_could_not_be_sent(
 RELEASES_LATE = """
 import sys
 from distlock_web import BackendUnavailable, configure, lock
-from distlock_web.backends.redis.transport import health
-health.RETRY_AFTER = 60.0  # only its end sends it
+from distlock_web.core import outage
+outage.RETRY_AFTER = 60.0  # only its end sends it
 configure({"default": {"LOCATION": sys.argv[1], "OPTIONS": {"socket_timeout": 0.3}}})
 lease = lock("lab", expire=60).acquire()
 print("held", flush=True)
@@ -194,7 +194,7 @@ def test_a_release_that_is_refused_takes_effect_with_the_first_answer(
     backend: Any = registry().store("default").backend
     with pytest.raises(BackendUnavailable):
         lease.release()
-    due = [item.due for item in backend._health._postponed if item.work.args[0].name == NAME]
+    due = [item.due for item in backend._outage._postponed if item.work.args[0].name == NAME]
     assert due
     assert max(due) <= now(), "as soon as it answers"
     proxy.swallow(False)

@@ -86,7 +86,7 @@ class Waiting:
 
 
 def postponed(backend: Any) -> Any:
-    return backend._outage._postponed if hasattr(backend, "_outage") else backend._health._postponed
+    return backend._outage._postponed
 
 
 @pytest.fixture
