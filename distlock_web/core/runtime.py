@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -219,3 +220,9 @@ TASKS = Tasks()
 def in_event_loop() -> bool:
     """Whether the running thread is inside an event loop, where a blocking call would stop every other task."""
     return asyncio._get_running_loop() is not None
+
+
+def lives_for_one_call(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether asgiref's ``async_to_sync`` has made this loop, as Django and Flask do for an async view under WSGI."""
+    asgiref = sys.modules.get("asgiref.sync")
+    return asgiref is not None and loop in getattr(asgiref.AsyncToSync, "loop_thread_executors", ())

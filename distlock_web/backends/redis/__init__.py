@@ -10,15 +10,15 @@ from ...core.backend import Capabilities, Claim
 from ...core.config import StoreConfig
 from ...core.findings import Finding
 from ...core.outage import Outage
-from ...core.runtime import TASKS, THREADS, Runtime, drive
+from ...core.runtime import TASKS, THREADS, Runtime, drive, lives_for_one_call
 from .diagnose import diagnose
 from .port import PLACE_OUTLIVES, RedisPort, ScriptRunner
 from .sentinel import sentinel_address
 from .transport.address import Address, address
 from .transport.clock import ServerClock
 from .transport.listener import Listener
+from .transport.loop_connection import LoopConnection
 from .transport.pool import ConnectionPool, ping
-from .transport.stream import LoopConnection
 
 #: Seconds for which a lock is given back that was handed to nobody; how long its lease is is not known.
 GIVE_UP_WITHIN = 3600.0
@@ -80,9 +80,13 @@ class RedisBackend:
             with self._lock:
                 for closed in [other for other in self._loops if other.is_closed()]:
                     del self._loops[closed]
-                connection = LoopConnection(self._address, self._outage, self._moved)
+                connection = LoopConnection(self._address, self._outage, self._moved, self._pool_for(loop))
                 found = self._loops[loop] = connection, self._port(connection, TASKS)
         return found[1]
+
+    def _pool_for(self, loop: asyncio.AbstractEventLoop) -> ConnectionPool | None:
+        """The pool on which this loop may block its thread: under WSGI that thread has nothing else to do."""
+        return self._pool if lives_for_one_call(loop) else None
 
     def close(self) -> None:
         self._outage.close()

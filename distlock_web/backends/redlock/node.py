@@ -186,6 +186,9 @@ class Node(RedisBackend):
             check_down=self.check_down,
         )
 
+    def _pool_for(self, loop: asyncio.AbstractEventLoop) -> ConnectionPool | None:
+        return None  # a NodePool suspends in a way of its own
+
     def _start(self) -> None:
         super()._start()
         self.down_since: float | None = None  #: since when it cannot be reached; None: it can, as far as is known

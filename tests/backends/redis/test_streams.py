@@ -10,7 +10,8 @@ import redis
 
 from distlock_web import BackendUnavailable, lock
 from distlock_web.backends.redis.scripts import NAMES, pack_keys
-from distlock_web.backends.redis.transport.stream import LoopConnection, Stream
+from distlock_web.backends.redis.transport.loop_connection import LoopConnection
+from distlock_web.backends.redis.transport.stream import Stream
 from distlock_web.core.registry import registry
 from tests.support.callers import unrelated
 from tests.support.redis_lock import KEY

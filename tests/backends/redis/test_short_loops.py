@@ -1,0 +1,93 @@
+"""Event loops that live for one call: under WSGI each request of an async view has one, and opens no connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import redis
+from asgiref.sync import async_to_sync
+
+from distlock_web import lock
+from distlock_web.backends.redis.transport.loop_connection import BORROWED
+from tests.support.callers import Beside, unrelated
+from tests.support.redis_lock import KEY, left_behind, queued
+from tests.support.waiting import LONG, SOON
+
+pytestmark = pytest.mark.usefixtures("redis_store")
+
+
+@pytest.fixture
+def opened(redis_client: redis.Redis) -> Callable[[], int]:
+    """How many connections were opened since it was called last."""
+    before = 0
+
+    def count() -> int:
+        nonlocal before
+        last, before = before, redis_client.info("stats")["total_connections_received"]
+        return int(before - last)
+
+    unrelated(KEY).release()
+    count()
+    return count
+
+
+async def view(number: int) -> None:
+    async with lock(f"view:{number}", expire=30):
+        await asyncio.sleep(0)
+
+
+def test_a_call_in_a_loop_of_its_own_opens_no_connection(opened: Callable[[], int]) -> None:
+    """Each request of an ``async def`` view under WSGI opened one, and closed it."""
+    for number in range(20):
+        async_to_sync(view)(number)
+    assert opened() == 0
+
+
+def test_what_asyncio_runs_has_a_connection_of_its_own(opened: Callable[[], int]) -> None:
+    """How long it lives is not known: it must not block for a server that hangs."""
+    for number in range(3):
+        asyncio.run(view(number))
+    assert opened() == 3
+
+
+def test_a_call_that_takes_many_locks_opens_one(opened: Callable[[], int]) -> None:
+    """It may be a program of its own, with many tasks: those must not wait for each other's answers."""
+
+    @async_to_sync
+    async def program() -> None:
+        for number in range(BORROWED):
+            async with lock(f"program:{number}", expire=30):
+                pass
+
+    program()
+    assert opened() == 1
+
+
+def test_a_call_that_waits_is_woken(redis_client: redis.Redis, beside: Beside) -> None:
+    """While it waits its loop goes on."""
+    turns = 0
+
+    @async_to_sync
+    async def wait() -> int:
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0.001)
+
+        counting = asyncio.ensure_future(count())
+        async with lock(KEY, expire=LONG, wait=LONG):
+            counting.cancel()
+            return turns
+
+    holder = unrelated(KEY)
+    waiting = beside(wait)
+    queued(redis_client, KEY)
+    seen = turns
+    while turns < seen + 20:
+        pass
+    holder.release()
+    assert waiting.result(SOON) > seen
+    assert left_behind(redis_client) == {}
