@@ -42,7 +42,7 @@ async def _extend_batch(port: Port, holds: list[Hold], expire: float | None) -> 
             hold.renewed(since, claim.expire)
         elif isinstance(loss, BackendUnavailable):
             outages.append((hold, loss))
-        else:
+        elif hold.check():  # else it is being given back: nobody has lost anything
             hold.lose(loss)
     for hold, outage in outages:
         hold.tell_of_failure("extend", outage)

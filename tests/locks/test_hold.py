@@ -10,6 +10,7 @@ from distlock_web import LeaseLost
 from distlock_web.core.backend import Claim, Granted, drift
 from distlock_web.core.registry import Registry
 from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.locks.extension import extend_holds
 from distlock_web.locks.hold import Hold
 from distlock_web.locks.reentry import ReentryGate
 
@@ -90,6 +91,19 @@ def test_a_late_renewal_does_not_touch_a_lease_that_is_being_given_back(hold: Ho
     hold.lose("expired")
     assert hold.state == "released"
     assert not hold.begin_release()
+
+
+def test_an_extension_that_a_release_overtakes_does_not_make_a_loss_of_it(hold: Hold) -> None:
+    """Its answer is that the lock is nobody's any more: the block that had given it back was told of a loss."""
+    port = hold.store.port(THREADS)
+    drive(port.acquire(hold.claim, 0))
+    assert hold.begin_release()
+    assert drive(port.release(hold.claim)) is None
+    with pytest.raises(LeaseLost, match="the block that took it has ended"):
+        drive(extend_holds(port, [hold], 90.0))
+    assert hold.state == "releasing"
+    hold.released()
+    assert (hold.state, hold.reason) == ("released", None)
 
 
 def test_a_renewal_never_shortens(hold: Hold) -> None:
