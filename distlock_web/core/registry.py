@@ -56,7 +56,8 @@ class Store:
         return self._backend
 
     def port(self, runtime: Runtime) -> Port:
-        return self.backend.async_port() if runtime is TASKS else self.backend.sync_port()
+        backend = self._backend or self.backend  # whoever takes a lock, or ends a scope, has had the process checked
+        return backend.async_port() if runtime is TASKS else backend.sync_port()
 
     def listing_port(self, runtime: Runtime) -> Port:
         """Where to ask what is held. Raises ``ConfigurationError`` if the store cannot show that."""

@@ -118,7 +118,6 @@ def find_block(opener: object) -> Scope | None:
 
     Several threads and tasks may use one lock object: it is the innermost block of this call chain, if there is one.
     """
-    check_process()
     link = _chain.get()[0]
     while link is not None:
         scope = link[0]()

@@ -11,7 +11,7 @@ from ..core.backend import Claim, Granted, drift
 from ..core.errors import LeaseLost, LossReason
 from ..core.holder import HolderInfo
 from ..core.registry import Store
-from ..core.runtime import Process, acquisition_number, check_process, now
+from ..core.runtime import Process, acquisition_number, now
 from . import events
 
 #: held: ours. unsure: the store is not answering, the deadline has not come. releasing: the release is on its way.
@@ -86,7 +86,6 @@ class Hold:
         """Why it is lost though nobody has been told yet."""
         if self._state != "held" and self._state != "unsure":
             return None
-        check_process()
         if self._generation != Process.generation:
             return "forked"
         if now() >= self.deadline:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from ..core.config import check_seconds
 from ..core.errors import ConfigurationError, LeaseLost, LossReason
-from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop, now
+from ..core.runtime import TASKS, THREADS, Runtime, check_process, drive, in_event_loop, now
 from . import chain, engine, transfer
 from .hold import State
 from .scope import Scope, names_of
@@ -34,6 +34,7 @@ class Lost:
         return f"<Lost {names_of(self._scope)}: {'set' if self.is_set() else 'unset'}>"
 
     def is_set(self) -> bool:
+        check_process()
         return self._scope.state == "lost"
 
     def __bool__(self) -> bool:
@@ -83,10 +84,15 @@ class Lease:
     0, ``raise_if_lost`` and ``extend`` do nothing, and ``detach`` raises ``NotHeld``.
     """
 
-    __slots__ = ("_scope",)
+    __slots__ = ("_its_scope",)
 
     def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+        self._its_scope = scope
+
+    @property
+    def _scope(self) -> Scope:
+        check_process()  # what it tells may be asked first in a copy of the process that holds it
+        return self._its_scope
 
     def __eq__(self, other: object) -> bool:
         return other._scope is self._scope if isinstance(other, Lease) else NotImplemented

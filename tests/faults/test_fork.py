@@ -6,11 +6,12 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 import redis
 
-from distlock_web import LeaseLost, attach, lock
+from distlock_web import Lease, LeaseLost, attach, current_lease, lock
 from distlock_web.core import registry
 from distlock_web.locks.lease import scope_of
 from tests.support.callers import unrelated
@@ -120,6 +121,33 @@ def test_a_child_does_not_renew_its_parents_leases(redis_store: str, redis_clien
         os.close(stop_writing)
         os.close(stop_reading)
         os.waitpid(pid, 0)
+
+
+@both_forks
+@pytest.mark.parametrize(
+    "is_lost",
+    [
+        lambda lease: lease.state == "lost",
+        lambda lease: lease.reason == "forked",
+        lambda lease: lease.remaining == 0,
+        lambda lease: lease.lost.is_set(),
+        lambda lease: current_lease() is None,
+        lambda lease: lock(KEY).try_acquire() is None,
+    ],
+    ids=["state", "reason", "remaining", "lost", "current_lease", "lock"],
+)
+def test_whatever_a_child_asks_first_it_is_told_that_the_lease_is_its_parents(
+    redis_store: str, fork: Fork, is_lost: Callable[[Lease], bool]
+) -> None:
+    with lock(KEY, expire=LONG) as lease:
+        lost = lease.lost
+
+        def child() -> None:
+            assert is_lost(lease)
+            assert lost
+
+        in_child(child, fork)
+        lease.raise_if_lost()
 
 
 @both_forks
