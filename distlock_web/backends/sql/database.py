@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Executable, Row, create_engine, event, literal, select
@@ -129,10 +130,10 @@ class Database:
                 f'"distlock_web[{address.dialect.extra}]".'
             ) from error
         event.listen(self.engine, "connect", lambda connection, record: address.dialect.connected(connection))
-        event.listen(self.engine, "close", lambda connection, record: address.dialect.closing(connection))
         self.connections: pool.Pool[Connection] = pool.Pool(connections, address.pool_timeout, self._connect, _close)
         self._passing: Callable[[], AbstractContextManager[None]] = nullcontext
         if isinstance(address.dialect, SQLite):
+            event.listen(self.engine, "close", _roll_back)
             self._passing = sqlite_fork.passing
             if not address.in_memory:
                 sqlite_fork.watch(self.connections)
@@ -312,6 +313,12 @@ class _Undone(Exception):
 def _close(connection: Connection) -> None:
     connection.invalidate()
     connection.close()
+
+
+def _roll_back(connection: sqlite3.Connection, record: object) -> None:
+    """Before it is closed: while somebody has a cursor of it, in an exception's frames, it is not really closed."""
+    with suppress(sqlite3.Error):  # a disk that fails: it is closed all the same
+        connection.rollback()
 
 
 def _words(error: DBAPIError) -> str:

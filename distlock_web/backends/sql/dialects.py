@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from sqlalchemy import BigInteger, ColumnElement, Executable, bindparam, func, literal_column, select
@@ -61,9 +59,6 @@ class Dialect(Protocol):
 
     def connected(self, connection: Any) -> None:
         """A new connection of the driver."""
-
-    def closing(self, connection: Any) -> None:
-        """A connection of the driver is about to be closed."""
 
     def limit(self, connection: Any, seconds: float) -> None:
         """Wait for the next answer on the driver's connection for so long."""
@@ -125,9 +120,6 @@ class PostgreSQL:
     def connected(self, connection: Any) -> None:
         """Nothing: see ``begin``."""
 
-    def closing(self, connection: Any) -> None:
-        """Nothing: its end undoes what was not committed."""
-
     def limit(self, connection: Any, seconds: float) -> None:
         connection.limit = seconds
 
@@ -182,9 +174,6 @@ class MySQL:
             for statement in statements:
                 cursor.execute(statement)
 
-    def closing(self, connection: Any) -> None:
-        """Nothing: its end undoes what was not committed."""
-
     def limit(self, connection: Any, seconds: float) -> None:
         connection._read_timeout = seconds  # PyMySQL sets it when it connects, and in no other public way
 
@@ -227,11 +216,6 @@ class SQLite:
             connection.execute("PRAGMA journal_mode = WAL").close()
         # What a loss of power could take is of no use after it: everybody who had a lock is gone with the machine.
         connection.execute("PRAGMA synchronous = NORMAL").close()
-
-    def closing(self, connection: Any) -> None:
-        # While somebody has a cursor, an exception's frames for instance, the connection is not really closed.
-        with suppress(sqlite3.Error):  # a disk that fails: it is closed all the same
-            connection.rollback()
 
     def limit(self, connection: Any, seconds: float) -> None:
         """Nothing: it waits for the write lock only, at the beginning, for its ``timeout``."""

@@ -191,7 +191,8 @@ class Line:
             place.taken = time_us // 1000
             sent, says = now(), place.says(HELD, seen.expire)
             # Whatever our own node says: it may have been offered the lease meanwhile.
-            request = write(place, says, lock=view.version, persist=persist, mark=mark != view.mark)
+            changed = place.mark if persist or mark != view.mark else None
+            request = write(place.path, says, lock=view.version, persist=persist, mark=changed)
             (answers,) = self._session.send(request)
             if not committed(answers):
                 return None
@@ -292,17 +293,11 @@ class Line:
     def _rewrite(self, view: View, head: Head, says: Record) -> Head:
         """Its lease begins now, unless something has happened to it meanwhile."""
 
-        def transaction(client: Client) -> Any:
-            change = client.transaction()
-            change.check(view.path, view.version)
-            change.set_data(head.path, says.dumps(), head.stat.version)
-            return change.commit_async()
-
         sent = now()
-        (answers,) = self._session.send(transaction)
+        (answers,) = self._session.send(write(head.path, says.dumps(), head.stat.version, view.version))
         if not committed(answers):
             return replace(head, remaining=MIN_RECHECK)
-        stat = answers[1]
+        stat = answers[-1]
         self.clock.observe(stat, sent)
         return Head(head.path, says, stat, says.expire)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .places import Lease, Place
+from .places import Lease
 from .session import Client, Request
 
 #: A version, to ZooKeeper: whatever it is.
@@ -25,24 +25,25 @@ def delete_as_seen(path: str, version: int) -> Request:
 
 
 def write(
-    place: Place, data: bytes, node: int = ANY, lock: int = ANY, *, persist: bool = False, mark: bool = False
+    path: str, data: bytes, node: int = ANY, lock: int = ANY, *, persist: bool = False, mark: bytes | None = None
 ) -> Request:
-    """Write our own node, if it and the lock's own node have these versions still. :func:`written` reads the answers.
+    """Write a node, if it and the lock's own node have these versions still. :func:`written` reads the answers.
 
     ``persist``: it has to outlive the session, and is made anew; its versions begin again. So that of the lock's own
-    node, which has the ``mark``, moves on with it.
+    node has to move on with it: what that says is its ``mark``.
     """
+    lock_path = path.rpartition("/")[0]
 
     def transaction(client: Client) -> Any:
         change = client.transaction()
         if persist:
-            change.delete(place.path, node)
-            change.create(place.path)
-        if persist or mark:
-            change.set_data(place.lock_path, place.mark, lock)
+            change.delete(path, node)
+            change.create(path)
+        if mark is not None:
+            change.set_data(lock_path, mark, lock)
         else:
-            change.check(place.lock_path, lock)
-        change.set_data(place.path, data, ANY if persist else node)
+            change.check(lock_path, lock)
+        change.set_data(path, data, ANY if persist else node)
         return change.commit_async()
 
     return transaction

@@ -16,7 +16,7 @@ from .listing import Listing
 from .nodes import CLAIMED, COOLDOWN, HELD, TRANSIT, WAITING, Child, child_node, digest_of, path_of
 from .places import Lease, Place, Places
 from .requests import delete_as_seen, exchange, get_request, take_away, write, written
-from .session import Session, committed
+from .session import Request, Session, committed
 
 logger = logging.getLogger("distlock_web")
 
@@ -102,13 +102,7 @@ class ZooKeeperVerbs:
             moment = now()
             leases = [_longer(place.lease, seconds, moment) for place, seconds in wanted]
             requests = [
-                write(
-                    place,
-                    place.says(HELD, lease.expire),
-                    lease.stat.version,
-                    lease.lock_version,
-                    persist=lease.ephemeral and lease.expire > outlives,
-                )
+                _begin_again(place, lease, lease.ephemeral and lease.expire > outlives)
                 for (place, _), lease in zip(wanted, leases, strict=True)
             ]
             refused = []
@@ -147,7 +141,8 @@ class ZooKeeperVerbs:
             return self._loss(claim)
         sent_before, place.releasing = place.releasing, True
         if cooldown > 0:
-            (answer,) = self._session.send(write(place, place.says(COOLDOWN, cooldown), persist=True))
+            request = write(place.path, place.says(COOLDOWN, cooldown), persist=True, mark=place.mark)
+            (answer,) = self._session.send(request)
             done = committed(answer)
         else:
             done = not isinstance(self._delete(place), ZookeeperError)
@@ -283,6 +278,12 @@ class ZooKeeperVerbs:
             logger.warning("%d locks end with the session that has them, which is closed: %s", len(places), error)
             for place in places:
                 self._places.forget(place.claim.token)
+
+
+def _begin_again(place: Place, lease: Lease, persist: bool) -> Request:
+    mark = place.mark if persist else None
+    says, versions = place.says(HELD, lease.expire), (lease.stat.version, lease.lock_version)
+    return write(place.path, says, *versions, persist=persist, mark=mark)
 
 
 def _longer(lease: Lease, seconds: float, moment: float) -> Lease:

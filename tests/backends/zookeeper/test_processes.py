@@ -27,8 +27,8 @@ def test_eight_processes_lose_no_update(zookeeper_lab: Lab, client: Any) -> None
     assert [worker.join() for worker in workers] == [0] * 8
     assert zookeeper_lab.counter == 1600
     assert zookeeper_lab.history.violations(counter=1600) == []
-    (name,) = client.get_children("/distlock")
-    assert client.get_children(f"/distlock/{name}") == []
+    # The servers may have removed the lock's own node already, for it is empty.
+    assert not any(client.get_children(f"/distlock/{name}") for name in client.get_children("/distlock"))
 
 
 @modes
