@@ -26,6 +26,7 @@ HEADINGS = {
     "transfer": "hand-over",
     "listing": "listing",
     "min_expire": "shortest `expire`",
+    "max_expire": "longest",
 }
 EXCLUDES = {
     "redis": "every process that uses the server, its Sentinels or its proxy",
@@ -59,7 +60,7 @@ def _values(found: Capabilities) -> list[object]:
 def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:g} s"
+    return "–" if value == float("inf") else f"{value:g} s"
 
 
 def outdated() -> dict[Path, str]:

@@ -8,5 +8,5 @@
 ``watch``       ``watch``, on a screen of ``screen``
 ``run``         ``run``: a command under a lock; ``job`` is its process group, ``launch`` what becomes the command
 ``doctor``      ``doctor``; what it looks for is in ``web.doctor`` and in the backends
-``init``        ``init``
+``init``        ``init``, ``redlock``
 """

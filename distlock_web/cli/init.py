@@ -1,4 +1,4 @@
-"""``distlock init``: what a store's server needs before the first lock."""
+"""``distlock init``: what a store's server needs before the first lock; ``distlock redlock``: which servers vote."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from argparse import Namespace
 from collections.abc import Iterable
 
 from ..core.errors import BackendUnavailable
-from ..core.findings import Preparable
+from ..core.findings import Adopting, Preparable
 from ..core.registry import Store, registry
 from ..web.held_locks import StoreUnreachable
+from .exit_codes import USAGE, CommandFailed
 from .parser import Context
 
 
@@ -23,6 +24,19 @@ def init(options: Namespace, context: Context) -> int:
         except BackendUnavailable as error:
             raise StoreUnreachable({store.alias: error}) from error
         context.out.line(f"{store.alias}: {done}")
+    return 0
+
+
+def redlock(options: Namespace, context: Context) -> int:
+    store = registry().store(options.store or "default")
+    backend = store.backend
+    if not isinstance(backend, Adopting):
+        raise CommandFailed(f"The store {store.alias!r} has no nodes that vote: it is a {store.config.backend}.", USAGE)
+    try:
+        done = backend.adopt()
+    except BackendUnavailable as error:
+        raise StoreUnreachable({store.alias: error}) from error
+    context.out.line(f"{store.alias}: {done}")
     return 0
 
 

@@ -29,6 +29,7 @@ _COMMANDS: dict[str, Callable[[Namespace, Context], int]] = {
     "doctor": doctor.doctor,
     "run": run.run,
     "init": init.init,
+    "redlock": init.redlock,
 }
 
 

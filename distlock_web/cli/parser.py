@@ -143,6 +143,11 @@ def _init(to: Parser) -> None:
     _one_store(to, "only this store")
 
 
+def _redlock(to: Parser) -> None:
+    to.add_argument("action", choices=["adopt"], help="make the list of nodes in the settings count")
+    _one_store(to, "this store, else 'default'")
+
+
 _COMMANDS: dict[str, Callable[[Parser], None]] = {
     "list": _list,
     "show": _show,
@@ -151,6 +156,7 @@ _COMMANDS: dict[str, Callable[[Parser], None]] = {
     "doctor": _doctor,
     "run": _run,
     "init": _init,
+    "redlock": _redlock,
 }
 
 

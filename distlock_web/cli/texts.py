@@ -17,6 +17,7 @@ SUMMARIES = {
     "doctor": "look for settings that will hurt",
     "run": "run a command under a lock",
     "init": "make what a store needs, such as tables",
+    "redlock": "change which servers of a Redlock store vote",
 }
 
 DESCRIPTIONS = {
@@ -117,4 +118,16 @@ store. What is there already stays as it is.
   {program} init
 
 Exit status: 0; 64 wrong usage or settings; 69 a store does not answer.""",
+    "redlock": """\
+Make the list of nodes in the settings count, in place of the one that the
+nodes store. Change the settings of every process to the same list; at most
+half of the nodes may be new.
+
+From then on the old list is refused. No lock is given until restart_delay is
+over, so every lock of the old list has ended by then.
+
+  {program} redlock adopt
+
+Exit status: 0; 64 wrong usage or settings, or too many nodes at once; 69 a
+node does not answer: run it again, at once.""",
 }

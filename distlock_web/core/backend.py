@@ -33,6 +33,7 @@ class Capabilities:
     transfer: bool  #: can exchange the owner: ``detach`` and ``attach``
     listing: bool  #: can show who holds what
     min_expire: float  #: the shortest lease it can express, in seconds
+    max_expire: float = float("inf")  #: the longest; also for what ``hold_at_least`` makes of it
 
 
 def drift(expire: float) -> float:

@@ -41,6 +41,18 @@ class Diagnosable(Protocol):
 
 
 @runtime_checkable
+class Adopting(Protocol):
+    """A backend of several servers, which store with whom they vote."""
+
+    def adopt(self) -> str:
+        """Make the list of servers in its settings count, in place of the one that they store; what was done, in words.
+
+        Blocking. Raises ``BackendUnavailable`` if one of them does not answer, ``ConfigurationError`` where two lists
+        would count.
+        """
+
+
+@runtime_checkable
 class Preparable(Protocol):
     """A backend whose server needs something before the first lock, such as tables."""
 

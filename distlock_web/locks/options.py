@@ -146,6 +146,8 @@ class Options:
         expire = self.expire if self.expire is not None else config.expire
         if expire < capabilities.min_expire:
             check_seconds(expire, "expire", minimum=capabilities.min_expire)
+        if max(expire, self.hold_at_least) > capabilities.max_expire:
+            raise self._too_long(store, expire)
         wait = config.wait if isinstance(self.wait, Unset) else self.wait
         if wait != 0 and not capabilities.waiting:
             raise self._no_waiting(store)
@@ -159,6 +161,14 @@ class Options:
             store, _names(prefix, keys), expire, wait, renew, self.renew_for, on_lost, hold_at_least,
             function, code, template, place,
         )  # fmt: skip
+
+    def _too_long(self, store: Store, expire: float) -> ConfigurationError:
+        longest = store.backend.capabilities.max_expire
+        what, seconds = ("expire", expire) if expire > longest else ("hold_at_least", self.hold_at_least)
+        return ConfigurationError(
+            f"{what} is {seconds:g} s, longer than the longest lease of the store {store.alias!r}, {longest:g} s "
+            f"(of Redlock: OPTIONS['restart_delay'])."
+        )
 
     def _no_waiting(self, store: Store) -> ConfigurationError:
         setting, wait = "wait", self.wait

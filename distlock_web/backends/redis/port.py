@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo
 from ...core.errors import BackendUnavailable
 from ...core.runtime import Runtime, now
+from .listing import infos
 from .scripts import (
     ACQUIRE,
     ATTACH,
@@ -204,7 +205,7 @@ class RedisPort:
         held: list[LockInfo] = []
         for first in range(0, len(names), BATCH):
             some = names[first : first + BATCH]
-            held += _infos(some, await self._runner.run(INSPECT, _inspected(some)))
+            held += infos(some, await self._runner.run(INSPECT, _inspected(some)))
         return held
 
     async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
@@ -307,24 +308,3 @@ def _ends(part: Sequence[bytes]) -> dict[str, float]:
 
 def _inspected(names: Sequence[str]) -> PackedKeys:
     return pack_keys(*(key for name in names for key in (name, queue_of(name))))
-
-
-def _infos(names: Sequence[str], lines: Sequence[list[Any]]) -> list[LockInfo]:
-    return [_info(name, line) for name, line in zip(names, lines, strict=True) if line[4] >= 0]
-
-
-def _info(name: str, line: list[object]) -> LockInfo:
-    fence, state, holder, since, remaining, waiters, first, previous = cast(
-        "tuple[bytes, bytes, bytes, bytes, int, int, bytes, bytes]", tuple(line)
-    )
-    return LockInfo(
-        name,
-        int(fence),
-        holder.decode("utf-8", "replace"),
-        int(since) / 1_000_000,
-        remaining / 1000,
-        waiters,
-        state.decode(),
-        float(first) / 1_000_000 if first else None,
-        previous.decode("utf-8", "replace"),
-    )

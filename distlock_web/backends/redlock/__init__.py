@@ -4,49 +4,59 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from dataclasses import replace
 
 from ...core.backend import Capabilities
 from ...core.config import StoreConfig
 from ...core.errors import ConfigurationError
 from ...core.findings import Finding
-from ...core.runtime import TASKS, THREADS, Runtime
-from ..redis.port import RedisPort
+from ...core.runtime import TASKS, THREADS, Runtime, drive
 from .diagnose import diagnose
-from .lane import Lanes
-from .node import Members, Node
+from .membership import name_members
+from .node import Node
+from .notifications import Notifications
 from .port import RedlockPort
-from .settings import quorum_config
-from .votes import Ledger
+from .quorum import Quorum
+from .settings import RESTART_DELAY, quorum_config
 
 logger = logging.getLogger("distlock_web")
+
+#: Releases that are remembered.
+RELEASED_KEPT = 500
 
 
 class RedlockBackend:
     """N servers that know nothing of each other; a lock is held by who has it on more than half of them."""
 
     # A round trip to a majority has to fit into the shortest lease several times.
-    capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.1)
+    capabilities = Capabilities(
+        fencing=True, waiting=True, queue=False, transfer=True, listing=True, min_expire=0.1, max_expire=RESTART_DELAY
+    )
     settings = frozenset({"LOCATION", "OPTIONS"})
 
     def __init__(self, config: StoreConfig) -> None:
         given = quorum_config(config)
-        self._members = Members()
-        self._nodes = [Node(node, self._members, given.restart_delay) for node in given.nodes]
         self._restart_delay = given.restart_delay
+        longest = given.restart_delay or float("inf")
+        self.capabilities = replace(type(self).capabilities, max_expire=longest)
+        self._nodes = [Node(node) for node in given.nodes]
         self._check(f"DISTLOCK[{config.alias!r}]")
-        self._ledger = Ledger()
-        self._lanes = Lanes(self._nodes[0].max_connections)
-        self._loops: dict[asyncio.AbstractEventLoop, RedlockPort] = {}
-        self._sync_port = self._port(THREADS, [node.sync_port() for node in self._nodes])
-        self._renewal_port = self._port(THREADS, [node.renewal_port() for node in self._nodes], patient=True)
+        name_members(self._nodes, given.restart_delay)
+        self._notifications = Notifications(self._nodes)
+        self._released: deque[str] = deque(maxlen=RELEASED_KEPT)
+        self._sync_port = self._port(THREADS)
+        self._async_port = self._port(TASKS)
+        self._renewal_port = self._port(THREADS, patient=True)
 
     def _check(self, where: str) -> None:
-        seen: dict[tuple[object, ...], Node] = {}
+        seen: dict[str, Node] = {}
         for node in self._nodes:
-            if node.identity in seen:
+            server = node.member.rpartition("/")[0]
+            if server in seen:
                 raise ConfigurationError(f"{where} names {node} twice: it would vote twice.")
-            seen[node.identity] = node
-            if node.min_replicas:
+            seen[server] = node
+            if node.address.min_replicas:
                 raise ConfigurationError(f"{where} asks for min_replicas: the nodes of a quorum have no replicas.")
         if len(seen) % 2 == 0:
             logger.warning(
@@ -54,9 +64,11 @@ class RedlockBackend:
                 where, len(seen), len(seen), len(seen) // 2 + 1,
             )  # fmt: skip
 
-    def _port(self, runtime: Runtime, ports: list[RedisPort], patient: bool = False) -> RedlockPort:
-        nodes = list(zip(self._nodes, ports, strict=True))
-        return RedlockPort(runtime, nodes, self._members, self._ledger, self._lanes, self._restart_delay, patient)
+    def _port(self, runtime: Runtime, patient: bool = False) -> RedlockPort:
+        return RedlockPort(self._quorum(runtime, patient), self._notifications, self._released)
+
+    def _quorum(self, runtime: Runtime = THREADS, patient: bool = False) -> Quorum:
+        return Quorum(runtime, self._nodes, self._restart_delay, patient)
 
     def sync_port(self) -> RedlockPort:
         return self._sync_port
@@ -65,18 +77,21 @@ class RedlockBackend:
         return self._renewal_port
 
     def async_port(self) -> RedlockPort:
-        loop = asyncio.get_running_loop()
-        found = self._loops.get(loop)
-        if found is None:
-            for closed in [other for other in list(self._loops) if other.is_closed()]:
-                self._loops.pop(closed, None)
-            found = self._loops[loop] = self._port(TASKS, [node.async_port() for node in self._nodes])
-        return found
+        asyncio.get_running_loop()  # each node has a connection for each loop
+        return self._async_port
 
     def diagnose(self) -> list[Finding]:
         return diagnose(self._nodes, self._restart_delay)
 
+    def prepare(self) -> str:
+        """Tell nodes that are new who they are, so that their delay is over before the first lock is asked for."""
+        return drive(self._quorum().prepare())
+
+    def adopt(self) -> str:
+        """Make this list of nodes count, in place of the one that they store. What was done, in words."""
+        return drive(self._quorum().adopt())
+
     def close(self) -> None:
-        self._lanes.close()
+        self._notifications.close()
         for node in self._nodes:
             node.close()

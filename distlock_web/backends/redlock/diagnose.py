@@ -8,10 +8,13 @@ from dataclasses import replace
 
 from ...core.errors import DistLockError
 from ...core.findings import Finding
+from ..redis.diagnose import diagnose as of_server
+from ..redis.diagnose import server_time
+from .membership import APART
 from .node import Node
 
 #: Seconds between the clocks of two nodes that show that nobody sets them: NTP keeps them within milliseconds.
-MAX_APART = 0.5
+MAX_APART = APART / 2
 
 
 def diagnose(nodes: Sequence[Node], restart_delay: float) -> list[Finding]:
@@ -31,7 +34,7 @@ def diagnose(nodes: Sequence[Node], restart_delay: float) -> list[Finding]:
 
 
 def _of_node(node: Node, restart_delay: float) -> Iterator[Finding]:
-    for finding in node.diagnose():
+    for finding in of_server(node.address):
         # A node that comes back empty does not vote until the leases of before are over: it need not remember.
         remembered = restart_delay > 0 and finding.code in ("DL102", "DL103")
         # The locks of a quorum survive a node by the others, not by its replicas.
@@ -80,5 +83,5 @@ def _even(nodes: int) -> Iterator[Finding]:
 def _ahead(node: Node) -> float:
     """Seconds that the node's clock is ahead of ours, to within the half of a round trip."""
     before = time.time()
-    at_node = node.server_time()
+    at_node = server_time(node.address)
     return at_node - (before + time.time()) / 2

@@ -1,4 +1,4 @@
-"""One line of a listing, of what several nodes show."""
+"""What is held, as a majority of the nodes shows it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,63 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...core.backend import LockInfo
+from ..redis.listing import infos
+from ..redis.scripts import NAMES
 from .node import Node
+from .quorum import Quorum
+from .scripts import INSPECT
+
+#: Names in one request: a server runs a script alone, so one must not be long.
+LISTED, INSPECTED = 1000, 200
 
 
-def merged(given: Sequence[tuple[Node, LockInfo]], lead: Node, needed: int) -> LockInfo | None:
-    """The lock as ``needed`` nodes show it; or as its lead does, which is asked first and refuses everybody else.
+async def inspect(quorum: Quorum, names: Sequence[str] | None) -> list[LockInfo]:
+    """The verb."""
+    given: dict[str, list[LockInfo]] = {}
+    silent = 0
+    listed = await _names(quorum) if names is None else names
+    for first in range(0, len(listed), INSPECTED):
+        some = listed[first : first + INSPECTED]
+        answered = quorum.answered(await quorum.ask(INSPECT, some, lambda _: ()))
+        silent = max(silent, len(quorum.nodes) - len(answered))  # they may have it, too
+        for question in answered:
+            for line in infos(some, question.reply):
+                given.setdefault(line.name, []).append(line)
+    lines = [_merged(its, quorum.needed - silent) for its in given.values()]
+    return sorted((line for line in lines if line is not None), key=lambda line: line.remaining)
 
-    None: what the nodes have is left over, or on its way to be one.
-    """
-    holder, votes = Counter(line.holder for _, line in given).most_common(1)[0]
+
+async def _names(quorum: Quorum) -> list[str]:
+    """What any node lists."""
+    found: set[bytes] = set()
+    ends: dict[Node, tuple[str, int]] = dict.fromkeys(quorum.nodes, ("", 0))  # where each goes on
+    while ends:
+        questions = await quorum.ask(NAMES, [], lambda node: (*ends[node], LISTED), nodes=list(ends))
+        if len(questions) == len(quorum.nodes):
+            quorum.answered(questions)
+        for question in questions:
+            part = question.reply[1:] if question.answered else []
+            found.update(part[::2])
+            before, known = ends.pop(question.node)
+            if len(part) == 2 * LISTED:
+                last = part[-1].decode()
+                ends[question.node] = last, part[1::2].count(part[-1]) + (known if last == before else 0)
+    return sorted(name.decode("utf-8", "replace") for name in found)
+
+
+def _merged(given: Sequence[LockInfo], needed: int) -> LockInfo | None:
+    """The lock as at least ``needed`` nodes show it. None: what they have is left over, or on its way to be one."""
+    holder, votes = Counter(line.holder for line in given).most_common(1)[0]
     if votes < needed:
-        return next((line for node, line in given if node is lead), None)
-    lines = [line for _, line in given if line.holder == holder]
+        return None
+    lines = [line for line in given if line.holder == holder]
     fence = max(sorted(line.fence or 0 for line in lines), key=[line.fence for line in lines].count)
     shown = next(line for line in lines if line.fence == fence)
     longest = sorted((line.remaining for line in lines), reverse=True)
-    waiting = [line.waiting_since for _, line in given if line.waiting_since is not None]
     return replace(
         shown,
         since=min(line.since for line in lines),
         remaining=longest[min(max(needed, 1), len(longest)) - 1],
-        waiters=max(line.waiters for _, line in given),
+        waiters=sorted((line.waiters for line in given), reverse=True)[min(max(needed, 1), len(given)) - 1],
         state=Counter(line.state for line in lines).most_common(1)[0][0],
-        waiting_since=min(waiting, default=None),
     )

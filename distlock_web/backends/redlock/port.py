@@ -1,341 +1,351 @@
 """The port: each verb is one question to every node, and counts where more than half of them agree.
 
-Safety is the majority's alone. What follows is for those who wait, so that they neither storm nor split the votes for
-ever. Every name has an order of the nodes, the same in all processes; the first that can be reached is its *lead*. Who
-wants the lock asks all nodes at once, but it is had only by whom the lead does not refuse: of those who come at the
-same time one goes on, the others give back what they got. Those who wait stand in the queue of the lead, which hands
-the lock over as on one server; who was handed it there asks the others, which the same release has freed. Where
-processes disagree about the lead, for a node has just failed or come back, two may go on at once: neither gets a
-majority, each gives back what is not its lead's, and tries again after a time of its own.
+It is Redlock as its author describes it: ask all nodes with a short time-out, count a majority, look whether enough of
+the lease is left, undo everywhere what did not come together, and try again after a random pause. Each attempt has a
+number of its own beside its token, so that what arrives late (a vote, an undo) belongs to an attempt that is over.
+
+    all nodes ──vote──> a majority, in time                 Granted
+                        a majority is another token's       Busy: asked again when that ends, or its release is heard
+                        nobody has a majority               SplitVote: undone, and tried again after a random pause
+                        fewer than a majority can vote      BackendUnavailable, with what each node said
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from typing import Any
+import random
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from functools import partial
 
-from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo, drift
-from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, drift
+from ...core.errors import BackendUnavailable, ConfigurationError
 from ...core.runtime import now
-from ..redis.port import RedisPort
-from .listing import merged
+from ..redis.listing import infos
+from .asking import Question, Reply, ask_one, unavailable
+from .listing import inspect
+from .membership import APART_US, explain, has_no_memory, has_time, of_one_time, raise_if_wrong
 from .node import Node
-from .quorum import Part, unavailable
-from .voters import FOREVER, Voters
-from .votes import (
-    DICE,
-    Held,
-    SplitVote,
-    by_claim,
-    count_kept,
-    every_answer,
-    failed_at_it,
-    loss_of,
-    outvoted,
-)
-from .wire import Question
+from .notifications import Notifications
+from .quorum import Quorum, gave
+from .scripts import EXCHANGE, EXTEND, INSPECT, RELEASE, REVOKE, VOTE
 
-#: Seconds between two questions of one whom the lead has let in, while others still have a majority: at first, at most.
-FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
-#: The same of one who does not wait, while nobody has a majority: a release is just on its way, or somebody's failure.
-SPLIT_PAUSES = (0.002, 0.008, 0.032)
-#: Seconds that one who waits goes on so before it says that the lock is busy.
-TRIES_FOR = 0.5
-#: Seconds that one whom the lead has let in has for a majority. After that the lead alone keeps nobody out: it may have
-#: missed a release.
-GRACE = 0.5
-#: Seconds before it began within which an acquisition that succeeded may have been tried without success.
-RETRIED_WITHIN = 5.0
+_LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
+
+#: Seconds to wait at most before the next attempt where nobody has a majority, one after the other.
+SPLIT_PAUSES = (0.004, 0.016, 0.064)
+#: The same where a release was heard of, and a majority has not got it yet.
+RELEASE_PAUSES = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256)
+#: Seconds until a waiter asks again that no node tells of a release yet; and that one does: a message may be lost.
+UNHEARD_PAUSE, LONGEST_SLEEP = 1.0, 30.0
 #: Leases that one renewal takes again where a node has lost them.
 MAX_REPAIRS = 8
 
+DICE = random.SystemRandom()  # a forked child throws others than its parent
 
-class RedlockPort(Voters):
+
+class SplitVote(Busy):
+    """Nobody has a majority: to ask again soon may help."""
+
+
+class RedlockPort:
     """The verbs, in one mode."""
+
+    def __init__(self, quorum: Quorum, notifications: Notifications, released: deque[str]) -> None:
+        self.runtime = quorum.runtime
+        self._quorum = quorum
+        self._notifications = notifications
+        self._released = released  #: tokens that were released lately: a second time is no loss
+
+    # To take it ----------------------------------------------------------------------------------------------------
 
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         self._check_lease(claim.expire)
-        for pause in SPLIT_PAUSES:
-            answer = await self._attempt(claim, wait)
-            if wait != 0 or not isinstance(answer, SplitVote):
-                return answer
-            await self._sleep(DICE.uniform(pause / 2, pause))
-        await self._undo(claim, self._nodes)
+        answer = await self._attempts(claim, wait)
+        if isinstance(answer, Granted):
+            self._notifications.forget(claim, served=True)
+        elif wait != 0:
+            # It is woken when the node begins to tell us: a release that came before that is not heard of.
+            self._notifications.expect(claim, self.runtime)
         return answer
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
-        until = FOREVER if seconds is None else now() + seconds
-        if busy.position:
-            answer = await self._stand_in_queue(claim, busy, seconds)
-            if isinstance(answer, Busy):
-                return answer
-        else:
-            pause = min(busy.recheck_after, until - now())
-            await self._sleep(pause)
-            if pause < busy.recheck_after:
-                return busy._replace(remaining=max(0.001, busy.remaining - pause))
-        pause, tries_until = FIRST_PAUSE, min(until, now() + TRIES_FOR)
-        while True:
-            answer = await self._attempt(claim, None)
-            if isinstance(answer, Granted) or answer.position or now() + pause >= tries_until:
-                return answer
-            await self._sleep(min(answer.recheck_after, DICE.uniform(pause / 2, pause)))
-            pause = min(2 * pause, LONGEST_PAUSE)
+        told = self._notifications
+        parker, releases = told.expect(claim, self.runtime), told.releases(claim.name)
+        pause, begun = min(busy.recheck_after, LONGEST_SLEEP if told.hears(claim.name) else UNHEARD_PAUSE), now()
+        sooner = seconds is not None and seconds < pause
+        woken = await parker.park(seconds if sooner else pause)
+        if sooner and not woken:
+            return busy._replace(remaining=max(0.001, busy.remaining - (now() - begun)))
+        answer = await self._attempts(claim, None)
+        for pause in RELEASE_PAUSES if told.releases(claim.name) > releases else ():
+            # The node that tells has it back. Where a majority has not yet, the release is on its way there.
+            if isinstance(answer, Granted) or answer.position != busy.position:
+                break
+            await self._sleep(DICE.uniform(pause / 2, pause))
+            answer = await self._attempts(claim, None)
+        if isinstance(answer, Granted):
+            told.forget(claim, served=True)
+        return answer
 
     async def cancel(self, claim: Claim) -> None:
-        self._settle(claim, self._ledger.close(claim.token))
-        await self._ask(lambda node, port: port.cancel(claim), every_answer, token=claim.token, also_down=True)
+        self._notifications.forget(claim)
+        await self._undo(claim, "", self._quorum.nodes)
+
+    async def _attempts(self, claim: Claim, wait: float | None) -> Granted | Busy:
+        """More than one only where nobody has the lock: of those who come at the same moment one shall have it."""
+        for pause in SPLIT_PAUSES:
+            answer = await self._attempt(claim, wait)
+            if not isinstance(answer, SplitVote):
+                return answer
+            await self._sleep(DICE.uniform(0, pause))
+        return await self._attempt(claim, wait)
+
+    async def _attempt(self, claim: Claim, wait: float | None) -> Granted | Busy:
+        begun = now()
+        attempt = _number(begun)
+        questions = await self._vote(claim, attempt, self._proposal(), wait)
+        if await self._quorum.found(questions):
+            questions = await self._vote(claim, attempt, self._proposal(), wait)
+        raise_if_wrong(questions, self._quorum.needed)
+        answered = [each for each in questions if each.answered]  # now: others may answer while these are undone
+        granted = [each for each in answered if gave(each)]
+        fence = await self._agree_on_fence(claim, attempt, granted) if self._agree_on_time(granted) else 0
+        if fence and now() - begun < claim.expire - drift(claim.expire):
+            return Granted(fence, begun)
+        await self._undo(claim, attempt, [each.node for each in questions if gave(each) or each.is_open])
+        if len(granted) >= self._quorum.needed:
+            raise BackendUnavailable(
+                f"A majority gave {claim.name!r}, but it took {now() - begun:.2f} s of {claim.expire:g} s, or the "
+                f"clocks of the nodes are apart (`distlock doctor` says by how much)."
+            )
+        if len(answered) < self._quorum.needed:
+            raise unavailable(questions, self._quorum.needed)
+        return self._busy(len(granted), [each.reply for each in answered if each not in granted])
+
+    async def _vote(
+        self, claim: Claim, attempt: int, fence: int, wait: float | None = 0, *, exact: bool = False
+    ) -> list[Question]:
+        tail = (
+            claim.token,
+            attempt,
+            _ms(claim.expire),
+            fence or "",
+            "" if exact else APART_US,
+            claim.holder,
+            "" if wait == 0 else 1,
+        )
+        sent, within = now(), min(self._quorum.timeout, claim.expire)
+
+        def enough(questions: Sequence[Question]) -> bool:
+            return sum(map(gave, questions)) >= self._quorum.needed
+
+        questions = await self._quorum.ask(
+            VOTE, [claim.name], lambda node: (node.who, self._quorum.delay_us, *tail), enough, within=within
+        )
+        for question in questions:
+            if has_time(question):
+                question.node.ahead_us = int(question.reply[1] - sent * 1_000_000)
+            explain(question)
+        return questions
+
+    def _agree_on_time(self, granted: Sequence[Question]) -> bool:
+        return len(of_one_time(granted) if self._quorum.restart_delay else granted) >= self._quorum.needed
+
+    async def _agree_on_fence(self, claim: Claim, attempt: int, granted: Sequence[Question]) -> int:
+        """One that a majority knows before it is given: the next majority gives a greater one. 0: there is none."""
+        while True:
+            fence, votes = Counter(each.reply[0] for each in granted).most_common(1)[0]
+            if votes >= self._quorum.needed:
+                return int(fence)
+            highest = max(each.reply[0] for each in granted)
+            granted = [each for each in await self._vote(claim, attempt, highest, exact=True) if gave(each)]
+            if len(granted) < self._quorum.needed:
+                return 0
+
+    def _proposal(self) -> int:
+        """The time of the nodes, as we last heard it: so all give the same fence. 0: each shall say its own."""
+        ahead = [node.ahead_us for node in self._quorum.nodes if node.ahead_us is not None]
+        return max(ahead) + int(now() * 1_000_000) if ahead else 0
+
+    def _busy(self, granted: int, refusals: list[Reply]) -> Busy:
+        """When it may be had, and who has it; of this many votes for us and the refusals."""
+        token, votes = Counter(reply[3] for reply in refusals).most_common(1)[0]
+        ends = sorted(reply[2] / 1000 for reply in refusals)
+        remaining = ends[min(self._quorum.needed - granted, len(ends)) - 1]  # as many have to end as we lack
+        _, now_us, _, _, since, holder = next(reply for reply in refusals if reply[3] == token)
+        who, held_for = holder.decode("utf-8", "replace"), max(0, now_us - since) / 1_000_000
+        silent = len(self._quorum.nodes) - granted - len(refusals)
+        if votes + silent < self._quorum.needed:
+            return SplitVote(min(remaining, DICE.uniform(*SPLIT_PAUSES[-2:])), remaining, 0, who, held_for)
+        # Not all who wait ask at the moment when it ends.
+        recheck_after, position = remaining + DICE.uniform(0, SPLIT_PAUSES[0]), int(token[-12:], 16)
+        return Busy(recheck_after, remaining, position, who, held_for)
+
+    # To keep it and to give it back ----------------------------------------------------------------------------------
 
     async def extend(
         self, claims: Sequence[Claim], timeout: float | None = None
     ) -> list[Loss | BackendUnavailable | None]:
         for claim in claims:
             self._check_lease(claim.expire)
-        within = FOREVER if timeout is None else timeout
+        tail = [value for claim in claims for value in (claim.token, _ms(claim.expire))]
 
-        # As it is before they are asked: who answers, and then does what was to be undone, has no lease of ours.
-        barred = [frozenset(self._ledger.barred.get(claim.token, ())) for claim in claims]
-
-        def enough(parts: Sequence[Part[list[Loss | None]]]) -> bool:
+        def enough(questions: Sequence[Question]) -> bool:
             # Nobody waits for a renewal: there all are asked, so that what a node has lost is known.
-            return not self._patient and all(
-                list(given.values()).count(None) >= self._needed for given in by_claim(parts, barred)
-            )
+            answers = [each.reply for each in questions if each.answered and len(each.reply) == len(claims)]
+            kept = (given.count(0) >= self._quorum.needed for given in zip(*answers, strict=True))
+            return not self._quorum.patient and len(answers) >= self._quorum.needed and all(kept)
 
-        parts = await self._ask(lambda node, port: port.extend(claims, timeout), enough, within=within)
+        names = [claim.name for claim in claims]
+        questions = await self._quorum.ask(EXTEND, names, lambda node: (node.who, *tail), enough, within=timeout)
+        for question in questions:
+            explain(question)
+        raise_if_wrong(questions, self._quorum.needed)
+        answered = self._quorum.answered(questions)
         losses: list[Loss | BackendUnavailable | None] = []
-        repairs: list[tuple[Node, Claim]] = []
-        answered = self._answered(parts)
-        silent = set(self._nodes) - {part.node for part in answered}
-        for claim, given, without in zip(claims, by_claim(answered, barred), barred, strict=True):
-            said = list(given.values())
-            kept = said.count(None) >= self._needed
-            if kept:
-                losses.append(None)
-            elif len(given) < self._needed or said.count(None) + len(silent - without) >= self._needed:
-                # Those that did not answer may have it still: that is no loss.
-                losses.append(BackendUnavailable(f"{len(given)} nodes told of {claim.name!r}, too few to know."))
-            else:
-                losses.append(loss_of(said, self._needed))
-            repairs += [(node, claim) for node, loss in given.items() if kept and loss == "expired"]
-        await self._repair(repairs)
+        repairs: list[tuple[Claim, list[Node]]] = []
+        for place, claim in enumerate(claims):
+            given = [each.reply[place] for each in answered]
+            losses.append(self._loss_of(claim, given))
+            if losses[-1] is None and 1 in given:
+                repairs.append((claim, [each.node for each in answered if each.reply[place] == 1]))
+        for claim, nodes in repairs[:MAX_REPAIRS]:
+            await self._repair(claim, nodes)
         return losses
 
-    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
-        held = self._ledger.close(claim.token)
-        # Who went down before it was asked for never had it; the others give it back when they can.
-        since = held.begun - RETRIED_WITHIN if held is not None else 0.0
-        asked = [node for node in self._order(claim.name) if (node.down_since or FOREVER) >= since]
-        loss = await self._release(claim, cooldown, held, asked)
-        if loss is None:
-            self._ledger.released.append(claim.token)
-        elif loss != "revoked" and claim.token in self._ledger.released:
+    def _loss_of(self, claim: Claim, given: Sequence[int]) -> Loss | BackendUnavailable | None:
+        if given.count(0) >= self._quorum.needed:
             return None
-        return loss
+        if given.count(0) + len(self._quorum.nodes) - len(given) >= self._quorum.needed:  # the others may have it still
+            return BackendUnavailable(f"{len(given)} nodes told of {claim.name!r}, too few to know.")
+        return self._why(given)
 
-    async def _release(self, claim: Claim, cooldown: float, held: Held | None, asked: list[Node]) -> Loss | None:
-        done: set[Node] = set()
-        if held is not None and not cooldown:
-            done = await self._direct.release(asked, claim, held.question)
-            if len(done) >= self._needed and asked[0] in done:
-                return None
-        self._settle(claim, held)
-        rest = [node for node in asked if node not in done]
-
-        def enough(parts: Sequence[Part[Loss | None]]) -> bool:
-            # The lead's, too: it is asked first by whoever comes. And sent to all: else a node keeps it from others.
-            sent = not any(part.waits_for_another for part in parts)
-            led = asked[0] in done or parts[0].done
-            return sent and led and len(done) + count_kept(parts) >= self._needed
-
-        parts = await self._ask(
-            lambda node, port: port.release(claim, cooldown), enough, nodes=rest, token=claim.token, also_down=True
+    async def _repair(self, claim: Claim, nodes: Sequence[Node]) -> None:
+        """Take it again where a node has lost it: so a lease outlives the restart of one node after the other."""
+        tail = (claim.token, _number(now()), _ms(claim.expire), "", "", claim.holder, "")
+        questions = await self._quorum.ask(
+            VOTE, [claim.name], lambda node: (node.who, self._quorum.delay_us, *tail), nodes=nodes
         )
-        given = [None for _ in done] + [part.value for part in self._answered(parts, len(done))]
-        if None in given and given.count(None) + len(self._nodes) - len(given) >= self._needed:
-            return None
-        return loss_of(given, self._needed)
+        if any(has_no_memory(each.reply) for each in questions):
+            await self._quorum.found(await self._quorum.look())
+            await self._quorum.ask(
+                VOTE, [claim.name], lambda node: (node.who, self._quorum.delay_us, *tail), nodes=nodes
+            )
 
-    # Both are answered by all nodes that can: what one of them did late would meet the other, in another process.
+    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
+        def enough(questions: Sequence[Question]) -> bool:
+            return [each.reply for each in questions if each.answered].count(0) >= self._quorum.needed
+
+        tail = (claim.token, "", _ms(cooldown) if cooldown else 0)
+        # The first node tells those who wait: it is sent to last.
+        nodes = self._quorum.nodes[::-1]
+        questions = await self._quorum.ask(RELEASE, [claim.name], lambda _: tail, enough, nodes=nodes)
+        if not cooldown:
+            for question in questions:
+                if not question.answered:
+                    self._undo_later(question.node, claim, "")
+        given = [each.reply for each in questions if each.answered]
+        silent = len(self._quorum.nodes) - len(given)
+        if given.count(0) >= self._quorum.needed or (given.count(0) and given.count(0) + silent >= self._quorum.needed):
+            self._released.append(claim.token)
+            return None
+        if len(given) < self._quorum.needed:
+            raise unavailable(questions, self._quorum.needed)
+        loss = self._why(given)
+        return None if claim.token in self._released and loss != "revoked" else loss
+
+    def _why(self, given: Iterable[int]) -> Loss:
+        """Why a lease that has no majority is gone."""
+        said = Counter(_LOSSES[answer] for answer in given)
+        if said["revoked"]:
+            return "revoked"
+        return "taken" if said["taken"] >= self._quorum.needed else "expired"
+
+    async def _undo(self, claim: Claim, attempt: int | str, nodes: Sequence[Node]) -> None:
+        """Take back what these nodes have given, or may give yet; where one does not answer, as soon as it does."""
+        if nodes:
+            for question in await self._quorum.ask(
+                RELEASE, [claim.name], lambda _: (claim.token, attempt, 0), nodes=nodes
+            ):
+                if not question.answered:
+                    self._undo_later(question.node, claim, attempt)
+
+    def _undo_later(self, node: Node, claim: Claim, attempt: int | str) -> None:
+        keys = node.keys(claim.name)
+        work = partial(ask_one, node, RELEASE, keys, (claim.token, attempt, 0))
+        # After that it has ended by itself: a vote lives for `expire`, and the question was sent within the time-out.
+        node.later(work, within=claim.expire + node.timeout)
+
+    # To hand it over -----------------------------------------------------------------------------------------------
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         self._check_lease(seconds)
-        self._settle(claim, self._ledger.held.get(claim.token))
-        parts = await self._ask(
-            lambda node, port: port.detach(claim, transit, seconds), every_answer, token=claim.token
-        )
-        given = [part.value for part in self._answered(parts)]
-        if given.count(None) < self._needed:
-            if given.count(None) + len(parts) - len(given) >= self._needed:
-                raise unavailable(parts, self._needed)  # those that did not answer may have it still
-            return loss_of(given, self._needed)
-        self._ledger.close(claim.token)
-        return None
+        questions = await self._exchange(claim.name, claim.token, "held", transit, "transit", seconds, "")
+        answered = self._quorum.answered(questions)
+        done = sum(map(gave, answered))
+        if done >= self._quorum.needed:
+            return None
+        if done + len(self._quorum.nodes) - len(answered) >= self._quorum.needed:
+            raise unavailable(questions, self._quorum.needed)  # those that did not answer may have it still
+        return self._why(each.reply[1] for each in answered if not gave(each))
 
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
         self._check_lease(claim.expire)
         begun = now()
-        parts = await self._ask(
-            lambda node, port: port.attach(claim, transit), every_answer, token=claim.token, within=claim.expire
+        questions = await self._exchange(
+            claim.name, transit, "transit", claim.token, "held", claim.expire, claim.holder
         )
-        self._answered(parts)
-        given = [part.value.fence or 0 for part in parts if part.value is not None]
-        if len(given) < self._needed:
-            await self._give_back(claim, parts)
+        fences = [each.reply[0] for each in self._quorum.answered(questions) if gave(each)]
+        if len(fences) < self._quorum.needed:
+            await self._undo(claim, "", [each.node for each in questions if gave(each) or each.is_open])
             return None
-        fence = max(sorted(given), key=given.count)
-        return self._granted(claim, fence, begun)
+        return Granted(max(sorted(fences), key=fences.count), begun)
+
+    async def _exchange(
+        self, name: str, token: str, state: str, new: str, its_state: str, seconds: float, holder: str
+    ) -> list[Question]:
+        tail = (token, state, new, _number(now()), its_state, _ms(seconds), holder)
+        questions = await self._quorum.ask(EXCHANGE, [name], lambda node: (node.who, *tail))
+        for question in questions:
+            explain(question)
+        raise_if_wrong(questions, self._quorum.needed)
+        return questions
+
+    # To look ---------------------------------------------------------------------------------------------------------
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
-        parts = await self._ask(lambda node, port: port.inspect(names), every_answer)
-        answered = self._answered(parts)
-        by_name: dict[str, list[tuple[Node, LockInfo]]] = {}
-        for part in answered:
-            for line in part.value or ():
-                by_name.setdefault(line.name, []).append((part.node, line))
-        needed = self._needed - (len(self._nodes) - len(answered))  # the others may have it, too
-        lines = [merged(given, self._lead(name), needed) for name, given in by_name.items()]
-        return sorted((line for line in lines if line is not None), key=lambda line: line.remaining)
-
-    async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
-        held = [line.name for line in await self.inspect()]
-        return len(held), held[:limit]
-
-    async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
-        return await self._ask_one(self._lead(name), lambda node, port: port.waiters(name, limit))
+        return await inspect(self._quorum, names)
 
     async def revoke(self, name: str, fence: int) -> bool:
-        shown = self._answered(await self._ask(lambda node, port: port.inspect([name]), every_answer))
-        holders = {line.holder for part in shown for line in part.value or () if line.fence == fence}
+        shown = self._quorum.answered(await self._quorum.ask(INSPECT, [name], lambda _: ()))
+        lines = {each.node: line for each in shown for line in infos([name], each.reply)}
+        holders = {line.holder for line in lines.values() if line.fence == fence}
         # A node that has lost the lock and got it again has it under a fence of its own.
-        meant = {part.node: line for part in shown for line in part.value or () if line.holder in holders}
+        meant = {node: line.fence or 0 for node, line in lines.items() if line.holder in holders}
         if not meant:
             return False
-        parts = await self._ask(
-            lambda node, port: port.revoke(name, meant[node].fence or 0), every_answer, nodes=list(meant)
-        )
-        kept = len(self._nodes) - len(shown) + sum(not part.done or part.error is not None for part in parts)
-        if kept >= self._needed:
-            raise unavailable(parts, self._needed)
-        return any(part.value for part in parts)
+        questions = await self._quorum.ask(REVOKE, [name], lambda node: (meant[node],), nodes=list(meant))
+        kept = len(self._quorum.nodes) - len(shown) + sum(not each.answered for each in questions)
+        if kept >= self._quorum.needed:
+            raise unavailable(questions, self._quorum.needed)
+        return any(each.reply for each in questions)
 
-    # To take it ----------------------------------------------------------------------------------------------------
-
-    async def _attempt(self, claim: Claim, wait: float | None) -> Granted | Busy:
-        begun, order = now(), self._order(claim.name, claim.token)
-        lead = order[0]
-        held = self._ledger.held.get(claim.token)
-        fence = held.fence if held is not None else self._ledger.propose(self._nodes)
-
-        if not self._ledger.knows(claim.token):
-            taken = await self._take(order, claim, fence, begun)
-            if taken is not None:
-                return taken
-
-        def verb(node: Node, port: RedisPort) -> Coroutine[Any, Any, Granted | Busy]:
-            return port.acquire(claim, wait if node is lead else 0, fence)
-
-        def enough(parts: Sequence[Part[Granted | Busy]]) -> bool:
-            first = next(part for part in parts if part.node is lead)
-            if not first.done or type(first.value) is Busy:
-                return False  # refused: what the others have given has to be known, to be given back
-            return sum(type(part.value) is Granted for part in parts) >= self._needed
-
-        parts = await self._ask(verb, enough, nodes=order, token=claim.token, within=claim.expire)
-        if self._members.twice:
-            raise ConfigurationError(self._members.twice)
-        return await self._outcome(claim, parts, lead, begun, waits=wait != 0)
-
-    async def _outcome(
-        self, claim: Claim, parts: Sequence[Part[Granted | Busy]], lead: Node, begun: float, waits: bool
-    ) -> Granted | Busy:
-        """What the answers of an attempt make of it; votes that are too few are given back."""
-        granted = {part.node: part.value for part in parts if isinstance(part.value, Granted)}
-        refused = next((part.value for part in parts if part.node is lead and isinstance(part.value, Busy)), None)
-        if len(granted) >= self._needed and (refused is None or (refused.held_for or 0.0) > GRACE):
-            if refused is not None and waits:
-                await self._undo(claim, [lead])  # we stand in its queue
-            fence = await self._agree(claim, [answer.fence or 0 for answer in granted.values()])
-            for port in self._ports.values():  # of a lead that has not let us in, or was one before
-                port.stop_waiting(claim.token)
-            return self._granted(claim, fence, begun)
-        self._answered(parts)
-        refusals = [part.value for part in parts if isinstance(part.value, Busy)]
-        split = refused is None and len(refusals) < self._needed
-        asked_in_vain = any(part.node is lead and failed_at_it(part) for part in parts)
-        kept = {lead} if (waits or split) and not asked_in_vain else set()
-        await self._give_back(claim, [part for part in parts if part.node not in kept])
-        if refused is None:
-            return outvoted(refusals, split, LONGEST_PAUSE)
-        if waits:
-            self._ledger.queued[claim.token] = lead
-        return refused
-
-    async def _take(self, order: list[Node], claim: Claim, fence: int, begun: float) -> Granted | None:
-        """A lock that is free, in one round trip. None: it is not, or the ports have to ask."""
-        taken = await self._direct.take(order, claim, fence)
-        if taken is None or self._members.twice:
-            return None
-        try:
-            return self._granted(claim, await self._agree(claim, taken.fences), begun, taken.question)
-        except BaseException:
-            if taken.question is not None:
-                taken.question.undo = True
-            raise
-
-    def _granted(self, claim: Claim, fence: int, begun: float, question: Question | None = None) -> Granted:
-        took = now() - begun
-        if took >= claim.expire - drift(claim.expire):
-            raise BackendUnavailable(
-                f"A majority of the nodes needed {took:.3f} s to give the lock, and its lease is {claim.expire:g} s."
-            )
-        self._ledger.open(claim.token, Held(fence, begun, question))
-        return Granted(fence, begun)
-
-    async def _agree(self, claim: Claim, fences: list[int]) -> int:
-        """One fence that a majority has written down: the next holder's is greater, whichever majority gives it."""
-        highest = max(fences)
-        if fences.count(highest) >= self._needed:
-            return highest
-
-        def enough(parts: Sequence[Part[Granted | Busy]]) -> bool:
-            return (
-                sum(isinstance(part.value, Granted) and (part.value.fence or 0) >= highest for part in parts)
-                >= self._needed
+    def _check_lease(self, seconds: float) -> None:
+        longest = self._quorum.restart_delay
+        if longest and seconds > longest:
+            raise ConfigurationError(
+                f"A lease of {seconds:g} s is longer than OPTIONS['restart_delay'], {longest:g} s: a node that has "
+                f"restarted would vote again before it ends."
             )
 
-        parts = await self._ask(
-            lambda node, port: port.acquire(claim, 0, highest), enough, token=claim.token, within=claim.expire
-        )
-        if not enough(parts):
-            raise unavailable(parts, self._needed)
-        return highest
+    async def _sleep(self, seconds: float) -> None:
+        await self.runtime.parker().park(seconds)
 
-    async def _stand_in_queue(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
-        """The lead's answer, after a sleep. Where the lead is another one by now: the place in the queue goes along."""
-        lead = self._lead(claim.name, claim.token)
-        before = self._ledger.queued.get(claim.token, lead)
-        if before is not lead:
-            self._ledger.bar(before, claim)
-            self._ports[before].stop_waiting(claim.token)
-            self._ledger.queued[claim.token] = lead
-        try:
-            return await self._ask_one(lead, lambda node, port: port.wait(claim, busy, seconds), claim.token)
-        except DistLockError:
-            if self._lead(claim.name, claim.token) is lead:
-                raise
-            return busy  # asked again at once, at another node
 
-    async def _repair(self, lost: list[tuple[Node, Claim]]) -> None:
-        """Take leases that a majority has again on nodes that have lost them: the next loss shall not be the last."""
-        for node, claim in lost[:MAX_REPAIRS]:
-            held = self._ledger.held.get(claim.token)
-            if held is None:
-                continue
-            await self._ask(
-                lambda node, port, claim=claim, fence=held.fence: port.acquire(claim, 0, fence),  # type: ignore[misc]
-                every_answer,
-                nodes=[node],
-            )
-            if claim.token not in self._ledger.held:  # released meanwhile: it must not come after that
-                await self._ask(lambda node, port, claim=claim: port.cancel_now(claim), every_answer, nodes=[node])  # type: ignore[misc]
+def _number(moment: float) -> int:
+    """Of an attempt: more than that of every one before, for it is our clock."""
+    return int(moment * 1_000_000)
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

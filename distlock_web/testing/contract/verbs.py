@@ -203,7 +203,7 @@ class VerbCases(Cases):
         assert isinstance(await harness.port.acquire(claim(), 0), Busy)
         await harness.until_free(NAME)
 
-    @needs("waiting")
+    @needs("waiting", "queue")
     @case
     async def test_a_lock_handed_over_goes_on_when_its_new_owner_cancels(self, harness: Harness) -> None:
         mine, second, third = claim(), claim(), claim()

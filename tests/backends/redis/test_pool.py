@@ -50,19 +50,19 @@ def test_many_threads_share_two_connections(redis_url: str, redis_client: redis.
 
 def test_a_pool_that_stays_exhausted_is_said_with_the_setting_to_change(redis_url: str) -> None:
     connections = backend(redis_url, max_connections=1, pool_timeout=0.05)._pool
-    connection = connections._borrow(None)
+    connection = connections.borrow(None)
     with pytest.raises(
         BackendUnavailable, match=r"all 1 connections are in use \(OPTIONS: max_connections; pool_timeo"
     ):
         unrelated(KEY)
-    connections._give_back(connection)
+    connections.give_back(connection)
     unrelated(KEY).release()
 
 
 def test_a_connection_that_another_thread_takes_first_is_waited_for(redis_url: str) -> None:
     """Idle when it was looked at, and gone when it was taken: the next one that becomes free."""
     connections = backend(redis_url, max_connections=1, pool_timeout=30)._pool
-    connection = connections._borrow(None)
+    connection = connections.borrow(None)
 
     class Snatched(deque[Any]):
         def __bool__(self) -> bool:
@@ -70,28 +70,28 @@ def test_a_connection_that_another_thread_takes_first_is_waited_for(redis_url: s
 
     connections._idle = Snatched()
     got: list[object] = []
-    waiting = threading.Thread(target=lambda: got.append(contextvars.Context().run(connections._borrow, None)))
+    waiting = threading.Thread(target=lambda: got.append(contextvars.Context().run(connections.borrow, None)))
     waiting.start()
     eventually(lambda: len(connections._waiting) == 1, "it waits")
-    connections._give_back(connection)
+    connections.give_back(connection)
     waiting.join()
     assert got == [connection]
     connections._idle = deque()
-    connections._give_back(connection)
+    connections.give_back(connection)
 
 
 def test_a_connection_whose_thread_was_interrupted_anywhere_leaves_its_place(redis_url: str) -> None:
     """A time limit between taking a connection and using it leaked a place of the pool, until none was left."""
     connections = backend(redis_url, max_connections=1, pool_timeout=0.05)._pool
     for _ in range(3):
-        assert connections._borrow(None) is not None  # and nobody has it any more
+        assert connections.borrow(None) is not None  # and nobody has it any more
     unrelated(KEY).release()
 
 
 def test_a_connection_that_is_given_back_while_all_are_dropped_is_not_kept(redis_url: str) -> None:
     """It would lead to the server of before, a master that is none any more."""
     connections = backend(redis_url)._pool
-    connection = connections._borrow(None)
+    connection = connections.borrow(None)
 
     class DroppedBefore(deque[Any]):
         def append(self, item: Any) -> None:
@@ -99,7 +99,7 @@ def test_a_connection_that_is_given_back_while_all_are_dropped_is_not_kept(redis
             super().append(item)
 
     connections._idle = DroppedBefore()
-    connections._give_back(connection)
+    connections.give_back(connection)
     assert not connections._idle
     assert connection not in connections._open
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import shutil
 import socket
 import ssl
@@ -13,11 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import redis
 
 from distlock_web import ConfigurationError, configure, distributed_lockable, lock
-from distlock_web.backends.redis.transport.wire import Wire
-from distlock_web.core.runtime import now
 from distlock_web.testing.servers import ServerMissing
 from tests.support.requirements import require
 
@@ -59,36 +55,6 @@ def tls_port(certificate: tuple[Path, Path]) -> Iterator[int]:
     server.shutdown(socket.SHUT_RDWR)
     server.close()
     thread.join(10)
-
-
-@pytest.mark.parametrize("length", [3000, 4096, 6000, 12_288, 16_000])
-def test_a_record_is_read_to_its_end(certificate: tuple[Path, Path], length: int) -> None:
-    """Of what is decrypted already no poll tells: whoever waited for the rest would find the server silent."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    answer = b"*2\r\n:1\r\n" + b"$%d\r\n%b\r\n" % (length, b"x" * length)
-    assert len(answer) <= 16_384, "one record has it all"
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            connection, _ = server.accept()
-            with context.wrap_socket(connection, server_side=True) as secured:
-                secured.recv(1)
-                secured.sendall(answer)
-                secured.recv(1)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        ca, port = str(certificate[0]), server.getsockname()[1]
-        connection = redis.SSLConnection(host="127.0.0.1", port=port, ssl_ca_certs=ca, ssl_check_hostname=False)
-        connection._sock = connection._connect()  # type: ignore[no-untyped-call]  # and nothing is said on it
-        wire: Wire[str] = Wire(connection)
-        wire.send(b"?", "question", now())
-        while not (answers := wire.read()):  # what comes first may be a session ticket
-            assert select.select([wire.descriptor], [], [], 2)[0], "there is more, and nothing tells"
-        assert answers == [("question", [1, b"x" * length])]
-        wire.close()
-        thread.join(10)
 
 
 def never_reached() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
+import pytest
 import redis
 
 from distlock_web import configure, lock
@@ -37,17 +39,18 @@ def test_fences_grow_from_majority_to_majority(quorum: Quorum) -> None:
 
     async def case() -> None:
         fences = []
+        port: Any = harness.port
         for _ in range(30):
             out = dice.sample(nodes, 2)
             mine = claim(name=NAME)
-            port = harness.port
-            port._ledger.barred[mine.token] = set(out)  # type: ignore[attr-defined]
+            port._quorum.nodes = [node for node in nodes if node not in out]
             answer = await port.acquire(mine, 0)
             assert isinstance(answer, Granted)
             fences.append(answer.fence or 0)
             (line,) = await port.inspect([NAME])
             assert line.fence == answer.fence
             await port.release(mine)
+            port._quorum.nodes = nodes
         assert fences == sorted(set(fences))
 
     harness.run(case())
@@ -65,6 +68,26 @@ def test_the_fence_is_written_down_by_a_majority_before_it_is_given(quorum: Quor
                 votes = sum(fence_at(server) == lease.fence for server in servers)
                 assert votes >= 3
         assert seen == sorted(set(seen))
+
+    harness.run(case())
+
+
+def test_a_client_with_a_wrong_clock_raises_no_fence(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fences are made of the nodes' clocks: one client an hour ahead raised those of all, until the nodes restarted."""
+    _, harness = quorum
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + 3600 * 10**9)
+
+    async def case() -> None:
+        port: Any = harness.port
+        for ahead_us in (0, 3_600_000_000):
+            for node in port._quorum.nodes:
+                node.ahead_us = (
+                    node.ahead_us and node.ahead_us + ahead_us
+                )  # as if it had heard a time that was never told
+            for _ in range(2):
+                async with harness.inside(lock("order:7", expire=30)) as lease:
+                    assert abs((lease.fence or 0) / 1e6 - real() / 1e9) < 60
 
     harness.run(case())
 

@@ -57,9 +57,8 @@ def left_on(servers: list[RedisServer]) -> dict[int, list[str]]:
     for server in servers:
         with redis.Redis.from_url(server.url, decode_responses=True) as client:
             names = [name for name in client.scan_iter("disLock:*", count=1000) if client.type(name) == "string"]
-            # One that ends meanwhile has no value any more.
-            values = [(name, client.get(name)) for name in names]
-            held = [name for name, value in values if value and str(value).split(" ")[1] not in ("released", "revoked")]
+            values = [(name, str(client.get(name)).split(" ")) for name in names if not name.endswith("~quorum")]
+            held = [name for name, words in values if words[1:] and words[1] != "revoked"]  # else it ended meanwhile
         if held:
             found[server.port] = held
     return found

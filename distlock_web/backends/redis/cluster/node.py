@@ -11,7 +11,8 @@ from ....core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import IDENT_DIGITS, THREADS
 from .. import RedisBackend
-from ..port import _LOSSES, BATCH, NAMES_BATCH, RedisPort, ScriptRunner, _ends, _extends, _infos, _inspected
+from ..listing import infos
+from ..port import _LOSSES, BATCH, NAMES_BATCH, RedisPort, ScriptRunner, _ends, _extends, _inspected
 from ..scripts import (
     EXISTS,
     EXTEND,
@@ -95,7 +96,7 @@ class NodePort(RedisPort):
         return [
             answer
             if isinstance(answer, DistLockError)
-            else _infos(some[:BATCH], answer) + await self.inspect(some[BATCH:])
+            else infos(some[:BATCH], answer) + await self.inspect(some[BATCH:])
             for some, answer in zip(names, answers, strict=True)
         ]
 

@@ -20,10 +20,7 @@ class Script:
 
     __slots__ = ("_by_sha", "_by_source", "source")
 
-    def __init__(self, name: str, *, of_one_lock: bool = True) -> None:
-        source = _read(name)
-        if of_one_lock:
-            source = _read("_lock") + source.replace(b"-- include: _queue\n", _read("_queue"))
+    def __init__(self, source: bytes) -> None:
         self.source = source
         sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
         self._by_sha = bulk(b"EVALSHA") + bulk(sha)
@@ -94,15 +91,19 @@ def extend_keys(names: Iterable[str], index: str) -> PackedKeys:
     return pack_keys(index, *names)
 
 
-ACQUIRE = Script("acquire")
-RELEASE = Script("release")
-CANCEL = Script("cancel")
-REVOKE = Script("revoke")
-DETACH = Script("detach")
-ATTACH = Script("attach")
-EXTEND = Script("extend", of_one_lock=False)
-INSPECT = Script("inspect", of_one_lock=False)
-NAMES = Script("names", of_one_lock=False)
-WAITERS = Script("waiters", of_one_lock=False)
-INDEXED = Script("indexed", of_one_lock=False)
+def _of_one_lock(name: str) -> Script:
+    return Script(_read("_lock") + _read(name).replace(b"-- include: _queue\n", _read("_queue")))
+
+
+ACQUIRE = _of_one_lock("acquire")
+RELEASE = _of_one_lock("release")
+CANCEL = _of_one_lock("cancel")
+REVOKE = _of_one_lock("revoke")
+DETACH = _of_one_lock("detach")
+ATTACH = _of_one_lock("attach")
+EXTEND = Script(_read("extend"))
+INSPECT = Script(_read("inspect"))
+NAMES = Script(_read("names"))
+WAITERS = Script(_read("waiters"))
+INDEXED = Script(_read("indexed"))
 EXISTS = KeyCommand("EXISTS")

@@ -11,6 +11,8 @@ from .address import Address
 
 #: What a connection raises that breaks, or cannot be opened.
 FAILURES = (OSError, driver.RedisError)
+#: What it raises where the other side has ended it.
+ENDED = (ConnectionError, driver.ConnectionError)
 #: What it raises where nothing came in time.
 TIMEOUTS = (TimeoutError, driver.TimeoutError)
 

@@ -37,13 +37,14 @@ _PING = command("PING")
 class Connection:
     """One connection of a thread, for one question at a time."""
 
-    __slots__ = ("__weakref__", "_connection", "_limit", "asked", "batch")
+    __slots__ = ("__weakref__", "_connection", "_limit", "asked", "batch", "was_idle")
 
     def __init__(self, batch: object = None) -> None:
         self._connection: Any = None
         self._limit = 0.0
         self.batch = batch  #: those that are let go of together
         self.asked: float | None = None  #: when the server was asked on another one: this one is in doubt
+        self.was_idle = False  #: it was open already: it may have ended meanwhile
 
     def open(self, address: Address, timeout: float | None) -> None:
         self._connection = address.connect(timeout)
@@ -131,7 +132,7 @@ class ConnectionPool:
         if timeout is not None:
             timeout = min(timeout, self._address.kwargs["socket_timeout"])
         wait = self._replicas.question(timeout) if confirm is not None else b""
-        connection = self._borrow(timeout)
+        connection = self.borrow(timeout)
         confirmed = None
         try:
             for by_source in (False, True):
@@ -139,9 +140,9 @@ class ConnectionPool:
                 connection.send(asking + script.call(keys, args, by_source=by_source) + wait)
                 if asking:
                     connection.read(timeout)
-                reply = await self._read(connection, timeout)
+                reply = self._read(connection, timeout)
                 if confirm is not None:
-                    confirmed = await self._read(connection, timeout, held_up=True)
+                    confirmed = self._read(connection, timeout, held_up=True)
                 if not (isinstance(reply, ErrorReply) and reply.no_script):  # a restart, a failover, SCRIPT FLUSH
                     break
         except BaseException as error:
@@ -150,7 +151,7 @@ class ConnectionPool:
         refusal = reply if isinstance(reply, ErrorReply) else confirmed
         if isinstance(refusal, ErrorReply):
             self._refused(connection, refusal)
-        self._give_back(connection)
+        self.give_back(connection)
         if confirm is not None and confirm(reply):
             self._replicas.check(confirmed)
         return reply
@@ -168,7 +169,7 @@ class ConnectionPool:
         if timeout is not None:
             timeout = min(timeout, self._address.kwargs["socket_timeout"])
         wait = self._replicas.question(timeout) if confirm is not None else b""
-        connection = self._borrow(timeout)
+        connection = self.borrow(timeout)
         replies: dict[int, Reply] = {}
         confirmed, unanswered = None, list(range(len(calls)))
         try:
@@ -176,9 +177,9 @@ class ConnectionPool:
                 packed = [script.call(*calls[i], by_source=again and i == unanswered[0]) for i in unanswered]
                 connection.send(b"".join(packed) + wait)
                 for i in unanswered:
-                    replies[i] = await self._read(connection, timeout)
+                    replies[i] = self._read(connection, timeout)
                 if confirm is not None:
-                    confirmed = await self._read(connection, timeout, held_up=True)
+                    confirmed = self._read(connection, timeout, held_up=True)
                 unanswered = [i for i in unanswered if isinstance(replies[i], ErrorReply) and replies[i].no_script]
                 if not unanswered:
                     break
@@ -189,14 +190,14 @@ class ConnectionPool:
         refusal = next(filter(_not_primary, answers), confirmed)
         if isinstance(refusal, ErrorReply):
             self._refused(connection, refusal)
-        self._give_back(connection)
+        self.give_back(connection)
         if confirm is not None and any(map(confirm, answers)):
             self._replicas.check(confirmed)
         return [as_error(answer, self._address) if isinstance(answer, ErrorReply) else answer for answer in answers]
 
     def _failed(self, connection: Connection, error: BaseException) -> None:
         """Also a KeyboardInterrupt or a worker's time limit: the answer would reach the next one who asks here."""
-        self._discard(connection)
+        self.discard(connection)
         if isinstance(error, FAILURES):
             if isinstance(error, TIMEOUTS):
                 self._waited_in_vain(connection, error)
@@ -212,8 +213,8 @@ class ConnectionPool:
         if not self._outage.answered(asked):
             self._outage.begin(error)
 
-    async def _read(self, connection: Connection, timeout: float | None, held_up: bool = False) -> Reply:
-        """The answer, which replicas may hold up. Redlock does not wait here: it asks the other servers meanwhile."""
+    def _read(self, connection: Connection, timeout: float | None, held_up: bool = False) -> Reply:
+        """The answer, which replicas may hold up."""
         try:
             return connection.read(None if timeout is None else timeout / 2)
         except TIMEOUTS:
@@ -239,10 +240,10 @@ class ConnectionPool:
     def _refused(self, connection: Connection, error: ErrorReply) -> Never:
         """Give the connection back, unless it leads to a server that is no master; and raise what was answered."""
         if error.not_primary:
-            self._discard(connection)
+            self.discard(connection)
             self._moved()
         else:
-            self._give_back(connection)
+            self.give_back(connection)
         raise translated(error, self._address) from error
 
     def drop(self) -> None:
@@ -253,11 +254,12 @@ class ConnectionPool:
     def drop_idle(self) -> None:
         while self._idle:
             try:
-                self._discard(self._idle.pop())
+                self.discard(self._idle.pop())
             except IndexError:
                 return
 
-    def _borrow(self, timeout: float | None) -> Connection:
+    def borrow(self, timeout: float | None = None) -> Connection:
+        """An open connection for one question. Raises ``DistLockError``."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -271,7 +273,7 @@ class ConnectionPool:
         try:
             connection.open(self._address, timeout)
         except BaseException as error:
-            self._discard(connection)
+            self.discard(connection)
             if isinstance(error, FAILURES):
                 if isinstance(error, TIMEOUTS):
                     self._outage.begin(error)
@@ -308,16 +310,19 @@ class ConnectionPool:
             except ValueError:  # it was woken
                 pass
 
-    def _give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: Connection) -> None:
+        """Its answer was read: the next one may ask on it."""
         if connection.batch is not self._batch:
-            self._discard(connection)
+            self.discard(connection)
             return
+        connection.was_idle = True
         self._idle.append(connection)
         if connection.batch is not self._batch:  # dropped meanwhile, by one that may have come before it was idle
             self.drop_idle()
         self._wake_one()
 
-    def _discard(self, connection: Connection) -> None:
+    def discard(self, connection: Connection) -> None:
+        """It broke, or its answer will not be read."""
         self._open.discard(connection)
         connection.close()
         self._wake_one()

@@ -1,0 +1,74 @@
+-- Put in front of every script of a node.
+--
+-- KEYS  1 quorum  string "self;members;delay born": which node this is, with whom it votes and how long it waits after a loss
+--                 of data; and since when it forgets nothing, in µs, by the clocks of the majority. A node without it may
+--                 have forgotten votes: a server that was restarted without its data, flushed, or exchanged for another
+--       2 index   sorted set of names by the µs at which their vote ends; under FENCES the highest fence, negated
+--       3 N       string "token.attempt state fence since before holder"; its PTTL is what is left of the vote
+--       4 {N}:waiting  sorted set of tokens that wait, by the µs at which they are forgotten: for those who look
+-- States: held; transit, detached and not yet attached; cooldown, kept for a while after its end; revoked, a tombstone: free.
+-- `before` is the token that was revoked before this one, behind a '!'; else '-'.
+
+local QUORUM, INDEX, N, WAITING = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local FENCES = '{fences}' -- no name has a brace
+local DAY = 86400000
+local call, format = redis.call, string.format
+
+local function clock() -- µs
+  local time = call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+-- Why this node has no vote for who asks; nil: it has. `delay`: µs that have to have passed since its birth.
+local function no_vote(now, who, delay)
+  local known = call('GET', QUORUM)
+  if not known then
+    return {-1, now}
+  end
+  local its, born = string.match(known, '^(.*) (%d+)$')
+  if its ~= who then
+    return {-2, now, known}
+  elseif delay and now - born < delay then
+    return {-3, now, delay - (now - born)}
+  end
+end
+
+-- Whose vote it is; nil: nobody's.
+local function read()
+  local value = call('GET', N)
+  if not value then
+    return nil
+  end
+  local lock = {}
+  lock.token, lock.attempt, lock.state, lock.fence, lock.since, lock.before, lock.holder =
+    string.match(value, '^(%S+)%.(%d+) (%l+) (%d+) (%d+) (%S+) (.*)$')
+  if not lock.token then
+    error('-WRONGTYPE a key that is not a lock')
+  end
+  return lock
+end
+
+-- For `ms`, and at least a millisecond: SET takes no less.
+local function write(lock, ms)
+  local text = format('%s.%s %s %s %s %s %s', lock.token, lock.attempt, lock.state, lock.fence, lock.since, lock.before, lock.holder)
+  call('SET', N, text, 'PX', format('%d', math.max(1, ms)))
+end
+
+local function list(now, ms)
+  call('ZADD', INDEX, format('%d', now + ms * 1000), N)
+end
+
+-- Why the vote is not this token's: 0 it is, 1 expired, 2 taken by another, 3 revoked by force.
+local function loss(lock, token)
+  if not lock then
+    return 1
+  elseif lock.token == token then
+    return lock.state == 'revoked' and 3 or 0
+  end
+  return lock.before == '!' .. token and 3 or lock.state == 'revoked' and 1 or 2
+end
+
+-- Those who wait ask again. A message that is lost costs a lease at most, so a failure is not ours to raise.
+local function tell()
+  redis.pcall('PUBLISH', 'distlock:wake:' .. N, '')
+end

@@ -1,0 +1,23 @@
+-- Say which node of which quorum this is, and from when on it forgets nothing: it votes when its delay has passed since.
+--
+-- ARGV     1 who it is, as in QUORUM  2 now (µs), by the clocks of the majority  3 µs that its own may be apart from that
+--          4 'adopt': also if it is a node of another quorum until now, and from now on in any case; 'look': change nothing
+-- Answers  {1, now} it is that node, since now or since before; {-1, now} nobody has said who it is; {-2, now, QUORUM} it is
+--          another's; {0, now} its clock is another one, or this message is late: it would vote too soon
+
+local now = clock()
+local known = call('GET', QUORUM)
+if ARGV[4] ~= 'adopt' then
+  if known and string.match(known, '^(.*) %d+$') == ARGV[1] then
+    return {1, now}
+  elseif known then
+    return {-2, now, known}
+  elseif ARGV[4] == 'look' then
+    return {-1, now}
+  end
+end
+if math.abs(now - ARGV[2]) > tonumber(ARGV[3]) then
+  return {0, now}
+end
+call('SET', QUORUM, ARGV[1] .. ' ' .. ARGV[2], 'PX', 30 * DAY)
+return {1, now}

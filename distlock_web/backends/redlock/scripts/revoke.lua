@@ -1,0 +1,15 @@
+-- Take the vote from the holder that has this fence here. It learns at its next round trip.
+--
+-- ARGV     1 fence
+-- Answers  1 done, 0 that holder has it no more
+
+local lock = read()
+if not lock or lock.fence ~= ARGV[1] or lock.state == 'revoked' then
+  return 0
+end
+-- The tombstone lives as long as the vote would have: until then its holder may ask, and is told.
+lock.state = 'revoked'
+write(lock, math.max(call('PTTL', N), 5000))
+call('ZREM', INDEX, N)
+tell()
+return 1

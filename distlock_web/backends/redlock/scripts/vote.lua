@@ -1,0 +1,58 @@
+-- Vote for this attempt, if the node has not voted for somebody else.
+--
+-- ARGV     1 who asks, as in QUORUM: "self;members;delay"  2 delay (µs)  3 token  4 attempt: more than every one before
+--          5 expire (ms)  6 the fence to give it, so that all nodes give the same; '' the time  7 µs that this fence may be ahead
+--          of the time; '' it is another node's, given already  8 holder, for people  9 '1': it waits, if it does not get it
+-- Answers  {fence, now}                            the vote is this attempt's, for `expire` at least
+--          {0, now, remaining (ms), token, since (µs), holder}  somebody else's; or a later attempt's of the same token
+--          {-1, now} {-2, now, QUORUM} {-3, now, µs}  no vote: a node that may have forgotten some; another quorum's; too young
+
+local GRACE = 15000000 -- µs
+
+local who, delay, token, attempt, expire = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], tonumber(ARGV[5])
+local proposed, ahead = tonumber(ARGV[6]), tonumber(ARGV[7])
+local now = clock()
+local refused = no_vote(now, who, delay)
+if refused then
+  return refused
+end
+
+local lock = read()
+local ours = lock and lock.token == token and lock.state == 'held' and tonumber(attempt) >= tonumber(lock.attempt)
+if lock and lock.state ~= 'revoked' and not ours then
+  local left = math.max(call('PTTL', N), 1)
+  if ARGV[9] == '1' then -- until it has to have asked again
+    call('ZADD', WAITING, format('%d', now + left * 1000 + GRACE), token)
+    call('PEXPIRE', WAITING, format('%d', left + GRACE / 1000))
+  end
+  return {0, now, left, lock.token, tonumber(lock.since), lock.holder}
+end
+if ARGV[9] == '1' then
+  call('ZREM', WAITING, token)
+end
+
+if not proposed or (ahead and proposed > now + ahead) then
+  proposed = now
+end
+local floor = -(call('ZSCORE', INDEX, FENCES) or 0)
+if ours then
+  lock.attempt = attempt
+  if not ahead then
+    lock.fence = format('%d', math.max(proposed, lock.fence))
+  end
+  expire = math.max(expire, call('PTTL', N)) -- never less: it may have been extended since
+else
+  local before = lock and '!' .. lock.token or '-'
+  lock = {token = token, attempt = attempt, state = 'held', before = before, holder = ARGV[8]}
+  lock.fence, lock.since = format('%d', math.max(proposed, floor + 1)), format('%d', now)
+end
+write(lock, expire)
+call('ZADD', INDEX, format('-%d', math.max(floor, lock.fence)), FENCES, format('%d', now + expire * 1000), N)
+if call('PTTL', INDEX) < expire + DAY / 2 then
+  call('PEXPIRE', INDEX, format('%d', expire + DAY))
+end
+if now % 64 == 0 then -- housekeeping, now and then
+  call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago
+  call('PEXPIRE', QUORUM, 30 * DAY)
+end
+return {tonumber(lock.fence), now}

@@ -1,0 +1,251 @@
+"""Which nodes vote: those that know who they are, with whom they vote, and that they have forgotten nothing."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, configure, lock
+from distlock_web.backends.redlock.asking import ask_one
+from distlock_web.backends.redlock.node import Node
+from distlock_web.backends.redlock.scripts import FOUND, RELEASE, VOTE
+from distlock_web.core.registry import Store
+from distlock_web.core.runtime import now
+from distlock_web.testing.contract.base import claim
+from distlock_web.testing.harness import Harness
+from distlock_web.testing.servers import RedisServer
+from tests.support.clock_shift import ShiftedRedis, compiled_shim
+from tests.support.stores.redlock import left_on, redlock_url
+from tests.support.waiting import SLACK, eventually
+
+NAME = "disLock:order:7"
+DELAY = 2
+
+
+def takes() -> bool:
+    """Whether somebody can have it who is inside of nothing."""
+    return contextvars.Context().run(_takes)
+
+
+def _takes() -> bool:
+    try:
+        with lock("order:7", expire=1):
+            return True
+    except (BackendUnavailable, LockBusy):
+        return False
+
+
+@pytest.fixture
+def three(own_nodes: list[RedisServer]) -> list[RedisServer]:
+    return own_nodes[:3]
+
+
+def test_a_quorum_that_is_new_votes_after_its_delay(three: list[RedisServer], open_store: Callable[..., Store]) -> None:
+    """It looks like one that has lost its data everywhere, while a holder goes on."""
+    open_store(three, restart_delay=DELAY)
+    begun = now()
+    with pytest.raises(BackendUnavailable, match=r"may have forgotten locks.*votes again in [23] s"):
+        lock("order:7", expire=1).acquire()
+    eventually(takes, "it votes")
+    assert now() - begun >= DELAY
+
+
+@pytest.mark.parametrize("forget", ["restart", "flush"])
+def test_nodes_that_have_forgotten_a_lock_let_nobody_else_have_it(
+    own_nodes: list[RedisServer], open_store: Callable[..., Store], mode: Any, forget: str
+) -> None:
+    """Two of the three that had voted: with those that had not there would be a second majority."""
+    harness: Harness = mode(open_store(own_nodes, restart_delay=DELAY))
+    eventually(takes, "the quorum is old enough")
+    for server in own_nodes[3:]:
+        server.kill()
+
+    async def case() -> None:
+        held = await harness.acquire(lock("order:7", expire=DELAY))
+        for server in own_nodes[3:]:
+            server.start()
+        for server in own_nodes[:2]:
+            if forget == "restart":
+                server.restart()
+            else:
+                with redis.Redis.from_url(server.url) as client:
+                    client.flushall()
+
+        async def free() -> bool:
+            try:
+                lease = await harness.unrelated(lambda: harness.try_acquire(lock("order:7", expire=1))).result()
+            except BackendUnavailable:
+                return False
+            if lease is not None:
+                assert held.state == "lost", "the one before believes in it no longer"
+                await harness.release(lease)
+            return lease is not None
+
+        await harness.until(free)
+
+    harness.run(case())
+
+
+def test_a_lease_outlives_nodes_that_are_restarted_one_after_the_other(
+    three: list[RedisServer], open_store: Callable[..., Store]
+) -> None:
+    open_store(three, restart_delay=DELAY)
+    eventually(takes, "the quorum is old enough")
+    with lock("order:7", expire=DELAY, renew=True) as lease:
+        for server in three:
+            server.restart()
+            eventually(partial(left_on, [server]), "it has been taken there again", 10 * SLACK)
+        lease.raise_if_lost()
+
+
+# Two lists of nodes ------------------------------------------------------------------------------------------------
+
+
+def test_another_list_of_nodes_is_refused_until_it_is_adopted(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any]
+) -> None:
+    """As in every deployment that exchanges a node: both lists had a majority of their own."""
+    a, b, c, d, _ = own_nodes
+    open_store([a, b, c], restart_delay=DELAY)
+    eventually(takes, "the quorum is old enough")
+    held = lock("order:7", expire=DELAY).acquire()
+    new = open_store([a, b, d], restart_delay=DELAY)
+    with pytest.raises(ConfigurationError, match=rf"127.0.0.1:{a.port} votes with .*:{c.port}.*distlock redlock adopt"):
+        lock("order:7", expire=1).acquire()
+    assert "2 of 3 nodes voted with others" in new.backend.adopt()
+    while not takes():  # with the new list
+        pass
+    assert held.state == "lost", "nobody got in before the last lease of the old list was over"
+    open_store([a, b, c], restart_delay=DELAY)
+    with pytest.raises(ConfigurationError, match="All processes have to name the same nodes"):
+        lock("order:7", expire=1).acquire()
+
+
+def test_more_than_half_of_the_nodes_cannot_be_exchanged_at_once(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any]
+) -> None:
+    a, b, c, d, e = own_nodes
+    open_store([a, b, c])
+    assert takes()
+    with pytest.raises(ConfigurationError, match="Exchange one node at a time"):
+        open_store([a, d, e]).backend.adopt()
+    open_store([a, b, c])
+    assert takes(), "nothing has changed"
+
+
+def test_a_list_is_adopted_by_all_of_its_nodes_or_nothing_counts(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any]
+) -> None:
+    a, b, c, d, _ = own_nodes
+    open_store([a, b, c])
+    assert takes()
+    b.pause()
+    try:
+        with pytest.raises(BackendUnavailable, match="2 of 3 nodes answered"):
+            open_store([a, b, d]).backend.adopt()
+    finally:
+        b.resume()
+    open_store([a, b, c])
+    assert takes(), "the old list still counts"
+
+
+# Clocks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clocks() -> Iterator[list[ShiftedRedis]]:
+    with ExitStack() as stack:
+        library = compiled_shim(stack)
+        servers = []
+        for number in range(3):
+            folder = library.parent / str(number)
+            folder.mkdir()
+            own = folder / library.name
+            own.symlink_to(library)
+            servers.append(stack.enter_context(ShiftedRedis(own)))
+        yield servers
+
+
+def test_a_node_whose_clock_is_set_after_its_start_votes_no_sooner(
+    clocks: list[ShiftedRedis], open_store: Callable[..., Store]
+) -> None:
+    """It starts with the time of its battery, and NTP sets it right: by its own clock it has run for long."""
+    _, b, c = clocks
+    open_store(clocks, restart_delay=DELAY)
+    eventually(takes, "the quorum is old enough")
+    c.kill()
+    held = lock("order:7", expire=DELAY).acquire()  # by a and b
+    b.kill()
+    b.shift(-300)
+    b.start()
+    c.start()
+    assert not takes(), "b has forgotten"
+    b.shift(0)
+    while not takes():
+        pass
+    assert held.state == "lost"
+
+
+def test_a_clock_that_is_ahead_of_the_others_has_no_vote(
+    clocks: list[ShiftedRedis], open_store: Callable[..., Store]
+) -> None:
+    _, b, c = clocks
+    open_store(clocks, restart_delay=DELAY)
+    eventually(takes, "the quorum is old enough")
+    c.kill()
+    assert takes()
+    b.shift(60)
+    assert not takes()
+    c.start()
+    eventually(takes, "when c is old enough there are two whose clocks agree")
+
+
+# What comes late ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def node(redlock_nodes: list[RedisServer]) -> Node:
+    backend: Any = configure({"default": {"LOCATION": redlock_url(redlock_nodes)}}).store("default").backend
+    assert takes()
+    return backend._nodes[0]
+
+
+def vote(node: Node, token: str, attempt: int, expire: float = 30) -> int:
+    args = (node.who, 0, token, attempt, round(expire * 1000), "", "", "somebody", "")
+    return int(ask_one(node, VOTE, node.keys(NAME), args)[0])
+
+
+def test_an_undo_that_comes_late_takes_back_no_later_vote(node: Node) -> None:
+    """The network delays it; meanwhile the same token got the vote again, and holds the lock by it."""
+    token = claim().token
+    assert vote(node, token, 1) > 0
+    assert vote(node, token, 2) > 0
+    assert ask_one(node, RELEASE, node.keys(NAME), (token, 1, 0)) == 2
+    assert vote(node, claim().token, 3) == 0, "it is taken still"
+    assert ask_one(node, RELEASE, node.keys(NAME), (token, 2, 0)) == 0
+
+
+def test_a_question_that_comes_late_is_not_answered_as_the_later_one(node: Node) -> None:
+    token = claim().token
+    assert vote(node, token, 2) > 0
+    assert vote(node, token, 1) == 0
+    assert ask_one(node, RELEASE, node.keys(NAME), (token, 2, 0)) == 0, "the vote is the later attempt's"
+
+
+def test_a_birth_that_is_told_late_is_not_believed(node: Node, redlock_nodes: list[RedisServer]) -> None:
+    """A node that was emptied again meanwhile would count its delay from the first time."""
+    with redis.Redis.from_url(redlock_nodes[0].url) as client:
+        client.flushall()
+        seconds, us = client.time()
+    at = seconds * 1_000_000 + us
+    answer = ask_one(node, FOUND, node.keys(), (node.who, at - 5_000_000, 1_000_000, ""))
+    assert answer[0] == 0
+    assert vote(node, claim().token, 1) == -1
+    assert ask_one(node, FOUND, node.keys(), (node.who, at, 60_000_000, ""))[0] == 1
+    assert vote(node, claim().token, 1) > 0
