@@ -210,11 +210,6 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert sorted(LONG_FUNCTIONS.keys() - long) == [], "an exception that nobody needs any more"
 
 
-def test_no_file_is_longer_than_a_sitting() -> None:
-    lengths = {shown(path): len(path.read_text("utf-8").splitlines()) for path in FILES}
-    assert {name: lines for name, lines in lengths.items() if lines > 350} == {}
-
-
 def test_the_readme_can_be_read_in_one_sitting() -> None:
     assert len((PROJECT / "README.md").read_text("utf-8").splitlines()) < 200
 

@@ -45,9 +45,10 @@ class RedlockBackend:
         name_members(self._nodes, given.restart_delay)
         self._notifications = Notifications(self._nodes)
         self._released: deque[str] = deque(maxlen=RELEASED_KEPT)
-        self._sync_port = self._port(THREADS)
-        self._async_port = self._port(TASKS)
-        self._renewal_port = self._port(THREADS, patient=True)
+        quorum = self._quorum = Quorum(self._nodes, given.restart_delay)
+        self._sync_port = self._port(THREADS, quorum)
+        self._renewal_port = self._port(THREADS, Quorum(self._nodes, given.restart_delay, patient=True), patient=True)
+        self._async_port = self._port(TASKS, Quorum(self._nodes, given.restart_delay, blocking=False))
 
     def _check(self, where: str) -> None:
         seen: dict[str, Node] = {}
@@ -64,11 +65,8 @@ class RedlockBackend:
                 where, len(seen), len(seen), len(seen) // 2 + 1,
             )  # fmt: skip
 
-    def _port(self, runtime: Runtime, patient: bool = False) -> RedlockPort:
-        return RedlockPort(self._quorum(runtime, patient), self._notifications, self._released)
-
-    def _quorum(self, runtime: Runtime = THREADS, patient: bool = False) -> Quorum:
-        return Quorum(runtime, self._nodes, self._restart_delay, patient)
+    def _port(self, runtime: Runtime, quorum: Quorum, patient: bool = False) -> RedlockPort:
+        return RedlockPort(runtime, quorum, self._notifications, self._released, patient)
 
     def sync_port(self) -> RedlockPort:
         return self._sync_port
@@ -77,7 +75,7 @@ class RedlockBackend:
         return self._renewal_port
 
     def async_port(self) -> RedlockPort:
-        asyncio.get_running_loop()  # each node has a connection for each loop
+        asyncio.get_running_loop()  # in each loop each node has a connection of its own
         return self._async_port
 
     def diagnose(self) -> list[Finding]:
@@ -85,11 +83,11 @@ class RedlockBackend:
 
     def prepare(self) -> str:
         """Tell nodes that are new who they are, so that their delay is over before the first lock is asked for."""
-        return drive(self._quorum().prepare())
+        return drive(self._quorum.prepare())
 
     def adopt(self) -> str:
         """Make this list of nodes count, in place of the one that they store. What was done, in words."""
-        return drive(self._quorum().adopt())
+        return drive(self._quorum.adopt())
 
     def close(self) -> None:
         self._notifications.close()

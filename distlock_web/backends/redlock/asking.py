@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
-from ...core.runtime import TASKS, Runtime, now
+from ...core.runtime import now
 from ..redis.scripts import PackedKeys, Script
 from ..redis.transport.errors import ENDED, FAILURES, ErrorReply, as_error, broke_connection, translated
 from .node import Node
@@ -160,14 +160,12 @@ class Question:
 Enough: TypeAlias = Callable[[Sequence[Question]], bool]
 
 
-async def ask(
-    runtime: Runtime, questions: Sequence[Question], enough: Enough, within: float, *, patient: bool = False
-) -> None:
+async def ask(questions: Sequence[Question], enough: Enough, within: float, *, blocking: bool, patient: bool) -> None:
     """Ask all of them; return when all have answered or failed, soon after ``enough``, after ``within`` seconds."""
-    if runtime is TASKS:
-        await _ask_in_tasks(questions, enough, within)
-    else:
+    if blocking:
         _ask_in_thread(questions, enough, within, patient)
+    else:
+        await _ask_in_tasks(questions, enough, within)
 
 
 def every_answer(questions: Sequence[Question]) -> bool:

@@ -15,8 +15,8 @@ from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.outage import Outage
 from ..redis.scripts import PackedKeys, pack_keys
 from ..redis.transport.address import Address, address
+from ..redis.transport.loop_connection import LoopConnection
 from ..redis.transport.pool import ConnectionPool, ping
-from ..redis.transport.stream import LoopConnection
 
 logger = logging.getLogger("distlock_web")
 
@@ -72,7 +72,7 @@ class Node:
         if found is None:
             for closed in [other for other in list(self._streams) if other.is_closed()]:
                 self._streams.pop(closed, None)
-            found = self._streams[loop] = LoopConnection(self.address, self.outage, _stays)
+            found = self._streams[loop] = LoopConnection(self.address, self.outage, _stays, None)
         return found
 
     def refuse(self) -> None:

@@ -19,7 +19,7 @@ from functools import partial
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, drift
 from ...core.errors import BackendUnavailable, ConfigurationError
-from ...core.runtime import now
+from ...core.runtime import Runtime, now
 from ..redis.listing import infos
 from .asking import Question, Reply, ask_one, unavailable
 from .listing import inspect
@@ -50,9 +50,17 @@ class SplitVote(Busy):
 class RedlockPort:
     """The verbs, in one mode."""
 
-    def __init__(self, quorum: Quorum, notifications: Notifications, released: deque[str]) -> None:
-        self.runtime = quorum.runtime
+    def __init__(
+        self,
+        runtime: Runtime,
+        quorum: Quorum,
+        notifications: Notifications,
+        released: deque[str],
+        patient: bool = False,
+    ) -> None:
+        self.runtime = runtime
         self._quorum = quorum
+        self._patient = patient  #: for renewals: nobody waits for them
         self._notifications = notifications
         self._released = released  #: tokens that were released lately: a second time is no loss
 
@@ -194,7 +202,7 @@ class RedlockPort:
             # Nobody waits for a renewal: there all are asked, so that what a node has lost is known.
             answers = [each.reply for each in questions if each.answered and len(each.reply) == len(claims)]
             kept = (given.count(0) >= self._quorum.needed for given in zip(*answers, strict=True))
-            return not self._quorum.patient and len(answers) >= self._quorum.needed and all(kept)
+            return not self._patient and len(answers) >= self._quorum.needed and all(kept)
 
         names = [claim.name for claim in claims]
         questions = await self._quorum.ask(EXTEND, names, lambda node: (node.who, *tail), enough, within=timeout)

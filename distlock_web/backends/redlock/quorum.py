@@ -7,7 +7,6 @@ from statistics import median
 from typing import TypeAlias
 
 from ...core.errors import BackendUnavailable, ConfigurationError
-from ...core.runtime import Runtime
 from ..redis.scripts import NAMES, PackedKeys, Script, pack_keys
 from .asking import Enough, Question, ask, every_answer, unavailable
 from .membership import APART_US, OTHER, explain, has_no_memory, has_time, of_one_time, raise_if_wrong, stored_members
@@ -20,15 +19,17 @@ Args: TypeAlias = "tuple[str | int, ...]"
 class Quorum:
     """All nodes, for callers of one kind. More than half of them have to agree."""
 
-    def __init__(self, runtime: Runtime, nodes: Sequence[Node], restart_delay: float, patient: bool) -> None:
-        self.runtime = runtime
+    def __init__(
+        self, nodes: Sequence[Node], restart_delay: float, *, blocking: bool = True, patient: bool = False
+    ) -> None:
         self.nodes = nodes
         self.needed = len(nodes) // 2 + 1
         self.timeout = max(node.timeout for node in nodes)
         self.restart_delay = restart_delay
         #: A birth is known to within the time that clocks may be apart.
         self.delay_us = round(restart_delay * 1_000_000) + APART_US if restart_delay else 0
-        self.patient = patient  #: for renewals: all nodes are asked, also those that count as silent
+        self._blocking = blocking  #: asks in this thread
+        self._patient = patient  #: for renewals: all nodes are asked, also those that count as silent
 
     async def ask(
         self,
@@ -45,7 +46,8 @@ class Quorum:
             return []
         keys = _keys(script, nodes[0], names)
         questions = [Question(node, script, keys, args(node)) for node in nodes]
-        await ask(self.runtime, questions, enough, self.timeout if within is None else within, patient=self.patient)
+        time = self.timeout if within is None else within
+        await ask(questions, enough, time, blocking=self._blocking, patient=self._patient)
         return questions
 
     def answered(self, questions: Sequence[Question]) -> list[Question]:
