@@ -12,7 +12,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -68,6 +68,7 @@ class History:
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self._events = list(events)
+        self._forgotten: list[tuple[float, int]] = []
         self._lock = threading.Lock()
 
     def add(self, event: Event) -> None:
@@ -80,6 +81,10 @@ class History:
         with self._lock:
             return sorted(self._events, key=lambda event: event.at)
 
+    def forget(self, moment: float, fence: int) -> None:
+        """The store has lost its data: what it had given under smaller fences excludes nobody any more."""
+        self._forgotten.append((moment, fence))
+
     def count(self, kind: Kind) -> int:
         return sum(event.kind == kind for event in self.events)
 
@@ -89,6 +94,13 @@ class History:
         for event in self.events:
             by_actor.setdefault(event.actor, []).append(event)
         found = [section for events in by_actor.values() for section in _sections(events)]
+        for moment, fence in self._forgotten:
+            found = [
+                replace(section, end=max(section.begin, moment))
+                if section.fence < fence and section.end > moment
+                else section
+                for section in found
+            ]
         return sorted(found, key=lambda section: section.begin)
 
     def waits(self) -> list[float]:

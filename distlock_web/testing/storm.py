@@ -16,6 +16,7 @@ from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, lock
 from distlock_web.core.backend import Capabilities
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
+from distlock_web.locks.hold import Hold
 
 from .fault_injector import FaultInjector
 from .harness import AsyncHarness, Harness, SyncHarness
@@ -49,7 +50,7 @@ class Caller:
         self._expire = expire
         self._moment = moment
         self._wanted: Sequence[str] = ()
-        self._lease: Lease | None = None
+        self._holds: Sequence[Hold] = ()
 
     def _say(self, kind: Kind, value: int | None = None, of: str = "") -> None:
         """Of all locks that it wants, or only of one: then of the others, that it has ended."""
@@ -96,7 +97,7 @@ class Caller:
         return self._harness.store.backend.capabilities
 
     async def _inside(self, lease: Lease, wanted: Sequence[str]) -> None:
-        holds = list(lease._scope.holds)
+        holds = self._holds = list(lease._scope.holds)
         moment = self._histories.clock()
         for hold in holds:
             self._histories[self._name_of(hold.name)].add(Event(self.actor, "acquired", moment, hold.fence))
@@ -107,9 +108,19 @@ class Caller:
         finally:
             # Each lock by itself: of two the first may be lost before the second.
             for hold in holds:
-                at = min(self._histories.clock(), self._moment(hold.deadline))
-                kind: Kind = "released" if hold.state in ("held", "unsure") else "lost"
-                self._histories[self._name_of(hold.name)].add(Event(self.actor, kind, at))
+                self._end(hold, "released" if hold.state in ("held", "unsure") else "lost")
+            self._holds = ()
+
+    def _end(self, hold: Hold, kind: Kind) -> None:
+        """Now; or when its deadline came, whatever kept us from noticing."""
+        at = min(self._histories.clock(), self._moment(hold.deadline))
+        self._histories[self._name_of(hold.name)].add(Event(self.actor, kind, at))
+
+    def killed(self) -> None:
+        """Whoever has killed it says so."""
+        for hold in self._holds:
+            self._end(hold, "killed")
+        self._say("killed")
 
     def _name_of(self, stored: str) -> str:
         return stored.removeprefix(self._harness.store.config.prefix)

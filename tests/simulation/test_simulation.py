@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.support.simulation.scenario import SCENARIOS
+from tests.support.simulation.scenarios import SCENARIOS
 
 
 def simulate(*options: str) -> subprocess.CompletedProcess[str]:

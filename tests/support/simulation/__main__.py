@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
-from .scenario import SCENARIOS, Result, run
+from .scenario import Result, run
+from .scenarios import ALL, SCENARIOS
 
 #: Seeds that one process runs before it says how it was.
 CHUNK = 20
@@ -25,13 +26,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2000, help="how many, of each scenario")
     parser.add_argument("--begin", type=int, default=0, help="the number of the first")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no other seeds after that")
-    parser.add_argument("--only", choices=list(SCENARIOS), action="append", help="this scenario, not all")
+    parser.add_argument("--only", choices=list(ALL), action="append", help="this scenario, not all")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--strict", action="store_true", help="with --seed: also what is known to be wrong")
     options = parser.parse_args()
     if options.seed:
         kind, _, number = options.seed.rpartition("-")
-        found = run(kind, int(number), strict=options.strict)
+        found = run(ALL[kind], int(number), strict=options.strict)
         _tell(kind, found)
         print(f"{found.turns} turns, {found.sections} sections in {found.seconds:.3f} s of its time: {found.digest:x}")
         return bool(found.violations)
@@ -63,7 +64,7 @@ def _chunks(kinds: list[str], seeds: range) -> Iterator[tuple[str, range]]:
 
 
 def _chunk(kind: str, seeds: range, until: float) -> list[Result]:
-    return [run(kind, seed) for seed in seeds if time.monotonic() < until]
+    return [run(ALL[kind], seed) for seed in seeds if time.monotonic() < until]
 
 
 def _tell(kind: str, result: Result) -> int:

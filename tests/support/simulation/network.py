@@ -103,6 +103,10 @@ class Client(Protocol):
         """None: the server has closed it."""
 
 
+def _nobody() -> None:
+    """Nobody wants to know."""
+
+
 class Link:
     """One connection."""
 
@@ -115,6 +119,7 @@ class Link:
         self.session: Session | None = None
         self.dead = False  #: nothing passes, and nobody is told
         self.closed = False  #: by the client
+        self.when_closed: Callable[[], None] = _nobody
         self._up_at = self._down_at = 0.0  # when what was sent last arrives
 
     def send(self, data: bytes) -> None:
@@ -131,7 +136,11 @@ class Link:
         """By the client: what it has sent before arrives before that."""
         if not self.closed:
             self.closed = True
-            self.send(b"")
+            self.when_closed()
+            if self.dead:
+                self._forget()
+            else:
+                self.send(b"")
 
     def reset(self) -> None:
         """Both ends are told that it is over."""
@@ -139,7 +148,6 @@ class Link:
             self.session.close()
         self._forget()
         if not self.dead and not self.closed:
-            self.closed = True
             self.world.after(self.network.delay(), self.client.broken, ConnectionResetError(errno.ECONNRESET, "reset"))
         self.dead = True
 

@@ -22,8 +22,8 @@ from .world import Machine, Process, Thread, World
 EXPIRE = 1.0
 #: Seconds of the longest that one is extended to.
 LONGEST = 1.5 * EXPIRE
-#: Seconds that the nemesis rages, and seconds after which everybody has to have ended.
-RAGE, PATIENCE = 6.0, 30.0
+#: Seconds that the callers go on after the last misfortune, and that they then have to come to their end.
+CALM, PATIENCE = 2.5, 30.0
 
 
 @dataclass
@@ -74,6 +74,8 @@ class Scenario:
         self.histories = Histories((f"lock{number}" for number in range(self.locks)), self.world.moment)
         self.actors: list[Actor] = []
         self.starting = 0
+        self.rage = self.random.choice((5.0, 5.0, 12.0))  #: seconds for which misfortunes happen
+        self.healed_at = 0.0  #: when the last misfortune was over
         self.left: list[str] = []
 
     # What a subclass says -----------------------------------------------------------------------------------------
@@ -104,8 +106,10 @@ class Scenario:
                 self.start_process(number)
             for every, misfortune in self.misfortunes():
                 self.repeat(every, misfortune)
-            self.world.at(RAGE, self.calm)
-            self.world.run(RAGE + PATIENCE, self.all_ended)
+            self.world.run(self.rage)
+            self.world.run(max(self.world.time, self.healed_at) + CALM)
+            self.calm()
+            self.world.run(self.world.time + PATIENCE, self.all_ended)
             self.look_at_what_is_left()
         finally:
             logging.getLogger("distlock_web").removeHandler(errors)
@@ -173,7 +177,7 @@ class Scenario:
 
     def repeat(self, every: float, misfortune: Callable[[], None]) -> None:
         def again() -> None:
-            if self.world.time < RAGE:
+            if self.world.time < self.rage:
                 misfortune()
                 self.world.after(self.random.expovariate(1 / every), again)
 
@@ -185,13 +189,13 @@ class Scenario:
             actor.caller.over = True
 
     def all_ended(self) -> bool:
-        return self.world.time > RAGE and not self.starting and all(a.ended or a.process.dead for a in self.actors)
+        return not self.starting and all(a.ended or a.process.dead for a in self.actors)
 
     def look_at_what_is_left(self) -> None:
         """A lease after everybody has ended nothing may be held, and nobody may stand in a queue."""
         alive = [(process, program) for process, program in zip(self.world.processes, self.programs, strict=False)
                  if not process.dead]  # fmt: skip
-        self.world.run(self.world.time + LONGEST + 0.2)
+        self.world.run(max(self.world.time, self.healed_at) + LONGEST + 0.5)
         process, program = alive[0]
         thread = process.spawn(self._look, program, name="look")
         self.world.run(self.world.time + 5.0, lambda: not thread.is_alive())
@@ -228,6 +232,7 @@ class Scenario:
             thread.stopped_until = self.world.time + seconds
 
     def _at_fault_for(self, what: str, seconds: float) -> None:
+        self.healed_at = max(self.healed_at, self.world.time + seconds)
         self.world.after(seconds, self.histories.fault(what))
 
 
@@ -254,19 +259,16 @@ class Memory(Scenario):
         injector = program["testing.fault_injector"].FaultInjector(store)
         often = self.random.choice((0.0, 0.01, 0.05, 0.15))
         injector.disturb(Random(self.random.random()), often, EXPIRE / 4, self.histories.fault)
-        self.world.at(RAGE, injector.remove)
+        self.world.at(self.rage, injector.remove)
 
 
-SCENARIOS: dict[str, type[Scenario]] = {"memory": Memory}
-
-_programs: dict[int, list[Program]] = {}
+_programs: list[Program] = []
 
 
-def run(kind: str, seed: int, programs: list[Program] | None = None, strict: bool = False) -> Result:
+def run(scenario: type[Scenario], seed: int, programs: list[Program] | None = None, strict: bool = False) -> Result:
     """One seed of one scenario. ``strict``: also what is known to be wrong is a violation."""
-    scenario = SCENARIOS[kind]
     if programs is None:
-        programs = _programs.setdefault(0, [])
+        programs = _programs
         while len(programs) < scenario.processes:
             programs.append(Program())
             gc.collect()

@@ -1,0 +1,273 @@
+"""The Redis store with its true scripts, on simulated servers behind a simulated network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from . import system
+from .network import Link, Network, Server
+from .program import DRIVER, Program
+from .redis_server import Connection, RedisServer
+from .scenario import EXPIRE, LONGEST, Scenario
+from .world import Machine, Process
+
+for name in DRIVER:
+    system.put_into(import_module(name))
+
+#: Seconds that an answer may take, and that it takes at most on a quiet day.
+TIMEOUT = 0.25
+#: Seconds after a fault for which its traces last: a connection is opened again, a silent server is asked again.
+TRACES = 2 * TIMEOUT + 0.3
+
+
+class RedisNode:
+    """One server, and its machine."""
+
+    def __init__(self, scenario: RedisScenario, name: str, drift: float) -> None:
+        self._scenario = scenario
+        self.machine = Machine(scenario.world, name, drift)
+        self.model = RedisServer(self.machine.wall, name=name)
+        self.model.run_id = f"{name:0>40}"
+        self.server = Server(scenario.network, self.machine, (name, 6379), self.model.connect)
+
+    def restart(self, seconds: float, *, empty: bool = False) -> None:
+        """It ends, and is there again after so many seconds; ``empty``: without its data."""
+        self.server.go_down()
+        self.model.restart()
+        if empty:
+            self.model.data = type(self.model.data)()
+            self._scenario.forgotten(self)
+        self._scenario.world.after(seconds, self.server.come_up)
+
+
+class RedisScenario(Scenario):
+    """One server."""
+
+    processes = 3
+    servers = 1
+    servers_drift = Scenario.drift
+
+    def __init__(self, seed: int, programs: list[Program], strict: bool = False) -> None:
+        super().__init__(seed, programs, strict)
+        self.network = Network(self.world)
+        self.nodes = [RedisNode(self, f"redis{number}", self.servers_drift) for number in range(self.servers)]
+
+    def settings(self, number: int) -> Mapping[str, Any]:
+        options = {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
+        return {"default": {"LOCATION": "redis://redis0:6379/0", "OPTIONS": options}}
+
+    def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
+        every = self.random.choice((0.7, 2.0, 6.0))
+        return [
+            *super().misfortunes(),
+            (every, self.cut_a_way), (2 * every, self.let_a_connection_die), (2 * every, self.reset_a_connection),
+            (2 * every, self.stop_a_server), (4 * every, self.restart_a_server), (6 * every, self.kill_a_process),
+            (3.0, self.set_a_clock),
+        ]  # fmt: skip
+
+    def start_process(self, number: int) -> Process:
+        process = super().start_process(number)
+        process.on_kill.append(lambda: self._hang_up(process))
+        return process
+
+    def forgotten(self, node: RedisNode) -> None:
+        """README excepts it: a server that comes back without its data has no locks."""
+        for history in self.histories.values():
+            history.forget(self.world.moment(), int(node.machine.wall() * 1e6))
+
+    # Misfortunes --------------------------------------------------------------------------------------------------
+
+    def _node(self) -> RedisNode:
+        return self.random.choice(self.nodes)
+
+    def _a_while(self) -> float:
+        longest = 2.5 if self.rage < 10 else 8.0  # the latter is longer than places in a queue are remembered
+        return self.random.choice((0.05, 0.3, 1.0, longest)) * EXPIRE
+
+    def cut_a_way(self) -> None:
+        process, node, seconds = self.random.choice(self.alive()), self._node(), self._a_while()
+        answers = self.random.random() < 0.5
+        self._at_fault_for(f"{process.name} cut from {node.machine.name}", seconds + TRACES)
+        self.network.cut(process.machine, node.server, seconds, answers=answers)
+
+    def _link(self) -> Link | None:
+        return self.random.choice(self.network.links) if self.network.links else None
+
+    def let_a_connection_die(self) -> None:
+        """A firewall has forgotten it. Whoever uses it is not told."""
+        link = self._link()
+        if link is not None and not link.dead:
+            link.dead = True
+            link.when_closed = self.histories.fault("dead connection")
+
+    def reset_a_connection(self) -> None:
+        link = self._link()
+        if link is not None:
+            self._at_fault_for("reset connection", TRACES)
+            link.reset()
+
+    def stop_a_server(self) -> None:
+        node, seconds = self._node(), self._a_while()
+        self._at_fault_for(f"{node.machine.name} stopped", seconds + TRACES)
+        node.server.stop(seconds)
+
+    def restart_a_server(self) -> None:
+        node, seconds = self._node(), self._a_while()
+        if node.server.up:
+            self._at_fault_for(f"{node.machine.name} restarted", seconds + TRACES)
+            node.restart(seconds, empty=self.random.random() < 0.3)
+
+    def kill_a_process(self) -> None:
+        if len(self.alive()) > 1:
+            process = self.random.choice(self.alive())
+            process.kill()
+            for actor in self.actors:
+                if actor.process is process:
+                    actor.caller.killed()
+
+    def _hang_up(self, process: Process) -> None:
+        """Its kernel closes its connections; or its machine is gone, and nobody does."""
+        gone = self.random.random() < 0.5
+        for link in [link for link in self.network.links if link.process is process]:
+            if gone:
+                link.dead = True
+            else:
+                link.close()
+
+    def set_a_clock(self) -> None:
+        """On a wall. A server's not by much, and only back: README excepts a clock that jumps ahead."""
+        if self.random.random() < 0.5:
+            self.random.choice(self.alive()).machine.wall_ahead += self.random.uniform(-1000, 1000)
+        elif self.servers_drift:
+            self._node().machine.wall_ahead -= self.random.uniform(0, 0.05)
+
+    def limits(self) -> dict[str, Any]:
+        # Not yet strict: waiters that were refused during an outage are handed the lock after it, one after the other.
+        ghosts = 0 if self.strict else 4 * LONGEST
+        return {"bound": LONGEST + 0.5 + ghosts, "honest": LONGEST + 0.5 + ghosts}
+
+
+class Sentinel(RedisServer):
+    """It says where the master is."""
+
+    master = "redis0"
+
+    def execute(self, connection: Connection, words: list[bytes]) -> Any:
+        if words[0].upper() == b"SENTINEL":
+            return [self.master.encode(), b"6379"]
+        return super().execute(connection, words)
+
+
+class SentinelScenario(RedisScenario):
+    """A master and a replica that sentinels make the master; the last writes may be lost."""
+
+    servers = 2
+    servers_drift = (
+        0.0  # and one time: a lease goes to the replica with the moment of its end, by the clock on the wall
+    )
+
+    def __init__(self, seed: int, programs: list[Program], strict: bool = False) -> None:
+        super().__init__(seed, programs, strict)
+        machine = Machine(self.world, "sentinel", self.drift)
+        self.sentinel = Sentinel(machine.wall, name="sentinel", port=26379)
+        Server(self.network, machine, ("sentinel", 26379), self.sentinel.connect)
+        self.master, self.replica = self.nodes
+        self.replica.machine.wall_ahead = self.master.machine.wall_ahead
+        self._make_replica()
+        self._replicate()
+
+    def settings(self, number: int) -> Mapping[str, Any]:
+        options = {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
+        return {"default": {"LOCATION": "redis+sentinel://sentinel:26379/main/0", "OPTIONS": options}}
+
+    def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
+        return [*super().misfortunes(), (3.0, self.fail_over)]
+
+    def restart_a_server(self) -> None:
+        """Whoever restarts is no longer the master."""
+
+    def _make_replica(self) -> None:
+        self.replica.model.role, self.master.model.role = "slave", "master"
+        self.master.model.replicas, self.replica.model.replicas = [self.replica.model], []
+
+    def _replicate(self) -> None:
+        """From time to time the replica has all."""
+        if self.master.server.up and self.replica.server.up:
+            self.master.model.copy_to(self.replica.model)
+        self.world.after(self.random.choice((0.001, 0.01, 0.1)), self._replicate)
+
+    def fail_over(self) -> None:
+        seconds, lossless = self._a_while(), self.random.random() < 0.5
+        self._at_fault_for("failover", seconds + TRACES)
+        if lossless:
+            self.master.model.copy_to(self.replica.model)
+        else:  # README excepts it: the replica may not know of the lock
+            self.forgotten(self.master)
+        self.master, self.replica = self.replica, self.master
+        self.sentinel.master = self.master.machine.name
+        self._make_replica()
+        if self.random.random() < 0.5:
+            self.replica.restart(seconds)
+        else:  # it lives, is told that it is a replica, and lets go of its clients
+            self.replica.server.go_down()
+            self.replica.server.come_up()
+
+
+class RedlockScenario(RedisScenario):
+    """A quorum. What is said of one server's data holds for a minority of these."""
+
+    servers = 3
+    restart_delay = 2.0
+
+    def __init__(self, seed: int, programs: list[Program], strict: bool = False) -> None:
+        super().__init__(seed, programs, strict)
+        for node in self.nodes:
+            node.model.started -= 1000.0
+
+    def settings(self, number: int) -> Mapping[str, Any]:
+        return self.settings_of(self.nodes)
+
+    def settings_of(self, nodes: Sequence[RedisNode]) -> Mapping[str, Any]:
+        where = ",".join(f"{node.machine.name}:6379" for node in nodes)
+        options = {"socket_timeout": 0.1, "socket_connect_timeout": 0.1, "restart_delay": self.restart_delay}
+        return {"default": {"LOCATION": f"redlock://{where}/0", "OPTIONS": options}}
+
+    def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
+        # What happens to one of several has to happen more often.
+        return [(every / 2, misfortune) for every, misfortune in super().misfortunes()]
+
+    def forgotten(self, node: RedisNode) -> None:
+        """One of them is not all of them."""
+
+    def restart_a_server(self) -> None:
+        node, seconds = self._node(), self._a_while()
+        if node.server.up:
+            self._at_fault_for(f"{node.machine.name} restarted", seconds + TRACES + self.restart_delay + 1)
+            node.restart(seconds, empty=self.random.random() < 0.5)
+
+
+class ClockSetAfterStart(RedlockScenario):
+    """A node comes back empty with a clock that is behind, and sets it later."""
+
+    def restart_a_server(self) -> None:
+        node = self._node()
+        if node.server.up:
+            node.machine.wall_ahead -= 60.0
+            self._at_fault_for(f"{node.machine.name} restarted", 5 * TRACES)
+            node.restart(0.1, empty=True)
+            self.world.after(0.3, self._set_clock, node)
+
+    def _set_clock(self, node: RedisNode) -> None:
+        node.machine.wall_ahead += 60.0
+
+
+class TwoListsOfNodes(RedlockScenario):
+    """A deployment that replaces a node: some processes know the old list, some the new one."""
+
+    servers = 4
+
+    def settings(self, number: int) -> Mapping[str, Any]:
+        first, second, old, new = self.nodes
+        return self.settings_of([first, second, new if number else old])

@@ -1,0 +1,23 @@
+"""All scenarios, by the names that seeds have."""
+
+from __future__ import annotations
+
+from .redis_scenarios import (
+    ClockSetAfterStart,
+    RedisScenario,
+    RedlockScenario,
+    SentinelScenario,
+    TwoListsOfNodes,
+)
+from .scenario import Memory, Scenario
+
+#: What is promised.
+SCENARIOS: dict[str, type[Scenario]] = {
+    "memory": Memory,
+    "redis": RedisScenario,
+    "sentinel": SentinelScenario,
+    "redlock": RedlockScenario,
+}
+#: What is known to go wrong.
+HOPELESS: dict[str, type[Scenario]] = {"redlock-clock": ClockSetAfterStart, "redlock-lists": TwoListsOfNodes}
+ALL = {**SCENARIOS, **HOPELESS}
