@@ -10,99 +10,120 @@ import gc
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-from .program import Mutation, Program
+from .program import Program
 from .scenario import Result, run
 from .scenarios import ALL
 
 #: Seeds within which each has to be found.
 WITHIN = 2000
 
-_QUEUE = "backends/redis/scripts/_queue.lua"
-_VOTERS = "backends/redlock/voters.py"
+_SCRIPTS = "backends/redis/scripts"
 
 
 class Mutant(NamedTuple):
-    """``seed``: one that finds it; of which scenario says the name in front."""
+    """``seed``: one that finds it, with its scenario in front. In ``file`` stands ``new`` in place of ``old``."""
 
     seed: str
-    changes: Mutation
+    file: str
+    old: str
+    new: str
 
     @property
     def scenario(self) -> str:
         return self.seed.rpartition("-")[0]
 
+    @property
+    def number(self) -> int:
+        return int(self.seed.rpartition("-")[2])
+
 
 MUTANTS: dict[str, Mutant] = {
     "a deadline is counted from the answer, not from the question": Mutant(
-        "redis-0",
-        {"locks/hold.py": [("self.deadline = granted.since + claim.expire", "self.deadline = now() + claim.expire")]},
+        "redis-13",
+        "locks/hold.py",
+        "self.deadline = granted.since + claim.expire",
+        "self.deadline = now() + claim.expire",
     ),
     "the answer to a renewal that comes too late revives the lease": Mutant(
-        "memory-0",
-        {
-            "locks/hold.py": [
-                ("        if not self.check():\n            return\n        with self._lock:\n            if self._due_loss", ""
-                 "        with self._lock:\n            if True or self._due_loss"),
-            ]
-        },
+        "redis-0",
+        "locks/hold.py",
+        """        if not self.check():
+            return
+        with self._lock:
+            if self._due_loss() is None and""",
+        """        with self._lock:
+            if""",
     ),
     "a renewal is counted from its answer": Mutant(
         "redis-0",
-        {"locks/watchdog.py": [("item.hold.renewed(since, claim.expire)", "item.hold.renewed(now(), claim.expire)")]},
+        "locks/watchdog.py",
+        "item.hold.renewed(since, claim.expire)",
+        "item.hold.renewed(now(), claim.expire)",
     ),
     "whoever is interrupted while it asks leaves its place and its lock behind": Mutant(
-        "memory-0",
-        {"locks/engine.py": [("        await clean_up_after(error, scope, lambda port: cancel_quietly(scope, port, claim))\n        raise", "        raise")]},
+        "memory-2",
+        "locks/engine.py",
+        "        await clean_up_after(error, scope, lambda port: cancel_quietly(scope, port, claim))\n",
+        "",
     ),
-    "a renewal is written over a longer extension, in memory": Mutant(
-        "memory-0",
-        {"backends/memory.py": [("                    owner.until = max(owner.until, moment + claim.expire)", "                    owner.until = moment + claim.expire")]},
+    "in memory a renewal is written over a longer extension": Mutant(
+        "memory-2",
+        "backends/memory.py",
+        "                    owner.until = max(owner.until, moment + claim.expire)",
+        "                    owner.until = moment + claim.expire",
     ),
-    "a renewal is written over a longer extension, in Redis": Mutant(
-        "redis-0",
-        {"backends/redis/scripts/extend.lua": [("if lost == 0 and call('PTTL', name) < tonumber(expire) then", "if lost == 0 then")]},
+    "in Redis a renewal is written over a longer extension": Mutant(
+        "redis-16",
+        f"{_SCRIPTS}/extend.lua",
+        "if lost == 0 and call('PTTL', name) < tonumber(expire) then",
+        "if lost == 0 then",
     ),
     "a free lock is set without looking whether it is still free": Mutant(
-        "redis-0",
-        {"backends/redis/scripts/acquire.lua": [("'NX', 'PX', expire) then", "'PX', expire) then")]},
+        "redis-0", f"{_SCRIPTS}/acquire.lua", "'NX', 'PX', expire) then", "'PX', expire) then"
     ),
     "anybody may release a lock": Mutant(
-        "redis-0",
-        {"backends/redis/scripts/release.lua": [("local lost = loss(lock, token)", "local lost = lock and 0 or 1")]},
+        "redis-9", f"{_SCRIPTS}/release.lua", "local lost = loss(lock, token)", "local lost = lock and 0 or 1"
     ),
     "fences are the time, also where a clock was set back": Mutant(
         "redis-0",
-        {_QUEUE: [("math.max(proposed or now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))", "proposed or now")]},
+        f"{_SCRIPTS}/_queue.lua",
+        "math.max(proposed or now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))",
+        "proposed or now",
     ),
     "a cancelled waiter keeps what it was handed": Mutant(
-        "redis-0",
-        {"backends/redis/scripts/cancel.lua": [("if lock and lock.token == token and", "if false and")]},
+        "redis-0", f"{_SCRIPTS}/cancel.lua", "if lock and lock.token == token and", "if false and"
     ),
-    "the lock is handed to a waiter that stays in the queue": Mutant(
-        "redis-0",
-        {_QUEUE: [("      call('ZREM', line, first)\n", "")]},
+    "a waiter that is handed the lock stays in the queue": Mutant(
+        "redis-0", f"{_SCRIPTS}/_queue.lua", "      call('ZREM', line, first)\n", ""
     ),
     "a grant is counted from when it was read": Mutant(
         "redis-0",
-        {"backends/redis/transport/waiter.py": [("since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.last_empty_poll))", "since = now()")]},
+        "backends/redis/transport/waiter.py",
+        "since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.last_empty_poll))",
+        "since = now()",
     ),
     "a majority is one node fewer": Mutant(
-        "redlock-0", {_VOTERS: [("self._needed = len(self._nodes) // 2 + 1", "self._needed = len(self._nodes) // 2")]}
+        "redlock-0",
+        "backends/redlock/voters.py",
+        "self._needed = len(self._nodes) // 2 + 1",
+        "self._needed = len(self._nodes) // 2",
     ),
     "a node that has just started votes": Mutant(
-        "redlock-0",
-        {"backends/redlock/node.py": [("if 0 < self._restart_delay > uptime - 1:", "if False and uptime:")]},
+        "redlock-0", "backends/redlock/node.py", "if 0 < self._restart_delay > uptime - 1:", "if uptime < 0:"
     ),
-    "a quorum's lease is counted from the last answer": Mutant(
+    "the lease of a quorum is counted from the last answer": Mutant(
         "redlock-0",
-        {"backends/redlock/port.py": [("        return Granted(fence, begun)", "        return Granted(fence, now())")]},
+        "backends/redlock/port.py",
+        "        return Granted(fence, begun)",
+        "        return Granted(fence, now())",
     ),
-}  # fmt: skip
+}
 
 
 def programs_of(mutant: Mutant) -> list[Program]:
     """The programs of a mutant's processes."""
-    found = [Program(mutant.changes) for _ in range(ALL[mutant.scenario].processes)]
+    changes = {mutant.file: [(mutant.old, mutant.new)]}
+    found = [Program(changes) for _ in range(ALL[mutant.scenario].processes)]
     gc.collect()
     gc.freeze()
     return found
@@ -121,7 +142,7 @@ def find(name: str, within: int = WITHIN) -> Result | None:
 
 def found_by_its_seed(name: str) -> Result:
     mutant = MUTANTS[name]
-    return run(ALL[mutant.scenario], int(mutant.seed.rpartition("-")[2]), programs_of(mutant))
+    return run(ALL[mutant.scenario], mutant.number, programs_of(mutant))
 
 
 def main() -> None:

@@ -119,6 +119,7 @@ class Link:
         self.session: Session | None = None
         self.dead = False  #: nothing passes, and nobody is told
         self.closed = False  #: by the client
+        self.late_until = 0.0  #: what is sent is lost again and again until then, and arrives at last
         self.when_closed: Callable[[], None] = _nobody
         self._up_at = self._down_at = 0.0  # when what was sent last arrives
 
@@ -187,7 +188,7 @@ class Link:
         server = self.server
         if self.dead or server is None or self.session is None:
             return
-        at = max(self._later(self.process.machine, server.machine), server.stopped_until)
+        at = max(self._later(self.process.machine, server.machine), server.stopped_until, self.late_until)
         if at > self.world.time:
             self._up_at = max(self._up_at, at)
             self.world.at(at, self._to_server, data)

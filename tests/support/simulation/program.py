@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
-import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -126,8 +125,8 @@ class Program:
         runtime, registry = self["core.runtime"], self["core.registry"]
         registry._stores = WeakSet()
         registry._first_use = self["core.worker"].threading.RLock()
-        runtime.Process.ident, runtime.Process.generation = system.CHANCE.randbytes(8).hex(), 0
-        runtime._next_number = itertools.count(1).__next__
+        runtime.Process.pid, runtime.Process.generation = runtime.os.getpid(), 0
+        runtime.new_token.__defaults__ = (runtime.new_ident(),)
         with self._loadable():
             configured = registry.configure(settings)
             for store in configured.stores.values():

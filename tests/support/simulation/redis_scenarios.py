@@ -15,6 +15,8 @@ from .world import Machine, Process
 
 for name in DRIVER:
     system.put_into(import_module(name))
+# It looks for the version of redis-py in the files of the installed package, for each connection anew.
+import_module("redis.utils").get_lib_version = lambda: "simulated"  # type: ignore[attr-defined]
 
 #: Seconds that an answer may take, and that it takes at most on a quiet day.
 TIMEOUT = 0.25
@@ -63,6 +65,7 @@ class RedisScenario(Scenario):
         return [
             *super().misfortunes(),
             (every, self.cut_a_way), (2 * every, self.let_a_connection_die), (2 * every, self.reset_a_connection),
+            (every, self.delay_a_connection),
             (2 * every, self.stop_a_server), (4 * every, self.restart_a_server), (6 * every, self.kill_a_process),
             (3.0, self.set_a_clock),
         ]  # fmt: skip
@@ -101,6 +104,13 @@ class RedisScenario(Scenario):
         if link is not None and not link.dead:
             link.dead = True
             link.when_closed = self.histories.fault("dead connection")
+
+    def delay_a_connection(self) -> None:
+        """What is sent on this one is late, what is sent on others is not."""
+        link, seconds = self._link(), self._a_while()
+        if link is not None:
+            self._at_fault_for("late connection", seconds + TRACES)
+            link.late_until = self.world.time + seconds
 
     def reset_a_connection(self) -> None:
         link = self._link()
@@ -147,6 +157,22 @@ class RedisScenario(Scenario):
         # Not yet strict: waiters that were refused during an outage are handed the lock after it, one after the other.
         ghosts = 0 if self.strict else 4 * LONGEST
         return {"bound": LONGEST + 0.5 + ghosts, "honest": LONGEST + 0.5 + ghosts}
+
+
+class LongOutage(RedisScenario):
+    """The server is gone for longer than a place in a queue is remembered, and comes back with its data."""
+
+    def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
+        self.rage = 3.0
+        self.world.at(self.random.uniform(0.5, 2.5), self._be_gone)
+        return []
+
+    def _be_gone(self) -> None:
+        self._at_fault_for("outage", 8.0 * EXPIRE + TRACES)
+        self.nodes[0].restart(8.0 * EXPIRE)
+
+    def limits(self) -> dict[str, Any]:
+        return {"bound": LONGEST + 0.5}
 
 
 class Sentinel(RedisServer):
@@ -213,6 +239,16 @@ class SentinelScenario(RedisScenario):
         else:  # it lives, is told that it is a replica, and lets go of its clients
             self.replica.server.go_down()
             self.replica.server.come_up()
+
+
+class ReplicaWithGhosts(SentinelScenario):
+    """A failover while many wait: what they say to the old master afterwards, the new one does not hear."""
+
+    def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
+        return [(1.5, self.fail_over)]
+
+    def limits(self) -> dict[str, Any]:
+        return {"bound": LONGEST + 0.5}
 
 
 class RedlockScenario(RedisScenario):

@@ -236,6 +236,9 @@ class Scenario:
         self.world.after(seconds, self.histories.fault(what))
 
 
+logging.getLogger("distlock_web").addHandler(logging.NullHandler())
+
+
 class Errors(logging.Handler):
     """What our package logs as an error is a defect of it: nothing here is anybody else's."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from .redis_scenarios import (
     ClockSetAfterStart,
+    LongOutage,
     RedisScenario,
     RedlockScenario,
+    ReplicaWithGhosts,
     SentinelScenario,
     TwoListsOfNodes,
 )
@@ -19,5 +21,10 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "redlock": RedlockScenario,
 }
 #: What is known to go wrong.
-HOPELESS: dict[str, type[Scenario]] = {"redlock-clock": ClockSetAfterStart, "redlock-lists": TwoListsOfNodes}
+HOPELESS: dict[str, type[Scenario]] = {
+    "redis-outage": LongOutage,
+    "sentinel-ghosts": ReplicaWithGhosts,
+    "redlock-clock": ClockSetAfterStart,
+    "redlock-lists": TwoListsOfNodes,
+}
 ALL = {**SCENARIOS, **HOPELESS}
