@@ -114,6 +114,8 @@ class Program:
             sys.modules.update(own)
         for module in self._modules.values():
             system.put_into(module)
+        # A store loads its backend by name: it has to find this copy's.
+        self["core.registry"].import_module = self._modules.__getitem__
         self.storm: Any = self["testing.storm"]
         self.lock = self._modules[NAME].lock
 
@@ -127,25 +129,11 @@ class Program:
         registry._first_use = self["core.worker"].threading.RLock()
         runtime.Process.pid, runtime.Process.generation = runtime.os.getpid(), 0
         runtime.new_token.__defaults__ = (runtime.new_ident(),)
-        with self._loadable():
-            configured = registry.configure(settings)
-            for store in configured.stores.values():
-                _ = store.backend
+        for store in registry.configure(settings).stores.values():
+            _ = store.backend
 
     def end(self) -> None:
         """Its world has ended: nothing of it reaches the next one."""
         self["locks.watchdog"]._watchdogs = WeakKeyDictionary()
         self["locks.chain"]._blocks.clear()
         self["core.registry"]._configured = None
-
-    @contextmanager
-    def _loadable(self) -> Iterator[None]:
-        """A store loads its backend by name: it has to find this copy's."""
-        own = _ours()
-        sys.modules.update(self._modules)
-        try:
-            yield
-        finally:
-            for name in _ours():
-                del sys.modules[name]
-            sys.modules.update(own)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .redis_scenarios import (
     ClockSetAfterStart,
+    LateUndo,
     LongOutage,
     RedisScenario,
     RedlockScenario,
@@ -26,5 +27,6 @@ HOPELESS: dict[str, type[Scenario]] = {
     "sentinel-ghosts": ReplicaWithGhosts,
     "redlock-clock": ClockSetAfterStart,
     "redlock-lists": TwoListsOfNodes,
+    "redlock-undo": LateUndo,
 }
 ALL = {**SCENARIOS, **HOPELESS}
