@@ -1,4 +1,4 @@
-"""As many seeds as fit into half a minute, and that a seed does the same again."""
+"""As many seeds as fit into half a minute; that a seed does the same again; and that what is wrong is found."""
 
 from __future__ import annotations
 
@@ -8,36 +8,40 @@ import sys
 
 import pytest
 
-from tests.support.simulation.scenarios import SCENARIOS
+from tests.support.simulation.mutants import MUTANTS
+from tests.support.simulation.scenarios import HOPELESS, SCENARIOS
 
 
-def simulate(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.support.simulation", *options]
-    return subprocess.run(
-        command, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True, timeout=110
-    )
+def simulate(*options: str, program: str = "tests.support.simulation") -> subprocess.CompletedProcess[str]:
+    command, env = [sys.executable, "-m", program, *options], {**os.environ, "PYTHONHASHSEED": "0"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
 def test_no_seed_finds_a_violation() -> None:
     done = simulate("--seconds", "30", "--seeds", "100000")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" seeds, ") == len(SCENARIOS)
 
 
-#: What is wrong and known to be: a seed that finds it. Whoever mends it takes it out here, and the exception out of
-#: the scenario's limits.
-KNOWN: dict[str, str] = {}
-
-
-@pytest.mark.parametrize("seed", KNOWN)
-def test_what_is_known_to_be_wrong_is_found(seed: str) -> None:
-    assert simulate("--seed", seed, "--strict").returncode == 1, f"mended: {KNOWN[seed]}"
-
-
-@pytest.mark.parametrize("kind", SCENARIOS)
+@pytest.mark.parametrize("kind", ["memory", "redlock"])
 def test_a_seed_does_the_same_again_whatever_came_before(kind: str) -> None:
     alone = simulate("--seed", f"{kind}-3")
-    assert alone.stdout == simulate("--seed", f"{kind}-3").stdout
-    several = simulate("--only", kind, "--seeds", "4", "--jobs", "1")
-    assert several.returncode == alone.returncode == 0, several.stdout + alone.stdout
+    assert "turns" in alone.stdout, alone.stderr
+    assert simulate("--seed", f"{kind}-3", "--before", "2").stdout == alone.stdout
+
+
+@pytest.mark.parametrize("kind", HOPELESS)
+def test_what_is_known_to_be_wrong_is_found(kind: str) -> None:
+    """Whoever mends one takes it from the list, and puts the mutant that undoes the mending into the other one."""
+    done = simulate("--only", kind, "--until-found", "--seeds", "100", "--jobs", "1")
+    assert done.returncode == 1, f"mended? {done.stdout} {done.stderr}"
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str) -> None:
+    """By the seed that found it first, or by one of the next: each change of our code shifts what a seed does."""
+    done = simulate("--only", name, "--within", "100", program="tests.support.simulation.mutants")
+    assert done.returncode == 0, done.stdout + done.stderr

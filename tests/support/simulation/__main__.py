@@ -17,7 +17,7 @@ from .scenario import Result, run
 from .scenarios import ALL, SCENARIOS
 
 #: Seeds that one process runs before it says how it was.
-CHUNK = 20
+CHUNK = 10
 
 
 def main() -> int:
@@ -29,9 +29,13 @@ def main() -> int:
     parser.add_argument("--only", choices=list(ALL), action="append", help="this scenario, not all")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--strict", action="store_true", help="with --seed: also what is known to be wrong")
+    parser.add_argument("--before", type=int, default=0, help="with --seed: run so many others before it")
+    parser.add_argument("--until-found", action="store_true", help="end with the first violation")
     options = parser.parse_args()
     if options.seed:
         kind, _, number = options.seed.rpartition("-")
+        for other in range(options.before):
+            run(ALL[kind], other)
         found = run(ALL[kind], int(number), strict=options.strict)
         _tell(kind, found)
         print(f"{found.turns} turns, {found.sections} sections in {found.seconds:.3f} s of its time: {found.digest:x}")
@@ -45,9 +49,12 @@ def _many(options: argparse.Namespace) -> int:
     with ProcessPoolExecutor(options.jobs) as pool:
         waiting = [(kind, pool.submit(_chunk, kind, seeds, begun + options.seconds)) for kind, seeds in chunks]
         for kind, future in waiting:
-            for result in future.result():
+            for result in future.result() if not (failures and options.until_found) else ():
                 results.setdefault(kind, []).append(result)
                 failures += _tell(kind, result)
+            if failures and options.until_found:
+                pool.shutdown(wait=False, cancel_futures=True)
+                break
     seconds = time.monotonic() - begun
     for kind, those in results.items():
         turns, sections = sum(each.turns for each in those), sum(each.sections for each in those)
@@ -64,7 +71,7 @@ def _chunks(kinds: list[str], seeds: range) -> Iterator[tuple[str, range]]:
 
 
 def _chunk(kind: str, seeds: range, until: float) -> list[Result]:
-    return [run(ALL[kind], seed) for seed in seeds if time.monotonic() < until]
+    return [run(ALL[kind], seed) for seed in seeds if seed == 0 or time.monotonic() < until]
 
 
 def _tell(kind: str, result: Result) -> int:

@@ -285,7 +285,10 @@ class RedlockScenario(RedisScenario):
 
 
 class ClockSetAfterStart(RedlockScenario):
-    """A node comes back empty with a clock that is behind, and sets it later."""
+    """Nodes come back empty with a clock that is behind, and set it then."""
+
+    def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
+        return [(0.4, self.restart_a_server)]
 
     def restart_a_server(self) -> None:
         node = self._node()

@@ -23,10 +23,13 @@ SCENARIOS: dict[str, type[Scenario]] = {
 }
 #: What is known to go wrong.
 HOPELESS: dict[str, type[Scenario]] = {
-    "redis-outage": LongOutage,
-    "sentinel-ghosts": ReplicaWithGhosts,
     "redlock-clock": ClockSetAfterStart,
     "redlock-lists": TwoListsOfNodes,
+}
+#: Promised, and not kept in every seed: they belong to the first list when they are.
+DOUBTFUL: dict[str, type[Scenario]] = {
+    "redis-outage": LongOutage,
+    "sentinel-ghosts": ReplicaWithGhosts,
     "redlock-undo": LateUndo,
 }
-ALL = {**SCENARIOS, **HOPELESS}
+ALL = {**SCENARIOS, **HOPELESS, **DOUBTFUL}
