@@ -151,7 +151,7 @@ class RedisScenario(Scenario):
         if self.random.random() < 0.5:
             self.random.choice(self.alive()).machine.wall_ahead += self.random.uniform(-1000, 1000)
         elif self.servers_drift:
-            self._node().machine.wall_ahead -= self.random.uniform(0, 0.05)
+            self._node().machine.wall_ahead -= self.random.uniform(0, 0.3)
 
     def limits(self) -> dict[str, Any]:
         # Not yet strict: waiters that were refused during an outage are handed the lock after it, one after the other.
