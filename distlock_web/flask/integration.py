@@ -26,7 +26,7 @@ class FlaskIntegration(Integration):
         return running_registry()
 
     def why_no_registry(self) -> str:
-        names = ", ".join(sorted(repr(app.name) for app in apps_with_stores()))
+        names = ", ".join(sorted({repr(app.name) for app in apps_with_stores()}))
         if not names or current_app:
             return ""
         return f"the stores are those of the app {names}, and no app context is here: use `with app.app_context():`."
