@@ -13,6 +13,7 @@ import contextvars
 import inspect
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -126,6 +127,13 @@ def _with_what_is_there() -> Generator[None]:
         return (yield)
     except ServerMissing as missing:  # Redis is what tests start themselves, without a fixture that asks for it first
         without("redis", missing)
+
+
+def pytest_sessionfinish() -> None:
+    # What is measured is written at a worker's exit, for which xdist waits ten seconds: on a busy machine it was lost.
+    measuring = sys.modules["coverage"].Coverage.current() if "coverage" in sys.modules else None
+    if measuring is not None:
+        measuring.save()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
