@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.support.simulation.mutants import MUTANTS
-from tests.support.simulation.scenarios import HOPELESS, SCENARIOS
+from tests.support.simulation.scenarios import SCENARIOS
 
 
 def simulate(*options: str, program: str = "tests.support.simulation") -> subprocess.CompletedProcess[str]:
@@ -31,13 +31,6 @@ def test_a_seed_does_the_same_again_whatever_came_before(kind: str) -> None:
     alone = simulate("--seed", f"{kind}-3")
     assert "turns" in alone.stdout, alone.stderr
     assert simulate("--seed", f"{kind}-3", "--before", "2").stdout == alone.stdout
-
-
-@pytest.mark.parametrize("kind", HOPELESS)
-def test_what_is_known_to_be_wrong_is_found(kind: str) -> None:
-    """Whoever mends one takes it from the list, and puts the mutant that undoes the mending into the other one."""
-    done = simulate("--only", kind, "--until-found", "--seeds", "100", "--jobs", "1")
-    assert done.returncode == 1, f"mended? {done.stdout} {done.stderr}"
 
 
 @pytest.mark.parametrize("name", MUTANTS)

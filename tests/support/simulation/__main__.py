@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 from .scenario import Result, run
-from .scenarios import ALL, SCENARIOS
+from .scenarios import SCENARIOS
 
 #: Seeds that one process runs before it says how it was.
 CHUNK = 10
@@ -26,17 +26,16 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2000, help="how many, of each scenario")
     parser.add_argument("--begin", type=int, default=0, help="the number of the first")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no other seeds after that")
-    parser.add_argument("--only", choices=list(ALL), action="append", help="this scenario, not all")
+    parser.add_argument("--only", choices=list(SCENARIOS), action="append", help="this scenario, not all")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--strict", action="store_true", help="with --seed: also what is known to be wrong")
     parser.add_argument("--before", type=int, default=0, help="with --seed: run so many others before it")
     parser.add_argument("--until-found", action="store_true", help="end with the first violation")
     options = parser.parse_args()
     if options.seed:
         kind, _, number = options.seed.rpartition("-")
         for other in range(options.before):
-            run(ALL[kind], other)
-        found = run(ALL[kind], int(number), strict=options.strict)
+            run(SCENARIOS[kind], other)
+        found = run(SCENARIOS[kind], int(number))
         _tell(kind, found)
         print(f"{found.turns} turns, {found.sections} sections in {found.seconds:.3f} s of its time: {found.digest:x}")
         return bool(found.violations)
@@ -71,7 +70,7 @@ def _chunks(kinds: list[str], seeds: range) -> Iterator[tuple[str, range]]:
 
 
 def _chunk(kind: str, seeds: range, until: float) -> list[Result]:
-    return [run(ALL[kind], seed) for seed in seeds if seed == 0 or time.monotonic() < until]
+    return [run(SCENARIOS[kind], seed) for seed in seeds if seed == 0 or time.monotonic() < until]
 
 
 def _tell(kind: str, result: Result) -> int:

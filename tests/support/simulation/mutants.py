@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from .program import Program
 from .scenario import Result, run
-from .scenarios import ALL
+from .scenarios import SCENARIOS
 
 #: Seeds within which each has to be found.
 WITHIN = 2000
@@ -86,15 +86,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a majority is one node fewer": Mutant(
         "redlock-0",
-        "backends/redlock/voters.py",
-        "self._needed = len(self._nodes) // 2 + 1",
-        "self._needed = len(self._nodes) // 2",
-    ),
-    "the lease of a quorum is counted from the last answer": Mutant(
-        "redlock-2",
-        "backends/redlock/port.py",
-        "        return Granted(fence, begun)",
-        "        return Granted(fence, now())",
+        "backends/redlock/quorum.py",
+        "self.needed = len(nodes) // 2 + 1",
+        "self.needed = len(nodes) // 2",
     ),
 }
 
@@ -102,7 +96,7 @@ MUTANTS: dict[str, Mutant] = {
 def programs_of(mutant: Mutant) -> list[Program]:
     """The programs of a mutant's processes."""
     changes = {mutant.file: [(mutant.old, mutant.new)]}
-    found = [Program(changes) for _ in range(ALL[mutant.scenario].processes)]
+    found = [Program(changes) for _ in range(SCENARIOS[mutant.scenario].processes)]
     gc.collect()
     gc.freeze()
     return found
@@ -113,7 +107,7 @@ def find(name: str, within: int = WITHIN) -> Result | None:
     mutant = MUTANTS[name]
     programs = programs_of(mutant)
     for seed in (mutant.number, *range(within)):
-        result = run(ALL[mutant.scenario], seed, programs)
+        result = run(SCENARIOS[mutant.scenario], seed, programs)
         if result.violations:
             return result
     return None

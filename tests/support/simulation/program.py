@@ -107,6 +107,10 @@ class Program:
                 for name in MODULES:
                     importlib.import_module(name)
             self._modules = _ours()
+            files = {module.__file__ for module in self._modules.values()}
+            for name in mutation or ():
+                if name.endswith(".py") and str(PACKAGE / name) not in files:
+                    raise ValueError(f"a mutant no longer fits: there is no {name}")
         finally:
             sys.meta_path.remove(finder)
             for name in _ours():

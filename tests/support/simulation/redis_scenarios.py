@@ -51,8 +51,8 @@ class RedisScenario(Scenario):
     servers = 1
     servers_drift = Scenario.drift
 
-    def __init__(self, seed: int, programs: list[Program], strict: bool = False) -> None:
-        super().__init__(seed, programs, strict)
+    def __init__(self, seed: int, programs: list[Program]) -> None:
+        super().__init__(seed, programs)
         self.network = Network(self.world)
         self.nodes = [RedisNode(self, f"redis{number}", self.servers_drift) for number in range(self.servers)]
 
@@ -154,9 +154,7 @@ class RedisScenario(Scenario):
             self._node().machine.wall_ahead -= self.random.uniform(0, 0.3)
 
     def limits(self) -> dict[str, Any]:
-        # Not yet strict: waiters that were refused during an outage are handed the lock after it, one after the other.
-        ghosts = 0 if self.strict else 4 * LONGEST
-        return {"bound": LONGEST + 0.5 + ghosts, "honest": LONGEST + 0.5 + ghosts}
+        return {"bound": LONGEST + 0.5, "honest": LONGEST + 0.5}
 
 
 class LongOutage(RedisScenario):
@@ -194,8 +192,8 @@ class SentinelScenario(RedisScenario):
         0.0  # and one time: a lease goes to the replica with the moment of its end, by the clock on the wall
     )
 
-    def __init__(self, seed: int, programs: list[Program], strict: bool = False) -> None:
-        super().__init__(seed, programs, strict)
+    def __init__(self, seed: int, programs: list[Program]) -> None:
+        super().__init__(seed, programs)
         machine = Machine(self.world, "sentinel", self.drift)
         self.sentinel = Sentinel(machine.wall, name="sentinel", port=26379)
         Server(self.network, machine, ("sentinel", 26379), self.sentinel.connect)
@@ -257,10 +255,10 @@ class RedlockScenario(RedisScenario):
     servers = 3
     restart_delay = 2.0
 
-    def __init__(self, seed: int, programs: list[Program], strict: bool = False) -> None:
-        super().__init__(seed, programs, strict)
-        for node in self.nodes:
-            node.model.started -= 1000.0
+    def __init__(self, seed: int, programs: list[Program]) -> None:
+        super().__init__(seed, programs)
+        self._at_fault_for("nodes are new", self.restart_delay + 1.0 + TRACES)
+        self.rage += self.restart_delay
 
     def settings(self, number: int) -> Mapping[str, Any]:
         return self.settings_of(self.nodes)
@@ -300,16 +298,6 @@ class ClockSetAfterStart(RedlockScenario):
 
     def _set_clock(self, node: RedisNode) -> None:
         node.machine.wall_ahead += 60.0
-
-
-class TwoListsOfNodes(RedlockScenario):
-    """A deployment that replaces a node: some processes know the old list, some the new one."""
-
-    servers = 4
-
-    def settings(self, number: int) -> Mapping[str, Any]:
-        first, second, old, new = self.nodes
-        return self.settings_of([first, second, new if number else old])
 
 
 class LateUndo(RedlockScenario):

@@ -65,9 +65,8 @@ class Scenario:
     processes = 1
     drift = 0.004
 
-    def __init__(self, seed: int, programs: list[Program], strict: bool = False) -> None:
+    def __init__(self, seed: int, programs: list[Program]) -> None:
         self.seed = seed
-        self.strict = strict  #: also what is known to be wrong counts
         self.world = World(seed)
         self.random = Random(self.world.random.random())
         self.programs = programs
@@ -268,8 +267,8 @@ class Memory(Scenario):
 _programs: list[Program] = []
 
 
-def run(scenario: type[Scenario], seed: int, programs: list[Program] | None = None, strict: bool = False) -> Result:
-    """One seed of one scenario. ``strict``: also what is known to be wrong is a violation."""
+def run(scenario: type[Scenario], seed: int, programs: list[Program] | None = None) -> Result:
+    """One seed of one scenario."""
     if programs is None:
         programs = _programs
         while len(programs) < scenario.processes:
@@ -279,7 +278,7 @@ def run(scenario: type[Scenario], seed: int, programs: list[Program] | None = No
     gc.disable()
     try:
         with mock.patch.object(logging, "raiseExceptions", False):
-            return scenario(seed, programs, strict).run()
+            return scenario(seed, programs).run()
     finally:
         gc.enable()
         if seed % 20 == 0:
