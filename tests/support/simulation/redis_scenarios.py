@@ -283,13 +283,13 @@ class RedlockScenario(RedisScenario):
 
 
 class ClockSetAfterStart(RedlockScenario):
-    """Nodes come back empty with a clock that is behind, and set it then."""
+    """A node comes back empty with a clock that is behind, and sets it then. One: the majority's clocks are right."""
 
     def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
-        return [(0.4, self.restart_a_server)]
+        return [(0.4, self.restart_a_server), (1.0, self.cut_a_way)]
 
     def restart_a_server(self) -> None:
-        node = self._node()
+        node = self.nodes[0]
         if node.server.up:
             node.machine.wall_ahead -= 60.0
             self._at_fault_for(f"{node.machine.name} restarted", 5 * TRACES)
