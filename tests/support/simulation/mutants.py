@@ -40,7 +40,7 @@ class Mutant(NamedTuple):
 
 MUTANTS: dict[str, Mutant] = {
     "a deadline is counted from the answer, not from the question": Mutant(
-        "redis-7",
+        "redis-18",
         "locks/hold.py",
         "self.deadline = granted.since + claim.expire",
         "self.deadline = now() + claim.expire",
@@ -58,7 +58,7 @@ MUTANTS: dict[str, Mutant] = {
         "                    owner.until = moment + claim.expire",
     ),
     "in Redis a renewal is written over a longer extension": Mutant(
-        "redis-2",
+        "redis-3",
         f"{_SCRIPTS}/extend.lua",
         "if lost == 0 and call('PTTL', name) < tonumber(expire) then",
         "if lost == 0 then",
@@ -67,7 +67,7 @@ MUTANTS: dict[str, Mutant] = {
         "redis-0", f"{_SCRIPTS}/acquire.lua", "'NX', 'PX', expire) then", "'PX', expire) then"
     ),
     "anybody may release a lock": Mutant(
-        "redis-33", f"{_SCRIPTS}/release.lua", "local lost = loss(lock, token)", "local lost = lock and 0 or 1"
+        "redis-0", f"{_SCRIPTS}/release.lua", "local lost = loss(lock, token)", "local lost = lock and 0 or 1"
     ),
     "fences are the time, also where a clock was set back": Mutant(
         "redis-2",
@@ -79,7 +79,7 @@ MUTANTS: dict[str, Mutant] = {
         "redis-2", f"{_SCRIPTS}/_queue.lua", "      call('ZREM', line, first)\n", ""
     ),
     "a grant is counted from when it was read": Mutant(
-        "redis-0",
+        "redis-10",
         "backends/redis/transport/waiter.py",
         "since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.last_empty_poll))",
         "since = now()",
