@@ -137,6 +137,7 @@ def _doctor(to: Parser) -> None:
         metavar="SECONDS",
         help="gunicorn's timeout (what GUNICORN_CMD_ARGS says)",
     )
+    to.add_argument("--uwsgi", metavar="FILE", help="uWSGI's .ini file, to look at its options, too")
 
 
 def _init(to: Parser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from weakref import WeakSet
@@ -16,6 +17,20 @@ logger = logging.getLogger("distlock_web")
 RETRY = 0.5
 #: Seconds after which the end of the program waits for no further one.
 MAX_EXIT_DELAY = 1.0
+
+_warned = False
+
+
+def warn_where_threads_stand_still() -> None:
+    """Say once in the log that uWSGI lets no thread run between two requests, if that is so."""
+    global _warned
+    uwsgi = sys.modules.get("uwsgi")  # it exists inside of uWSGI only
+    if uwsgi is not None and not _warned and not getattr(uwsgi, "has_threads", True):
+        _warned = True
+        logger.warning(
+            "uWSGI runs no threads between two requests: there no lease is renewed, and one with renew=True ends after "
+            "its expire. Set enable-threads = true. docs/web-servers.md explains it."
+        )
 
 
 class _Run:
@@ -81,6 +96,7 @@ class Worker:
         with self._lock:
             if self.runs:
                 return True
+            warn_where_threads_stand_still()
             run = self._run = _Run(self._work, self._name)
             try:
                 run.thread.start()

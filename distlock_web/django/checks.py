@@ -17,7 +17,7 @@ from ..core.findings import Finding, Severity
 from ..core.registry import Store, registry, with_resource
 from ..core.request_id import DEFAULT_HEADER
 from ..locks.decorator import LockedFunction
-from ..web.doctor import examine_store, gunicorn_timeout
+from ..web.doctor import examine_store, examine_uwsgi, gunicorn_timeout, uwsgi_options
 from ..web.request_ids import header_name, user_hook
 from ..web.settings import unknown_settings
 from .diagnosis import shared_caches, slow_views
@@ -106,6 +106,7 @@ def check_deployment(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def _examined() -> Iterator[Finding]:
     configured, gunicorn = registry(), gunicorn_timeout()
+    yield from examine_uwsgi(uwsgi_options())
     for store in configured.stores.values():
         try:
             store.backend  # noqa: B018 - what is wrong with it is E001

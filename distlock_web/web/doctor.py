@@ -9,7 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from configparser import Error as ConfigParserError
+from configparser import RawConfigParser
 from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
@@ -165,6 +168,53 @@ def _unavailable(error: DistLockError) -> Finding:
         "Requests that need a lock are answered with 503, or go on without it.",
         "The address and the network from here to there, or the server.",
     )  # fmt: skip
+
+
+# uWSGI ---------------------------------------------------------------------------------------------------------------
+
+
+def examine_uwsgi(options: Mapping[str, object] | None) -> Iterator[Finding]:
+    """Whether threads run, and none is cut off by the fork. None: there is no uWSGI."""
+    if options is None:
+        return
+    set_here = {name for name, value in options.items() if _is_on(value)}
+    if set_here.isdisjoint({"enable-threads", "threads"}):
+        yield Finding(
+            "DL008", "warning", "enable-threads is not set.",
+            "uWSGI before 2.0.27 runs no thread between two requests: leases are not renewed, and end after EXPIRE.",
+            "enable-threads = true.", "uWSGI",
+        )  # fmt: skip
+    if set_here.isdisjoint({"lazy-apps", "lazy", "py-call-uwsgi-fork-hooks"}):
+        yield Finding(
+            "DL009", "warning", "uWSGI forks after the app was imported, and does not tell Python.",
+            "If a start-up job has begun a thread (renew, wait, SQL, ZooKeeper), a worker may hang for ever.",
+            "lazy-apps = true, or py-call-uwsgi-fork-hooks = true.", "uWSGI",
+        )  # fmt: skip
+
+
+def _is_on(value: object) -> bool:
+    text = value.decode() if isinstance(value, bytes) else str(value)
+    return text.strip().casefold() not in ("false", "off", "no", "0")
+
+
+def uwsgi_options(file: str | None = None) -> Mapping[str, object] | None:
+    """uWSGI's options: those of this file, or of the uWSGI that this runs in. None: neither is there.
+
+    Raises ``ConfigurationError`` where the file cannot be read.
+    """
+    if file is None:
+        uwsgi = sys.modules.get("uwsgi")
+        if uwsgi is None:
+            return None
+        # Since 2.0.27 threads run in any case: what counts is whether they do.
+        return {**uwsgi.opt, **({"enable-threads": True} if getattr(uwsgi, "has_threads", False) else {})}
+    parser = RawConfigParser(strict=False, allow_no_value=True)
+    try:
+        with open(file, encoding="utf-8") as text:
+            parser.read_file(text)
+        return dict(parser.items("uwsgi"))
+    except (OSError, UnicodeDecodeError, ConfigParserError) as error:
+        raise ConfigurationError(f"{file} is no .ini file with a section [uwsgi]: {error}") from error
 
 
 # gunicorn ------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from io import StringIO
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,8 +24,10 @@ from flask import Flask
 from distlock_web import configure, distributed_lockable, lock
 from distlock_web.backends.redis.diagnose import _findings
 from distlock_web.cli.doctor import print_findings
+from distlock_web.cli.exit_codes import CommandFailed
 from distlock_web.cli.main import execute
 from distlock_web.cli.output import Output
+from distlock_web.core import worker
 from distlock_web.core.findings import Finding, Severity
 from distlock_web.core.registry import registry
 from distlock_web.django.diagnosis import shared_caches
@@ -153,6 +156,62 @@ def test_the_trial_lock_excludes_no_doctor_and_stays_with_nobody(redis_store: st
     with lock(doctor.TRIAL_KEY, expire=30):
         assert "DL001" not in {each.code for each in doctor.examine_store(registry().store("default"), None)}
     assert not lock(doctor.TRIAL_KEY).locked()
+
+
+# uWSGI ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "codes"),
+    [
+        ("", {"DL008", "DL009"}),
+        ("enable-threads = true", {"DL009"}),
+        ("enable-threads = false\nlazy-apps", {"DL008"}),
+        ("threads = 2\npy-call-uwsgi-fork-hooks = 1", set()),
+        ("processes = 2\nlazy = true\nenable-threads = on\nset = a=b\nset = c=%d", set()),
+    ],
+)
+def test_uwsgis_file(tmp_path: Path, options: str, codes: set[str]) -> None:
+    file = tmp_path / "uwsgi.ini"
+    file.write_text(f"[uwsgi]\nmaster = true\n{options}\n")
+    assert {each.code for each in doctor.examine_uwsgi(doctor.uwsgi_options(str(file)))} == codes
+
+
+def test_a_file_that_is_none_of_uwsgis(tmp_path: Path, memory_store: None) -> None:
+    for file, text in (
+        (tmp_path / "none.ini", None),
+        (tmp_path / "other.ini", "[gunicorn]\n"),
+        (tmp_path / "x", "a: b"),
+    ):
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(CommandFailed, match=re.escape(str(file))):
+            execute(["doctor", "--uwsgi", str(file)], "distlock")
+
+
+def test_inside_of_uwsgi_it_is_asked_itself(monkeypatch: pytest.MonkeyPatch, memory_store: None) -> None:
+    assert doctor.uwsgi_options() is None
+    inside = ModuleType("uwsgi")
+    inside.__dict__.update(opt={"http-socket": b":80", "master": True}, has_threads=0)
+    monkeypatch.setitem(sys.modules, "uwsgi", inside)
+    assert {each.code for each in doctor.examine_uwsgi(doctor.uwsgi_options())} == {"DL008", "DL009"}
+    inside.__dict__.update(opt={"py-call-uwsgi-fork-hooks": b"true"}, has_threads=1)
+    assert not list(doctor.examine_uwsgi(doctor.uwsgi_options()))
+
+
+@pytest.mark.parametrize("has_threads", [0, 1])
+def test_threads_that_stand_still_are_said_once(
+    has_threads: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, redis_store: str
+) -> None:
+    inside = ModuleType("uwsgi")
+    inside.__dict__.update(has_threads=has_threads)
+    monkeypatch.setitem(sys.modules, "uwsgi", inside)
+    monkeypatch.setattr(worker, "_warned", False)
+    with lock("plain"):
+        assert "uWSGI" not in caplog.text
+    for name in ("renewed", "renewed as well"):
+        worker.Worker(name, lambda: 0.0, lambda: False).start()
+    assert caplog.text.count("Set enable-threads = true") == 1 - has_threads
 
 
 # The frameworks ------------------------------------------------------------------------------------------------------
