@@ -34,6 +34,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from ...core.errors import BackendUnavailable, ConfigurationError
 from ...core.runtime import now
+from ...core.worker import warn_where_threads_stand_still
 from .address import Address
 from .clock import ServerClock
 
@@ -270,6 +271,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             super().stop()
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
+        warn_where_threads_stand_still()
         thread = threading.Thread(target=func, args=args, kwargs=kwargs, name=THREAD, daemon=True)
         thread.start()
         return thread
