@@ -155,7 +155,7 @@ def read(mapping: object) -> tuple[dict[str, StoreConfig], list[ConfigurationErr
         return {}, [ConfigurationError(f"DISTLOCK is {wrong}; it has to be {form}.")]
     mistakes: list[ConfigurationError] = []
     if "default" not in mapping:
-        known = ", ".join(map(repr, mapping))
+        known = ", ".join(map(_shown_alias, mapping))
         mistakes.append(ConfigurationError(f'DISTLOCK has no entry "default", only {known}; it has to have one.'))
     return {alias: _read_one(alias, given, mistakes) for alias, given in mapping.items()}, mistakes
 
@@ -171,9 +171,19 @@ POLICIES = {
 }
 
 
+def _is_alias(alias: object) -> bool:
+    return isinstance(alias, str) and "://" not in alias
+
+
+def _shown_alias(alias: object) -> str:
+    return repr(alias) if _is_alias(alias) else shown(alias)
+
+
 def _read_one(alias: object, given: object, mistakes: list[ConfigurationError]) -> StoreConfig:
-    where, values = f"DISTLOCK[{alias!r}]", {}
-    if not isinstance(alias, str) or not isinstance(given, Mapping):
+    where, values = f"DISTLOCK[{_shown_alias(alias)}]", {}
+    if not _is_alias(alias):
+        mistakes.append(ConfigurationError(f'{where}: the alias of a store has to be a name such as "default".'))
+    if not isinstance(given, Mapping):
         mistakes.append(ConfigurationError(f"{where} is {shown(given)}; it has to be a mapping of settings."))
         given = {}
     for name, value in given.items():
@@ -193,13 +203,16 @@ def _read_one(alias: object, given: object, mistakes: list[ConfigurationError]) 
             values["backend"] = "sql" if values.get("database") else _backend_of(values.get("location", ""), where)
         except ConfigurationError as error:
             mistakes.append(error)
-    return StoreConfig(str(alias), **values)
+    return StoreConfig(str(alias) if _is_alias(alias) else shown(alias), **values)
+
+
+_DOTTED = re.compile(r"\w+(\.\w+)+")
 
 
 def _backend(given: object, setting: str) -> str:
     backend = _text(given, setting)
-    if backend not in BACKENDS and not re.fullmatch(r"\w+(\.\w+)+", backend):
-        known = unknown_name(f"{setting} names", without_credentials(backend), tuple(BACKENDS))
+    if backend not in BACKENDS and not _DOTTED.fullmatch(backend):
+        known = unknown_name(f"{setting} names", backend, tuple(BACKENDS))
         raise ConfigurationError(f"{known} A dotted path does.")
     return backend
 
@@ -281,6 +294,8 @@ def read_policy(name: str, given: Any, setting: str) -> Any:
         return check_policy(given, name, setting)
     module, _, attribute = given.rpartition(".")
     wanted = "it has to be the dotted path of a callable"
+    if not _DOTTED.fullmatch(given):  # nor imported: the error would repeat a part of it
+        raise ConfigurationError(f"{setting} is {shown(given)}; {wanted}.")
     try:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
@@ -309,4 +324,4 @@ def unknown_name(where: str, name: object, known: tuple[str, ...]) -> str:
     """The message for a name that does not exist, with the one that was probably meant."""
     close = get_close_matches(str(name).upper() if known and known[0].isupper() else str(name), known, 1)
     hint = f" Did you mean {close[0]!r}?" if close else f" It may be: {', '.join(known)}."
-    return f"{where} {name!r}, which does not exist.{hint}"
+    return f"{where} {shown(name)}, which does not exist.{hint}"

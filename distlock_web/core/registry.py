@@ -261,13 +261,13 @@ def _from_environment() -> Registry:
         if _configured is not None:  # by another thread, meanwhile
             return _configured
         url = os.environ.get("DISTLOCK_URL")
-        if not url:
+        if not url or _missing_app():  # not when functions are locked: the project may call configure() after that
             raise ConfigurationError(_why_there_is_none())
         return configure_url(url, "DISTLOCK_URL")
 
 
 def _why_there_is_none() -> str:
-    why = next(filter(None, (explain() for explain in [*explanations, missing_app])), "") or (
+    why = next(filter(None, (explain() for explain in [*explanations, _missing_app])), "") or (
         "set DISTLOCK (Django: settings.py; Flask: app.config), call distlock_web.configure(...), or set the "
         "environment variable DISTLOCK_URL."
     )
@@ -276,7 +276,7 @@ def _why_there_is_none() -> str:
     return f"No store for locks: {why}"
 
 
-def missing_app() -> str:
+def _missing_app() -> str:
     """In words, that Django's settings have a ``DISTLOCK``, but no app that reads it; "" if that is not so."""
     conf, apps = sys.modules.get("django.conf"), sys.modules.get("django.apps")  # never imported from here
     if conf is None or apps is None or not apps.apps.apps_ready or getattr(conf.settings, "DISTLOCK", None) is None:

@@ -94,7 +94,7 @@ def check_names(**kwargs: Any) -> list[checks.CheckMessage]:
     rename = "Correct the name, or leave it out. If the project uses it itself, give it another name."
     return [
         *(checks.Error(str(error), hint=rename, id="distlock_web.E006") for error in slips),
-        *(checks.Warning(str(error), hint=rename, id="distlock_web.W007") for error in others),
+        *(checks.Warning(str(error), hint=rename, id="distlock_web.W008") for error in others),
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connections, router
 from django.utils.connection import ConnectionDoesNotExist
 
-from ..core.config import DatabaseAddress
+from ..core.config import DatabaseAddress, shown
 from ..core.errors import ConfigurationError
 from .models import LeaseRow
 
@@ -33,7 +33,7 @@ def database_address(alias: str) -> DatabaseAddress:
     except ConnectionDoesNotExist:
         known = ", ".join(map(repr, connections))
         raise ConfigurationError(
-            f"DISTLOCK names the database {alias!r}, which is not in DATABASES; it has to be one of {known}."
+            f"DISTLOCK names the database {shown(alias)}, which is not in DATABASES; it has to be one of {known}."
         ) from None
     if not router.allow_migrate_model(alias, LeaseRow):
         allowed = ", ".join(repr(other) for other in connections if router.allow_migrate_model(other, LeaseRow))

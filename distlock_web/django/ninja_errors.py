@@ -6,6 +6,7 @@ it has been told of them by ``@api.exception_handler(LockBusy)`` counts as befor
 
 from __future__ import annotations
 
+import logging
 from inspect import getclosurevars
 from typing import Any, NoReturn
 from weakref import WeakSet
@@ -14,20 +15,43 @@ from django.http import HttpRequest
 
 from ..web.error_responses import REFUSALS
 
+logger = logging.getLogger("distlock_web")
+
 _taught: WeakSet[Any] = WeakSet()
+_given_up = False
 
 
 def let_refusals_through(view: Any) -> None:
     """Before a view is called: teach its API, if it is a view of Ninja's."""
     if getattr(view, "__module__", "") != "ninja.operation" or view in _taught:
         return
-    _taught.add(view)
+    try:
+        _teach(view)
+    except AttributeError as error:
+        _give_up(error)
+    else:
+        _taught.add(view)
+
+
+def _teach(view: Any) -> None:
     # In no public way: a function around the PathView, or a method of it, whose operations know their API.
-    path_view = getattr(view, "__self__", None) or getclosurevars(view).nonlocals.get("self")
-    for api in {operation.api for operation in getattr(path_view, "operations", ())}:
+    path_view: Any = getattr(view, "__self__", None) or getclosurevars(view).nonlocals.get("self")
+    for api in {operation.api for operation in path_view.operations}:
         for refusal in REFUSALS:
             if api._lookup_exception_handler(refusal()) is api._lookup_exception_handler(Exception()):
                 api.add_exception_handler(refusal, _raise)
+
+
+def _give_up(error: AttributeError) -> None:
+    """Of each API the operations work on: only what they answer when a lock is busy is Ninja's to say."""
+    global _given_up
+    if not _given_up:
+        _given_up = True
+        logger.warning(
+            "This Django Ninja is not known to distlock_web (%s): it may answer a busy lock with 500. Answer it by "
+            "@api.exception_handler(LockBusy).",
+            error,
+        )
 
 
 def _raise(request: HttpRequest, error: Exception) -> NoReturn:

@@ -8,6 +8,7 @@ from django.conf import settings
 from django.core.cache import caches
 from django.core.cache.backends.base import InvalidCacheBackendError
 
+from ..core.config import shown
 from ..core.errors import ConfigurationError
 from ..core.registry import Resources, configure, configure_failed, unconfigure
 from ..web.settings import PROJECT_POLICIES, with_policies
@@ -55,7 +56,7 @@ def connection_pool(alias: str) -> Any:
     except InvalidCacheBackendError:
         known = ", ".join(map(repr, settings.CACHES))
         raise ConfigurationError(
-            f"DISTLOCK names the cache {alias!r}, which is not in CACHES; it has to be one of {known}."
+            f"DISTLOCK names the cache {shown(alias)}, which is not in CACHES; it has to be one of {known}."
         ) from None
     backend = f"{type(cache).__module__}.{type(cache).__qualname__}"
     client = getattr(cache, "client", None)  # django-redis

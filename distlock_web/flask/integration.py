@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flask import current_app, g, has_request_context, request, session
+from flask import current_app, g, has_request_context, request, session, url_for
 from flask.views import View
 from werkzeug.exceptions import NotFound
+from werkzeug.routing import BuildError
 from werkzeug.wrappers import Response
 
 from ..core.registry import Registry
@@ -50,10 +51,23 @@ class FlaskIntegration(Integration):
     def is_failure(self, result: Any, locked: object) -> bool:
         if isinstance(result, tuple) and is_view(locked):
             result = _head_of(*result)
-        return isinstance(result, Response) and is_failure(result.status_code, result.headers.get("Location"))
+        if not isinstance(result, Response):
+            return False
+        return is_failure(result.status_code, result.headers.get("Location"), _login_page())
 
     def stream(self, result: Any, locked: object, lease: Lease) -> Response | None:
         return send_under_lock(result, locked, lease)
+
+
+def _login_page() -> str:
+    """Where Flask-Login sends those that are not logged in; "" if it does not say."""
+    view = getattr(getattr(current_app, "login_manager", None), "login_view", None) if has_request_context() else None
+    if not view or view.startswith(("/", "http://", "https://")):
+        return view or ""
+    try:
+        return url_for(view)
+    except BuildError:  # there is no such endpoint, or it wants arguments: it sends nobody there
+        return ""
 
 
 def _head_of(body: Any, *more: Any) -> Response:

@@ -22,17 +22,21 @@ def unknown_settings(
 ) -> tuple[list[ConfigurationError], list[ConfigurationError]]:
     """The settings that begin like ours and are none: those that look like a slip, and the others.
 
-    The others may be the project's own, and are no mistake, but nobody reads them. Nothing is said of a
-    ``DISTLOCK_URL`` beside a ``DISTLOCK``, which is made of it. ``more``: what only this framework has.
+    The others may be the project's own, and are no mistake, but nobody reads them: ``DISTLOCK_PREFIX`` beside a
+    ``DISTLOCK`` that is made of it. Nothing is said of a ``DISTLOCK_URL`` there. ``more``: what only this framework
+    has.
     """
     known = (*PROJECT_SETTINGS, *more)
-    slips, others = [], []
+    slips: list[str] = []
+    others: list[str] = []
     for name in names:
         if not name.startswith("DISTLOCK") or name in known or (name == "DISTLOCK_URL" and "DISTLOCK" in names):
             continue
         own, has = name.removeprefix("DISTLOCK_"), f"{where} the setting {name!r}"
         if own in SETTINGS:
-            slips.append(f'{has}, which belongs to a store: DISTLOCK["default"]["{own}"].')
+            (others if "DISTLOCK" in names else slips).append(
+                f'{has}, which belongs to a store: DISTLOCK["default"]["{own}"].'
+            )
         elif own == "UI":
             slips.append(f"{has}, which is for Flask: in Django the admin has the page.")
         elif own == "URL":

@@ -12,11 +12,12 @@ def is_failure(status: int, location: str | None = None, login_page: str = "") -
     """Whether a response is an error (4xx, 5xx), or a redirect to the login page.
 
     That is one to ``login_page``, or one whose address names where to come back to: ``?next=/orders/7``. Without this a
-    single anonymous request would keep everybody out for as long as the work itself does.
+    single anonymous request would keep everybody out for as long as the work itself does. A login page at "/" tells
+    nothing: that is also where a success leads.
     """
     if status >= 400:
         return True
     if not 300 <= status < 400 or not location:
         return False
-    page = _ORIGIN.sub("", re.split("[?#]", location)[0], count=1)
-    return _NEXT.match(location) is not None or (login_page != "" and page == _ORIGIN.sub("", login_page, count=1))
+    page, login = (_ORIGIN.sub("", re.split("[?#]", each)[0], count=1) for each in (location, login_page))
+    return _NEXT.match(location) is not None or (page == login and login not in ("", "/"))

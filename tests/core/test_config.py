@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distlock_web import ConfigurationError, attach, configure, distributed_lockable, lock
-from distlock_web.core.config import parse
+from distlock_web.core.config import parse, read
 from distlock_web.core.registry import Registry
 
 NOT_POSITIVE = [0, -1, -0.5, float("nan"), float("inf"), float("-inf"), 1e12, True, "10", None, [1]]
@@ -263,6 +263,46 @@ def test_what_is_in_the_wrong_place_is_not_repeated(given: dict[str, Any]) -> No
     with pytest.raises(ConfigurationError, match=setting) as refused:
         parse({"default": given})
     assert PASSWORD not in str(refused.value)
+
+
+URL = f"redis://user:{PASSWORD}@host/0"
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        {URL: {}},
+        {URL: {"EXPIRES": 1}},
+        {"default": {}, URL: {"EXPIRE": 0}},
+        {"default": {}, ("stock", PASSWORD): {}},
+        {"default": {URL: "redis"}},
+        {"default": {("LOCATION", PASSWORD): URL}},
+        {"default": {"ON_BUSY": URL}},
+        {"default": {"ON_LOST": f"redis://user:{PASSWORD}.more@10.0.0.1/0"}},
+        {"default": {"ON_BACKEND_ERROR": f".{PASSWORD}@host"}},
+        {"default": {"BACKEND": "memory", "OPTIONS": {URL: 1}}},
+        {"default": {"BACKEND": "zookeeper", "LOCATION": "zookeeper://h", "OPTIONS": {URL: 1}}},
+        {"default": {"LOCATION": "redis://h", "OPTIONS": {URL: 1}}},
+    ],
+)
+def test_what_is_in_the_place_of_a_name_is_not_repeated(mapping: dict[Any, Any]) -> None:
+    configs, mistakes = read(mapping)
+    told = [str(mistake) for mistake in mistakes] + [config.alias for config in configs.values()]
+    if not mistakes:
+        with pytest.raises(ConfigurationError) as refused:
+            _ = Registry(mapping).stores["default"].backend
+        told.append(str(refused.value))
+    assert PASSWORD not in " ".join(told)
+
+
+def test_an_alias_is_no_url() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"DISTLOCK\['redis://\*\*\*@host/0'\]: the alias of a store has to be a name"
+    ):
+        parse({"default": {}, URL: {}})
+    with pytest.raises(ConfigurationError, match=r"DISTLOCK has no store 'redis://\*\*\*@host/0'"):
+        Registry({"default": {}}).store(URL)
+    assert parse({"default": {}, "shop@eu": {}})["shop@eu"].alias == "shop@eu"
 
 
 def test_what_is_wrong_with_a_url_is_said_still() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from django.http import HttpRequest, HttpResponse
@@ -11,6 +12,7 @@ from django.urls import path
 from ninja import NinjaAPI, Router
 
 from distlock_web import LockBusy, distributed_lockable, lock
+from distlock_web.django import ninja_errors
 from distlock_web.testing.plugin import hold_lock
 
 api, own, catching = (NinjaAPI(urls_namespace=name) for name in ("shop", "own", "catching"))
@@ -109,3 +111,20 @@ async def test_under_asgi(client: Client, settings: Any, async_client: Any) -> N
     with hold_lock("order:7"):
         answer = await async_client.post("/api/orders/ship/7", headers={"accept": "application/json"})
     assert answer.status_code == 409
+
+
+@pytest.mark.parametrize("gone", ["_lookup_exception_handler", "add_exception_handler"])
+def test_a_ninja_without_what_we_use_of_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, gone: str
+) -> None:
+    """Busy locks are answered by Ninja then; free ones work, and the log has one line."""
+    monkeypatch.setattr(ninja_errors, "_taught", WeakSet())
+    monkeypatch.setattr(ninja_errors, "_given_up", False)
+    with monkeypatch.context() as other:
+        other.delattr(NinjaAPI, gone)
+        monkeypatch.setattr(api, "_exception_handlers", {Exception: anything})
+        assert [client.post("/api/pay/7").status_code for _ in range(2)] == [200, 200]
+    assert caplog.text.count("Django Ninja") == 1
+    assert not ninja_errors._taught
+    with hold_lock("order:7"):
+        assert client.post("/api/pay/7").status_code == 409

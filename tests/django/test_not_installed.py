@@ -23,7 +23,7 @@ settings.configure(
     DEBUG=True,
 )
 django.setup()
-from distlock_web import distributed_lockable, lock
+from distlock_web import configure, distributed_lockable, lock
 
 def urls():
     yield path("pay/", distributed_lockable(key="a")(lambda request: None))
@@ -36,6 +36,11 @@ try:
     elif sys.argv[1] == "lock":
         with lock("a") as lease:
             print(lease.name)
+    else:
+        locked = distributed_lockable(key="a")(lambda: "ran")
+        if sys.argv[1] == "by hand":
+            configure(settings.DISTLOCK)
+        print(locked())
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -46,12 +51,19 @@ def run(what: str, *apps: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
 
-@pytest.mark.parametrize("what", ["check", "lock"])
-def test_the_app_is_named(what: str) -> None:
+@pytest.mark.parametrize("what", ["lock", "function"])
+@pytest.mark.parametrize("url", ["", "memory://"])
+def test_the_first_lock_names_the_app(what: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTLOCK_URL", url)
     said = run(what)
     assert said.startswith("ConfigurationError")
     assert 'INSTALLED_APPS lacks "distlock_web.django"' in said
     assert "set DISTLOCK" not in said
+
+
+def test_stores_that_the_project_configures_itself_after_its_functions_are_imported() -> None:
+    assert run("by hand") == "ran"
+    assert run("check").startswith("System check identified no issues")
 
 
 @pytest.mark.parametrize("app", ["distlock_web", "distlock_web.django", "distlock_web.django.apps.DistLockConfig"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import flask
@@ -48,9 +49,11 @@ def test_which_answers_say_that_nothing_was_done(failure: bool, status: int, loc
     assert is_failure(status, location, "/accounts/login/") is failure
 
 
-def test_a_project_without_a_login_page() -> None:
-    assert not is_failure(302, "/")
-    assert is_failure(302, "/?next=/a")
+@pytest.mark.parametrize("login_page", ["", "/", "https://shop.example/"])
+def test_a_project_whose_login_page_cannot_be_told_from_a_success(login_page: str) -> None:
+    assert not is_failure(302, "/", login_page)
+    assert not is_failure(303, "https://shop.example/", login_page)
+    assert is_failure(302, "/?next=/a", login_page)
 
 
 # Django -------------------------------------------------------------------------------------------------------------
@@ -97,6 +100,11 @@ def redirected(request: HttpRequest) -> HttpResponse:
 
 
 @kept
+def home(request: HttpRequest) -> HttpResponse:
+    return HttpResponseRedirect("/")
+
+
+@kept
 def streamed(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse([b"done"])
 
@@ -115,7 +123,7 @@ REFUSING = {
     "anonymous": anonymous, "without_next": without_next, "forbidden": forbidden, "invalid": invalid,
     "asynchronous": asynchronous, "streaming": streaming,
 }  # fmt: skip
-DONE = {"redirected": redirected, "streamed": streamed, "file": file, "adone": adone}
+DONE = {"redirected": redirected, "home": home, "streamed": streamed, "file": file, "adone": adone}
 urlpatterns = [path(name, view) for name, view in {**REFUSING, **DONE}.items()]
 
 
@@ -156,6 +164,12 @@ def test_django_keeps_the_lock_after_a_success(post: Callable[[str], int], view:
     assert post(view) in (200, 302)
     assert cooling() == ["disLock:job"]
     assert post(view) == 409
+
+
+def test_a_login_page_that_is_the_home_page(post: Callable[[str], int], settings: Any) -> None:
+    settings.LOGIN_URL = "/"
+    assert post("home") == 302
+    assert cooling() == ["disLock:job"]
 
 
 def test_a_login_page_that_has_no_route(post: Callable[[str], int], settings: Any) -> None:
@@ -212,6 +226,19 @@ def test_flask_opens_the_lock_after_a_refusal(client: Any, view: str) -> None:
 def test_flask_keeps_the_lock_after_a_success(client: Any, view: str) -> None:
     assert client.post(f"/{view}", buffered=True).status_code < 400
     assert client.post(f"/{view}", buffered=True).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("login_view", "again"),
+    [("on", 409), ("thanks", 302), ("/thanks", 302), ("https://shop.example/thanks", 302), ("none", 409), (None, 409)],
+)
+def test_flask_login_tells_the_login_page(client: Any, login_view: str | None, again: int) -> None:
+    """Its redirect has no ``next`` under ``USE_SESSION_FOR_NEXT``."""
+    app = client.application
+    app.add_url_rule("/thanks", "thanks", lambda: "who are you?")
+    app.login_manager = SimpleNamespace(login_view=login_view)
+    assert client.post("/on").status_code == 302
+    assert client.post("/on").status_code == again
 
 
 def test_a_tuple_of_a_function_that_is_no_view_is_just_a_tuple() -> None:
