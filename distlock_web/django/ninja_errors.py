@@ -43,7 +43,7 @@ def _teach(view: Any) -> None:
 
 
 def _give_up(error: AttributeError) -> None:
-    """Of each API the operations work on: only what they answer when a lock is busy is Ninja's to say."""
+    """Say once that busy locks are answered by Ninja. The operations themselves go on."""
     global _given_up
     if not _given_up:
         _given_up = True
