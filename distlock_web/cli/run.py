@@ -7,7 +7,7 @@ import threading
 from argparse import Namespace
 
 from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LockBusy
-from ..core.findings import Preparable
+from ..core.findings import TableMaking
 from ..core.registry import Registry, registry
 from ..locks.lease import Lease
 from ..locks.lock import Lock, lock
@@ -77,7 +77,7 @@ class Run:
     def _lock(self) -> Lock:
         options, alias = self._options, self._options.store or "default"
         backend = self._stores.store(alias).backend
-        if isinstance(backend, Preparable):  # Django's tables come by migrate, which may be the command
+        if isinstance(backend, TableMaking) and backend.makes_tables:  # Django's tables come by migrate, which may be the command
             backend.prepare()
         return lock(
             options.key, expire=options.expire, wait=options.wait, renew=True, prefix=options.prefix,

@@ -58,3 +58,10 @@ class Preparable(Protocol):
 
     def prepare(self) -> str:
         """Make what is missing there; what was done, in words. Blocking; may be called again."""
+
+
+@runtime_checkable
+class TableMaking(Preparable, Protocol):
+    """A backend whose locks are kept in tables."""
+
+    makes_tables: bool  #: whether ``distlock run`` may make them by ``prepare``

@@ -19,7 +19,7 @@ from django.core.management import ManagementUtility
 from flask import Flask
 
 import distlock_web
-from distlock_web import Lease, LeaseLost
+from distlock_web import ConfigurationError, Lease, LeaseLost, configure
 from distlock_web.cli import held, main, texts
 from distlock_web.core.registry import registry, unconfigure
 from distlock_web.flask import DistLock
@@ -194,6 +194,29 @@ def test_the_help_of_all_lists_the_commands_and_the_exit_codes(program: Callable
 def test_run_passes_the_exit_code_on(run: Callable[..., Outcome]) -> None:
     assert run("run", "--key", "x", "--", "sh", "-c", "exit 7").code == 7
     assert run("run", "--key", "x", "--").code == 64
+
+
+def test_run_prepares_no_server_that_needs_no_tables(
+    run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked every node of a Redlock before the lock, and one wrong node of many kept every command from running."""
+
+    def refuse(self: object) -> str:
+        raise ConfigurationError("One of the nodes votes with others.")
+
+    monkeypatch.setattr(type(registry().store("default").backend), "prepare", refuse, raising=False)
+    assert run("run", "--key", "x", "--", "true").code == 0
+
+
+def test_run_makes_no_tables_where_that_is_forbidden(tmp_path: Path) -> None:
+    """Its user may have no right to, and somebody else keeps the schema."""
+    store = {"LOCATION": f"sqlite:///{tmp_path}/locks.db", "OPTIONS": {"create": False}}
+    configure({"default": store})
+    ended = console("run", "--key", "x", "--", "true")
+    assert ended.code == 64
+    assert 'run "distlock init"' in ended.errors
+    assert console("init").code == 0
+    assert console("run", "--key", "x", "--", "true").code == 0
 
 
 def test_init_says_what_it_did(run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,9 +78,10 @@ class Quorum:
         looked = await self.look()
         for question in looked:
             explain(question)
-        raise_if_wrong(looked, 1)
+        raise_if_wrong(looked, self.needed)
         self.answered(looked)
-        return f"{new} of {len(looked)} nodes were new; they vote in {self.delay_us / 1e6:g} s." if new else "ready."
+        done = f"{new} of {len(looked)} nodes were new; they vote in {self.delay_us / 1e6:g} s." if new else "ready."
+        return " ".join([done, *(str(each.error) for each in looked if each.error is not None)])
 
     async def look(self) -> list[Question]:
         """Who the nodes are, and what time it is there."""

@@ -29,6 +29,8 @@ class SQLBackend:
 
     def __init__(self, config: StoreConfig) -> None:
         self._address = address(config)
+        # Django's migrations may be what is to run under a lock; but "create": False in the settings is a prohibition.
+        self.makes_tables = config.options.get("create") is not False
         self._tables = Tables(self._address.dialect.clock, self._address.schema)
         self._wakeups = Wakeups()
         self._executors = Executors("sql")

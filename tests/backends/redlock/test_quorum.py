@@ -127,6 +127,18 @@ def test_another_list_of_nodes_is_refused_until_it_is_adopted(
         lock("order:7", expire=1).acquire()
 
 
+def test_one_node_that_votes_with_others_does_not_keep_the_quorum_from_being_prepared(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any]
+) -> None:
+    a, b, c, d, e = own_nodes
+    open_store([c, d, e])
+    assert takes()
+    assert "2 of 3 nodes were new" in (said := open_store([a, b, c]).backend.prepare())
+    assert f":{c.port} votes with" in said
+    with pytest.raises(ConfigurationError, match="All processes have to name the same nodes"):
+        open_store([a, c, d]).backend.prepare()
+
+
 def test_more_than_half_of_the_nodes_cannot_be_exchanged_at_once(
     own_nodes: list[RedisServer], open_store: Callable[..., Any]
 ) -> None:
