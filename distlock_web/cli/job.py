@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -44,7 +45,8 @@ class Job:
         self._group = 0  #: of the command, and its process id
         self._starting = False
         self._interrupted = 0
-        self._kept: list[int] = []  #: signals for a command that has not begun
+        self._ending = False  #: the time until SIGKILL runs
+        self._kept: deque[int] = deque()  #: signals that are not sent yet: the command has not begun
         self._terminal: tuple[int, list[Any]] | None = None  #: lent to the command: its descriptor and its settings
         self._previous: dict[int, Any] = {}
 
@@ -77,43 +79,48 @@ class Job:
             )
         except OSError as error:
             raise CommandFailed(f"{argv[0]}: {error.strerror}.", NOT_EXECUTABLE) from error
-        for signum in self._kept:
-            self.signal(signum)
+        self._send_kept()
 
-    def wait(self) -> int:
+    def wait(self, may_go_on: Callable[[], bool] = lambda: True) -> int:
         """The command's exit status as a shell has it, when it has ended.
 
-        As PID 1 or subreaper we inherit orphans: their ends are not the command's.
+        ``may_go_on`` is asked after we were stopped together with the command: if not, the command is ended, and not
+        continued. As PID 1 or subreaper we inherit orphans: their ends are not the command's.
         """
         while True:
             pid, status = os.waitpid(-1, os.WUNTRACED)
             if pid != self._group:
                 continue
             if os.WIFSTOPPED(status):
-                self._stopped(os.WSTOPSIG(status))
+                self._stopped(os.WSTOPSIG(status), may_go_on)
             else:
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else SIGNALLED - code
 
     def signal(self, signum: int) -> None:
         """Send it to the whole group, if need be as soon as there is one. From any thread."""
+        self._kept.append(signum)
+        self._send_kept()  # looks at the group only now: `start` may have sent what was kept just before the append
+
+    def _send_kept(self) -> None:
         group = self._group
-        if not group:
-            self._kept.append(signum)
-            return
-        try:
-            os.killpg(group, signum)
-            os.killpg(group, signal.SIGCONT)  # one that is stopped would sleep on its signal
-        except (ProcessLookupError, PermissionError):  # there is none, or none that we may end: set-uid programs
-            pass
+        while group and self._kept:
+            try:
+                os.killpg(group, self._kept.popleft())
+                os.killpg(group, signal.SIGCONT)  # one that is stopped would sleep on its signal
+            except IndexError:  # another thread sends it
+                return
+            except (ProcessLookupError, PermissionError):  # there is none, or none that we may end: set-uid programs
+                pass
 
     def end(self) -> None:
-        """SIGTERM now, and SIGKILL to whatever is left later. From any thread, and at once."""
+        """SIGTERM now, and SIGKILL to whatever is left when its time since the first call is over. From any thread."""
         self.signal(signal.SIGTERM)
-        if self._kill_after:
-            signal.setitimer(signal.ITIMER_REAL, self._kill_after)  # no thread, which may fail to start
-        else:
+        if not self._kill_after:
             self.signal(signal.SIGKILL)
+        elif not self._ending:
+            self._ending = True
+            signal.setitimer(signal.ITIMER_REAL, self._kill_after)  # no thread, which may fail to start
 
     def close(self) -> None:
         """End what the command has left behind in its group, and take the terminal back."""
@@ -144,12 +151,15 @@ class Job:
             return False
         return True
 
-    def _stopped(self, signum: int) -> None:
+    def _stopped(self, signum: int, may_go_on: Callable[[], bool]) -> None:
         if signum == signal.SIGSTOP:  # somebody has sent it, and sends SIGCONT, too
             return
         # Ctrl-Z just goes on: the shell would not know that what we wait for has stopped.
         if signum in (signal.SIGTTIN, signal.SIGTTOU) and not self._lend_terminal():
             os.kill(os.getpid(), signal.SIGSTOP)  # as any job in the background that wants it, until a `fg`
+            if not may_go_on():
+                self.end()
+                return
         self.signal(signal.SIGCONT)
 
     def _lend_terminal(self) -> bool:

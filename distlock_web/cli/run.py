@@ -77,7 +77,9 @@ class Run:
     def _lock(self) -> Lock:
         options, alias = self._options, self._options.store or "default"
         backend = self._stores.store(alias).backend
-        if isinstance(backend, TableMaking) and backend.makes_tables:  # Django's tables come by migrate, which may be the command
+        if (
+            isinstance(backend, TableMaking) and backend.makes_tables
+        ):  # Django's tables come by migrate, which may be the command
             backend.prepare()
         return lock(
             options.key, expire=options.expire, wait=options.wait, renew=True, prefix=options.prefix,
@@ -95,7 +97,7 @@ class Run:
     def _under_lock(self, lease: Lease) -> int:
         try:
             self._job.start(self._options.argv, _environment(self._options.key, lease))
-            return self._job.wait()
+            return self._job.wait(lambda: self._options.on_lost == "warn" or lease.state != "lost")
         finally:
             self._job.close()
 

@@ -269,7 +269,11 @@ def _call_aside(callback: Callable[[Scope], object], scope: Scope) -> None:
     """Call the user's ``on_lost``; where a watchdog noticed, in a thread of its own, for it may take its time."""
     work, fields = partial(callback, scope), of_scope("error", scope, reason="on_lost")
     if any(watchdog.is_running_here() for watchdog in list(_watchdogs.values())):
-        _aside("distlock-on-lost", "on_lost", work, fields)
+        try:
+            _aside("distlock-on-lost", "on_lost", work, fields)
+        except RuntimeError as error:  # renewals wait for it, but a loss that nobody hears of is worse
+            logger.warning("on_lost is called by the thread that renews: %s", error, extra=fields)
+            _call("on_lost", work, fields)
     else:
         _call("on_lost", work, fields)
 

@@ -10,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -294,6 +296,34 @@ def test_a_lock_that_is_lost_before_the_command_begins_keeps_it_from_beginning(m
         assert lost.wait() == 128 + signal.SIGTERM
         lost.close()
     assert not marker.exists()
+
+
+def test_the_end_after_a_loss_does_not_put_off_the_kill(marker: Path) -> None:
+    """What ignored SIGTERM had the seconds of ``--kill-after`` twice, and wrote on without the lock."""
+    with job.Job(500.0) as lost:
+        lost.start(["true"], dict(os.environ))
+        lost.end()
+        assert lost.wait() in (0, 128 + signal.SIGTERM)
+        left = signal.getitimer(signal.ITIMER_REAL)[0]
+        time.sleep(0.01)
+        lost.close()
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < left
+
+
+def test_a_signal_that_comes_while_the_command_begins_is_not_lost() -> None:
+    """The thread that notices a loss had seen no group, and kept the signal after those that were kept had been sent."""
+
+    class Kept(deque[int]):
+        def append(self, signum: int) -> None:
+            if not beginning._group:
+                beginning.start(["sleep", "5"], dict(os.environ))
+            super().append(signum)
+
+    with job.Job(5.0) as beginning:
+        beginning._kept = Kept()
+        beginning.signal(signal.SIGTERM)
+        assert beginning.wait() == 128 + signal.SIGTERM
+        beginning.close()
 
 
 def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

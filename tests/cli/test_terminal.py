@@ -17,6 +17,7 @@ from distlock_web.core.registry import registry
 from distlock_web.web.held_locks import list_all
 from tests.support.cli import COMMAND, OnTerminal, alive, distlock, pid_in
 from tests.support.revoking import revoke_the_lock
+from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("redis_store")]
 
@@ -201,6 +202,18 @@ def test_in_the_background_it_waits_for_the_terminal_until_fg(shell: OnTerminal,
     shell.press("one\n")
     shell.shows("got one")
     shell.shows("ready> ")
+
+
+def test_after_fg_a_command_whose_lease_is_over_is_ended(shell: OnTerminal, tmp_path: Path) -> None:
+    script = tmp_path / "ask.sh"
+    script.write_text('trap ": > $0.on" CONT; echo asking; read -r line; : > $0.on\n')
+    shell.press(distlock_run("sh", str(script), expire=1) + " & wait; echo waited\n")
+    shell.shows("asking\r\n")
+    shell.shows("waited\r\n")  # it has stopped
+    eventually(lambda: list_all(registry()).rows == [], "the lease is over", PATIENCE)
+    shell.press("fg; echo status $?\n")
+    shell.shows("status 76")
+    assert not (tmp_path / "ask.sh.on").exists()
 
 
 def test_the_terminals_settings_are_put_back_after_a_command_that_was_killed(

@@ -15,6 +15,7 @@ from distlock_web.locks import watchdog
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import no_thread, unrelated
+from tests.support.revoking import revoke_the_lock
 
 TTL = 0.9  # a machine that is busy may stand still for half a second
 
@@ -193,6 +194,17 @@ def test_a_thread_that_cannot_be_started_for_one_lease_ends_no_renewal(caplog: p
     assert "can't start new thread" in caplog.text
     for lease in others:
         lease.release()
+
+
+@pytest.mark.slow
+def test_a_loss_is_told_though_no_thread_can_be_started_for_it() -> None:
+    """``distlock run`` did not end its command."""
+    told = threading.Event()
+    with no_thread("distlock-on-lost"):
+        lease = unrelated("a", expire=1.0, renew=True, on_lost=lambda lost: told.set())
+        revoke_the_lock()
+        assert told.wait(20)
+    assert lease.state == "lost"
 
 
 @pytest.mark.slow
