@@ -103,7 +103,7 @@ class LockPresenter(HolderPresenter):
         self.lock_url = f"{links.lock}?{urlencode(query, errors='replace')}"
         self.release_url = f"{links.release}?{urlencode({'lock': self.key, 'back': back})}" if self.key else ""
         self.request_url = f"{links.list}?{urlencode({'q': self.request})}" if self.request else ""
-        self.host_url = f"{links.list}?{urlencode({'q': self.host})}" if self.host else ""
+        self.host_url = f"{links.list}?{urlencode({'q': f'host:{self.host}'})}" if self.host else ""
 
     @property
     def label(self) -> str:

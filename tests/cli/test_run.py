@@ -311,7 +311,7 @@ def test_the_end_after_a_loss_does_not_put_off_the_kill(marker: Path) -> None:
 
 
 def test_a_signal_that_comes_while_the_command_begins_is_not_lost() -> None:
-    """The thread that notices a loss had seen no group, and kept the signal after those that were kept had been sent."""
+    """The thread that told of a loss had seen no group, and kept the signal when the kept ones had been sent."""
 
     class Kept(deque[int]):
         def append(self, signum: int) -> None:

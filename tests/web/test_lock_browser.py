@@ -19,6 +19,7 @@ from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web import lock_browser
 from distlock_web.web.held_locks import LockRow
 from distlock_web.web.lock_browser import Browsed, LockQuery, browse
+from distlock_web.web.lock_presenter import Links, LockPresenter
 from tests.support.callers import Beside
 from tests.support.waiting import eventually
 
@@ -69,6 +70,15 @@ def test_ties_keep_their_places() -> None:
 )  # fmt: skip
 def test_filters(query: LockQuery, matching: str) -> None:
     assert "".join(found.lock.name for found in ROWS if query.matches(found)) == matching
+
+
+def test_a_host_is_meant_exactly() -> None:
+    """All locks of web-1 were to be released, and those of web-10 were among them."""
+    rows = [row("a", host="web-1"), row("b", host="web-10"), row("host:web-1", host="db"), row("d", host="Web-1")]
+    assert [found.lock.name for found in rows if LockQuery(q="host:web-1").matches(found)] == ["a", "d"]
+    assert [found.lock.name for found in rows if LockQuery(q="views.a HOST:web-1").matches(found)] == ["a"]
+    shown = LockPresenter(rows[0], Links("/locks/", "", "")).host_url
+    assert LockQuery.of_address(shown.partition("?")[2]) == LockQuery(q="host:web-1")
 
 
 def test_an_address_says_what_is_asked_for_and_no_more() -> None:
