@@ -13,6 +13,7 @@ from flask import Flask, request
 
 from distlock_web import LockBusy, distributed_lockable, lock
 from distlock_web.flask import DistLock
+from distlock_web.flask.state import KEY
 from distlock_web.testing.plugin import hold_lock
 
 Build = Callable[[Flask], Any]
@@ -104,9 +105,12 @@ def test_whatever_the_app_does_with_exceptions(build: Build, mode: str) -> None:
 
 def test_a_store_that_does_not_answer_is_a_503(build: Build) -> None:
     app = make(DistLock, build, store="redis://127.0.0.1:1/0")
-    answer = app.test_client().post("/pay/7")
-    assert (answer.status_code, answer.get_json()["code"]) == (503, "lock_unavailable")
-    assert "Retry-After" not in answer.headers
+    try:
+        answer = app.test_client().post("/pay/7")
+        assert (answer.status_code, answer.get_json()["code"]) == (503, "lock_unavailable")
+        assert "Retry-After" not in answer.headers
+    finally:
+        app.extensions[KEY].registry.close()
 
 
 def test_a_value_that_is_missing_is_a_400(app: Flask) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from dataclasses import replace
 
 from ...core.backend import Capabilities
@@ -16,14 +15,11 @@ from .diagnose import diagnose
 from .membership import name_members
 from .node import Node
 from .notifications import Notifications
-from .port import RedlockPort
+from .port import Ended, RedlockPort
 from .quorum import Quorum
 from .settings import RESTART_DELAY, quorum_config
 
 logger = logging.getLogger("distlock_web")
-
-#: Releases that are remembered.
-RELEASED_KEPT = 500
 
 
 class RedlockBackend:
@@ -44,7 +40,7 @@ class RedlockBackend:
         self._check(f"DISTLOCK[{config.alias!r}]")
         name_members(self._nodes, given.restart_delay)
         self._notifications = Notifications(self._nodes)
-        self._released: deque[str] = deque(maxlen=RELEASED_KEPT)
+        self._ended = Ended()
         quorum = self._quorum = Quorum(self._nodes, given.restart_delay)
         self._sync_port = self._port(THREADS, quorum)
         self._renewal_port = self._port(THREADS, Quorum(self._nodes, given.restart_delay, patient=True), patient=True)
@@ -66,7 +62,7 @@ class RedlockBackend:
             )  # fmt: skip
 
     def _port(self, runtime: Runtime, quorum: Quorum, patient: bool = False) -> RedlockPort:
-        return RedlockPort(runtime, quorum, self._notifications, self._released, patient)
+        return RedlockPort(runtime, quorum, self._notifications, self._ended, patient)
 
     def sync_port(self) -> RedlockPort:
         return self._sync_port

@@ -16,11 +16,12 @@ from ...core.runtime import now
 from ..redis.scripts import PackedKeys, Script
 from ..redis.transport.errors import ENDED, FAILURES, ErrorReply, as_error, broke_connection, translated
 from .node import Node
+from .scripts import RELEASE
 
 Reply: TypeAlias = Any
 
 #: Seconds that the others have when enough is known: a node that answers later is asked no more until it has.
-LAG = 0.02
+LAG = 0.05
 
 
 class Question:
@@ -66,7 +67,7 @@ class Question:
         self._patient = patient
         try:
             if not patient:
-                self.node.refuse()
+                self.node.refuse(slow=self.script is not RELEASE)  # what is given back is to be had at once
             self._connection = self.node.pool(patient).borrow(None)
         except DistLockError as error:
             self._refused(error)
@@ -176,7 +177,8 @@ def every_answer(questions: Sequence[Question]) -> bool:
 def _ask_in_thread(questions: Sequence[Question], enough: Enough, within: float, patient: bool) -> None:
     waiting: dict[int, Question] = {}
     try:
-        for question in questions:
+        # Those that are silent last, where they are asked at all: to connect to them takes its time.
+        for question in sorted(questions, key=lambda question: question.node.outage.silent):
             question.send(patient)
             if question.descriptor >= 0:
                 waiting[question.descriptor] = question

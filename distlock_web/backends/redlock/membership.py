@@ -24,8 +24,6 @@ UNKNOWN, OTHER, YOUNG = -1, -2, -3  #: what a node answers that has no vote
 class WrongQuorum(ConfigurationError):
     """A node is another one than we think, or votes with others."""
 
-    twice = False  #: two of our nodes are one server
-
 
 def name_members(nodes: Sequence[Node], delay: float) -> None:
     members = ",".join(sorted(node.member for node in nodes))
@@ -48,27 +46,35 @@ def explain(question: Question) -> None:
             f"{reply[2] / 1_000_000:.0f} s."
         )
     else:
-        question.error = _wrong(node, reply[2].decode("utf-8", "replace"))
+        question.error = _wrong(node, reply[2])
 
 
-def _wrong(node: Node, stored: str) -> WrongQuorum:
-    its_name, its_members, its_delay = [*stored.rpartition(" ")[0].split(";"), "", "", ""][:3]
+def _wrong(node: Node, stored: bytes) -> WrongQuorum:
+    its_name, its_members, its_delay = stored_quorum(stored)
     name, members, delay = node.who.split(";")
-    if (its_members, its_delay) != (members, delay):
+    if (",".join(its_members), its_delay) != (members, float(delay)):
         return WrongQuorum(
-            f"{node} votes with {its_members} (restart_delay {its_delay} s), and here the nodes are {members} "
-            f"({delay} s). All processes have to name the same nodes; `distlock redlock adopt` makes a new list count."
+            f"{node} votes with {','.join(its_members)} (restart_delay {its_delay:g} s), and here the nodes are "
+            f"{members} ({delay} s). All processes have to name the same nodes; `distlock redlock adopt` makes a new "
+            f"list count."
         )
-    wrong = WrongQuorum(f"{name} and {its_name} are one server, and would vote twice; or they have changed places.")
-    wrong.twice = True
-    return wrong
+    return WrongQuorum(f"{name} and {its_name} are one server, and would vote twice; or they have changed places.")
 
 
-def raise_if_wrong(questions: Iterable[Question], needed: int) -> None:
-    """A list of nodes that is wrong would be asked for ever: said at once, where it matters."""
-    wrong = [each.error for each in questions if isinstance(each.error, WrongQuorum)]
-    if wrong and (len(wrong) >= needed or any(error.twice for error in wrong)):
-        raise next((error for error in wrong if error.twice), wrong[0])
+def stored_quorum(stored: bytes) -> tuple[str, list[str], float]:
+    """Of a node that answers OTHER: its name, with whom it votes, and its delay in seconds."""
+    try:
+        name, members, delay = stored.decode("utf-8", "replace").rsplit(" ", 2)[0].split(";")
+        return name, members.split(","), float(delay)
+    except ValueError:  # not one of ours
+        return "?", ["?"], 0.0
+
+
+def raise_if_wrong(questions: Iterable[Question]) -> None:
+    """One node of another list is enough: its other nodes may be a majority for somebody else."""
+    for question in questions:
+        if isinstance(question.error, WrongQuorum):
+            raise question.error
 
 
 def has_time(question: Question) -> bool:
@@ -84,8 +90,3 @@ def of_one_time(questions: Sequence[Question]) -> list[Question]:
 
 def has_no_memory(reply: Reply) -> bool:
     return type(reply) is list and reply[:1] == [UNKNOWN]
-
-
-def stored_members(stored: bytes) -> list[str]:
-    """With whom a node votes that answers OTHER."""
-    return stored.decode("utf-8", "replace").split(";")[1].split(",")

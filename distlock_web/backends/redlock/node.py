@@ -75,11 +75,21 @@ class Node:
             found = self._streams[loop] = LoopConnection(self.address, self.outage, _stays, None)
         return found
 
-    def refuse(self) -> None:
+    def refuse(self, *, slow: bool = True) -> None:
         """``BackendUnavailable`` at once where it cannot be asked now: a minority costs nobody a time-out each."""
         self.outage.refuse_if_silent()
-        if self._owed and not self._is_paid():
+        if slow and self._owed and not self._is_paid():
             raise BackendUnavailable(f"{self} is slow: it has not answered the last question yet.")
+
+    @property
+    def is_owing(self) -> bool:
+        """Something that it was asked may be done yet, after what it is asked now."""
+        return bool(self._owed)
+
+    def is_silent(self) -> bool:
+        """Whether it is known to be. It may be slow, and not silent."""
+        self._is_paid()
+        return self.outage.silent
 
     def owes(self, question: Owed) -> None:
         """Nobody waits for this answer any more, and until it has come nobody shall wait for another one."""

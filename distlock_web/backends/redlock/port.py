@@ -26,7 +26,7 @@ from .listing import inspect
 from .membership import APART_US, explain, has_no_memory, has_time, of_one_time, raise_if_wrong
 from .node import Node
 from .notifications import Notifications
-from .quorum import Quorum, gave
+from .quorum import Args, Quorum, gave
 from .scripts import EXCHANGE, EXTEND, INSPECT, RELEASE, REVOKE, VOTE
 
 _LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
@@ -37,6 +37,8 @@ SPLIT_PAUSES = (0.004, 0.016, 0.064)
 RELEASE_PAUSES = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256)
 #: Seconds until a waiter asks again that no node tells of a release yet; and that one does: a message may be lost.
 UNHEARD_PAUSE, LONGEST_SLEEP = 1.0, 30.0
+#: Releases that are remembered.
+RELEASED_KEPT = 500
 #: Leases that one renewal takes again where a node has lost them.
 MAX_REPAIRS = 8
 
@@ -47,6 +49,17 @@ class SplitVote(Busy):
     """Nobody has a majority: to ask again soon may help."""
 
 
+class Ended:
+    """Tokens of leases that are over, for all ports of a store."""
+
+    def __init__(self) -> None:
+        self.releasing: set[str] = set()  #: a renewal that is on its way shall not vote for them again
+        self.released: deque[str] = deque(maxlen=RELEASED_KEPT)  #: lately: a second time is no loss
+
+    def __contains__(self, token: str) -> bool:
+        return token in self.releasing or token in self.released
+
+
 class RedlockPort:
     """The verbs, in one mode."""
 
@@ -55,14 +68,14 @@ class RedlockPort:
         runtime: Runtime,
         quorum: Quorum,
         notifications: Notifications,
-        released: deque[str],
+        ended: Ended,
         patient: bool = False,
     ) -> None:
         self.runtime = runtime
         self._quorum = quorum
         self._patient = patient  #: for renewals: nobody waits for them
         self._notifications = notifications
-        self._released = released  #: tokens that were released lately: a second time is no loss
+        self._ended = ended
 
     # To take it ----------------------------------------------------------------------------------------------------
 
@@ -114,7 +127,7 @@ class RedlockPort:
         questions = await self._vote(claim, attempt, self._proposal(), wait)
         if await self._quorum.found(questions):
             questions = await self._vote(claim, attempt, self._proposal(), wait)
-        raise_if_wrong(questions, self._quorum.needed)
+        raise_if_wrong(questions)
         answered = [each for each in questions if each.answered]  # now: others may answer while these are undone
         granted = [each for each in answered if gave(each)]
         fence = await self._agree_on_fence(claim, attempt, granted) if self._agree_on_time(granted) else 0
@@ -131,25 +144,26 @@ class RedlockPort:
         return self._busy(len(granted), [each.reply for each in answered if each not in granted])
 
     async def _vote(
-        self, claim: Claim, attempt: int, fence: int, wait: float | None = 0, *, exact: bool = False
+        self,
+        claim: Claim,
+        attempt: int,
+        fence: int,
+        wait: float | None = 0,
+        *,
+        exact: bool = False,
+        nodes: Sequence[Node] | None = None,
     ) -> list[Question]:
-        tail = (
-            claim.token,
-            attempt,
-            _ms(claim.expire),
-            fence or "",
-            "" if exact else APART_US,
-            claim.holder,
-            "" if wait == 0 else 1,
-        )
+        expire, ahead, waits = _ms(claim.expire), "" if exact else APART_US, "" if wait == 0 else 1
+        tail = (claim.token, attempt, expire, fence or "", ahead, claim.holder, waits)
         sent, within = now(), min(self._quorum.timeout, claim.expire)
 
         def enough(questions: Sequence[Question]) -> bool:
             return sum(map(gave, questions)) >= self._quorum.needed
 
-        questions = await self._quorum.ask(
-            VOTE, [claim.name], lambda node: (node.who, self._quorum.delay_us, *tail), enough, within=within
-        )
+        def args(node: Node) -> Args:
+            return (node.who, self._quorum.delay_us, *tail)
+
+        questions = await self._quorum.ask(VOTE, [claim.name], args, enough, nodes=nodes, within=within)
         for question in questions:
             if has_time(question):
                 question.node.ahead_us = int(question.reply[1] - sent * 1_000_000)
@@ -183,7 +197,9 @@ class RedlockPort:
         _, now_us, _, _, since, holder = next(reply for reply in refusals if reply[3] == token)
         who, held_for = holder.decode("utf-8", "replace"), max(0, now_us - since) / 1_000_000
         silent = len(self._quorum.nodes) - granted - len(refusals)
-        if votes + silent < self._quorum.needed:
+        # Where nodes are silent, one who has just got too few votes may have to give them back, as we have.
+        has_it = votes + silent >= self._quorum.needed and held_for >= self._quorum.timeout
+        if votes < self._quorum.needed and not has_it:
             return SplitVote(min(remaining, DICE.uniform(*SPLIT_PAUSES[-2:])), remaining, 0, who, held_for)
         # Not all who wait ask at the moment when it ends.
         recheck_after, position = remaining + DICE.uniform(0, SPLIT_PAUSES[0]), int(token[-12:], 16)
@@ -208,7 +224,7 @@ class RedlockPort:
         questions = await self._quorum.ask(EXTEND, names, lambda node: (node.who, *tail), enough, within=timeout)
         for question in questions:
             explain(question)
-        raise_if_wrong(questions, self._quorum.needed)
+        raise_if_wrong(questions)
         answered = self._quorum.answered(questions)
         losses: list[Loss | BackendUnavailable | None] = []
         repairs: list[tuple[Claim, list[Node]]] = []
@@ -230,15 +246,17 @@ class RedlockPort:
 
     async def _repair(self, claim: Claim, nodes: Sequence[Node]) -> None:
         """Take it again where a node has lost it: so a lease outlives the restart of one node after the other."""
-        tail = (claim.token, _number(now()), _ms(claim.expire), "", "", claim.holder, "")
-        questions = await self._quorum.ask(
-            VOTE, [claim.name], lambda node: (node.who, self._quorum.delay_us, *tail), nodes=nodes
-        )
-        if any(has_no_memory(each.reply) for each in questions):
+        for again in (False, True):
+            if claim.token in self._ended:
+                return
+            attempt = _number(now())
+            questions = await self._vote(claim, attempt, 0, exact=True, nodes=nodes)
+            if claim.token in self._ended:  # the release may have come there before this
+                await self._undo(claim, attempt, nodes)
+                return
+            if again or not any(has_no_memory(each.reply) for each in questions):
+                return
             await self._quorum.found(await self._quorum.look())
-            await self._quorum.ask(
-                VOTE, [claim.name], lambda node: (node.who, self._quorum.delay_us, *tail), nodes=nodes
-            )
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
         def enough(questions: Sequence[Question]) -> bool:
@@ -247,20 +265,28 @@ class RedlockPort:
         tail = (claim.token, "", _ms(cooldown) if cooldown else 0)
         # The first node tells those who wait: it is sent to last.
         nodes = self._quorum.nodes[::-1]
-        questions = await self._quorum.ask(RELEASE, [claim.name], lambda _: tail, enough, nodes=nodes)
-        if not cooldown:
-            for question in questions:
-                if not question.answered:
-                    self._undo_later(question.node, claim, "")
+        owing = [node for node in nodes if node.is_owing]
+        self._ended.releasing.add(claim.token)
+        try:
+            questions = await self._quorum.ask(RELEASE, [claim.name], lambda _: tail, enough, nodes=nodes)
+            if not cooldown:
+                for question in questions:
+                    if not question.answered or question.node in owing:
+                        self._undo_later(question.node, claim, "")
+            return self._loss_at_release(claim, questions)
+        finally:
+            self._ended.releasing.discard(claim.token)
+
+    def _loss_at_release(self, claim: Claim, questions: Sequence[Question]) -> Loss | None:
         given = [each.reply for each in questions if each.answered]
         silent = len(self._quorum.nodes) - len(given)
         if given.count(0) >= self._quorum.needed or (given.count(0) and given.count(0) + silent >= self._quorum.needed):
-            self._released.append(claim.token)
+            self._ended.released.append(claim.token)
             return None
         if len(given) < self._quorum.needed:
             raise unavailable(questions, self._quorum.needed)
         loss = self._why(given)
-        return None if claim.token in self._released and loss != "revoked" else loss
+        return None if claim.token in self._ended.released and loss != "revoked" else loss
 
     def _why(self, given: Iterable[int]) -> Loss:
         """Why a lease that has no majority is gone."""
@@ -316,7 +342,7 @@ class RedlockPort:
         questions = await self._quorum.ask(EXCHANGE, [name], lambda node: (node.who, *tail))
         for question in questions:
             explain(question)
-        raise_if_wrong(questions, self._quorum.needed)
+        raise_if_wrong(questions)
         return questions
 
     # To look ---------------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ async def _eventually_extended(harness: Harness, lease: Lease) -> None:
     for _ in range(200):
         try:
             return await harness.extend(lease)
-        except BackendUnavailable:
+        except (BackendUnavailable, LockBusy):  # busy: by a try whose answer was lost, until it is undone
             await harness.sleep(0.05)
     raise AssertionError("the new master was not found")
 
@@ -134,7 +134,7 @@ async def _eventually_acquired(harness: Harness) -> Lease:
     for _ in range(200):
         try:
             return await harness.acquire(the_lock(expire=LONG))
-        except BackendUnavailable:
+        except (BackendUnavailable, LockBusy):  # busy: by a try whose answer was lost, until it is undone
             await harness.sleep(0.05)
     raise AssertionError("the new master was not found")
 

@@ -357,7 +357,7 @@ class RedisServer:
 
     # Of the connection -----------------------------------------------------------------------------------------------
 
-    def _info(self, connection: Connection, *_: bytes) -> Reply:
+    def _info(self, *_: bytes) -> Reply:
         uptime = int(self._clock()) - int(self.started)
         lines = ["# Server", "redis_version:7.0.15", f"run_id:{self.run_id}", f"tcp_port:{self.port}"]
         lines += [f"uptime_in_seconds:{uptime}", "# Replication", f"role:{self.role}"]
@@ -673,10 +673,10 @@ _DATA: dict[bytes, _Command] = {
     b"ZREM": _of._zrem, b"ZREMRANGEBYSCORE": _of._zremrangebyscore, b"ZRANGE": _of._zrange,
     b"ZRANGEBYSCORE": _of._zrangebyscore, b"ZSCORE": _of._zscore, b"ZRANK": _of._zrank, b"ZCARD": _of._zcard,
     b"ZCOUNT": _of._zcount, b"PUBLISH": _of._publish, b"PUBSUB": _of._pubsub, b"CLUSTER": _of._cluster,
-    b"SCRIPT": _of._script, b"EVAL": _of._eval, b"EVALSHA": _of._evalsha,
+    b"INFO": _of._info, b"SCRIPT": _of._script, b"EVAL": _of._eval, b"EVALSHA": _of._evalsha,
 }  # fmt: skip
 _CONNECTION: dict[bytes, _Command] = {
-    b"INFO": _of._info, b"ROLE": _of._role, b"WAIT": _of._wait, b"PING": _of._ping, b"HELLO": _of._hello,
+    b"ROLE": _of._role, b"WAIT": _of._wait, b"PING": _of._ping, b"HELLO": _of._hello,
     b"CLIENT": _of._client, b"AUTH": _of._fine, b"SELECT": _of._fine, b"SUBSCRIBE": _of._subscribe,
     b"UNSUBSCRIBE": _of._unsubscribe,
 }  # fmt: skip

@@ -1,8 +1,9 @@
 -- Put in front of every script of a node.
 --
--- KEYS  1 quorum  string "self;members;delay born": which node this is, with whom it votes and how long it waits after a loss
---                 of data; and since when it forgets nothing, in µs, by the clocks of the majority. A node without it may
---                 have forgotten votes: a server that was restarted without its data, flushed, or exchanged for another
+-- KEYS  1 quorum  string "self;members;delay run born": which node this is, with whom it votes and how long it waits after a
+--                 loss of data; in which run of the server, and since when (µs, by the clocks of the majority), it forgets
+--                 nothing. A node without it, or of another run, may have forgotten votes: a server that was restarted,
+--                 with the data of before or with none, flushed, or exchanged for another
 --       2 index   sorted set of names by the µs at which their vote ends; under FENCES the highest fence, negated
 --       3 N       string "token.attempt state fence since before holder"; its PTTL is what is left of the vote
 --       4 {N}:waiting  sorted set of tokens that wait, by the µs at which they are forgotten: for those who look
@@ -19,16 +20,30 @@ local function clock() -- µs
   return time[1] * 1000000 + time[2]
 end
 
+-- The run of the server, as long as it matters: with a delay of 0 the nodes keep every write through a restart.
+local function current_run(who)
+  if string.sub(who, -2) == ';0' then
+    return '-'
+  end
+  return string.match(call('INFO', 'server'), 'run_id:(%w+)') or '-'
+end
+
 -- Why this node has no vote for who asks; nil: it has. `delay`: µs that have to have passed since its birth.
 local function no_vote(now, who, delay)
   local known = call('GET', QUORUM)
   if not known then
     return {-1, now}
   end
-  local its, born = string.match(known, '^(.*) (%d+)$')
+  local its, run, born = string.match(known, '^(.*) (%S+) (%d+)$')
   if its ~= who then
     return {-2, now, known}
-  elseif delay and now - born < delay then
+  elseif run ~= current_run(who) then
+    return {-1, now}
+  end
+  if call('PTTL', QUORUM) < 29 * DAY then
+    call('PEXPIRE', QUORUM, format('%d', 30 * DAY))
+  end
+  if delay and now - born < delay then
     return {-3, now, delay - (now - born)}
   end
 end

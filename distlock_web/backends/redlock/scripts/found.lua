@@ -2,22 +2,24 @@
 --
 -- ARGV     1 who it is, as in QUORUM  2 now (µs), by the clocks of the majority  3 µs that its own may be apart from that
 --          4 'adopt': also if it is a node of another quorum until now, and from now on in any case; 'look': change nothing
+--          5 µs after now at which it is born
 -- Answers  {1, now} it is that node, since now or since before; {-1, now} nobody has said who it is; {-2, now, QUORUM} it is
 --          another's; {0, now} its clock is another one, or this message is late: it would vote too soon
 
-local now = clock()
+local now, who, run = clock(), ARGV[1], current_run(ARGV[1])
 local known = call('GET', QUORUM)
-if ARGV[4] ~= 'adopt' then
-  if known and string.match(known, '^(.*) %d+$') == ARGV[1] then
-    return {1, now}
-  elseif known then
+if ARGV[4] ~= 'adopt' and known then
+  local its, its_run = string.match(known, '^(.*) (%S+) %d+$')
+  if its ~= who then
     return {-2, now, known}
-  elseif ARGV[4] == 'look' then
-    return {-1, now}
+  elseif its_run == run then
+    return {1, now}
   end
 end
-if math.abs(now - ARGV[2]) > tonumber(ARGV[3]) then
+if ARGV[4] == 'look' then
+  return {-1, now}
+elseif math.abs(now - ARGV[2]) > tonumber(ARGV[3]) then
   return {0, now}
 end
-call('SET', QUORUM, ARGV[1] .. ' ' .. ARGV[2], 'PX', 30 * DAY)
+call('SET', QUORUM, format('%s %s %d', who, run, ARGV[2] + ARGV[5]), 'PX', format('%d', 30 * DAY))
 return {1, now}

@@ -53,6 +53,5 @@ if call('PTTL', INDEX) < expire + DAY / 2 then
 end
 if now % 64 == 0 then -- housekeeping, now and then
   call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago
-  call('PEXPIRE', QUORUM, 30 * DAY)
 end
 return {tonumber(lock.fence), now}
