@@ -149,7 +149,7 @@ def test_what_nobody_logs_is_not_made(memory_store: None, caplog: pytest.LogCapt
 #: What speaks of no lock: a listener or a receiver that raises, threads of ours, settings.
 OF_NO_LOCK = (
     "The receiver %r", "The listener %r", "%r cannot keep up", "The events of locks", "GUNICORN_CMD_ARGS",
-    "The watchdog failed", '%s", other',
+    "The watchdog failed", '%s", other', "This Django Ninja",
 )  # fmt: skip
 
 
