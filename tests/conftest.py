@@ -28,7 +28,7 @@ import pytest
 import redis
 
 from distlock_web import Lease, LeaseLost, configure, lock
-from distlock_web.core import registry
+from distlock_web.core import outage, registry
 from distlock_web.locks import chain
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.servers import RedisServer, ServerMissing
@@ -187,6 +187,9 @@ def _clean_process() -> Iterator[None]:
     leaked = _listeners_after(20.0)  # one whose store was closed under a waiter lingers for five
     if leaked:
         pytest.fail(f"threads left behind after the stores were closed: {', '.join(leaked)}")
+
+
+outage.KEPT_AFTER_CLOSE = 0.2  # the servers of most tests do not come back
 
 
 def _listeners_after(patience: float) -> list[str]:

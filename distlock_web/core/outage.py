@@ -30,6 +30,8 @@ LOOK_WITHIN = 5.0
 POLL = 0.01
 #: Tasks that are kept for later at most. Of more, those are dropped that end by themselves, with a lease.
 MAX_POSTPONED = 10_000
+#: Seconds for which tasks are kept that were left when the store was closed.
+KEPT_AFTER_CLOSE = 60.0
 #: Seconds for which a task is kept that does not end by itself.
 FOR_EVER = float("inf")
 
@@ -145,12 +147,23 @@ class Outage:
             self.postpone(item.work, after=item.due - moment, within=item.until - moment, over=item.over)
 
     def close(self) -> None:
-        """Do what is postponed, as far as the server answers now: it takes a few time-outs at most. Then drop it."""
+        """Do what is postponed, as far as the server answers now: it takes a few time-outs at most.
+
+        Of what is left, that which ends by itself is kept for ``KEPT_AFTER_CLOSE``, and done if the server answers.
+        """
         self._finish()
+        until = now() + KEPT_AFTER_CLOSE
         for item in list(self._postponed):
-            self._give_up(item)
+            if item.until == FOR_EVER or item.work is _nothing:
+                self._give_up(item)
+            else:
+                self._drop(item)
+                self._postponed.append(item._replace(until=min(item.until, until)))
         self._silent_since = None
-        self._worker.stop()
+        if self._postponed:
+            self.watch()
+        else:
+            self._worker.stop()
 
     # Our own thread -----------------------------------------------------------------------------------------------
 

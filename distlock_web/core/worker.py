@@ -36,12 +36,13 @@ def warn_where_threads_stand_still() -> None:
 class _Run:
     """A thread, and where it sleeps."""
 
-    __slots__ = ("begun", "parker", "thread")
+    __slots__ = ("begun", "parker", "starter", "thread")
 
     def __init__(self, target: Callable[[_Run], None], name: str) -> None:
         self.parker = ThreadParker()  # no Event: a signal's exception inside of its set() would leave it locked
         self.thread = threading.Thread(target=target, args=(self,), name=name, daemon=True)
         self.begun = False
+        self.starter: int | None = threading.get_ident()  #: who starts it; None: it is started
 
     @property
     def lasts(self) -> bool:
@@ -81,8 +82,8 @@ class Worker:
     @property
     def runs(self) -> bool:
         """Whether there is a thread that sees what is to be done from now on."""
-        with self._lock:
-            return self._run is not None and self._run.lasts
+        run = self._run
+        return run is not None and run.lasts
 
     def is_current(self) -> bool:
         """Called in a step: whether its thread is still the one that is wanted."""
@@ -91,8 +92,8 @@ class Worker:
     def start(self) -> bool:
         """Have it done. False, and logged: there is no thread to do it, for the process has no more, or ends."""
         run = self._run
-        if run is not None and not run.begun and run.thread.ident in (None, threading.get_ident()):
-            return True  # it is being started; garbage may be collected in that very thread, and must not wait for that
+        if run is not None and not run.begun and threading.get_ident() in (run.starter, run.thread.ident):
+            return True  # garbage that is collected in the start, or in the very thread, must not wait for that
         with self._lock:
             if self.runs:
                 return True
@@ -103,6 +104,7 @@ class Worker:
             except RuntimeError as error:
                 logger.warning("The thread %s could not be started: %s", self._name, error)
             finally:
+                run.starter = None
                 if run.thread.ident is None and self._run is run:
                     self._run = None
             return self._run is not None

@@ -125,7 +125,14 @@ class Hold:
         ours = self._state == "lost" and self._reason in ("expired", "unreachable") and not self._early
         if not ours or self._asked_until <= self.deadline:
             return None
-        return self.claim._replace(expire=max(self.claim.expire, self._asked_until - now()))
+        return self.claim_to_the_end
+
+    @property
+    def claim_to_the_end(self) -> Claim:
+        """The claim for as long as the store may have it, which an extension has made longer perhaps: what is to be
+        given back is kept for so long where the store does not answer."""
+        left = self._asked_until - now()
+        return self.claim if left <= self.claim.expire else self.claim._replace(expire=left)
 
     def cancelled(self) -> None:
         """Nothing of it is left in the store."""

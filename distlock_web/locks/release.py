@@ -150,7 +150,7 @@ def _record(spec: Spec, hold: Hold, cooldown: float) -> None:
 
 
 async def _release(port: Port, hold: Hold, cooldown: float, sent_before: bool) -> Loss | None:
-    claim = hold.claim
+    claim = hold.claim_to_the_end
     if not sent_before:
         try:
             return await port.release(claim, cooldown)

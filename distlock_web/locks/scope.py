@@ -80,6 +80,7 @@ class Scope:
         turns, generation = self._turns, self._generation
 
         def forgotten() -> None:
+            check_process()
             if generation == Process.generation:  # else at the fork a thread that is not here may have had its mutex
                 _leave(turns)
 

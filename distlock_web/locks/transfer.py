@@ -78,7 +78,7 @@ async def detach(scope: Scope, transit: float, runtime: Runtime) -> str:
     except BaseException as error:
         # Nobody has the ticket: nothing may stay behind that only the ticket can take on.
         engine.close(scope, runtime)  # a signal's exception may have come before
-        await clean_up_after(error, scope, partial(_take_back, scope, ticket.proof))
+        await clean_up_after(error, scope, partial(_take_back, scope, ticket.proof, transit))
         raise
     raise scope.over_error()
 
@@ -100,11 +100,12 @@ async def _hand_over(scope: Scope, proof: str, transit: float) -> None:
         hold.released("detached")
 
 
-async def _take_back(scope: Scope, proof: str, port: Port) -> None:
+async def _take_back(scope: Scope, proof: str, transit: float, port: Port) -> None:
     scope.stop_watching()
     for hold in scope.acquired:
-        for token in (proof, hold.claim.token):
-            await cancel_quietly(scope, port, hold.claim._replace(token=token))
+        claim = hold.claim_to_the_end
+        for token in (proof, claim.token):
+            await cancel_quietly(scope, port, claim._replace(token=token, expire=max(claim.expire, transit)))
         if hold.begin_release():
             hold.released("")
 

@@ -105,6 +105,8 @@ def test_a_server_that_answers_and_refuses_is_not_asked_without_a_pause(
     eventually(lambda: asked, "it is asked", SOON)
     threading.Event().wait(0.1)
     assert asked == [0]
+    monkeypatch.undo()
+    watched._worker.wake()  # it sleeps for a minute
 
 
 def test_a_silence_that_begins_while_the_thread_hears_an_answer_is_one() -> None:
@@ -190,3 +192,26 @@ def test_what_was_postponed_is_done_before_others_are_let_in(unanswered: tuple[O
     answers.set()
     eventually(lambda: not watched.silent, "others are let in", SOON)
     assert seen == [True]
+
+
+def test_what_is_left_at_the_close_is_done_when_the_server_is_back(
+    unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was dropped while the server was away: a lock that could not be given back was held for its whole lease."""
+    monkeypatch.setattr(outage, "KEPT_AFTER_CLOSE", LONG)
+    watched, answers = unanswered
+    done, given_up = list[int](), list[int]()
+    watched.postpone(lambda: done.append(1), after=0.0, within=LONG)
+    watched.postpone(lambda: done.append(2), after=0.0, within=FOR_EVER, over=lambda: given_up.append(2))
+    watched.close()
+    assert given_up == [2]
+    answers.set()
+    eventually(lambda: done, "what ends by itself is done", SOON)
+    assert done == [1]
+
+
+def test_what_is_left_at_the_close_is_not_kept_for_ever(unanswered: tuple[Outage, threading.Event]) -> None:
+    watched, _ = unanswered
+    watched.postpone(lambda: None, after=0.0, within=LONG)
+    watched.close()
+    eventually(lambda: not watched._worker.runs, "the thread ends by itself", SOON)

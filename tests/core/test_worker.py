@@ -92,6 +92,24 @@ def test_nor_is_one_whose_start_was_interrupted() -> None:
     eventually(lambda: tasks.done == [1, 2], "the next start does it")
 
 
+def test_who_comes_during_a_start_that_fails_starts_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told that a thread runs, and there was none."""
+    tasks, start, beside = Tasks(), threading.Thread.start, list[threading.Thread]()
+
+    def fail_once(thread: threading.Thread) -> None:
+        if thread.name == NAME and not beside:
+            beside.append(threading.Thread(target=tasks.add, args=(2,), daemon=True))
+            start(beside[0])
+            beside[0].join(0.2)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_once)
+    assert not tasks.add(1)
+    eventually(lambda: tasks.done == [1, 2], "the other's thread does both")
+    beside[0].join(SOON)
+
+
 def test_garbage_that_is_collected_in_a_start_starts_no_second(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks, start, within = Tasks(), threading.Thread.start, []
 

@@ -114,9 +114,9 @@ class RedisBackend:
         within = after + claim.expire + PLACE_OUTLIVES
         self._outage.postpone(partial(self._cancel, claim), after=after, within=within)
 
-    def _give_up(self, claim: Claim, nobodys: bool) -> None:
-        """Cancel what a waiter was granted that has gone without a word, or of which we know nothing."""
-        self._outage.postpone(partial(self._cancel, claim, nobodys), after=0.0, within=GIVE_UP_WITHIN)
+    def _give_up(self, claim: Claim, fence: int) -> None:
+        """Cancel what a waiter was granted that has gone without a word; with a fence, that grant alone."""
+        self._outage.postpone(partial(self._cancel, claim, fence), after=0.0, within=GIVE_UP_WITHIN)
 
-    def _cancel(self, claim: Claim, nobodys: bool = False) -> None:
-        drive(self._sync_port.cancel_now(claim, nobodys=nobodys))
+    def _cancel(self, claim: Claim, fence: int = 0) -> None:
+        drive(self._sync_port.cancel_now(claim, fence=fence))

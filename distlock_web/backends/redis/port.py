@@ -132,7 +132,7 @@ class RedisPort:
         return await self._acquire(claim, waiter, busy.position)
 
     async def cancel(self, claim: Claim) -> None:
-        self.stop_waiting(claim.token)
+        self._listener.gave_up(claim.token)
         # A copy of the acquisition may come after this: it does nothing once its time is over, or is undone then.
         if claim.token in self._ambiguous:
             self._cancel_later(claim)
@@ -155,9 +155,9 @@ class RedisPort:
         """Somebody else sees to it that no late copy of its acquisition stays."""
         self._ambiguous.discard(token)
 
-    async def cancel_now(self, claim: Claim, tombstone_ms: int = TOMBSTONE_MS, nobodys: bool = False) -> None:
-        """``nobodys``: what was handed over to a token of which we know nothing, unless that has asked since."""
-        args = (claim.token, _ms(claim.expire), claim.holder, tombstone_ms, int(nobodys))
+    async def cancel_now(self, claim: Claim, tombstone_ms: int = TOMBSTONE_MS, fence: int = 0) -> None:
+        """``fence``: only the grant that has it, unless its owner has asked since."""
+        args = (claim.token, _ms(claim.expire), claim.holder, tombstone_ms, fence)
         await self._runner.run(CANCEL, self._keys(claim.name), args)
 
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:

@@ -199,3 +199,20 @@ def test_a_release_that_is_refused_takes_effect_with_the_first_answer(
     assert max(due) <= now(), "as soon as it answers"
     proxy.swallow(False)
     eventually(lambda: left_behind(redis_client) == {}, "it is given back")
+
+
+def test_a_release_of_a_lease_that_was_extended_is_kept_until_that_ends(
+    redis_server: RedisServer, make_proxy: Callable[[int], Proxy]
+) -> None:
+    """It was dropped when the lease would have ended that had been asked for first: the lock was held for an hour."""
+    proxy = make_proxy(redis_server.port)
+    configure({"default": {"LOCATION": proxy.url, "OPTIONS": {"socket_timeout": 0.3}}})
+    lease = unrelated(KEY, expire=1)
+    lease.extend(3600)
+    proxy.swallow()
+    with pytest.raises(BackendUnavailable):
+        lease.release()
+    backend: Any = registry().store("default").backend
+    assert max(item.until for item in backend._outage._postponed) > now() + 3500
+    proxy.swallow(False)
+    eventually(lambda: not backend._outage._postponed, "it is given back")

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.usefixtures("redis_store")
 class Waiting:
     """A claim of the default store that waits, and what becomes of it."""
 
-    def __init__(self, client: redis.Redis) -> None:
-        self.client = client
+    def __init__(self, client: redis.Redis, url: str) -> None:
+        self.client, self.url = client, url
         self.store: Store = registry().store("default")
         self.port = self.store.port(THREADS)
         self.backend: Any = self.store.backend
@@ -64,12 +64,13 @@ class Waiting:
         marker, given_up = new_token(self.store.ident), self.backend._listener._give_up
         seen = threading.Event()
 
-        def note(claim: Claim, nobodys: bool) -> None:
-            given_up(claim, nobodys)
+        def note(claim: Claim, fence: int) -> None:
+            given_up(claim, fence)
             if claim.token == marker:
                 seen.set()
 
         self.backend._listener._give_up = note
+        self.backend._listener.gave_up(marker)
         self.listen()
         self.client.publish(f"distlock:wake:{self.store.ident}", f"{marker} 1 1 disLock:nowhere")
         assert seen.wait(SOON)
@@ -90,8 +91,8 @@ def postponed(backend: Any) -> Any:
 
 
 @pytest.fixture
-def waiting(redis_client: redis.Redis) -> Iterator[Waiting]:
-    found = Waiting(redis_client)
+def waiting(redis_client: redis.Redis, redis_url: str) -> Iterator[Waiting]:
+    found = Waiting(redis_client, redis_url)
     yield found
     found.end()
 
@@ -110,7 +111,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 def test_what_is_handed_to_one_who_has_gone_goes_on_at_once(waiting: Waiting, beside: Beside) -> None:
     """Its cancel was lost, or done by a master that is none any more: each such place cost a whole lease."""
-    waiting.port.stop_waiting(waiting.claim.token)  # type: ignore[attr-defined]
+    waiting.backend._listener.gave_up(waiting.claim.token)
     behind = beside(unrelated, KEY, wait=LONG)
     queued(waiting.client, KEY, 2)
     waiting.holder.release()
@@ -122,8 +123,8 @@ def test_six_of_them_cost_nothing(waiting: Waiting, beside: Beside) -> None:
     for number in range(5):
         claim = waiting.claim._replace(token=new_token(waiting.store.ident))
         assert isinstance(drive(waiting.port.acquire(claim, LONG)), Busy), number
-        waiting.port.stop_waiting(claim.token)  # type: ignore[attr-defined]
-    waiting.port.stop_waiting(waiting.claim.token)  # type: ignore[attr-defined]
+        waiting.backend._listener.gave_up(claim.token)
+    waiting.backend._listener.gave_up(waiting.claim.token)
     behind = beside(unrelated, KEY, wait=LONG)
     queued(waiting.client, KEY, 7)
     waiting.holder.release()
@@ -200,6 +201,42 @@ def test_one_whose_store_was_closed_meanwhile_keeps_it(unread: Callable[[], None
     unread()
     assert isinstance(waiting.wait(), Granted)
     waiting.stays()
+
+
+def test_what_somebody_else_waits_for_who_listens_here_too_is_not_given_back(waiting: Waiting) -> None:
+    """A copy of the machine, or the same node under another address: its lock went on while it believed in it."""
+    waiting.port.stop_waiting(waiting.claim.token)  # type: ignore[attr-defined]
+    waiting.release()
+    waiting.stays()
+
+
+def test_a_late_cancel_spares_another_grant_of_the_same_token(waiting: Waiting) -> None:
+    """It is kept for up to an hour, and the token may have asked again, and been handed the lock again."""
+    waiting.release()
+    fence, port = int((held(waiting.client) or {})["fence"]), waiting.backend._sync_port
+    drive(port.cancel_now(waiting.claim, fence=fence - 1))
+    assert (held(waiting.client) or {})["state"] == "granted"
+    drive(port.cancel_now(waiting.claim, fence=fence))
+    assert (held(waiting.client) or {})["state"] == "released"
+
+
+def test_a_release_of_what_was_revoked_lets_the_others_of_its_process_have_the_free_lock(waiting: Waiting) -> None:
+    """They stood aside, for it had been handed the lock; they slept on beside a free one."""
+    second = waiting.claim._replace(token=new_token(waiting.store.ident))
+    assert isinstance(drive(waiting.port.acquire(second, LONG)), Busy)
+    stranger = Registry({"default": {"LOCATION": waiting.url}})
+    third = waiting.claim._replace(token=new_token(stranger.store("default").ident))
+    elsewhere = stranger.store("default").port(THREADS)
+    assert isinstance(drive(elsewhere.acquire(third, LONG)), Busy)
+    waiting.release()
+    revoke(waiting.client)
+    assert (held(waiting.client) or {})["owner"] == third.token
+    assert drive(elsewhere.release(third)) is None
+    assert held(waiting.client) is None
+    assert drive(waiting.port.release(waiting.claim)) is not None
+    assert (held(waiting.client) or {})["owner"] == second.token
+    drive(waiting.port.cancel(second))
+    stranger.close()
 
 
 # A release by force -------------------------------------------------------------------------------------------------

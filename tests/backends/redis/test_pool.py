@@ -6,6 +6,7 @@ import contextvars
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +14,13 @@ import redis
 
 from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
 from distlock_web.backends.redis import RedisBackend
+from distlock_web.backends.redis.transport.pool import ping
+from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
+from distlock_web.core.runtime import drive, new_token
+from distlock_web.testing.servers import RedisServer
 from tests.support.callers import unrelated
+from tests.support.proxy import Proxy
 from tests.support.redis_lock import KEY
 from tests.support.waiting import eventually
 
@@ -151,3 +157,32 @@ def test_in_a_url_its_time_is_text() -> None:
     assert store.backend._address.pool_timeout == 2.5  # type: ignore[attr-defined]
     with pytest.raises(ConfigurationError, match=r"pool_timeout.*'soon'"):
         _ = configure({"default": {"LOCATION": f"{url}soon"}}).store("default").backend
+
+
+@pytest.mark.parametrize("connection", ["open", "new"])
+def test_one_who_has_little_time_ends_it_for_nobody_else(proxy: Proxy, connection: str) -> None:
+    """A renewal shortly before its deadline: each request was refused from then on, though the server was only slow."""
+    found = backend(proxy.url, socket_timeout=3.0)
+    lease = unrelated(KEY)
+    port = found.renewal_port()
+    if connection == "open":
+        drive(port.inspect(["disLock:other"]))
+    proxy.swallow()
+    with pytest.raises(BackendUnavailable):
+        drive(port.extend([Claim("disLock:lab", new_token("x" * 16), 1.0, "x")], 0.2))
+    assert not found._outage.silent
+    proxy.swallow(False)
+    lease.release()
+
+
+def test_a_server_that_holds_writes_back_is_silent(make_redis: Callable[..., RedisServer]) -> None:
+    """CLIENT PAUSE in a failover: it answered each PING, so that every request waited for its own time-out."""
+    server = make_redis()
+    found = backend(server.url, socket_timeout=0.4)
+    with redis.Redis.from_url(server.url) as client:
+        ping(found._address)
+        client.client_pause(60_000, all=False)
+        assert client.ping()
+        with pytest.raises(BackendUnavailable):
+            ping(found._address)
+        client.client_unpause()

@@ -46,5 +46,5 @@ class ClusterBackend:
     def close(self) -> None:
         self._routes.close()
 
-    def _cancel(self, claim: Claim, nobodys: bool) -> None:
-        drive(self._sync_port.cancel_now(claim, nobodys))
+    def _cancel(self, claim: Claim, fence: int) -> None:
+        drive(self._sync_port.cancel_now(claim, fence))

@@ -178,7 +178,7 @@ class ClusterNode(RedisBackend):
 
     _port_class = NodePort
 
-    def __init__(self, at: NodeAddress, address: Address, cancel: Callable[[Claim, bool], None]) -> None:
+    def __init__(self, at: NodeAddress, address: Address, cancel: Callable[[Claim, int], None]) -> None:
         self.at = at
         self._address = address
         self._cancel_anywhere = cancel
@@ -218,5 +218,5 @@ class ClusterNode(RedisBackend):
         successor._outage.take_over(self._outage)
         self._moved()
 
-    def _cancel(self, claim: Claim, nobodys: bool = False) -> None:
-        self._cancel_anywhere(claim, nobodys)  # the slot may be another node's by then
+    def _cancel(self, claim: Claim, fence: int = 0) -> None:
+        self._cancel_anywhere(claim, fence)  # the slot may be another node's by then

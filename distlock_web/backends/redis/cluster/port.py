@@ -68,9 +68,9 @@ class ClusterPort:
         finally:
             self._routes.waiting.pop(claim.token, None)
 
-    async def cancel_now(self, claim: Claim, nobodys: bool = False) -> None:
+    async def cancel_now(self, claim: Claim, fence: int = 0) -> None:
         """The same for what was postponed: it is tried again where this raises."""
-        await self._route(claim).send(lambda port: port.cancel_now(claim, nobodys=nobodys))
+        await self._route(claim).send(lambda port: port.cancel_now(claim, fence=fence))
         self._routes.waiting.pop(claim.token, None)
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:

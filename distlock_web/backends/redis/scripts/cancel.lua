@@ -3,7 +3,7 @@
 --
 -- ARGV     1 token  2 expire (ms)  3 holder: as they were sent with the acquisition; or '' where only the token is known
 --          4 tombstone (ms): how long a late copy of the acquisition may arrive and must do nothing, or '0'
---          5 '1': only what was handed over and not asked for since; whoever sends this does not know whose it is
+--          5 a fence: only the grant that has it, and that was not asked for since; or '0'
 -- Answers  0
 
 -- include: _queue
@@ -12,7 +12,7 @@ local token = ARGV[1]
 leave(string.sub(token, 1, 16), token .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
 local lock = read()
 local undone = lock and lock.token == token and (holds(lock) or lock.state == 'transit')
-if undone and (ARGV[5] ~= '1' or lock.state == 'granted') then
+if undone and (ARGV[5] == '0' or (lock.state == 'granted' and lock.fence == tonumber(ARGV[5]))) then
   let_go(lock, 'released', tonumber(ARGV[4]))
 end
 return 0

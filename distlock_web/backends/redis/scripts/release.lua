@@ -19,6 +19,13 @@ end
 local lock = read(value)
 local lost = loss(lock, token)
 if lost ~= 0 then
+  -- It may have been handed the lock, so that the others of its process stand aside: now it has said something.
+  local process = string.sub(token, 1, 16)
+  call('ZREM', QUEUE, process) -- a write that a full server allows: what follows is allowed after it
+  set_place(process)
+  if not lock or lock.state == 'released' or lock.state == 'revoked' then
+    hand_over(clock(), lock and as_before(lock) or '-', call('PTTL', N))
+  end
   local done = lock and (lock.before == token or (lock.token == token and lock.state ~= 'revoked'))
   return done and 0 or lost
 end

@@ -40,13 +40,17 @@ READER_LOST = 1.0
 UNHEARD_AGAIN_AFTER = 5.0
 #: Seconds between two looks of the listener's own thread at who reads and who still waits.
 SUPERVISE_EVERY = 0.5
+#: Tokens that are remembered as given up, and for how many seconds: their place in a queue may have outlived that.
+GIVEN_UP_KEPT = 5000
+GIVEN_UP_FOR = 3600.0
 
 
 class Listener:
-    def __init__(self, address: Address, give_up: Callable[[Claim, bool], None]) -> None:
+    def __init__(self, address: Address, give_up: Callable[[Claim, int], None]) -> None:
         self._address = address
-        self._give_up = give_up  #: what somebody asked for who has gone; True: of whom we know nothing
+        self._give_up = give_up  #: what somebody asked for who has gone; with a fence: that grant alone
         self._waiters: dict[str, Waiter] = {}
+        self._given_up: dict[str, float] = {}  # tokens, and when each was; the oldest first
         self._threads_asleep: dict[Waiter, None] = {}
         self._starting: dict[Parker, None] = {}  # those who wait for the connection
         self._reader_lock = threading.Lock()  # who has it reads
@@ -88,6 +92,15 @@ class Listener:
         """This token waits no longer."""
         if self._waiters.pop(token, None) is not None:
             self._last_wait = now()
+        self._given_up.pop(token, None)
+
+    def gave_up(self, token: str) -> None:
+        """The same, and whatever it is handed from now on is to be given back: the cancel that says so may be lost."""
+        self.remove(token)
+        self._given_up[token] = now()
+        if len(self._given_up) > 2 * GIVEN_UP_KEPT:
+            for old in list(self._given_up)[:GIVEN_UP_KEPT]:
+                self._given_up.pop(old, None)
 
     async def listen(self, runtime: Runtime) -> None:
         """Return when the subscription stands. Raises ``BackendUnavailable`` within the connect and answer timeouts."""
@@ -204,9 +217,11 @@ class Listener:
             return
         waiter = self._waiters.get(notification.token)
         if waiter is None:
-            # It has given up, and could not say so; or it was told by the answer to its question, and the server knows.
-            if notification.grant is not None:
-                self._give_up(Claim(notification.name, notification.token, 0.0), True)
+            # Of one that is merely unknown it is no news: it was told by the answer to its question, or it waits at
+            # another subscriber of this channel: a copy of this machine, the same node under another address.
+            given_up = self._given_up.get(notification.token)
+            if given_up is not None and notification.grant is not None and now() - given_up < GIVEN_UP_FOR:
+                self._give_up(Claim(notification.name, notification.token, 0.0), notification.grant.fence)
             return
         if waiter.abandoned:
             self._give_up_for(notification.token)
@@ -219,7 +234,7 @@ class Listener:
         """This waiter has gone without a word: its place, or what it was handed, goes on to the next."""
         waiter = self._waiters.pop(token, None)
         if waiter is not None:
-            self._give_up(waiter.claim, False)
+            self._give_up(waiter.claim, 0)
 
     def _broken(self, subscription: Subscription | None, error: BaseException | None) -> None:
         """The connection is not to be used any more: our thread opens another, and everybody asks again."""

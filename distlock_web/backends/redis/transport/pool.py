@@ -6,6 +6,7 @@ and its retries re-send what must not be re-sent unnoticed.
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections import deque
@@ -31,7 +32,8 @@ MAX_SLEEP = 0.05
 #: Seconds between two looks of a thread in doubt, whether its own answer is there, or somebody else's.
 LOOK = 0.02
 
-_PING = command("PING")
+#: A script, as every request is one: a server that holds those back (CLIENT PAUSE, a proxy) may answer a PING.
+_PROBE = command("EVAL", "return 1", "0")
 
 
 class Connection:
@@ -86,7 +88,7 @@ def ping(address: Address) -> None:
     try:
         try:
             connection.open(address, None)
-            connection.send(_PING)
+            connection.send(_PROBE)
             reply = connection.read(address.kwargs["socket_timeout"])
         finally:
             connection.close()
@@ -146,7 +148,7 @@ class ConnectionPool:
                 if not (isinstance(reply, ErrorReply) and reply.no_script):  # a restart, a failover, SCRIPT FLUSH
                     break
         except BaseException as error:
-            self._failed(connection, error)
+            self._failed(connection, error, timeout)
             raise
         refusal = reply if isinstance(reply, ErrorReply) else confirmed
         if isinstance(refusal, ErrorReply):
@@ -184,7 +186,7 @@ class ConnectionPool:
                 if not unanswered:
                     break
         except BaseException as error:
-            self._failed(connection, error)
+            self._failed(connection, error, timeout)
             raise
         answers = [replies[i] for i in range(len(calls))]
         refusal = next(filter(_not_primary, answers), confirmed)
@@ -195,19 +197,20 @@ class ConnectionPool:
             self._replicas.check(confirmed)
         return [as_error(answer, self._address) if isinstance(answer, ErrorReply) else answer for answer in answers]
 
-    def _failed(self, connection: Connection, error: BaseException) -> None:
+    def _failed(self, connection: Connection, error: BaseException, timeout: float | None) -> None:
         """Also a KeyboardInterrupt or a worker's time limit: the answer would reach the next one who asks here."""
         self.discard(connection)
         if isinstance(error, FAILURES):
-            if isinstance(error, TIMEOUTS):
-                self._waited_in_vain(connection, error)
+            self._waited_in_vain(connection, error, timeout)
             self.drop_idle()  # most likely dead, too: the second try must not meet the next of them
             raise translated(error, self._address) from error
 
-    def _waited_in_vain(self, connection: Connection, error: BaseException) -> None:
-        """The server is silent, unless it answers on another connection."""
+    def _waited_in_vain(self, connection: Connection, error: BaseException, timeout: float | None) -> None:
+        """The server is silent, unless it answers on another connection, or was given less time than it has."""
+        if not isinstance(error, TIMEOUTS) or (timeout or math.inf) < self._address.kwargs["socket_timeout"]:
+            return
         asked = connection.asked
-        if asked is None:  # redis-py's own PING (health_check_interval) had no answer
+        if asked is None:  # to connect has timed out, or redis-py's own PING (health_check_interval)
             asked = self._outage.ask()
             drive(self._outage.answers(asked, self._address.kwargs["socket_timeout"] / 2, THREADS))
         if not self._outage.answered(asked):
@@ -275,8 +278,7 @@ class ConnectionPool:
         except BaseException as error:
             self.discard(connection)
             if isinstance(error, FAILURES):
-                if isinstance(error, TIMEOUTS):
-                    self._outage.begin(error)
+                self._waited_in_vain(connection, error, timeout)
                 raise translated(error, self._address) from error
             raise
         return connection
