@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_no_seed_finds_a_violation() -> None:
-    done = simulate("--seconds", "30", "--seeds", "100000")
+    # The same seeds on every machine, as far as half a minute goes: new ones are for `make simulate`.
+    done = simulate("--seconds", "30", "--seeds", "20")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" seeds, ") == len(SCENARIOS)
 

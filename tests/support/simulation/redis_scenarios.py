@@ -298,15 +298,3 @@ class ClockSetAfterStart(RedlockScenario):
 
     def _set_clock(self, node: RedisNode) -> None:
         node.machine.wall_ahead += 60.0
-
-
-class LateUndo(RedlockScenario):
-    """Single connections are late by up to a lease, while nodes hang for moments, so that votes are split."""
-
-    locks = 1
-
-    def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
-        return [(0.1, self.delay_a_connection), (0.3, self.stop_a_server)]
-
-    def _a_while(self) -> float:
-        return self.random.choice((0.15, 0.3, 0.6, 1.0)) * EXPIRE

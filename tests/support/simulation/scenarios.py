@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .redis_scenarios import (
     ClockSetAfterStart,
-    LateUndo,
     LongOutage,
     RedisScenario,
     RedlockScenario,
@@ -21,5 +20,4 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "redis-outage": LongOutage,
     "sentinel-ghosts": ReplicaWithGhosts,
     "redlock-clock": ClockSetAfterStart,
-    "redlock-undo": LateUndo,
 }
