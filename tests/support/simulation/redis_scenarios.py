@@ -154,7 +154,7 @@ class RedisScenario(Scenario):
             self._node().machine.wall_ahead -= self.random.uniform(0, 0.3)
 
     def limits(self) -> dict[str, Any]:
-        return {"bound": LONGEST + 0.5, "honest": LONGEST + 0.5}
+        return {"bound": LONGEST + 0.5, "honest": LONGEST + 1.0}
 
 
 class LongOutage(RedisScenario):
