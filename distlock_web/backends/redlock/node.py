@@ -11,7 +11,7 @@ from typing import Protocol
 from urllib.parse import quote
 
 from ...core.config import StoreConfig
-from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
+from ...core.errors import BackendUnavailable, ConfigurationError
 from ...core.outage import Outage
 from ..redis.scripts import PackedKeys, pack_keys
 from ..redis.transport.address import Address, address
@@ -116,18 +116,9 @@ class Node:
         """It was waited for in vain, or refuses connections: it is asked again by a thread of its own."""
         self.outage.begin(error)
 
-    def later(self, work: Callable[[], object], within: float) -> None:
+    def later(self, work: Callable[[], None], within: float) -> None:
         """Do this when the node can be asked, and not if that is more than ``within`` seconds from now."""
-
-        def do() -> None:
-            try:
-                work()
-            except DistLockError as error:
-                if isinstance(error, BackendUnavailable):
-                    raise
-                self.failed(error)
-
-        self.outage.postpone(do, after=0.0, within=within)
+        self.outage.postpone(work, after=0.0, within=within)
 
     def close(self) -> None:
         self.outage.close()
