@@ -234,7 +234,7 @@ class TheLock(RuleBasedStateMachine):
     @precondition(lambda self: len(self.waiters) < 4)
     @rule()
     def queue(self) -> None:
-        self.waiters.append(Claim(NAME, new_token(), EXPIRE))
+        self.waiters.append(Claim(NAME, new_token(self.store.ident), EXPIRE))
         self._ask(self.waiters[-1])
 
     @precondition(lambda self: self.waiters)
