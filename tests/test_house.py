@@ -117,6 +117,12 @@ def test_nobody_imports_a_backend() -> None:
     assert [pair for pair in found if pair[1].startswith("distlock_web.backends")] == []
 
 
+def test_threads_of_ours_start_in_one_place() -> None:
+    """Where it is said that uWSGI lets none run, and what is to be done at the end of the program is known."""
+    starting = [shown(path) for path in FILES if "threading.Thread(" in path.read_text()]
+    assert [path for path in starting if not path.startswith("testing/")] == ["core/worker.py"]
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Imports for the type checker and imports inside functions count: a circle of them is a circle for the reader."""
     assert source.circles(source.graph()) == []

@@ -20,6 +20,7 @@ from .config import StoreConfig, check_seconds, parse, unknown_name
 from .errors import ConfigurationError
 from .hold_times import HoldTimes
 from .runtime import TASKS, Runtime, after_fork, around_fork, check_process, new_ident
+from .worker import start_thread
 
 logger = logging.getLogger("distlock_web")
 
@@ -126,7 +127,7 @@ def _close_aside(backend: Backend, pid: int) -> None:
             logger.exception("The connections of a store that nobody uses any more could not be closed")
 
     try:
-        threading.Thread(target=close, name="distlock-close", daemon=True).start()
+        start_thread("distlock-close", close)
     except RuntimeError as error:  # the process has no more threads, or ends, and its connections with it
         logger.warning("The connections of a store that nobody uses any more could not be closed: %s", error)
 

@@ -21,8 +21,13 @@ MAX_EXIT_DELAY = 1.0
 _warned = False
 
 
-def warn_where_threads_stand_still() -> None:
-    """Say once in the log that uWSGI lets no thread run between two requests, if that is so."""
+def start_thread(name: str, work: Callable[..., object], *args: object) -> threading.Thread:
+    """A thread for one piece of work. Raises ``RuntimeError`` where there is none to be had."""
+    return _start(threading.Thread(target=work, args=args, name=name, daemon=True))
+
+
+def _start(thread: threading.Thread) -> threading.Thread:
+    """The one place where a thread of ours starts: where it would stand still that is said, once."""
     global _warned
     uwsgi = sys.modules.get("uwsgi")  # it exists inside of uWSGI only
     if uwsgi is not None and not _warned and not getattr(uwsgi, "has_threads", True):
@@ -31,6 +36,8 @@ def warn_where_threads_stand_still() -> None:
             "uWSGI runs no threads between two requests: there no lease is renewed, and one with renew=True ends after "
             "its expire. Set enable-threads = true. docs/web-servers.md explains it."
         )
+    thread.start()
+    return thread
 
 
 class _Run:
@@ -97,10 +104,9 @@ class Worker:
         with self._lock:
             if self.runs:
                 return True
-            warn_where_threads_stand_still()
             run = self._run = _Run(self._work, self._name)
             try:
-                run.thread.start()
+                _start(run.thread)
             except RuntimeError as error:
                 logger.warning("The thread %s could not be started: %s", self._name, error)
             finally:

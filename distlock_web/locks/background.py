@@ -5,7 +5,6 @@ It may be called while garbage is collected, anywhere, and in a process that has
 
 from __future__ import annotations
 
-import atexit
 import logging
 import queue
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.runtime import after_fork, now
+from ..core.worker import MAX_EXIT_DELAY, Worker
 
 logger = logging.getLogger("distlock_web")
 
@@ -21,8 +21,6 @@ logger = logging.getLogger("distlock_web")
 MAX_QUEUED = 10_000
 #: Seconds that the idle thread stays before it ends.
 IDLE_TIMEOUT = 1.0
-#: Seconds that the end of the process waits for the calls that are queued.
-MAX_EXIT_DELAY = 1.0
 
 
 class Background:
@@ -30,19 +28,17 @@ class Background:
 
     def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
-        self._start_or_end = threading.RLock()  # reentrant: garbage that is collected inside may call, too
-        self._queue: queue.SimpleQueue[tuple[Any, ...] | threading.Event] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
         self._stopped = False
         self._dropping = False
         self._failed = False
+        self.start_anew()
         _all.add(self)
 
     def __repr__(self) -> str:
         return f"<Background {self._function!r}>"
 
     def __call__(self, *args: Any) -> None:
-        if self._thread is threading.current_thread():
+        if self._worker.is_current():
             return  # the function itself takes locks, and would be called for ever
         if self._queue.qsize() >= MAX_QUEUED:
             if not self._dropping:
@@ -54,7 +50,7 @@ class Background:
 
     def flush(self, timeout: float) -> None:
         """Wait, for so many seconds, until all that was queued before has been done."""
-        if (self._queue.empty() and self._thread is None) or self._thread is threading.current_thread():
+        if (self._queue.empty() and not self._worker.runs) or self._worker.is_current():
             return
         done = threading.Event()
         self._put(done)
@@ -63,38 +59,34 @@ class Background:
     def stop(self) -> None:
         """Do what is queued; then the thread ends, without waiting for more."""
         self._stopped = True
-        self._queue.put(threading.Event())  # wakes it
+        self._worker.wake()
 
-    def after_fork(self) -> None:
-        self._start_or_end = threading.RLock()
-        self._queue = queue.SimpleQueue()  # what is queued is done in the parent
-        self._thread = None
+    def start_anew(self) -> None:
+        """In a forked child, too: what is queued is done in the parent."""
+        self._queue: queue.SimpleQueue[tuple[Any, ...] | threading.Event] = queue.SimpleQueue()
+        self._idle_since = 0.0
+        self._worker = Worker(
+            "distlock-events", self._do_queued, self._is_left, last=lambda: self.flush(MAX_EXIT_DELAY)
+        )
 
     def _put(self, queued: tuple[Any, ...] | threading.Event) -> None:
         self._queue.put(queued)
-        if self._thread is None:
-            self._start()
+        self._worker.start()
+        self._worker.wake()
 
-    def _start(self) -> None:
-        with self._start_or_end:
-            if self._thread is not None:
-                return
-            thread = threading.Thread(target=self._run, name="distlock-events", daemon=True)
-            self._thread = thread  # before it runs: it asks whether it is the one
-            try:
-                thread.start()
-            except RuntimeError as error:  # no more threads, or the interpreter ends: no reason for a lock to fail
-                self._thread = None
-                logger.warning("The events of locks wait for a thread: %s", error)
+    def _is_left(self) -> bool:
+        if not self._queue.empty():
+            self._idle_since = now()
+            return True
+        return not self._stopped and now() - self._idle_since < IDLE_TIMEOUT
 
-    def _run(self) -> None:
+    def _do_queued(self) -> float:
         while True:
             try:
-                queued = self._queue.get(timeout=0.0 if self._stopped else IDLE_TIMEOUT)
+                queued = self._queue.get_nowait()
             except queue.Empty:
-                if self._end():
-                    return
-                continue
+                return IDLE_TIMEOUT
+            self._idle_since = now()
             if isinstance(queued, threading.Event):
                 queued.set()
                 continue
@@ -105,28 +97,13 @@ class Background:
                     self._failed = True
                     logger.exception("The listener %r to the events of locks failed; not logged again.", self._function)
 
-    def _end(self) -> bool:
-        with self._start_or_end:
-            self._thread, mine = None, self._thread
-            if not self._queue.empty():  # who comes after this finds no thread, and starts one
-                self._thread = mine
-                return False
-            return True
-
 
 _all: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 def _forked() -> None:
     for each in list(_all):
-        each.after_fork()
-
-
-@atexit.register
-def _flush() -> None:
-    until = now() + MAX_EXIT_DELAY
-    for each in list(_all):
-        each.flush(until - now())
+        each.start_anew()
 
 
 after_fork(_forked)

@@ -13,7 +13,6 @@ child starts its own.
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ from functools import partial
 from ..core.errors import BackendUnavailable, DistLockError
 from ..core.registry import Store
 from ..core.runtime import after_fork, drive, now
-from ..core.worker import Worker
+from ..core.worker import Worker, start_thread
 from . import events
 from .extension import MAX_BATCH_LEASES
 from .hold import Hold
@@ -146,7 +145,7 @@ class Watchdog:
         if item.gone is not None:
             fields = of_hold("error", item.hold, reason="release")
             what = "The release of a lock whose holder is gone"
-            _aside("distlock-gone", what, item.gone, fields)  # may take its time
+            start_thread("distlock-gone", _call, what, item.gone, fields)  # may take its time
         else:
             logger.warning(
                 "Lock %s: its holder has ended without releasing it; no longer renewed.",
@@ -270,16 +269,12 @@ def _call_aside(callback: Callable[[Scope], object], scope: Scope) -> None:
     work, fields = partial(callback, scope), of_scope("error", scope, reason="on_lost")
     if any(watchdog.is_running_here() for watchdog in list(_watchdogs.values())):
         try:
-            _aside("distlock-on-lost", "on_lost", work, fields)
+            start_thread("distlock-on-lost", _call, "on_lost", work, fields)
         except RuntimeError as error:  # renewals wait for it, but a loss that nobody hears of is worse
             logger.warning("on_lost is called by the thread that renews: %s", error, extra=fields)
             _call("on_lost", work, fields)
     else:
         _call("on_lost", work, fields)
-
-
-def _aside(thread: str, what: str, work: Callable[[], object], fields: dict[str, object]) -> None:
-    threading.Thread(target=_call, args=(what, work, fields), name=thread, daemon=True).start()
 
 
 def _call(what: str, work: Callable[[], object], fields: dict[str, object]) -> None:

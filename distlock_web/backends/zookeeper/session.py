@@ -34,7 +34,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from ...core.errors import BackendUnavailable, ConfigurationError
 from ...core.runtime import now
-from ...core.worker import warn_where_threads_stand_still
+from ...core.worker import start_thread
 from .address import Address
 from .clock import ServerClock
 
@@ -201,9 +201,7 @@ class Session:
             atexit.unregister(self._settle)
         if client is not None:
             # Aside: kazoo waits for a server that hangs as long as a session lasts.
-            thread = threading.Thread(target=client.end, name="distlock-zookeeper-close", daemon=True)
-            thread.start()
-            thread.join(self.address.timeout)
+            start_thread("distlock-zookeeper-close", client.end).join(self.address.timeout)
 
 
 def committed(answers: Any) -> bool:
@@ -271,10 +269,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             super().stop()
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
-        warn_where_threads_stand_still()
-        thread = threading.Thread(target=func, args=args, kwargs=kwargs, name=THREAD, daemon=True)
-        thread.start()
-        return thread
+        return start_thread(THREAD, partial(func, *args, **kwargs))
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         # kazoo allows one host of several, that hangs, a whole session's time.

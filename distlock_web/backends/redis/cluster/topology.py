@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from redis.cluster import parse_cluster_slots
@@ -13,6 +11,7 @@ from redis.exceptions import RedisError
 
 from ....core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ....core.runtime import Parker, Runtime, now
+from ....core.worker import Worker
 from ..transport.address import Address
 from ..transport.errors import translated
 from .redirects import NodeAddress
@@ -45,8 +44,7 @@ class Topology:
         self._error: DistLockError | None = None
         self._wanted = float("-inf")
         self._waiting: dict[Parker, None] = {}
-        self._thread: threading.Thread | None = None
-        self._start_or_end = threading.RLock()  # reentrant: garbage collected inside may release a lock of its own
+        self._worker = Worker("distlock-topology", self._step, lambda: self._seen < self._wanted)
 
     def owner(self, slot: int) -> NodeAddress | None:
         return self._owners[slot]
@@ -70,8 +68,7 @@ class Topology:
         if self._owners[slot] != to:
             self._owners[slot] = to
             self._changed()
-            with suppress(RuntimeError):  # no thread to be had: the next who is told asks
-                self._want(now())
+            self._want(now())  # if no thread is to be had, the next who is told asks
 
     async def refresh(self, runtime: Runtime, asked: NodeAddress | None = None) -> None:
         """Return when the view is not older than this call, or than ``FRESH``. Raises where no node can tell.
@@ -87,7 +84,8 @@ class Topology:
         while self._seen < begun - FRESH:
             self._waiting[parker] = None
             try:
-                self._want(begun - FRESH)
+                if not self._want(begun - FRESH):
+                    raise BackendUnavailable("There is no thread to ask the cluster who serves what.")
                 left = begun + PATIENCE - now()
                 if self._seen < begun - FRESH and (left <= 0 or not await parker.park(left)):
                     raise BackendUnavailable(f"No node of the cluster has said who serves what within {PATIENCE:g} s.")
@@ -98,30 +96,22 @@ class Topology:
 
     # The thread --------------------------------------------------------------------------------------------------
 
-    def _want(self, since: float) -> None:
-        """See to it that the view is from this moment or later."""
+    def _want(self, since: float) -> bool:
+        """See to it that the view is from this moment or later. False: no thread is to be had."""
         self._wanted = max(self._wanted, since)
-        with self._start_or_end:  # two threads would ask twice
-            if self._thread is None or not self._thread.is_alive():
-                thread = threading.Thread(target=self._run, name="distlock-topology", daemon=True)
-                thread.start()
-                self._thread = thread
+        return self._worker.start()
 
-    def _run(self) -> None:
-        while True:
-            begun = self._asking_since = now()
-            try:
-                self._error = self._look()
-            except Exception as error:
-                logger.exception("The view of the cluster could not be renewed")
-                self._error = BackendUnavailable(f"The view of the cluster could not be renewed: {error}")
-            self._seen, self._asking_since = begun, float("inf")
-            for parker in list(self._waiting):
-                parker.unpark()
-            with self._start_or_end:
-                if self._seen >= self._wanted:
-                    self._thread = None
-                    return
+    def _step(self) -> float:
+        begun = self._asking_since = now()
+        try:
+            self._error = self._look()
+        except Exception as error:
+            logger.exception("The view of the cluster could not be renewed")
+            self._error = BackendUnavailable(f"The view of the cluster could not be renewed: {error}")
+        self._seen, self._asking_since = begun, float("inf")
+        for parker in list(self._waiting):
+            parker.unpark()
+        return 0.0
 
     def _look(self) -> DistLockError | None:
         """Ask one node after the other until one answers; if none does, the reason."""

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from ....core.backend import Claim
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import IDENT_DIGITS, THREADS, Parker, Runtime, ThreadParker, drive, now
-from ....core.worker import warn_where_threads_stand_still
+from ....core.worker import start_thread
 from .address import Address
 from .errors import translated
 from .subscription import Subscription
@@ -258,10 +258,8 @@ class Listener:
         if thread is None or not thread.is_alive():
             with self._thread_start:  # two threads would open two connections
                 if self._thread is None or not self._thread.is_alive():
-                    warn_where_threads_stand_still()
-                    thread = threading.Thread(target=self._run, name="distlock-listener", daemon=True)
-                    thread.start()  # may raise, where the system has no more threads: the next one tries again
-                    self._thread = thread
+                    # It may raise, where the system has no more threads: the next one tries again.
+                    self._thread = start_thread("distlock-listener", self._run)
         if self._subscription is None or not self._threads_asleep:
             self._wakeup.unpark()
 
