@@ -1,4 +1,4 @@
-"""A property takes as long as a busy machine lets it: Hypothesis fails one example of more than 0.2 s, and slow data."""
+"""A property takes as long as a busy machine lets it: Hypothesis fails one example of 0.2 s, and slow data."""
 
 from __future__ import annotations
 
