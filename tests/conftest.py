@@ -24,6 +24,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import hypothesis
 import pytest
 import redis
 
@@ -89,6 +90,12 @@ LONG_TESTS = {
     "test_the_end_of_a_loop_leaves_no_lock_held",
 }
 HERE = Path(__file__).parent
+
+# The same examples on every machine, however slow that one is, and nothing that an earlier run has left in a folder.
+hypothesis.settings.register_profile(
+    "fixed", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("fixed")
 
 # A script that starts the tests in its background has a shell that ignores these, and so would every child of ours: a
 # command that is sent one would never end.
