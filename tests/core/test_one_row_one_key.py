@@ -22,6 +22,8 @@ from distlock_web.locks.key_templates import KeyTemplates, MalformedValue
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
+keys.row_of(object())  # loads what asks SQLAlchemy and Django: the list that a test replaces would take it along
+
 
 def pay(pk: object, other: object = 1) -> None:
     """What the keys are about."""
