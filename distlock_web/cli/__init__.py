@@ -4,9 +4,8 @@
 ``parser``      subcommands, options and help
 ``exit_codes``  what a script can rely on
 ``output``      text on a stream: aligned, coloured at a terminal only
-``held``        ``list``, ``show``, ``release``
-``watch``       ``watch``, on a screen of ``screen``
-``run``         ``run``: a command under a lock; ``job`` is its process group, ``launch`` what becomes the command
+``held``        ``list``, ``show``, ``release``; ``watch`` beside it
+``run``         ``run``: a command under a lock; ``launch`` is what becomes the command
 ``doctor``      ``doctor``; what it looks for is in ``web.doctor`` and in the backends
 ``init``        ``init``, ``redlock``
 """

@@ -16,7 +16,15 @@ from ..core.backend import WaiterInfo
 from ..core.errors import DistLockError
 from ..core.holder import HolderInfo
 from ..core.registry import registry
-from ..web.held_locks import LockRow, StoreUnreachable, find_lock, force_release, list_all, listing_error
+from ..web.held_locks import (
+    LockRow,
+    StoreUnreachable,
+    find_lock,
+    force_release,
+    list_all,
+    listing_error,
+    readable_holder,
+)
 from ..web.lock_browser import waiters_of
 from ..web.lock_presenter import span
 from ..web.printable import printable
@@ -24,7 +32,8 @@ from .exit_codes import NO, USAGE, CommandFailed
 from .output import Output, aligned
 from .parser import Context
 
-_HEADINGS = ("LOCK", "STATE", "REQUEST ID", "HELD BY", "HOST:PID", "SINCE", "LEFT", "FENCE", "WAITERS")
+#: What is looked for first stands in front: a narrow terminal cuts the rest.
+_HEADINGS = ("LOCK", "STATE", "WAITERS", "LEFT", "AGE", "HELD BY", "HOST:PID", "FENCE", "REQUEST ID")
 #: How many waiters ``show`` lists at most, each in a line of its own.
 MAX_SHOWN_WAITERS = 100
 
@@ -34,7 +43,7 @@ def list_locks(options: Namespace, context: Context) -> int:
     if options.json:
         context.out.line(json.dumps([fields(row) for row in listing.rows], indent=2))
     elif listing.rows:
-        print_table(listing.rows, context.out)
+        _print(table_of(listing.rows), context.out)
     elif not listing.errors:
         context.out.line(none_held(options.search))
     if listing.errors:
@@ -46,7 +55,11 @@ def show_lock(options: Namespace, context: Context) -> int:
     row = find_lock(registry(), options.name, options.store)
     waiters = _waiters(row)
     if options.json:
-        queue = None if waiters is None else [{"since": each.since, **_holder(_known(each))} for each in waiters]
+        queue = (
+            None
+            if waiters is None
+            else [{"since": each.since, **_holder(readable_holder(each.holder))} for each in waiters]
+        )
         context.out.line(json.dumps({**fields(row), "queue": queue}, indent=2))
         return 0
     for line in aligned([(f"{name}:", text) for name, text in _described(row)]):
@@ -54,7 +67,7 @@ def show_lock(options: Namespace, context: Context) -> int:
     if waiters:
         context.out.line()
         table = [("WAITS", "REQUEST ID", "WHO", "HOST:PID"), *map(_waiter, waiters)]
-        _print(aligned(table), context.out)
+        _print(table, context.out)
         if len(waiters) < row.lock.waiters:
             context.out.line(f"and {row.lock.waiters - len(waiters)} more")
     return 0
@@ -66,7 +79,7 @@ def release_lock(options: Namespace, context: Context) -> int:
     if not options.yes:
         if not interactive():
             raise CommandFailed("Nothing was released: there is no terminal to ask at. --yes releases it.", USAGE)
-        print_table([row], context.out)
+        _print(table_of([row]), context.out)
         if not confirmed("Take the lock from this holder?"):
             raise CommandFailed("Not confirmed: nothing was released.", NO)
     force_release(stores, row, _user())
@@ -91,14 +104,12 @@ def none_held(search: str) -> str:
     return f"No lock that is held matches {search!r}." if search else "No lock is held."
 
 
-def print_table(rows: Sequence[LockRow], out: Output) -> None:
-    """Aligned lines with headings; the store's alias in front where there are several."""
+def table_of(rows: Sequence[LockRow]) -> list[tuple[str, ...]]:
+    """Cells under headings; the store's alias in front where there are several."""
     several = len({row.alias for row in rows}) > 1
     table: list[tuple[str, ...]] = [_HEADINGS, *map(_cells, rows)]
-    if several:
-        stores = ("STORE", *(row.alias for row in rows))
-        table = [(store, *cells) for store, cells in zip(stores, table, strict=True)]
-    _print(aligned(table), out)
+    stores = ("STORE", *(row.alias for row in rows))
+    return [(store, *cells) for store, cells in zip(stores, table, strict=True)] if several else table
 
 
 def fields(row: LockRow) -> dict[str, Any]:
@@ -110,8 +121,8 @@ def fields(row: LockRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(table: Sequence[str], out: Output) -> None:
-    headings, *lines = table
+def _print(table: Sequence[Sequence[str]], out: Output) -> None:
+    headings, *lines = aligned(table)
     out.line(out.paint(headings, "bold"))
     for line in lines:
         out.line(line)
@@ -124,18 +135,18 @@ def _holder(holder: HolderInfo) -> dict[str, Any]:
 
 def _cells(row: LockRow) -> tuple[str, ...]:
     lock, holder = row.lock, row.holder
-    since = _moment(lock.since) if lock.since else ""
     cells = (
-        printable(lock.name), lock.state, holder.request_id, holder.path or holder.function,
-        _process(holder), since, f"{lock.remaining:.1f}s",
-        "" if lock.fence is None else str(lock.fence), str(lock.waiters),
+        printable(lock.name), lock.state, str(lock.waiters), f"{lock.remaining:.1f}s",
+        span(time.time() - lock.since) if lock.since else "", holder.path or holder.function, _process(holder),
+        "" if lock.fence is None else str(lock.fence), holder.request_id,
     )  # fmt: skip
     return tuple(cell or "-" for cell in cells)
 
 
 def _described(row: LockRow) -> list[tuple[str, str]]:
     lock, holder = row.lock, row.holder
-    since = f"{_moment(lock.since)} ({span(time.time() - lock.since)} ago)" if lock.since else "-"
+    taken = datetime.fromtimestamp(lock.since).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    since = f"{taken} ({span(time.time() - lock.since)} ago)" if lock.since else "-"
     return [
         ("lock", printable(lock.name)),
         ("store", row.alias),
@@ -160,23 +171,14 @@ def _waiters(row: LockRow) -> list[WaiterInfo] | None:
         raise StoreUnreachable({row.alias: error}) from error
 
 
-def _known(waiter: WaiterInfo) -> HolderInfo:
-    return HolderInfo.loads(waiter.holder)
-
-
 def _waiter(waiter: WaiterInfo) -> tuple[str, ...]:
-    who = _known(waiter)
-    waits = span(time.time() - waiter.since)
+    who = readable_holder(waiter.holder)
     cells = (who.request_id, who.path or who.function, _process(who))
-    return (waits, *(printable(cell) or "-" for cell in cells))
+    return (span(time.time() - waiter.since), *(cell or "-" for cell in cells))
 
 
 def _process(holder: HolderInfo) -> str:
     return f"{holder.host}:{holder.pid}" if holder.host else ""
-
-
-def _moment(since: float) -> str:
-    return datetime.fromtimestamp(since).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _user() -> str:

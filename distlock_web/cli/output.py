@@ -29,9 +29,12 @@ class Output:
         self.terminal = stream.isatty()
         self.colours = self.terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
-    def line(self, text: str = "") -> None:
+    def write(self, text: str) -> None:
         encoding = getattr(self.stream, "encoding", None) or "utf-8"  # a name may have what a locale has not
-        self.stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        self.stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+    def line(self, text: str = "") -> None:
+        self.write(text + "\n")
 
     def paint(self, text: str, *styles: str) -> str:
         """The text in these styles; itself where there are no colours."""

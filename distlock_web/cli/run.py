@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import os
-import threading
+import signal
+import sys
+import time
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
-from ..core.errors import BackendUnavailable, DistLockError, LeaseLost, LockBusy
+from ..core.errors import BackendUnavailable, LockBusy
 from ..core.findings import TableMaking
-from ..core.registry import Registry, registry
+from ..core.registry import registry
+from ..core.runtime import now
 from ..locks.lease import Lease
 from ..locks.lock import Lock, lock
-from ..web.held_locks import find_lock
 from ..web.printable import printable
 from ..web.request_ids import RequestScope
-from .exit_codes import LOST, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
-from .job import Interrupted, Job
+from . import launch
+from .exit_codes import LOST, NOT_EXECUTABLE, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
 from .output import Output
 from .parser import Context
 
-#: Seconds of waiting after which somebody at a terminal is told for whom.
-TELL_AFTER = 1.0
+try:
+    import termios
+except ImportError:  # pragma: no cover - Windows, which has no process groups either
+    termios = None  # type: ignore[assignment]
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+PASSED_ON = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+#: Seconds after SIGKILL until a process is given up that the kernel cannot end just now.
+_UNKILLABLE = 5.0
+
+
+class Interrupted(BaseException):
+    """A signal that came before there was a command to pass it on to."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
 
 
 def run(options: Namespace, context: Context) -> int:
@@ -30,9 +51,10 @@ def run(options: Namespace, context: Context) -> int:
         raise CommandFailed("run: this system has no process groups; run works on Linux, macOS and the BSDs.", USAGE)
     scope = RequestScope(None, f"run {os.path.basename(options.argv[0])}")  # without arguments: they may be secret
     outer = scope.enter()
+    running = Run(options, context.errors)
     try:
-        with Job(options.kill_after) as job:
-            return Run(options, context.errors, job, registry()).run()
+        with running.signals():
+            return running.run()
     except Interrupted as interrupted:
         return SIGNALLED + interrupted.signum
     except LockBusy as error:
@@ -44,79 +66,175 @@ def run(options: Namespace, context: Context) -> int:
 
 
 class Run:
-    def __init__(self, options: Namespace, errors: Output, job: Job, stores: Registry) -> None:
+    """A lock, and a command in a process group of its own."""
+
+    def __init__(self, options: Namespace, errors: Output) -> None:
         self._options = options
         self._errors = errors
-        self._job = job
-        self._stores = stores  # asked from another thread, which is in no application
+        self._group = 0  #: the command's, and its process id; 0: it does not run
+        self._starting = False
+        self._early: list[int] = []  #: signals that came before the command was there
         self._lost = False
+        self._terminal: list[Any] = []  #: lent to the command: the settings that it had
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Ours go to the command; before it is started they raise ``Interrupted``. Those that are ignored stay so."""
+        handlers: dict[int, Any] = dict.fromkeys(PASSED_ON, self._received)
+        handlers[signal.SIGTSTP] = lambda *_: None  # stopped, we could not renew, and the command would go on
+        handlers = {signum: each for signum, each in handlers.items() if signal.getsignal(signum) is not signal.SIG_IGN}
+        handlers[signal.SIGALRM] = lambda *_: self._send(signal.SIGKILL)
+        # Where the parent ignores it (some supervisors do), the kernel throws the command's exit status away.
+        handlers[signal.SIGCHLD] = signal.SIG_DFL
+        previous = {signum: signal.signal(signum, each) for signum, each in handlers.items()}
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # before its handler goes, without which it would end us
+            for signum, handler in previous.items():
+                signal.signal(signum, handler)
 
     def run(self) -> int:
-        lease: Lease | None = None
-        code = 0
-        patience = threading.Timer(TELL_AFTER, self._tell_who_has_it)
-        patience.daemon = True
-        if self._errors.terminal:
-            patience.start()
+        """The exit status. Somebody at a terminal is told for whom we wait."""
+        backend = registry().store(self._options.store or "default").backend
+        if isinstance(backend, TableMaking) and backend.makes_tables:
+            backend.prepare()  # Django's tables come by migrate, which may be the command
+        if self._options.wait != 0 and self._errors.terminal:
+            try:
+                return self._under(self._lock(0.0))
+            except LockBusy as error:
+                self._say(f"{error} Waiting for it.")
+        return self._under(self._lock(self._options.wait))
+
+    def _lock(self, wait: float | None) -> Lock:
+        options = self._options
+        return lock(
+            options.key, expire=options.expire, wait=wait, renew=True, prefix=options.prefix,
+            store=options.store or "default", on_lost=self._when_lost,
+        )  # fmt: skip
+
+    def _under(self, wanted: Lock) -> int:
+        code, lease = 0, None
         try:
-            with self._lock() as lease:
-                patience.cancel()
-                code = self._under_lock(lease)
-            self._lost = self._lost or lease.state == "lost"
-        except LeaseLost as error:
-            self._say(f"{error}")
-            self._lost = True
+            with wanted as lease:
+                self._start(lease)
+                try:
+                    code = self._wait(lease)
+                finally:
+                    self._close()
         except BackendUnavailable as error:
             if lease is None:
                 raise
             self._say(f"the command has ended, and the lock was not released; it ends by itself. {error}")
-        finally:
-            patience.cancel()
         return LOST if self._lost and self._options.on_lost == "kill" else code
 
-    def _lock(self) -> Lock:
-        options, alias = self._options, self._options.store or "default"
-        backend = self._stores.store(alias).backend
-        if (
-            isinstance(backend, TableMaking) and backend.makes_tables
-        ):  # Django's tables come by migrate, which may be the command
-            backend.prepare()
-        return lock(
-            options.key, expire=options.expire, wait=options.wait, renew=True, prefix=options.prefix,
-            store=alias, on_lost=self._when_lost,
-        )  # fmt: skip
-
-    def _tell_who_has_it(self) -> None:
-        """Say for whom we wait."""
-        try:
-            holder = f", {find_lock(self._stores, self._options.key, self._options.store).describe()}"
-        except DistLockError:  # it has just been released, or the store cannot tell
-            holder = ""
-        self._say(f"waiting for the lock {self._options.key}{holder}")
-
-    def _under_lock(self, lease: Lease) -> int:
-        try:
-            self._job.start(self._options.argv, _environment(self._options.key, lease))
-            return self._job.wait(lambda: self._options.on_lost == "warn" or lease.state != "lost")
-        finally:
-            self._job.close()
-
     def _when_lost(self, lease: Lease) -> None:
+        """From any thread; also before the command is started, or when it has ended."""
         self._lost = True
         ending = self._options.on_lost == "kill"
         if ending:
-            self._job.end()
+            self._end()
         self._say(f"lost the lock {lease.name} ({lease.reason}); the command {'is ended' if ending else 'goes on'}.")
+
+    def _start(self, lease: Lease) -> None:
+        self._starting = True
+        if self._early:  # Python drops what is raised in a garbage collection: the signal was lost
+            raise Interrupted(self._early[0])
+        argv, key = self._options.argv, self._options.key
+        # -I and -S: nothing of the environment or of the project is loaded, so it is there within milliseconds.
+        script = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
+        fence = "" if lease.fence is None else str(lease.fence)  # and not that of an outer `distlock run`
+        environment = {**os.environ, "DISTLOCK_KEY": key, "DISTLOCK_NAME": lease.name, "DISTLOCK_FENCE": fence}
+        try:
+            self._group = os.posix_spawn(
+                sys.executable, [*script, *argv], environment, setpgroup=0, setsigmask=PASSED_ON
+            )
+        except OSError as error:
+            raise CommandFailed(f"{argv[0]}: {error.strerror}.", NOT_EXECUTABLE) from error
+        for signum in self._early:
+            self._send(signum)
+        if self._lost and self._options.on_lost == "kill":
+            self._end()
+
+    def _wait(self, lease: Lease) -> int:
+        """The command's exit status as a shell has it."""
+        while True:
+            pid, status = os.waitpid(-1, os.WUNTRACED)
+            if pid != self._group:  # as PID 1 or subreaper we inherit orphans: their ends are not the command's
+                continue
+            if not os.WIFSTOPPED(status):
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else SIGNALLED - code
+            if os.WSTOPSIG(status) == signal.SIGSTOP:  # somebody has sent it, and sends SIGCONT, too
+                continue
+            # Ctrl-Z just goes on: the shell would not know that what we wait for has stopped.
+            if os.WSTOPSIG(status) != signal.SIGTSTP and not self._lend_terminal():
+                os.kill(os.getpid(), signal.SIGSTOP)  # as any job in the background that wants it, until a `fg`
+                if lease.state == "lost" and self._options.on_lost == "kill":
+                    self._end()
+                    continue
+            self._send(signal.SIGCONT)
+
+    def _lend_terminal(self) -> bool:
+        """Let the command read from the terminal. Not sooner: in ``distlock run … | less`` it belongs to the pager."""
+        foreground = os.tcgetpgrp(0)
+        if foreground == os.getpgrp():
+            self._terminal = termios.tcgetattr(0)
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])  # which would stop us when we take it back
+            os.tcsetpgrp(0, self._group)
+        return foreground in (os.getpgrp(), self._group)
+
+    def _end(self) -> None:
+        """SIGTERM now, and SIGKILL to whatever is left when its time since the first call is over."""
+        self._send(signal.SIGTERM)
+        if not self._options.kill_after:
+            self._send(signal.SIGKILL)
+        elif not signal.getitimer(signal.ITIMER_REAL)[0]:
+            signal.setitimer(signal.ITIMER_REAL, self._options.kill_after)  # no thread, which may fail to start
+
+    def _close(self) -> None:
+        """End what the command has left behind in its group, and take the terminal back."""
+        self._end()
+        until = now() + self._options.kill_after + _UNKILLABLE
+        while self._lives() and now() < until:
+            time.sleep(0.01)
+        self._group = 0
+        if self._terminal:
+            try:
+                os.tcsetpgrp(0, os.getpgrp())
+                termios.tcsetattr(0, termios.TCSADRAIN, self._terminal)  # one that was killed has not put them back
+            except (OSError, termios.error):  # hung up
+                pass
+
+    def _lives(self) -> bool:
+        try:
+            while os.waitpid(-self._group, os.WNOHANG)[0]:  # orphans that are ours now
+                pass
+        except ChildProcessError:
+            pass
+        try:
+            os.killpg(self._group, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def _send(self, signum: int) -> None:
+        group = self._group
+        try:
+            if group:
+                os.killpg(group, signum)
+                os.killpg(group, signal.SIGCONT)  # one that is stopped would sleep on its signal
+        except (ProcessLookupError, PermissionError):  # there is none, or none that we may end: set-uid programs
+            pass
+
+    def _received(self, signum: int, frame: FrameType | None) -> None:
+        if self._group:
+            self._send(signum)
+            return
+        self._early.append(signum)
+        if not self._starting:
+            raise Interrupted(signum)
 
     def _say(self, text: str) -> None:
         self._errors.stream.write(f"distlock: {printable(text)}\n")
         self._errors.stream.flush()
-
-
-def _environment(key: str, lease: Lease) -> dict[str, str]:
-    """Our own, with the lock's key, name and fence in it. An outer ``distlock run``'s fence is taken out."""
-    environment = {name: value for name, value in os.environ.items() if name != "DISTLOCK_FENCE"}
-    environment.update(DISTLOCK_KEY=key, DISTLOCK_NAME=lease.name)
-    if lease.fence is not None:
-        environment["DISTLOCK_FENCE"] = str(lease.fence)
-    return environment

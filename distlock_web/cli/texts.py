@@ -62,8 +62,8 @@ not confirmed; 64 wrong usage or settings, or several locks are meant; 69 a
 store does not answer.""",
     "watch": """\
 Show the locks that are held again and again, as top does: those that most
-wait for first, then the oldest. q or Ctrl-C leaves. If the output is no
-terminal, it is printed once for each look.
+wait for first, then the oldest. Ctrl-C leaves. If the output is no terminal,
+it is printed once for each look.
 
   {program} watch
   {program} watch --interval 0.5 --search order

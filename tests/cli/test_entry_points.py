@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -19,9 +20,10 @@ from django.core.management import ManagementUtility
 from flask import Flask
 
 import distlock_web
-from distlock_web import ConfigurationError, Lease, LeaseLost, configure
+from distlock_web import BackendUnavailable, ConfigurationError, Lease, LeaseLost, configure, lock
 from distlock_web.cli import held, main, texts
 from distlock_web.core.registry import registry, unconfigure
+from distlock_web.core.request_id import Origin, swap_origin
 from distlock_web.flask import DistLock
 from tests.support.source import PROJECT
 
@@ -94,11 +96,38 @@ def test_not_held(run: Callable[..., Outcome], elsewhere: Elsewhere) -> None:
     lease.extend()
 
 
-@pytest.mark.parametrize("answer", ["n", "", None])
-def test_not_confirmed(
+def test_who_holds_it(run: Callable[..., Outcome]) -> None:
+    swap_origin(Origin.new("seven", "POST /pay/7", user=lambda: "ann"))
+    with lock("order:7", expire=60) as lease, lock("größe\x1b[2J\u202e\r\n") as other:
+        swap_origin(None)
+        headings, *lines = run("list").out.splitlines()
+        (row,) = json.loads(run("list", "--json", "--search", "order").out)
+        shown = dict(re.split(r":\s+", line, maxsplit=1) for line in run("show", "order:7").out.splitlines())
+        fields = json.loads(run("show", "order:7", "--json").out)
+    line = next(line for line in lines if lease.name in line)
+    for heading, cell in (
+        ("STATE", "held "),
+        ("HELD BY", "POST /pay/7 "),
+        ("FENCE", f"{lease.fence} "),
+        ("REQUEST ID", "seven"),
+    ):
+        assert line[headings.index(heading) :].startswith(cell)
+    assert len(lines) == 2  # what clients send steers no terminal
+    assert not set("".join(lines)) & set("\x1b\r\u202e")
+    assert (row["store"], row["name"], row["fence"], row["state"]) == ("default", lease.name, lease.fence, "held")
+    assert (row["path"], row["request_id"], row["waiters"]) == ("POST /pay/7", "seven", 0)
+    assert 0 < row["remaining"] <= 60
+    assert (shown["lock"], shown["fence"], shown["user"]) == (lease.name, str(lease.fence), "ann")
+    assert shown["program"] == f"{fields['command']} {fields['worker']}"
+    assert (fields["user"], fields["worker"], fields["queue"]) == ("ann", "MainThread", [])
+    assert other.state == "released"
+
+
+@pytest.mark.parametrize("answer", ["y", "n", "", None])
+def test_at_a_terminal_release_asks(
     run: Callable[..., Outcome], elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, answer: str | None
 ) -> None:
-    """At a terminal; None is the end of the input."""
+    """None is the end of the input."""
 
     def read(question: str) -> str:
         if answer is None:
@@ -109,10 +138,42 @@ def test_not_confirmed(
     monkeypatch.setattr(held, "interactive", lambda: True)
     monkeypatch.setattr("builtins.input", read)
     code, out, errors = run("release", "order:7")
-    assert code == 1
     assert lease.name in out  # so that one sees from whom
-    assert "Not confirmed: nothing was released." in errors
+    if answer == "y":
+        assert (code, errors) == (0, "")
+        with pytest.raises(LeaseLost):
+            lease.extend()
+    else:
+        assert code == 1
+        assert "Not confirmed: nothing was released." in errors
+        lease.extend()
+
+
+def test_without_a_terminal_a_release_needs_a_yes(run: Callable[..., Outcome], elsewhere: Elsewhere) -> None:
+    lease = elsewhere("order:7")
+    code, _, errors = run("release", "order:7", "--fence", str(lease.fence))
+    assert code == 64
+    assert "Nothing was released: there is no terminal to ask at. --yes releases it." in errors
     lease.extend()
+
+
+def test_a_holder_that_changes_while_we_ask_keeps_its_lock(
+    run: Callable[..., Outcome], elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = elsewhere("order:7")
+    successors: list[Lease] = []
+
+    def confirmed(question: str) -> bool:
+        lease.release()
+        successors.append(elsewhere("order:7"))
+        return True
+
+    monkeypatch.setattr(held, "interactive", lambda: True)
+    monkeypatch.setattr(held, "confirmed", confirmed)
+    code, _, errors = run("release", "order:7")
+    assert code == 1
+    assert "changed meanwhile: nothing was released" in errors
+    successors[0].extend()
 
 
 @pytest.mark.parametrize(
@@ -131,10 +192,12 @@ def test_not_confirmed(
 )
 def test_usage(run: Callable[..., Outcome], elsewhere: Elsewhere, args: list[str], says: str) -> None:
     elsewhere("order:7")
-    elsewhere("order:7", store="other")
+    other = elsewhere("order:7", store="other")
+    assert run("list").out.splitlines()[0].startswith("STORE    LOCK")
     code, _, errors = run(*args)
     assert code == 64
     assert says in errors
+    other.extend()
 
 
 def test_wrong_settings(run: Callable[..., Outcome], settings: Any) -> None:
@@ -144,6 +207,19 @@ def test_wrong_settings(run: Callable[..., Outcome], settings: Any) -> None:
     assert "EXPIRE" in errors
 
 
+def test_a_store_that_fails_at_the_last_moment(
+    run: Callable[..., Outcome], elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*args: object) -> bool:
+        raise BackendUnavailable("gone")
+
+    elsewhere("order:7")
+    monkeypatch.setattr(type(registry().store("default").backend.sync_port()), "revoke", away)
+    code, _, errors = run("release", "order:7", "--yes")
+    assert code == 69
+    assert "the lock may be held still: gone" in errors
+
+
 def test_a_store_does_not_answer(run: Callable[..., Outcome], settings: Any, elsewhere: Elsewhere) -> None:
     settings.DISTLOCK = {"default": {"BACKEND": "memory"}, "down": {"LOCATION": "redis://127.0.0.1:1"}}
     lease = elsewhere("order:7")
@@ -151,6 +227,8 @@ def test_a_store_does_not_answer(run: Callable[..., Outcome], settings: Any, els
     assert code == 69
     assert lease.name in out
     assert "The store 'down' failed: " in errors
+    code, out, _ = run("list", "--json")
+    assert (code, len(json.loads(out))) == (69, 1)
     assert run("release", "order:7").code == 69  # the one in the other store may be meant
     lease.extend()
 
@@ -226,6 +304,21 @@ def test_init_says_what_it_did(run: Callable[..., Outcome], monkeypatch: pytest.
     assert run("init", "--store", "default").out == "default: It has its tables.\n"
 
 
+def test_two_apps_have_their_own_commands() -> None:
+    apps = [Flask(name) for name in ("one", "two")]
+    for app in apps:
+        app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
+        DistLock(app)
+    with apps[0].app_context():
+        lease = lock("x", expire=60).acquire()
+    codes = [
+        app.test_cli_runner().invoke(args=["distlock", "release", "x", "--yes"]).exit_code for app in reversed(apps)
+    ]
+    assert codes == [1, 0]
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
 # Where the stores of `distlock` are ----------------------------------------------------------------------------------
 
 
@@ -268,6 +361,14 @@ def test_a_wrong_url_is_named_as_it_was_given(url: str, monkeypatch: pytest.Monk
     for args, named in ((["list"], "DISTLOCK_URL"), (["list", "--url", url], "--url")):
         code, _, errors = console(*args)
         assert (code, errors.count(named), "DISTLOCK[" in errors) == (64, 1, False), errors
+
+
+@pytest.mark.parametrize("program", [console, flask])
+def test_no_store_at_all(program: Callable[..., Outcome]) -> None:
+    unconfigure()
+    code, _, errors = program("list")
+    assert code == 64
+    assert "No store for locks" in errors
 
 
 def test_url_in_front_of_the_command_and_behind_it(redis_url: str, elsewhere: Elsewhere) -> None:

@@ -11,20 +11,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from distlock_web.cli import job, launch
+from distlock_web.cli import launch
 from distlock_web.cli.exit_codes import CommandFailed
+from distlock_web.cli.output import Output
+from distlock_web.cli.parser import parser
+from distlock_web.cli.run import Interrupted, Run
 from distlock_web.core.registry import registry
 from distlock_web.testing.servers import RedisServer
 from distlock_web.web.held_locks import list_all
 from tests.support.cli import COMMAND, alive, distlock, environment, pid_in, started, text_of
-from tests.support.revoking import revoke, revoke_the_lock
+from tests.support.revoking import revoke_the_lock
 from tests.support.waiting import LONG, PATIENCE, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("redis_store")]
@@ -253,14 +257,17 @@ def test_it_renews_while_the_command_runs(redis_store: str) -> None:
     assert distlock(redis_store, "run", "-k", "x", "--expire", "1.5", "--", "sleep", "3").returncode == 0
 
 
-@pytest.mark.parametrize("name", ["INT", "TERM", "HUP", "QUIT", "USR1", "USR2"])
-def test_signals_are_passed_on(redis_store: str, marker: Path, name: str) -> None:
-    script = f'trap "echo {name} >> $0.got" {name}; echo $$ > $0; while :; do sleep 0.05; done'
+def test_signals_are_passed_on(redis_store: str, marker: Path) -> None:
+    names = ["INT", "TERM", "HUP", "QUIT", "USR1", "USR2"]
+    traps = " ".join(f'trap "echo {name} >> $0.got" {name};' for name in names)
+    script = f"{traps} echo $$ > $0; while :; do sleep 0.05; done"
     with started(redis_store, "run", "-k", "x", "--", "sh", "-c", script, str(marker)) as process:
-        pid_in(marker)
-        process.send_signal(getattr(signal, f"SIG{name}"))
-        eventually(lambda: text_of(marker.with_name("pid.got")) == f"{name}\n", f"{name} has come", PATIENCE)
-        os.killpg(os.getpgid(int(marker.read_text())), signal.SIGKILL)
+        pid = pid_in(marker)
+        for number, name in enumerate(names, 1):
+            process.send_signal(getattr(signal, f"SIG{name}"))
+            got = marker.with_name("pid.got")
+            eventually(lambda: text_of(got).split() == names[:number], f"{name} has come", PATIENCE)  # noqa: B023
+        os.killpg(os.getpgid(pid), signal.SIGKILL)
         assert process.wait(PATIENCE) == 128 + signal.SIGKILL
 
 
@@ -280,50 +287,54 @@ def test_it_leaves_no_child_behind(redis_store: str, marker: Path) -> None:
     assert not alive(pid_in(marker))
 
 
+def running(*args: str) -> tuple[Run, StringIO]:
+    """A run in this process, and what it says."""
+    said = StringIO()
+    return Run(parser("distlock", stores=False).parse_args(["run", "-k", "x", *args]), Output(said)), said
+
+
 def test_a_signal_whose_exception_was_dropped_is_not_lost() -> None:
     """Python drops what a handler raises in a garbage collection: the command was run, and nobody ended it."""
-    with job.Job(1.0) as interrupted:
-        with suppress(job.Interrupted):
+    run, _ = running("true")
+    with run.signals():
+        with suppress(Interrupted):
             signal.raise_signal(signal.SIGTERM)
-        with pytest.raises(job.Interrupted):
-            interrupted.start(["true"], {})
+        with pytest.raises(Interrupted):
+            run.run()
+    assert held() == 0
 
 
-def test_a_lock_that_is_lost_before_the_command_begins_keeps_it_from_beginning(marker: Path) -> None:
-    with job.Job(5.0) as lost:
-        lost.end()
-        lost.start(["touch", str(marker)], dict(os.environ))
-        assert lost.wait() == 128 + signal.SIGTERM
-        lost.close()
+@pytest.mark.parametrize("what", ["a signal", "the loss of the lock"])
+def test_what_comes_while_the_command_begins_is_not_lost(
+    what: str, marker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command was begun, and went on."""
+    run, said = running("--expire", "0.6", "touch", str(marker))
+    spawn = os.posix_spawn
+
+    def late(*args: Any, **options: Any) -> int:
+        if what == "a signal":
+            signal.raise_signal(signal.SIGTERM)
+        else:
+            revoke_the_lock()
+            eventually(lambda: "the command is ended" in said.getvalue(), "the loss is noticed", PATIENCE)
+        return spawn(*args, **options)
+
+    monkeypatch.setattr(os, "posix_spawn", late)
+    with run.signals():
+        assert run.run() == (128 + signal.SIGTERM if what == "a signal" else 76)
     assert not marker.exists()
 
 
-def test_the_end_after_a_loss_does_not_put_off_the_kill(marker: Path) -> None:
+def test_the_end_after_a_loss_does_not_put_off_the_kill() -> None:
     """What ignored SIGTERM had the seconds of ``--kill-after`` twice, and wrote on without the lock."""
-    with job.Job(500.0) as lost:
-        lost.start(["true"], dict(os.environ))
-        lost.end()
-        assert lost.wait() in (0, 128 + signal.SIGTERM)
+    run, _ = running("--kill-after", "500", "true")
+    with run.signals():
+        run._end()
         left = signal.getitimer(signal.ITIMER_REAL)[0]
         time.sleep(0.01)
-        lost.close()
+        run._end()
         assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < left
-
-
-def test_a_signal_that_comes_while_the_command_begins_is_not_lost() -> None:
-    """The thread that told of a loss had seen no group, and kept the signal when the kept ones had been sent."""
-
-    class Kept(deque[int]):
-        def append(self, signum: int) -> None:
-            if not beginning._group:
-                beginning.start(["sleep", "5"], dict(os.environ))
-            super().append(signum)
-
-    with job.Job(5.0) as beginning:
-        beginning._kept = Kept()
-        beginning.signal(signal.SIGTERM)
-        assert beginning.wait() == 128 + signal.SIGTERM
-        beginning.close()
 
 
 def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,9 +344,11 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr(os, "posix_spawn", refuse)
-    with job.Job(1.0) as refused, pytest.raises(CommandFailed, match="true: Resource temporarily") as caught:
-        refused.start(["true"], {})
+    run, _ = running("true")
+    with run.signals(), pytest.raises(CommandFailed, match="true: Resource temporarily") as caught:
+        run.run()
     assert caught.value.exit_code == 126
+    assert held() == 0
 
 
 @pytest.mark.parametrize(
@@ -361,10 +374,3 @@ def test_a_store_that_does_not_answer(unused_tcp_port: int) -> None:
     ended = distlock(f"redis://127.0.0.1:{unused_tcp_port}/0", "run", "-k", "x", "--", "true")
     assert ended.returncode == 69
     assert "does not answer" in ended.stderr
-
-
-def test_the_fence_is_the_locks_own(redis_store: str) -> None:
-    inner = ["python3", "-c", "import os; print(os.environ['DISTLOCK_FENCE'])"]
-    fences = [int(distlock(redis_store, "run", "-k", "x", "--", *inner).stdout) for _ in range(2)]
-    assert fences[0] < fences[1]
-    assert not revoke("disLock:x", fences[1])  # released
