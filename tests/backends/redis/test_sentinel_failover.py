@@ -176,6 +176,7 @@ async def test_a_master_that_hangs_is_left_for_good_also_when_it_answers_again(
     configure({"default": {"LOCATION": pair.url(), "OPTIONS": {"socket_timeout": 1.0}}})
     harness.store = registry().store("default")
     await harness.release(await harness.acquire(the_lock()))
+    pair.settled(1)  # a release that its replica has not heard of leaves the lock held at the new master
     pair.servers[0].pause()
     pair.until_failed_over()
     holder = await _eventually_acquired(harness)
@@ -197,6 +198,7 @@ def test_who_finds_the_new_master_tells_every_connection_of_the_process(pair: Se
 
     async def main() -> None:
         await asyncio.to_thread(lambda: unrelated(KEY).release())
+        pair.settled(1)
         pair.servers[0].pause()
         pair.until_failed_over()
         holder = await _eventually_acquired(tasks)
