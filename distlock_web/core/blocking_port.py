@@ -8,13 +8,13 @@ of their own: those that want a lock cannot keep one that has it from giving it 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from .backend import Busy, Claim, Granted, LockInfo, Loss
 from .errors import BackendUnavailable
-from .lease_ends import LeaseEnds
 from .runtime import TASKS, Parker, Runtime, now
 
 T = TypeVar("T")
@@ -26,6 +26,17 @@ MAX_QUEUED = 5.0
 #: Seconds that an interrupted acquisition is waited for before it is cancelled. Where a store's time-out is longer, one
 #: may take the lock after that: it is nobody's, and ends with its lease.
 MAX_INTERRUPTED = 30.0
+#: Seconds that each place in the queue adds to a sleep: a lease that ends wakes one, which has asked by then.
+PLACE = 0.01
+
+
+def stagger(ahead: int, expire: float) -> float:
+    """Seconds after the end of a lease at which the waiter asks who has so many others in front of it.
+
+    Below ``expire``, the lease that it wants: whatever happens to those in front costs it no more than that.
+    """
+    seconds = ahead * PLACE
+    return seconds if seconds < expire / 2 else expire * random.uniform(0.5, 1)  # noqa: S311 - no secret
 
 
 class BlockingVerbs(Protocol):
@@ -108,7 +119,6 @@ class BlockingPort:
         self._verbs = verbs
         self._wakeups = wakeups
         self._executors = executors
-        self._ends = LeaseEnds()
 
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         return await self._acquire(claim, wait != 0, 0)
@@ -116,15 +126,12 @@ class BlockingPort:
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         parker, begun = self._wakeups.expect(claim.token, self.runtime), now()
         sooner = seconds is not None and seconds < busy.recheck_after
-        if not await parker.park(seconds if sooner else busy.recheck_after):
-            if sooner:
-                return busy._replace(remaining=max(0.001, busy.remaining - (now() - begun)))
-            if (extended := self._ends.later(claim, begun)) is not None:
-                return extended
+        if not await parker.park(seconds if sooner else busy.recheck_after) and sooner:
+            return busy._replace(remaining=max(0.001, busy.remaining - (now() - begun)))
         return await self._acquire(claim, True, busy.position)
 
     async def cancel(self, claim: Claim) -> None:
-        self._forget(claim.token)
+        self._wakeups.forget(claim.token)
         await self._after_interrupted(claim.token)
         await self._hold(self._verbs.cancel, claim)
 
@@ -150,17 +157,10 @@ class BlockingPort:
     async def _acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
         if join:
             self._wakeups.expect(claim.token, self.runtime)  # before the place in the queue: no wake-up is missed
-        asked = now()
-        answer = await self._take((claim.token,), self._executors.acquiring, self._ask, asked, claim, join, position)
-        if join and isinstance(answer, Busy):
-            self._ends.told(claim, asked, answer)
-        else:
-            self._forget(claim.token)
+        answer = await self._take((claim.token,), self._executors.acquiring, self._ask, now(), claim, join, position)
+        if not (join and isinstance(answer, Busy)):
+            self._wakeups.forget(claim.token)
         return answer
-
-    def _forget(self, token: str) -> None:
-        self._wakeups.forget(token)
-        self._ends.forget(token)
 
     def _ask(self, since: float, claim: Claim, join: bool, position: int) -> Granted | Busy:
         """``since`` when it has waited for a thread."""

@@ -13,7 +13,15 @@ import pytest
 from distlock_web import BackendUnavailable
 from distlock_web.core import blocking_port
 from distlock_web.core.backend import Busy, Claim, Granted
-from distlock_web.core.blocking_port import ACQUIRING_THREADS, BlockingPort, BlockingVerbs, Executors, Wakeups
+from distlock_web.core.blocking_port import (
+    ACQUIRING_THREADS,
+    PLACE,
+    BlockingPort,
+    BlockingVerbs,
+    Executors,
+    Wakeups,
+    stagger,
+)
 from distlock_web.core.runtime import TASKS, THREADS, drive, new_token
 from tests.support.waiting import PATIENCE
 
@@ -178,3 +186,9 @@ def test_tasks_for_which_no_thread_becomes_free_are_refused(ports: Ports, monkey
     assert [type(answer) for answer in answers[:ACQUIRING_THREADS]] == [Granted] * ACQUIRING_THREADS
     assert {type(answer) for answer in answers[ACQUIRING_THREADS:]} == {BackendUnavailable}
     assert ports.verbs.done == ["acquire"] * ACQUIRING_THREADS, "the store was not asked by them"
+
+
+def test_a_queue_of_any_length_has_asked_before_another_lease_is_over() -> None:
+    assert [stagger(ahead, 1.0) for ahead in range(50)] == [pytest.approx(ahead * PLACE) for ahead in range(50)]
+    for ahead in (50, 10_000):
+        assert all(0.5 <= stagger(ahead, 1.0) <= 1.0 for _ in range(100))

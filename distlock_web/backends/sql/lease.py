@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from ...core.backend import Claim, LockInfo, Loss
-from ...core.lease_ends import stagger
+from ...core.blocking_port import stagger
 from ...core.runtime import IDENT_DIGITS
 from .database import Transaction
 from .tables import FLOOR, from_ascii, key_of, to_ascii

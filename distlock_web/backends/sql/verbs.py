@@ -16,7 +16,6 @@ from .database import AllInUse, Database, Transaction, in_transaction
 from .lease import LeaseRow, as_info, lock_rows, microseconds, purge
 from .news import Poller
 from .postponed import Postponed
-from .turns import Turns
 
 logger = logging.getLogger("distlock_web")
 T = TypeVar("T")
@@ -38,7 +37,6 @@ class SQLVerbs:
         self._reserve = reserve
         self._news = news
         self._postponed = Postponed(self._cancel)
-        self._turns = Turns()
         # Aside: whoever finds that it is time has just got a lock, whose lease goes on.
         self._purger = Worker("distlock-sql-purge", self._purge, lambda: self._purge_is_due)
         self._purge_is_due = False
@@ -48,10 +46,6 @@ class SQLVerbs:
         self._purger.stop()
 
     def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
-        with self._turns.of(claim.name, self._database.address.pool_timeout):
-            return self._acquire(claim, join, position)
-
-    def _acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
         ready = join and self._news.ready()
         answer = self._ask(claim, ready, position)
         if join and isinstance(answer, Busy):

@@ -23,8 +23,8 @@ from typing import Any
 from kazoo.exceptions import NoNodeError, ZookeeperError
 
 from ...core.backend import Busy, Claim, Granted
+from ...core.blocking_port import stagger
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
-from ...core.lease_ends import stagger
 from ...core.runtime import now
 from .nodes import (
     CLAIMED,
