@@ -39,7 +39,7 @@ FOR_EVER = float("inf")
 class Postponed(NamedTuple):
     due: float
     until: float  #: after this there is nothing left to do
-    work: Callable[[], None]
+    work: Callable[[], object]
     over: Callable[[], None] | None  #: what to do in its place when it is given up: too late, or with the store
 
 
@@ -119,7 +119,7 @@ class Outage:
     # Do this when it is back --------------------------------------------------------------------------------------
 
     def postpone(
-        self, work: Callable[[], None], *, after: float, within: float, over: Callable[[], None] | None = None
+        self, work: Callable[[], object], *, after: float, within: float, over: Callable[[], None] | None = None
     ) -> None:
         """Do this when the server answers, not sooner than ``after`` seconds from now, and not later than ``within``.
 

@@ -98,6 +98,12 @@ class Line:
         children, found = self._session.send(*look_requests(path))
         return view_of(path, children, found)
 
+    def look_after_all(self, name: str) -> View:
+        """The same, after all that was ever sent: this server may be behind the one that it was sent to."""
+        path = path_of(name)
+        _, children, found = self._session.send(lambda client: client.sync_async(path), *look_requests(path))
+        return view_of(path, children, found)
+
     def head(self, view: View) -> Head | None:
         """The first in the line. None: it has gone meanwhile."""
         return self.read(view, view.line[0])
@@ -127,8 +133,7 @@ class Line:
         """Take a place at the end of the line, and look who stands in it."""
         path, digest = path_of(claim.name), digest_of(claim.token)
         if claim.token in self._places.uncertain:
-            self._session.send(lambda client: client.sync_async(path))  # this server may be behind the one before
-            view = self.look(claim.name)
+            view = self.look_after_all(claim.name)
             child = view.find(digest)
             if child is not None:  # made, though we never heard of it
                 self._adopt(claim, view, child)
@@ -136,9 +141,8 @@ class Line:
 
         def create(client: Client) -> Any:
             value = Record(CLAIMED, claim.expire, claim.holder).dumps()
-            made = client.create_async(f"{path}/{digest}_", value, ephemeral=True, sequence=True, include_data=True)
-            self._places.uncertain.setdefault(claim.token, []).append(made)
-            return made
+            self._places.uncertain.add(claim.token)
+            return client.create_async(f"{path}/{digest}_", value, ephemeral=True, sequence=True, include_data=True)
 
         asked = now()
         created, children, found = self._session.send(create, *look_requests(path))

@@ -73,8 +73,8 @@ class Places:
         self._wakeups = wakeups
         self._places: dict[str, Place] = {}
         self._released: OrderedDict[str, None] = OrderedDict()
-        #: Acquisitions of which we do not know whether they made a node, and kazoo's results to come.
-        self.uncertain: dict[str, list[Any]] = {}
+        #: Tokens of acquisitions of which we do not know whether they have made a node.
+        self.uncertain: set[str] = set()
         self._leftovers: dict[str, float] = {}
         self._next_tidy = 0.0
         self._watchers: dict[str, tuple[set[str], Callable[[object], None]]] = {}
@@ -86,7 +86,7 @@ class Places:
 
     def add(self, place: Place) -> Place:
         self._places[place.claim.token] = place
-        self.uncertain.pop(place.claim.token, None)
+        self.uncertain.discard(place.claim.token)
         return place
 
     def learn(self, place: Place, lease: Lease) -> None:
@@ -147,17 +147,8 @@ class Places:
 
     # What is left behind ------------------------------------------------------------------------------------------
 
-    def remove_when_made(self, token: str) -> None:
-        """Nobody wants any more what this acquisition may still make."""
-        for made in self.uncertain.pop(token, ()):
-            made.rawlink(self._made_late)
-
-    def _made_late(self, made: Any) -> None:
-        if made.successful():
-            self.remove(made.value[0])
-
     def discard(self, token: str) -> None:
-        """Remove our node, without waiting for it; if that fails, later again."""
+        """Remove our node, without waiting for it."""
         place = self._places.get(token)
         if place is not None:
             self.forget(token)
@@ -168,7 +159,7 @@ class Places:
         self._leftovers[path] = now() + seconds
 
     def remove(self, path: str) -> None:
-        self._session.post(lambda client: client.delete_async(path), partial(self.remove_later, path, 0.0))
+        self._session.post(lambda client: client.delete_async(path))
 
     def tidy(self) -> None:
         """Remove what has ended and was never released, once in a while. In the way of others, they do it."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -14,7 +16,6 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
-    ConnectionLoss,
     InvalidACLError,
     NoAuthError,
     NodeExistsError,
@@ -33,10 +34,12 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from ...core.errors import BackendUnavailable, ConfigurationError
+from ...core.outage import Outage
 from ...core.runtime import now
 from ...core.worker import start_thread
 from .address import Address
 from .clock import ServerClock
+from .nodes import ROOT
 
 logger = logging.getLogger("distlock_web")
 
@@ -48,6 +51,10 @@ NODE_ERRORS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
 
 #: The name of kazoo's threads.
 THREAD = "distlock-zookeeper"
+#: Seconds between two looks of one in doubt, whether its own answer is there, or another one's.
+LOOK = 0.02
+#: Seconds for which a removal is kept that could not be sent. What is left then goes with the session.
+KEPT = 3600.0
 
 
 class Session:
@@ -56,12 +63,10 @@ class Session:
     def __init__(self, address: Address, on_change: Callable[[], None]) -> None:
         self.address = address
         self.clock = ServerClock()
+        self.outage = Outage(address.name, self._probe)
         self._on_change = on_change
         self._client: Client | None = None
         self._connected = threading.Event()
-        self._down_since = 0.0
-        self._connected_at = 0.0
-        self._silent_since: float | None = None  #: connected, and requests wait in vain
         self._session_timeout = 0.0
         self._posted = False  #: whether there were requests that nobody waits for
         # Reentrant: garbage that is collected inside may release a lock of its own.
@@ -91,34 +96,91 @@ class Session:
         """Send all of them, in this order, and wait for the answers: one round trip.
 
         What ZooKeeper says about nodes (``NODE_ERRORS``) is an answer. Raises ``BackendUnavailable`` or
-        ``ConfigurationError``. Where the last ones wait in vain, nothing is sent; but what has a ``timeout`` of its own
-        is: a renewal, which has a deadline.
+        ``ConfigurationError``. While it is silent nothing is sent; but what has a ``timeout`` of its own is: a renewal,
+        which has a deadline.
         """
         if threading.current_thread().name == THREAD:
             # Garbage was collected there, and gives back a lock: it would wait for an answer that only it can read.
             raise BackendUnavailable(f"{self.address.name} cannot be asked from the thread that hears its answers.")
+        if timeout is None:
+            self.outage.refuse_if_silent()
+        has_all_its_time = timeout is None or timeout >= self.address.timeout
         until = now() + (self.address.timeout if timeout is None else min(timeout, self.address.timeout))
-        client = self._ready(until)
-        since = self._silent_since
-        if since is not None and timeout is None:
-            raise BackendUnavailable(f"{self.address.name} does not answer, for {now() - since:.1f} s now.")
-        sent = now()
+        client = self._running()
+        if not self._connected.is_set():
+            self._wait(self._connected.wait, until, has_all_its_time)
+            if not self._connected.wait(max(0.0, until - now())):  # kazoo connects to it by itself
+                raise BackendUnavailable(f"{self.address.name} cannot be reached.")
+        connection = client.connection
         pending = [request(client) for request in requests]
-        return [self._answer(result, sent, until) for result in pending]
+        if pending and self._wait(pending[-1].wait, until, has_all_its_time):
+            self._drop(client, connection)
+        return [self._answer(result, until) for result in pending]
 
-    def post(self, request: Request, failed: Callable[[], None]) -> None:
-        """Send it and do not wait. ``failed`` is called, in another thread, if ZooKeeper has not done it."""
+    def _wait(self, wait: Callable[[float], bool], until: float, has_all_its_time: bool) -> bool:
+        """Wait for it, or until ZooKeeper has answered a later question, on another connection: True.
+
+        Where it answers on none it is silent, if whoever waits has waited for as long as one has to.
+        """
+        if wait(max(0.001, (until - now()) / 2)):
+            return False
+        asked = self.outage.ask()
+        while (left := until - now()) > 0:
+            answered = self.outage.answered(asked)  # before the next look: what was sent first is answered first
+            if wait(min(left, LOOK)):
+                return False
+            if answered:
+                return True
+        if has_all_its_time and not self.outage.answered(asked):
+            self.outage.begin(TimeoutError(f"no answer within {self.address.timeout:g} s"))
+        return False
+
+    def _drop(self, client: Client, connection: socket.socket | None) -> None:
+        """It is dead, and kazoo would find out within two thirds of a session: it makes another now."""
+        with self._lock:
+            if connection is not None and connection is client.connection:
+                self._connected.clear()  # whoever asks next waits for the other one
+                with suppress(OSError):  # kazoo has just closed it
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+    def _probe(self) -> None:
+        """A write on a fresh connection, as the beginning of a session is: a majority of the servers agrees to it.
+
+        Where our own client has no connection it is about to have a fresh one.
+        """
+        client, answered = self._client, False
+        try:
+            if client is not None and client.is_running and not self._connected.is_set():
+                if self._connected.wait(self.address.timeout):
+                    answered = client.set_async(ROOT, b"").wait(self.address.timeout)
+            else:
+                other = Client(self.address, lambda *_: None)
+                try:
+                    answered = other.start_async().wait(self.address.timeout)
+                finally:
+                    _end(other)
+        except RuntimeError as error:  # no thread is to be had
+            raise BackendUnavailable(f"{self.address.name} cannot be asked: {error}.") from error
+        if not answered:
+            raise BackendUnavailable(f"{self.address.name} does not answer.")
+
+    def post(self, request: Request) -> None:
+        """Send it and do not wait. If ZooKeeper has not done it, it is done as soon as ZooKeeper answers."""
         client = self._client
         if client is None or not self._connected.is_set():
-            failed()
+            self.send_later(request)
             return
 
         def check(result: Any) -> None:
             if not result.successful() and not isinstance(result.exception, NODE_ERRORS):
-                failed()
+                self.send_later(request)
 
         self._posted = True
         request(client).rawlink(check)
+
+    def send_later(self, request: Request) -> None:
+        """When ZooKeeper answers, before others are let in."""
+        self.outage.postpone(partial(self.send, request), after=0.0, within=KEPT)
 
     def _settle(self) -> None:
         """At the end of the process: what was posted is not lost. A node that stayed would be the next to hold."""
@@ -126,12 +188,14 @@ class Session:
         if self._posted and client is not None and client.handler.is_ours and self._connected.is_set():
             client.exists_async("/").wait(self.address.timeout)  # answered after all that was sent before
 
-    def _answer(self, result: Any, sent: float, until: float) -> Any:
+    def _answer(self, result: Any, until: float) -> Any:
         name = self.address.name
         try:
-            answer = result.get(timeout=max(0.001, until - now()))
+            return result.get(
+                timeout=max(0.001, until - now())
+            )  # another thread of kazoo's may have yet to hand it over
         except NODE_ERRORS as error:
-            answer = error
+            return error
         except (NoAuthError, AuthFailedError, InvalidACLError, SessionClosedRequireSaslError) as error:
             raise ConfigurationError(
                 f'{name} refuses us ({type(error).__name__}): OPTIONS["auth"] has to be who may read, write, create '
@@ -140,37 +204,22 @@ class Session:
         except UnimplementedError as error:
             raise ConfigurationError(f"{name} is too old: 3.5.3 is the first with container nodes.") from error
         except KazooTimeoutError as error:
-            # Else it had hardly any time, or was sent over a connection before the one that there is now.
-            if now() - sent > self.address.timeout / 2 and sent > self._connected_at:
-                self._silent_since = self._silent_since or sent
-                result.rawlink(self._answered)
             raise BackendUnavailable(f"{name} does not answer.") from error
         except ZookeeperError as error:
             raise BackendUnavailable(f"{name} does not answer: {type(error).__name__} {error}".strip() + ".") from error
-        self._silent_since = None
-        return answer
 
-    def _answered(self, result: Any) -> None:
-        """What was waited for in vain has come; or it has failed with its connection, and there will be another."""
-        if not isinstance(result.exception, ConnectionLoss):
-            self._silent_since = None
-
-    def _ready(self, until: float) -> Client:
-        """The client, connected. While it has been down for longer than a time-out nobody waits for it."""
+    def _running(self) -> Client:
+        """The client, which connects by itself."""
         client = self._client
         if client is None or not client.is_running:
             with self._lock:
                 client = self._client
                 if client is None or not client.is_running:
                     client = self._start()
-        patience = min(until, self._down_since + self.address.timeout) - now()
-        if not self._connected.is_set() and not self._connected.wait(max(0.0, patience)):
-            raise BackendUnavailable(f"{self.address.name} cannot be reached.")
         return client
 
     def _start(self) -> Client:
-        self.close()
-        self._down_since = now()
+        self._end()
         client = self._client = Client(self.address, self._is_connected)
         client.add_listener(partial(self._changed, client))
         client.start_async()
@@ -179,29 +228,40 @@ class Session:
 
     def _is_connected(self, client: Client, session_timeout: float) -> None:
         if client is self._client:
-            self._session_timeout = session_timeout
-            self._connected_at = now()
-            self._silent_since = None
-            self._connected.set()
+            with self._lock:
+                self._session_timeout = session_timeout
+                self._connected.set()
             self._on_change()
 
     def _changed(self, client: Client, state: str) -> None:
         """Called in kazoo's thread: SUSPENDED, the connection is gone; LOST, and the session with it."""
         if client is self._client and state != KazooState.CONNECTED:
             self._connected.clear()
-            self._down_since = self._silent_since or now()  # what was waited for before is not waited for again
             self._on_change()
 
     def close(self) -> None:
-        """End the session, and with it what is ephemeral. The next request begins another."""
+        """Do what was put off, if it can be done; end the session, and with it what is ephemeral.
+
+        The next request begins another.
+        """
+        self.outage.close()
+        self._end()
+
+    def _end(self) -> None:
         with self._lock:
             client, self._client = self._client, None
             self._connected.clear()
-            self._silent_since = None
             atexit.unregister(self._settle)
         if client is not None:
-            # Aside: kazoo waits for a server that hangs as long as a session lasts.
-            start_thread("distlock-zookeeper-close", client.end).join(self.address.timeout)
+            _end(client, self.address.timeout)
+
+
+def _end(client: Client, patience: float = 0.0) -> None:
+    """Aside: kazoo waits for a server that hangs as long as a session lasts."""
+    try:
+        start_thread("distlock-zookeeper-close", client.end).join(patience)
+    except RuntimeError:  # no thread is to be had
+        client.end()
 
 
 def committed(answers: Any) -> bool:
@@ -220,7 +280,7 @@ class Client(KazooClient):  # type: ignore[misc]
             auth_data=[("digest", address.auth)] if address.auth else None,
             default_acl=CREATOR_ALL_ACL if address.auth else None,
             # Left to itself kazoo would come to a minute between two attempts.
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, max_jitter=0.2),
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=0.25, max_jitter=0.2),
             **address.tls,
         )
         self._connection = _Connection(self, address.timeout, on_connect)
@@ -230,6 +290,12 @@ class Client(KazooClient):  # type: ignore[misc]
         """Whether it is connected, or trying; a failure that kazoo did not expect ends its thread."""
         thread = self._connection._connection_routine
         return thread is not None and thread.is_alive()
+
+    @property
+    def connection(self) -> socket.socket | None:
+        """That on which requests are sent now."""
+        found: socket.socket | None = self._connection._socket
+        return found
 
     def create_container_async(self, path: str, value: bytes) -> Any:
         """A node that the servers remove when its last child has gone. kazoo has no such call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import NoNodeError, ZookeeperError
@@ -16,7 +17,7 @@ from .listing import Listing
 from .nodes import CLAIMED, COOLDOWN, HELD, TRANSIT, WAITING, Child, child_node, digest_of, path_of
 from .places import Lease, Place, Places
 from .requests import delete_as_seen, exchange, get_request, take_away, write, written
-from .session import Request, Session, committed
+from .session import KEPT, Client, Request, Session, committed
 
 logger = logging.getLogger("distlock_web")
 
@@ -63,17 +64,26 @@ class ZooKeeperVerbs:
         return self._line.grant(place, view, asked)
 
     def cancel(self, claim: Claim) -> None:
+        """Nothing of this claim is left; if ZooKeeper does not answer, as soon as it does."""
+        try:
+            self._cancel(claim)
+        except BackendUnavailable:
+            self._session.outage.postpone(partial(self._cancel, claim), after=0.0, within=KEPT)
+
+    def _cancel(self, claim: Claim) -> None:
         place = self._places.get(claim.token)
         if place is not None:
+            self._session.send(lambda client: client.delete_async(place.path))
             self._places.forget(claim.token)
-            self._delete(place)
             return
-        self._places.remove_when_made(claim.token)
-        view, digest = self._line.look(claim.name), digest_of(claim.token)
+        uncertain = claim.token in self._places.uncertain
+        view = self._line.look_after_all(claim.name) if uncertain else self._line.look(claim.name)
+        digest = digest_of(claim.token)
         for child in [child for child in view.line if child.digest == digest]:
             head = self._line.read(view, child)
             if head is not None and head.record.state != COOLDOWN:
                 self._session.send(delete_as_seen(head.path, head.stat.version))
+        self._places.uncertain.discard(claim.token)
 
     # Holding ------------------------------------------------------------------------------------------------------
 
@@ -145,7 +155,7 @@ class ZooKeeperVerbs:
             (answer,) = self._session.send(request)
             done = committed(answer)
         else:
-            done = not isinstance(self._delete(place), ZookeeperError)
+            done = self._delete(place)
         if not done:
             self._places.forget(claim.token)
             loss = self._loss(claim)
@@ -156,14 +166,18 @@ class ZooKeeperVerbs:
             self._places.remove_later(place.path, cooldown)
         return None
 
-    def _delete(self, place: Place) -> Any:
-        """Remove our node now; if nobody answers, later."""
+    def _delete(self, place: Place) -> bool:
+        """Remove our node now; if nobody answers, later. False: it was gone already."""
+
+        def delete(client: Client) -> Any:
+            return client.delete_async(place.path)
+
         try:
-            (answer,) = self._session.send(lambda client: client.delete_async(place.path))
+            (answer,) = self._session.send(delete)
         except BackendUnavailable:
-            self._places.remove_later(place.path, 0.0)
+            self._session.send_later(delete)
             raise
-        return answer
+        return not isinstance(answer, ZookeeperError)
 
     def _held(self, claim: Claim) -> Place | None:
         """Our place, if it has the lock and its lease is not over."""
