@@ -36,13 +36,9 @@ class LockRow:
     holder: HolderInfo
 
     def matches(self, words: Iterable[str]) -> bool:
-        """Whether all of these (casefolded) words are in the lock's name or in what is known of its holder.
-
-        ``host:web-1`` is exactly this host, and not ``web-10``.
-        """
+        """Whether all of these (casefolded) words are in the lock's name or in what is known of its holder."""
         text = "\n".join([self.lock.name, *_texts(self.holder).values()]).casefold()
-        host = f"host:{self.holder.host.casefold()}"
-        return all(word == host if word.startswith("host:") else word in text for word in words)
+        return all(word in text for word in words)
 
     def describe(self) -> str:
         """Store, fence and holder in one printable line, for logs."""
@@ -106,11 +102,10 @@ def held_locks(search: str = "", *, store: str | None = None) -> list[LockRow]:
     """The locks that are held now, the oldest first. A snapshot: it may be out of date when it is read.
 
     ``search``: only those that have all of these words in their name or in what is known of their holder: request id,
-    request, path, function, host and so on; ``host:web-1`` is exactly this host. ``store``: an alias; left out, all
-    stores are asked. A row's ``lock`` has ``name``, ``fence``, ``since``, ``remaining``, ``waiters``, ``waiting_since``
-    and ``state``; its ``holder`` has ``function``, ``path``, ``host``, ``pid``, ``command``, ``worker``, ``user``,
-    ``request_id`` and ``request``, which all locks of one request share. A state is ``held``, ``cooldown`` or
-    ``transit``.
+    request, path, function, host and so on. ``store``: an alias; left out, all stores are asked. A row's ``lock`` has
+    ``name``, ``fence``, ``since``, ``remaining``, ``waiters``, ``waiting_since`` and ``state``; its ``holder`` has
+    ``function``, ``path``, ``host``, ``pid``, ``command``, ``worker``, ``user``, ``request_id`` and ``request``, which
+    all locks of one request share. A state is ``held``, ``cooldown`` or ``transit``.
 
     Raises ``BackendUnavailable`` if a store does not answer, ``ConfigurationError`` if it cannot show its locks.
     """

@@ -29,9 +29,6 @@ PER_PAGE = 50
 #: Characters of one parameter of an address, which is repeated in each link of a page. Names and paths are shorter.
 MAX_PARAMETER = 1000
 
-#: By the state of a lock: what people call it.
-STATES = {"held": "held", "cooldown": "cooldown", "transit": "in transit"}
-
 
 def _since(row: LockRow) -> float:
     return row.lock.since or math.inf
@@ -51,8 +48,6 @@ class LockQuery:
     """Which locks, in which order. The names of the fields are those of the parameters in an address."""
 
     q: str = ""  #: words that are all in the lock's name or in what is known of its holder
-    store: str = ""
-    state: str = ""
     waiters: bool = False  #: only those that somebody waits for
     sort: str = "waiting"  #: one of ``SORTS``; behind a ``-`` from the other end
     p: int = 1  #: page
@@ -60,14 +55,13 @@ class LockQuery:
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> LockQuery:
         """The query that a URL's parameters mean. Values that no link of ours has are ignored: anybody can type."""
-        given = {known.name: printable(parameters.get(known.name, "").strip()[:MAX_PARAMETER]) for known in fields(cls)}
+        sort, page = parameters.get("sort", ""), parameters.get("p", "")
         return cls(
-            given["q"], given["store"],
-            given["state"] if given["state"] in STATES else "",
-            given["waiters"] not in ("", "0"),
-            given["sort"] if given["sort"].removeprefix("-") in SORTS else "waiting",
-            max(1, _number(given["p"])),
-        )  # fmt: skip
+            printable(parameters.get("q", "").strip()[:MAX_PARAMETER]),
+            parameters.get("waiters", "") not in ("", "0"),
+            sort if sort.removeprefix("-") in SORTS else "waiting",
+            max(1, int(page)) if page.isascii() and page.isdigit() and len(page) < 10 else 1,
+        )
 
     def address(self, **changed: Any) -> str:
         """As the query of a URL. Defaults are left out; with something ``changed`` it begins at the first page."""
@@ -87,11 +81,10 @@ class LockQuery:
     @property
     def filtered(self) -> bool:
         """Whether it leaves any locks out."""
-        return replace(self, sort=_EVERYTHING.sort, p=1) != _EVERYTHING
+        return bool(self.q or self.waiters)
 
     def matches(self, row: LockRow) -> bool:
-        lock = row.lock
-        return self.state in ("", lock.state) and (not self.waiters or lock.waiters > 0) and row.matches(self.words)
+        return (not self.waiters or row.lock.waiters > 0) and row.matches(self.words)
 
     @property
     def words(self) -> list[str]:
@@ -101,10 +94,6 @@ class LockQuery:
         """Ties in the order of their names, so that nothing jumps from one look to the next."""
         named = sorted(rows, key=lambda row: (row.alias, row.lock.name))
         return sorted(named, key=SORTS[self.sort.removeprefix("-")], reverse=self.sort.startswith("-"))
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 _EVERYTHING = LockQuery()
@@ -168,14 +157,13 @@ def browse(registry: Registry, query: LockQuery) -> Browsed:
     browsed = Browsed(query, stores=tuple(registry.stores))
     found: list[LockRow] = []
     for store in registry.stores.values():
-        if query.store in ("", store.alias):
-            try:
-                held, rows = drive(_read(store, query.words))
-            except DistLockError as error:
-                browsed.errors[store.alias] = error
-            else:
-                browsed.totals.held += held
-                found += rows
+        try:
+            held, rows = drive(_read(store, query.words))
+        except DistLockError as error:
+            browsed.errors[store.alias] = error
+        else:
+            browsed.totals.held += held
+            found += rows
     browsed.read = len(found)
     now = time.time()
     for row in found:

@@ -7,7 +7,7 @@ that into a page of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -16,7 +16,7 @@ from ..core.errors import ConfigurationError, DistLockError
 from ..core.registry import Registry, registry
 from ..core.runtime import THREADS, drive
 from .held_locks import LockRow, inspect_store
-from .lock_browser import READ_AT_MOST, STATES, Browsed, LockQuery, browse, waiters_of
+from .lock_browser import READ_AT_MOST, Browsed, LockQuery, browse, waiters_of
 from .lock_presenter import Links, LockPresenter, WaiterPresenter, span, timeline
 from .printable import printable
 
@@ -28,10 +28,6 @@ SHOWN = 50
 _COLUMNS = (
     ("name", "Lock", "lock"), ("", "Store", "store"), ("", "Held by", "who"), ("", "Process", "process"),
     ("age", "Age", "age"), ("left", "Left", "left"), ("waiting", "Waiting", "waiting"),
-)  # fmt: skip
-_SORTS = (
-    ("waiting", "Most waiters"), ("age", "Longest held"), ("left", "Ends first"), ("name", "Name"),
-    ("-waiting", "Fewest waiters"), ("-age", "Latest taken"), ("-left", "Ends last"), ("-name", "Name, from Z"),
 )  # fmt: skip
 
 
@@ -75,7 +71,6 @@ def _listed(browsed: Browsed, stores: Registry | None, viewer: Viewer) -> Contex
         "nothing": "No held lock matches." if query.filtered else "No lock is held at the moment.",
         "count": _count(browsed),
         "pages": _pages(browsed),
-        "filters": _filters(browsed),
         "fragment_url": viewer.links.list + back,
     }
 
@@ -93,7 +88,7 @@ def failure_text(alias: str, error: DistLockError) -> str:
 
 def _partial(browsed: Browsed) -> str:
     return (
-        f"{browsed.totals.held:,} locks are held. Order, filters and totals are of {browsed.read:,} of them: of each "
+        f"{browsed.totals.held:,} locks are held. Order and totals are of {browsed.read:,} of them: of each "
         f"store the {READ_AT_MOST:,} that end first, and those whose name has all words that are searched for."
     )
 
@@ -138,36 +133,11 @@ def _count(browsed: Browsed) -> str:
 
 
 def _pages(browsed: Browsed) -> list[dict[str, str]]:
-    """Links to the pages around this one, the first and the last; a gap has no address. None where one page is all."""
+    """Links to the other pages, this one without an address; none where one page is all."""
     if browsed.pages == 1:
         return []
-    near = range(browsed.page - 2, browsed.page + 3)
-    numbers = [number for number in range(1, browsed.pages + 1) if number in (1, browsed.pages) or number in near]
-    links: list[dict[str, str]] = []
-    for before, number in zip([0, *numbers], numbers, strict=False):
-        if number > before + 1:
-            links.append({"text": "…", "url": "", "current": ""})
-        current = "1" if number == browsed.page else ""
-        links.append({"text": str(number), "url": browsed.query.address(p=number), "current": current})
-    return links
-
-
-def _filters(browsed: Browsed) -> list[dict[str, Any]]:
-    query = browsed.query
-    offered: list[tuple[str, str, str, Iterable[tuple[str, str]]]] = [
-        ("store", "Store", "All stores", [(alias, alias) for alias in browsed.stores]),
-        ("state", "State", "All states", STATES.items()),
-        ("sort", "Order", "", _SORTS),
-    ]
-    return [
-        {"name": name, "label": label, "any": everything, "options": _options(choices, str(getattr(query, name)))}
-        for name, label, everything, choices in offered
-        if name != "store" or len(browsed.stores) > 1
-    ]
-
-
-def _options(choices: Iterable[tuple[str, str]], chosen: str) -> list[dict[str, str]]:
-    return [{"value": value, "text": text, "chosen": "1" if value == chosen else ""} for value, text in choices]
+    here, numbers = browsed.page, range(1, browsed.pages + 1)
+    return [{"text": f"{n}", "url": browsed.query.address(p=n) if n != here else ""} for n in numbers]
 
 
 # One lock -----------------------------------------------------------------------------------------------------------

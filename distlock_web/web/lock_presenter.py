@@ -13,7 +13,6 @@ from urllib.parse import urlencode
 from ..core.backend import WaiterInfo
 from ..core.holder import HolderInfo
 from .held_locks import LockRow, readable_holder
-from .lock_browser import STATES
 from .printable import printable
 
 
@@ -91,7 +90,7 @@ class LockPresenter(HolderPresenter):
         self.key = "" if lock.fence is None else LockKey(row.alias, lock.name, lock.fence).dumps()
         self.row_key = json.dumps([row.alias, lock.name, str(lock.fence)])  # ASCII, whatever a name has in it
         self.held = lock.state == "held"
-        self.state = STATES.get(lock.state, lock.state)
+        self.state = "in transit" if lock.state == "transit" else lock.state
         self.since = moment(lock.since) if lock.since else ""
         self.age = span(now - lock.since) if lock.since else "–"
         self.left = span(lock.remaining)
@@ -103,7 +102,6 @@ class LockPresenter(HolderPresenter):
         self.lock_url = f"{links.lock}?{urlencode(query, errors='replace')}"
         self.release_url = f"{links.release}?{urlencode({'lock': self.key, 'back': back})}" if self.key else ""
         self.request_url = f"{links.list}?{urlencode({'q': self.request})}" if self.request else ""
-        self.host_url = f"{links.list}?{urlencode({'q': f'host:{self.host}'})}" if self.host else ""
 
     @property
     def label(self) -> str:

@@ -19,7 +19,6 @@ from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web import lock_browser
 from distlock_web.web.held_locks import LockRow
 from distlock_web.web.lock_browser import Browsed, LockQuery, browse
-from distlock_web.web.lock_presenter import Links, LockPresenter
 from tests.support.callers import Beside
 from tests.support.waiting import eventually
 
@@ -32,12 +31,10 @@ def names(browsed: Browsed) -> list[str]:
     return [row.lock.name.removeprefix("disLock:") for row in browsed.shown]
 
 
-def row(
-    name: str, *, waiters: int = 0, age: float = 1.0, left: float = 5.0, host: str = "", state: str = "held"
-) -> LockRow:
+def row(name: str, *, waiters: int = 0, age: float = 1.0, left: float = 5.0) -> LockRow:
     since = NOW - age if age else 0.0
-    info = LockInfo(name, 1, "", since, left, waiters, state, since if waiters else None)
-    return LockRow("default", info, HolderInfo(host=host, function=f"views.{name}"))
+    info = LockInfo(name, 1, "", since, left, waiters, "held", since if waiters else None)
+    return LockRow("default", info, HolderInfo(function=f"views.{name}"))
 
 
 ROWS = [row("b", age=50, left=1), row("c", waiters=3, age=7), row("a", waiters=9, left=9), row("d", age=0, left=3)]
@@ -64,7 +61,7 @@ def test_ties_keep_their_places() -> None:
     ("query", "matching"),
     [
         (LockQuery(), "bcad"), (LockQuery(waiters=True), "ca"), (LockQuery(q="VIEWS.b"), "b"),
-        (LockQuery(state="transit"), ""), (LockQuery(state="held", waiters=True, q="c"), "c"),
+        (LockQuery(waiters=True, q="c"), "c"),
     ],
     ids=lambda value: str(value),
 )  # fmt: skip
@@ -72,17 +69,8 @@ def test_filters(query: LockQuery, matching: str) -> None:
     assert "".join(found.lock.name for found in ROWS if query.matches(found)) == matching
 
 
-def test_a_host_is_meant_exactly() -> None:
-    """All locks of web-1 were to be released, and those of web-10 were among them."""
-    rows = [row("a", host="web-1"), row("b", host="web-10"), row("host:web-1", host="db"), row("d", host="Web-1")]
-    assert [found.lock.name for found in rows if LockQuery(q="host:web-1").matches(found)] == ["a", "d"]
-    assert [found.lock.name for found in rows if LockQuery(q="views.a HOST:web-1").matches(found)] == ["a"]
-    shown = LockPresenter(rows[0], Links("/locks/", "", "")).host_url
-    assert LockQuery.of_address(shown.partition("?")[2]) == LockQuery(q="host:web-1")
-
-
 def test_an_address_says_what_is_asked_for_and_no_more() -> None:
-    query = LockQuery("order 7", "other", "transit", True, "-age", 3)
+    query = LockQuery("order 7", True, "-age", 3)
     assert LockQuery.of_address(query.address(p=3)) == query
     assert LockQuery.of_address(query.address()) == replace(query, p=1)
     assert LockQuery().address() == "?"
@@ -92,7 +80,7 @@ def test_an_address_says_what_is_asked_for_and_no_more() -> None:
 @pytest.mark.parametrize(
     "nonsense",
     [
-        {"sort": "x"}, {"sort": "--age"}, {"state": "x"}, {"p": "-1"}, {"p": "1e9"}, {"p": "٣"}, {"p": "0"},
+        {"sort": "x"}, {"sort": "--age"}, {"p": "-1"}, {"p": "1e9"}, {"p": "٣"}, {"p": "0"},
         {"p": "x"}, {"p": "9" * 5000}, {"host": "web-1"},
     ],
 )  # fmt: skip
@@ -102,7 +90,7 @@ def test_what_nobody_can_ask_for_is_left_out(nonsense: dict[str, str]) -> None:
 
 def test_what_is_far_too_long_is_cut() -> None:
     """Every link of the page repeats it: a search of 1 MB made a page of 9 MB."""
-    assert len(LockQuery.of({"q": "a " * 500_000, "store": "h" * 500_000}).address()) < 5000
+    assert len(LockQuery.of({"q": "a " * 500_000, "sort": "h" * 500_000}).address()) < 5000
 
 
 # Over stores --------------------------------------------------------------------------------------------------------

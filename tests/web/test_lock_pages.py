@@ -62,7 +62,7 @@ def busy(memory: None, elsewhere: Callable[..., Lease]) -> Iterator[Lease]:
 @pytest.mark.parametrize("viewer", [RELEASER, VIEWER], ids=["releaser", "viewer"])
 @pytest.mark.parametrize(
     "parameters",
-    [{}, {"q": "script"}, {"q": "nothing"}, {"store": HOSTILE, "state": HOSTILE}, {"sort": "-name", "p": "2"}],
+    [{}, {"q": "script"}, {"q": "nothing"}, {"waiters": "1", "sort": HOSTILE}, {"sort": "-name", "p": "2"}],
     ids=str,
 )
 def test_the_list(busy: Lease, viewer: Viewer, parameters: dict[str, str]) -> None:
@@ -113,7 +113,7 @@ def test_a_store_that_cannot_list_says_so(memory: None, monkeypatch: pytest.Monk
 def test_very_many(busy: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_browser, "READ_AT_MOST", 20)
     page = render("list.html", list_context({}, RELEASER))
-    assert "121 locks are held. Order, filters and totals are of 20 of them" in page
+    assert "121 locks are held. Order and totals are of 20 of them" in page
 
 
 def test_one_lock(busy: Lease, elsewhere: Callable[..., Lease]) -> None:

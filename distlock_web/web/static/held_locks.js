@@ -195,7 +195,7 @@ if (root) { // else a page that stands still
 
     if (filters) {
         filters.addEventListener("change", (event) => {
-            if (event.target.matches("select, [type=checkbox]")) {
+            if (event.target.matches("[type=checkbox]")) {
                 filters.requestSubmit();
             }
         });
