@@ -236,7 +236,9 @@ def test_a_wrong_setting_stops_the_start(ui: object, message: str) -> None:
 def test_the_prefix() -> None:
     app = app_with({"AUTHORIZE": lambda action: "ann", "URL_PREFIX": "/ops/locks/"})
     assert app.test_client().get("/ops/locks/").status_code == 200
-    assert "default-src 'none'" in app.test_client().get("/ops/locks/").headers["Content-Security-Policy"]
+    headers = app.test_client().get("/ops/locks/").headers
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert (headers["X-Frame-Options"], headers["Cache-Control"]) == ("DENY", "no-store")
 
 
 def test_flask_admin_needs_to_know_who_may() -> None:
