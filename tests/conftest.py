@@ -10,6 +10,7 @@ takes its time.
 from __future__ import annotations
 
 import contextvars
+import gc
 import inspect
 import os
 import signal
@@ -69,16 +70,9 @@ PATHS_NOT_QUICK = {
     *(f"backends/test_{store}.py" for store in ("cluster", "redlock", "sentinel", "sql", "valkey", "zookeeper")),
 }  # fmt: skip
 SERVERS = {"postgres", "mariadb"}
-#: Nor is one of these, for all that takes a second or starts a program: first, cases of the contract.
+#: Nor is one of these, for all that takes a second or starts a program; first, cases of the contract.
 LONG_TESTS = {
     "test_300_cancellations_at_random_moments_leave_nothing",
-    "test_a_dead_waiter_does_not_block_those_behind_it",
-    "test_a_decorated_function_is_told_like_a_block",
-    "test_a_renewal_that_fails_makes_a_lease_unsure_and_not_lost",
-    "test_a_waiter_outlasts_many_leases_of_a_holder_that_renews",
-    "test_keys_held_already_are_kept_while_a_further_one_is_awaited",
-    "test_renew_for_bounds_the_renewal",
-    "test_renewal_keeps_a_lease_and_ends_with_its_block",
     "test_waiters_that_give_up_at_the_hand_over_pass_the_lock_on",
     "test_a_close_loses_no_wake_up",
     "test_a_closed_loops_waiter_does_not_stay",
@@ -119,6 +113,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("quick")
 
 
+def pytest_collection_finish() -> None:
+    # A full collection looks at all that the thousands of tests are made of, for a second; now at what a test has made.
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Generator[None]:
     return (yield from _with_what_is_there())
@@ -154,8 +154,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _waits_for_leases(item: pytest.Item) -> bool:
-    """Whether it is a case of the contract with a lease that ends, or is kept, while it runs."""
-    codes = [inspect.unwrap(item.function).__code__] if isinstance(item, pytest.Function) and item.cls else []
+    """Whether it is a case on a store with a lease that ends, or is kept, while it runs."""
+    if not isinstance(item, pytest.Function) or item.cls is None or "settings" not in item.fixturenames:
+        return False
+    codes = [inspect.unwrap(item.function).__code__]
     for code in codes:
         if {"ttl", "kept"}.intersection(code.co_names):
             return True
@@ -169,7 +171,12 @@ def _is_apart(path: Path) -> bool:
 
 
 def _is_quick(item: pytest.Item) -> bool:
-    if item.get_closest_marker("slow") or _is_apart(item.path) or not isinstance(item, pytest.Function):
+    if (
+        item.get_closest_marker("slow")
+        or item.get_closest_marker("timing")
+        or _is_apart(item.path)
+        or not isinstance(item, pytest.Function)
+    ):
         return False
     chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
     servers = SERVERS.intersection(value for value in chosen if isinstance(value, str))

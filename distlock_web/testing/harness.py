@@ -108,6 +108,12 @@ class Harness:
         """What the store shows for this lock; None: it is free."""
         return next((line for line in await self.port.inspect() if line.name == name), None)
 
+    async def shown(self, name: str) -> LockInfo:
+        """What the store shows for a lock that is not free."""
+        line = await self.line(name)
+        assert line is not None, f"{name} is free"
+        return line
+
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Wait for a state that can be seen."""
         give_up = now() + PATIENCE

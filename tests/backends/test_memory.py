@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from distlock_web.testing.contract import LockContract
+from distlock_web.testing.contract import StoreContract
 
 
-class TestMemory(LockContract):
+class TestMemory(StoreContract):
     @pytest.fixture
     def settings(self) -> dict[str, Any]:
         return {"BACKEND": "memory"}

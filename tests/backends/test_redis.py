@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from distlock_web.testing.contract import LockContract
+from distlock_web.testing.contract import StoreContract
 
 
-class TestRedis(LockContract):
+class TestRedis(StoreContract):
     @pytest.fixture
     def settings(self, redis_url: str) -> dict[str, Any]:
         patient = {"socket_timeout": 10, "socket_connect_timeout": 10}  # none of the cases is about time-outs

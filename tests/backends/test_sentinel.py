@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from distlock_web.testing.contract import LockContract
+from distlock_web.testing.contract import StoreContract
 
 #: None of the cases is about time-outs.
 PATIENT = {"socket_timeout": 10, "socket_connect_timeout": 10}
 
 
-class TestSentinel(LockContract):
+class TestSentinel(StoreContract):
     ttl = 0.8  # several servers are asked, on a machine that is busy otherwise
 
     @pytest.fixture
@@ -20,7 +20,7 @@ class TestSentinel(LockContract):
         return {**sentinel_settings, "OPTIONS": PATIENT}
 
 
-class TestSentinelWithMinReplicas(LockContract):
+class TestSentinelWithMinReplicas(StoreContract):
     ttl = 0.8  # several servers are asked, on a machine that is busy otherwise
 
     @pytest.fixture

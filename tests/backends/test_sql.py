@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from distlock_web.testing.contract import LockContract
+from distlock_web.testing.contract import StoreContract
 
 #: None of the cases is about time-outs, and a busy machine lets a database stand still for longer than the defaults.
 PATIENT = {"timeout": 5.0}
 
 
-class TestSQLite(LockContract):
+class TestSQLite(StoreContract):
     ttl = 0.8
 
     @pytest.fixture
@@ -20,7 +20,7 @@ class TestSQLite(LockContract):
         return {**sqlite_settings, "OPTIONS": PATIENT}
 
 
-class TestPostgreSQL(LockContract):
+class TestPostgreSQL(StoreContract):
     ttl = 0.8  # a transaction is four requests
 
     @pytest.fixture
@@ -28,7 +28,7 @@ class TestPostgreSQL(LockContract):
         return {**postgres_settings, "OPTIONS": PATIENT}
 
 
-class TestMariaDB(LockContract):
+class TestMariaDB(StoreContract):
     ttl = 0.8
 
     @pytest.fixture

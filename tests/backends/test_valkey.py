@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import redis
 
-from distlock_web.testing.contract import LockContract
+from distlock_web.testing.contract import StoreContract
 from tests.support.stores.valkey import ValkeyServer
 
 
-class TestValkey(LockContract):
+class TestValkey(StoreContract):
     @pytest.fixture
     def settings(self, valkey_settings: dict[str, Any]) -> dict[str, Any]:
         return {**valkey_settings, "OPTIONS": {"socket_timeout": 10, "socket_connect_timeout": 10}}

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from distlock_web.testing.contract import LockContract
+from distlock_web.testing.contract import StoreContract
 
 
-class TestZooKeeper(LockContract):
+class TestZooKeeper(StoreContract):
     ttl = 0.8  # several servers are asked, on a machine that is busy otherwise
 
     @pytest.fixture

@@ -386,7 +386,7 @@ def test_the_store_of_the_example_passes_the_contract(tmp_path: Path) -> None:
         timeout=100,
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr
-    assert re.search(r"1\d\d passed, \d\d skipped", done.stdout), done.stdout[-500:]
+    assert re.search(r"\d\d passed, \d\d skipped", done.stdout), done.stdout[-500:]
 
 
 def test_generators_of_one_thread_are_kept_apart_by_a_context_of_their_own() -> None:

@@ -1,8 +1,8 @@
-"""The contract that every backend passes: each case written once, run with threads and with asyncio.
+"""The contract that every store passes: each case written once, run with threads and with asyncio.
 
-A backend's test file is only configuration::
+A store's test file is only configuration::
 
-    class TestRedis(LockContract):
+    class TestRedis(StoreContract):
         @pytest.fixture
         def settings(self, redis_url):
             return {"BACKEND": "redis", "LOCATION": redis_url}
@@ -13,22 +13,17 @@ pytest-timeout: a broken wait is a test that does not end.
 
 import pytest
 
-pytest.register_assert_rewrite(
-    *(f"{__name__}.{part}" for part in ("exclusion", "leases", "loss", "queueing", "reentry", "transfer", "verbs"))
-)
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in ("exclusion", "leases", "queueing", "verbs")))
 
 from ..harness import Harness  # noqa: E402
 from .exclusion import ExclusionCases  # noqa: E402
 from .leases import LeaseCases  # noqa: E402
-from .loss import LossCases  # noqa: E402
 from .queueing import QueueCases  # noqa: E402
-from .reentry import ReentryCases  # noqa: E402
-from .transfer import TransferCases  # noqa: E402
 from .verbs import VerbCases  # noqa: E402
 
 
-class LockContract(ExclusionCases, VerbCases, LeaseCases, ReentryCases, QueueCases, TransferCases, LossCases):
+class StoreContract(ExclusionCases, VerbCases, LeaseCases, QueueCases):
     """All cases. Subclass it, name the subclass ``Test…`` and give the fixture ``settings``."""
 
 
-__all__ = ["Harness", "LockContract"]
+__all__ = ["Harness", "StoreContract"]

@@ -35,8 +35,7 @@ class VerbCases(Cases):
         assert isinstance(busy, Busy)
         assert busy.recheck_after > 0
         assert 0 < busy.remaining <= 30
-        line = await harness.line(NAME)
-        assert line is not None
+        line = await harness.shown(NAME)
         assert line.waiters == 0
 
     @needs("waiting", "queue")
@@ -48,8 +47,7 @@ class VerbCases(Cases):
         assert isinstance(places[0], Busy)
         assert isinstance(places[1], Busy)
         assert places[0].position == places[1].position
-        line = await harness.line(NAME)
-        assert line is not None
+        line = await harness.shown(NAME)
         assert line.waiters == 1
         await harness.port.cancel(waiting)
 
@@ -61,8 +59,6 @@ class VerbCases(Cases):
         assert await harness.port.release(mine) is None
         await granted(harness.port, successor)
         assert await harness.port.release(mine) is None
-        line = await harness.line(NAME)
-        assert line is not None
         assert await harness.port.extend([successor]) == [None]
 
     @case
@@ -89,12 +85,10 @@ class VerbCases(Cases):
         mine = claim(expire=30)
         await granted(harness.port, mine)
         assert await harness.port.extend([claim(mine.token, expire=1)]) == [None]
-        line = await harness.line(NAME)
-        assert line is not None
+        line = await harness.shown(NAME)
         assert line.remaining > 10
         assert await harness.port.extend([claim(mine.token, expire=300)]) == [None]
-        line = await harness.line(NAME)
-        assert line is not None
+        line = await harness.shown(NAME)
         assert line.remaining > 100
 
     @case
@@ -111,8 +105,7 @@ class VerbCases(Cases):
                 renewals = [threads.submit(renew, mine) for _ in range(4)]
                 assert await harness.port.extend([mine._replace(expire=300)]) == [None]
                 assert [renewal.result() for renewal in renewals] == [[None]] * 4
-                line = await harness.line(NAME)
-                assert line is not None
+                line = await harness.shown(NAME)
                 assert line.remaining > 100
                 assert await harness.port.release(mine) is None
 
@@ -124,8 +117,7 @@ class VerbCases(Cases):
         await harness.port.acquire(waiting, 10)
         for _ in range(2):
             await harness.port.cancel(waiting)
-        line = await harness.line(NAME)
-        assert line is not None
+        line = await harness.shown(NAME)
         assert line.waiters == 0
         for _ in range(2):
             await harness.port.cancel(mine)
@@ -196,8 +188,7 @@ class VerbCases(Cases):
         await granted(harness.port, mine)
         for _ in range(2):
             assert await harness.port.release(mine, self.kept) is None
-        line = await harness.line(NAME)
-        assert line is not None
+        line = await harness.shown(NAME)
         assert line.state == "cooldown"
         assert line.remaining <= self.kept
         assert isinstance(await harness.port.acquire(claim(), 0), Busy)
@@ -211,8 +202,7 @@ class VerbCases(Cases):
         await harness.port.acquire(second, 30)
         answer = await harness.port.acquire(third, 30)
         await harness.port.release(mine)
-        line = await harness.line(NAME)
-        assert line is not None
+        line = await harness.shown(NAME)
         assert line.waiters == 1, "the head was taken out of the queue"
         await harness.port.cancel(second)
         while isinstance(answer, Busy):

@@ -28,6 +28,7 @@ MODULES = (
     f"{NAME}.backends.memory",
     f"{NAME}.backends.redis",
     f"{NAME}.backends.redlock",
+    f"{NAME}.testing.contract.base",
     f"{NAME}.testing.storm",
 )
 #: Modules of redis-py whose operating system is simulated, too.
@@ -125,6 +126,22 @@ class Program:
 
     def __getitem__(self, name: str) -> Any:
         return self._modules[f"{NAME}.{name}"]
+
+    def load(self, *names: str) -> list[ModuleType]:
+        """These modules beside the package, once more: over this copy of it."""
+        own = _ours() | {name: sys.modules.pop(name) for name in names if name in sys.modules}
+        for name in _ours():
+            del sys.modules[name]
+        sys.modules.update(self._modules)
+        try:
+            modules = [importlib.import_module(name) for name in names]
+        finally:
+            for name in (*_ours(), *names):
+                del sys.modules[name]
+            sys.modules.update(own)
+        for module in modules:
+            system.put_into(module)
+        return modules
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """A process begins: nothing of an earlier one is left. Called by its first thread."""

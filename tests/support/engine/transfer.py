@@ -8,35 +8,12 @@ import json
 import pytest
 
 from distlock_web import ConfigurationError, LeaseLost, NotHeld, lock
-
-from ..fault_injector import FaultInjector
-from ..harness import Harness
-from .base import NAME, PREFIX, Cases, case, needs, the_lock
+from distlock_web.testing.contract.base import PREFIX, Cases, case, needs, the_lock
+from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.testing.harness import Harness
 
 
 class TransferCases(Cases):
-    @needs("transfer")
-    @case
-    async def test_the_receiver_goes_on_under_the_same_lock_and_fence(self, harness: Harness) -> None:
-        async with harness.inside(the_lock()) as lease:
-            ticket = await harness.detach(lease)
-        line = await harness.line(NAME)
-        assert line is not None, "the end of the block did not free it"
-        assert line.state == "transit"
-
-        async def receiver() -> None:
-            async with harness.inside(await harness.attach(ticket)) as mine:
-                assert mine.fence == lease.fence
-                assert mine.names == lease.names
-                line = await harness.line(NAME)
-                assert line is not None
-                assert line.state == "held"
-                async with harness.inside(the_lock()):  # it counts as inside
-                    pass
-
-        await harness.unrelated(receiver).result()
-        assert await harness.line(NAME) is None
-
     @needs("transfer")
     @case
     async def test_nobody_else_gets_in_while_it_is_on_its_way(self, harness: Harness) -> None:
@@ -55,14 +32,6 @@ class TransferCases(Cases):
         await harness.release(lease)
         with pytest.raises(NotHeld):
             await harness.attach(ticket)
-
-    @needs("waiting", "transfer")
-    @case
-    async def test_a_ticket_that_comes_too_late_is_refused(self, harness: Harness) -> None:
-        ticket = await harness.detach(await harness.acquire(the_lock()), transit=self.ttl)
-        async with harness.inside(the_lock(wait=None)):
-            with pytest.raises(NotHeld):
-                await harness.attach(ticket)
 
     @needs("transfer")
     @case
@@ -141,19 +110,3 @@ class TransferCases(Cases):
         assert injector.calls == ["detach", "detach", "attach", "attach"]
         await harness.extend(attached)
         await harness.release(attached)
-
-    @needs("waiting", "transfer")
-    @case
-    async def test_who_waits_is_served_after_the_receiver(self, harness: Harness) -> None:
-        lease = await harness.acquire(the_lock())
-
-        async def waiter() -> None:
-            async with harness.inside(the_lock(wait=None)):
-                pass
-
-        actor = harness.unrelated(waiter)
-        await harness.waiters(NAME, 1)
-        attached = await harness.attach(await harness.detach(lease))
-        assert attached.state == "held"
-        await harness.release(attached)
-        await actor.result()
