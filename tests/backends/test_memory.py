@@ -1,15 +1,10 @@
-"""The memory backend passes the contract."""
+"""The memory backend passes the contract: in a world whose time takes none, where threads change at every lock."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
 from distlock_web.testing.contract import StoreContract
+from tests.support.in_world import copies
 
 
-class TestMemory(StoreContract):
-    @pytest.fixture
-    def settings(self) -> dict[str, Any]:
-        return {"BACKEND": "memory"}
+class TestMemory(copies(*StoreContract.__bases__)):  # type: ignore[misc]
+    """Its cases, over the world's copy of the package."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 
 from distlock_web.core.backend import Busy, Claim, Granted, Port
-from distlock_web.core.runtime import drive, now
+from distlock_web.core.runtime import now
 
-from ..harness import PATIENCE, Harness
+from ..harness import PATIENCE, Harness, ThreadActor
 from .base import NAME, Cases, case, claim, needs
 
 
@@ -95,19 +95,17 @@ class VerbCases(Cases):
     async def test_a_renewal_that_crosses_an_extension_does_not_shorten_it(self, harness: Harness) -> None:
         """Both know of the lease as it was before. Whichever the store carries out last, the longer one stays."""
 
-        def renew(mine: Claim) -> object:
-            return drive(harness.store.renewal_port().extend([mine], PATIENCE))
+        async def renew() -> object:
+            return await harness.store.renewal_port().extend([mine], PATIENCE)
 
-        with ThreadPoolExecutor(4) as threads:
-            for _ in range(10):
-                mine = claim(expire=5)
-                await granted(harness.port, mine)
-                renewals = [threads.submit(renew, mine) for _ in range(4)]
-                assert await harness.port.extend([mine._replace(expire=300)]) == [None]
-                assert [renewal.result() for renewal in renewals] == [[None]] * 4
-                line = await harness.shown(NAME)
-                assert line.remaining > 100
-                assert await harness.port.release(mine) is None
+        for _ in range(10):
+            mine = claim(expire=5)
+            await granted(harness.port, mine)
+            renewals = [ThreadActor(renew, Context()) for _ in range(4)]
+            assert await harness.port.extend([mine._replace(expire=300)]) == [None]
+            assert [await renewal.result() for renewal in renewals] == [[None]] * 4
+            assert (await harness.shown(NAME)).remaining > 100
+            assert await harness.port.release(mine) is None
 
     @needs("waiting")
     @case

@@ -128,7 +128,7 @@ class Program:
         return self._modules[f"{NAME}.{name}"]
 
     def load(self, *names: str) -> list[ModuleType]:
-        """These modules beside the package, once more: over this copy of it."""
+        """These modules, which use the package, over this copy of it."""
         own = _ours() | {name: sys.modules.pop(name) for name in names if name in sys.modules}
         for name in _ours():
             del sys.modules[name]
@@ -136,7 +136,7 @@ class Program:
         try:
             modules = [importlib.import_module(name) for name in names]
         finally:
-            for name in (*_ours(), *names):
+            for name in {*_ours(), *names}:
                 del sys.modules[name]
             sys.modules.update(own)
         for module in modules:
