@@ -16,6 +16,7 @@ from http import HTTPStatus
 from typing import TypeAlias
 
 from ..core.errors import BackendUnavailable, KeyUnavailable, LockBusy
+from ..core.request_id import current_origin
 from ..locks.events import log_fields
 from .printable import printable
 
@@ -24,6 +25,9 @@ logger = logging.getLogger("distlock_web")
 #: Why a request is refused, each with an answer of its own.
 Refusal: TypeAlias = LockBusy | BackendUnavailable | KeyUnavailable
 REFUSALS = (LockBusy, BackendUnavailable, KeyUnavailable)
+
+#: Characters of a request in a line of the log.
+MAX_LOGGED = 200
 
 #: A project's own page, where it has one: a template that is given the ``ErrorResponse`` as ``error``.
 TEMPLATE = "distlock_web/refused.html"
@@ -103,9 +107,15 @@ def error_response(error: Refusal, request_id: str) -> ErrorResponse:
 
 
 def log_refused(error: Refusal, method: str | None, path: str) -> None:
-    """One line for a refused request: everyday is INFO, a store that does not answer is an ERROR."""
+    """One line for a refused request: everyday is INFO, a store that does not answer is an ERROR.
+
+    It has the request's method and route, ``POST /reset/<uid>/<token>/``. What was refused before it was routed has its
+    path in place of that.
+    """
     level = logging.ERROR if isinstance(error, BackendUnavailable) else logging.INFO
     event = "error" if isinstance(error, BackendUnavailable) else "busy" if isinstance(error, LockBusy) else "no_key"
     fields = error.log_fields or log_fields(event, "", error.name or "", "")
-    # A server may hand on any text as the method, too.
-    logger.log(level, "%s: %s", printable(f"{method} {path}"), error, extra=fields)
+    origin = current_origin()
+    request = origin.path if origin is not None and origin.path else f"{method} {path}"
+    # A server may hand on any text as the method, too, and of any length.
+    logger.log(level, "%s: %s", printable(request[:MAX_LOGGED]), error, extra=fields)

@@ -53,12 +53,6 @@ def test_a_view_whose_lock_is_held_elsewhere_answers_409(view: str, elsewhere: A
     assert Client().get(address).status_code == 200
 
 
-@pytest.mark.usefixtures("store")
-def test_another_order_is_another_lock(elsewhere: Any) -> None:
-    elsewhere("order:8")
-    assert Client().get("/shop/function/7/").status_code == 200
-
-
 @pytest.mark.usefixtures("memory")
 def test_post_handlers() -> None:
     for view in ("methods", "async-methods"):
@@ -91,13 +85,6 @@ async def test_two_async_requests_with_the_same_request_id_exclude_each_other(vi
 @pytest.mark.usefixtures("store")
 async def test_sibling_tasks_of_one_request_exclude_each_other() -> None:
     assert (await AsyncClient().get("/shop/siblings/")).json()["most"] == 1
-
-
-@pytest.mark.usefixtures("memory")
-def test_a_view_exception_reaches_the_client_unchanged_and_frees_the_lock() -> None:
-    with pytest.raises(ValueError, match="the view's own"):
-        Client().get("/shop/failing/")
-    assert held() == []
 
 
 @pytest.mark.usefixtures("store")

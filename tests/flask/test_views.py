@@ -56,24 +56,6 @@ def test_a_second_request_is_told_to_come_back(app: Flask, gate: Gate) -> None:
     assert "order:7" not in second.text
 
 
-def test_a_second_request_waits_its_turn(app: Flask, gate: Gate) -> None:
-    @app.post("/pay")
-    @distributed_lockable(key="order", expire=30, wait=20)
-    def pay() -> str:
-        if not gate.entered.is_set():
-            gate.pass_through()
-        return _name()
-
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(app.test_client().post, "/pay")
-        assert gate.entered.wait(20)
-        second = pool.submit(app.test_client().post, "/pay")
-        _until(lambda: [line.waiters for line in _held(app)] == [1])
-        assert not second.done()
-        gate.opened.set()
-    assert first.result().text == second.result().text == "disLock:order"
-
-
 def test_an_async_view_works_request_after_request(app: Flask) -> None:
     @app.post("/pay/<order_id>")
     @distributed_lockable(key="order:{order_id}", expire=10)
@@ -177,39 +159,6 @@ def test_on_a_blueprint(app: Flask) -> None:
 
     app.register_blueprint(blueprint)
     assert app.test_client().get("/orders/7").text == "disLock:order:7"
-
-
-def test_a_nested_call_does_not_block_itself(app: Flask) -> None:
-    @distributed_lockable(key="stock", expire=10)
-    def sell() -> str:
-        return _name()
-
-    @app.post("/pay")
-    @distributed_lockable(key="stock", expire=10)
-    def pay() -> str:
-        return sell()
-
-    assert app.test_client().post("/pay").text == "disLock:stock"
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_exception_of_a_view_comes_through_and_frees_the_lock(app: Flask, asynchronous: bool) -> None:
-    error = ZeroDivisionError("a bug")
-
-    def broken() -> str:
-        raise error
-
-    async def abroken() -> str:
-        raise error
-
-    locked: Any = distributed_lockable(key="order", expire=30)
-    app.add_url_rule("/broken", "broken", locked(abroken if asynchronous else broken))
-    app.testing = True
-    for _ in range(2):  # a lock that stayed behind would make the second one a 409
-        with pytest.raises(ZeroDivisionError) as caught:
-            app.test_client().get("/broken")
-        assert caught.value is error
-    assert _held(app) == []
 
 
 def test_on_busy_may_make_the_response(app: Flask) -> None:
@@ -318,47 +267,6 @@ def refusing(app: Flask) -> Flask:
         raise BackendUnavailable("redis://:password@10.0.0.1 refused the connection.")
 
     return app
-
-
-@pytest.mark.parametrize("accept", ["text/html,*/*;q=0.8", "*/*", "", "image/png"])
-def test_a_browser_gets_a_page(refusing: Flask, accept: str) -> None:
-    response = refusing.test_client().get("/busy", headers={"Accept": accept, "Req-Id": "seven"})
-    assert (response.status_code, response.headers["Retry-After"]) == (409, "3")
-    assert response.content_type == "text/html; charset=utf-8"
-    assert "<h1>Already in progress</h1>" in response.text
-    assert "Request seven" in response.text
-    assert "secret" not in response.text
-
-
-@pytest.mark.parametrize(
-    "accept", ["application/json", "application/problem+json", "application/json;q=1, text/*;q=0.5"]
-)
-def test_an_api_client_gets_problem_details(refusing: Flask, accept: str) -> None:
-    response = refusing.test_client().get("/busy", headers={"Accept": accept, "Req-Id": "seven"})
-    assert (response.status_code, response.content_type) == (409, "application/problem+json")
-    assert response.headers["Retry-After"] == "3"
-    problem = response.get_json(force=True)
-    assert (problem["status"], problem["retry_after"], problem["request_id"]) == (409, 3, "seven")
-    assert "secret" not in response.text
-
-
-def test_a_store_that_is_unreachable_is_a_503_that_says_nothing_of_it(refusing: Flask) -> None:
-    response = refusing.test_client().get("/away")
-    assert response.status_code == 503
-    assert "Retry-After" not in response.headers
-    assert "10.0.0.1" not in response.text
-
-
-def test_a_store_that_refuses_the_connection_is_a_503_on_the_real_way(redis_url: str, unused_tcp_port: int) -> None:
-    from distlock_web.flask import DistLock
-
-    app = Flask("shop")
-    app.config["DISTLOCK"] = {"default": {"LOCATION": f"redis://127.0.0.1:{unused_tcp_port}/0"}}
-    DistLock(app)  # starts without its store, as it survives the loss of it
-    app.add_url_rule("/pay", "pay", undecided)
-    for _ in range(2):
-        assert app.test_client().get("/pay").status_code == 503
-    app.extensions["distlock"].registry.close()
 
 
 class TestTheAppsOwnHandlerWins:

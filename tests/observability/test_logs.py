@@ -148,7 +148,7 @@ def test_what_nobody_logs_is_not_made(memory_store: None, caplog: pytest.LogCapt
 
 #: What speaks of no lock: a listener or a receiver that raises, threads of ours, settings.
 OF_NO_LOCK = (
-    "The receiver %r", "The listener %r", "%r cannot keep up", "The events of locks", "GUNICORN_CMD_ARGS",
+    "The receiver %r", "The listener %r", "%r cannot keep up", "GUNICORN_CMD_ARGS",
     "The watchdog failed", '%s", other', "This Django Ninja",
 )  # fmt: skip
 
@@ -207,7 +207,8 @@ def test_django_and_flask_log_the_same(memory: None, settings: Any, caplog: pyte
             held = unrelated("order")
             assert client.get("/pay", headers={"Req-Id": "r-2"}).status_code == 409
             held.release()
-        lines = [record for record in caplog.records if record.name.startswith("distlock_web")]
+        # Those of locks: on a busy machine there is one of a listener that has taken long.
+        lines = [record for record in caplog.records if fields(record)]
         said.append([(record.levelname, record.getMessage().partition(": Some")[0], known(record)) for record in lines])
     in_one, in_other = said
     assert in_one == in_other

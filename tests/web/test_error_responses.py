@@ -42,7 +42,9 @@ def test_the_line_of_a_refused_request_says_which_lock(memory_store: None, caplo
 def test_the_line_of_a_refused_request_steers_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "distlock_web"):
         log_refused(BUSY, "PO\x1b[31mST", "/pay\r\n")
-    assert caplog.messages == ["PO\N{REPLACEMENT CHARACTER}[31mST /pay" + "\N{REPLACEMENT CHARACTER}" * 2 + f": {BUSY}"]
+        log_refused(BUSY, "GET", "/" + "a" * 100_000)
+    replaced = "\N{REPLACEMENT CHARACTER}"
+    assert caplog.messages == [f"PO{replaced}[31mST /pay{replaced}{replaced}: {BUSY}", f"GET /{'a' * 195}: {BUSY}"]
 
 
 def test_unreachable_is_503_without_a_promise() -> None:

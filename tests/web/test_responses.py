@@ -1,39 +1,44 @@
-"""The answers to choose from, in Django and in Flask: what a browser, a program, and htmx are told."""
+"""What a refused request is answered with, in Django and in Flask: to a browser, to a program, and to htmx."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client
+from django.template import TemplateDoesNotExist
+from django.test import Client
 from django.urls import path
 from django.utils.decorators import method_decorator
-from django.views import View
-from flask import Flask
+from django.views import View as DjangoView
 
 import distlock_web.django.responses as for_django
 import distlock_web.flask.responses as for_flask
-from distlock_web import BackendUnavailable, Lease, LockBusy, distributed_lockable, lock
-from distlock_web.flask import DistLock
+from distlock_web import BackendUnavailable, Lease, LockBusy, distributed_lockable
+from distlock_web.core.registry import registry
 from distlock_web.testing.fault_injector import FaultInjector
+from tests.support.both import SITES, Get, View, serving, urls
 
 Elsewhere = Callable[..., Lease]
-HTMX = {"HX-Request": "true"}
 
 
-def view(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("done")
+def done() -> str:
+    return "done"
 
 
-async def aview(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("done")
+async def adone() -> str:
+    return "done"
 
 
-class Method(View):
+def broken() -> str:
+    raise ValueError("the view's own")
+
+
+class Method(DjangoView):
     @method_decorator(distributed_lockable(key="order", on_busy=for_django.problem))
     def get(self, request: HttpRequest) -> HttpResponse:
         return HttpResponse("done")
@@ -43,39 +48,18 @@ class Method(View):
         return HttpResponse("done")
 
 
-def _locked(view: Any, **options: Any) -> Any:
-    return distributed_lockable(key="order", **options)(view)
-
-
+MODES = {"sync": done, "async": adone}
 FACTORIES = ("refused", "page", "problem")
-urlpatterns = [
-    path("method/", Method.as_view()),
-    path("sync/", _locked(view)),
-    path("async/", _locked(aview)),
-    *(
-        path(
-            f"{mode}/{name}/",
-            _locked(which, on_busy=getattr(for_django, name), on_backend_error=getattr(for_django, name)),
-        )
-        for mode, which in (("sync", view), ("async", aview))
-        for name in FACTORIES
-    ),
-]
-
-
-@pytest.fixture(autouse=True)
-def site(settings: Any, tmp_path: Any) -> Iterator[Any]:
-    """A Django site and its folder of templates."""
-    settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
-    settings.TEMPLATES = [
-        {
-            "BACKEND": "django.template.backends.django.DjangoTemplates",
-            "DIRS": [tmp_path],
-            "OPTIONS": {"context_processors": ["django.template.context_processors.request", f"{__name__}.asks"]},
-        }
-    ]
-    return tmp_path
+VIEWS = {
+    **{f"{mode}/": View(function, {"key": "order"}) for mode, function in MODES.items()},
+    **{
+        f"{mode}/{name}/": View(function, {"key": "order", "on_busy": name, "on_backend_error": name})
+        for (mode, function), name in product(MODES.items(), FACTORIES)
+    },
+    "broken/": View(broken, {"key": "order"}),
+    "pay/<token>/": View(lambda token: "done", {"key": "order"}),
+}
+urlpatterns = [*urls(VIEWS), path("method/", Method.as_view())]
 
 
 def asks(request: HttpRequest) -> dict[str, Any]:
@@ -85,101 +69,146 @@ def asks(request: HttpRequest) -> dict[str, Any]:
     return {"known": ContentType.objects.count}
 
 
-@pytest.fixture(params=["sync", "async"])
-def get(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """A request to a view, sync or async, from a client of either."""
-    mode = request.param
-
-    def get(name: str = "", **headers: str) -> Any:
-        return Client().get(f"/{mode}/{name}", headers=headers)
-
-    return get
-
-
-def test_every_factory_says_busy(injector: FaultInjector, elsewhere: Elsewhere, get: Callable[..., Any]) -> None:
-    elsewhere("order", expire=10)
-    for name in ("", *(f"{factory}/" for factory in FACTORIES)):
-        answer = get(name, **{"Accept": "text/html", "Req-Id": "seven"})
-        assert answer.status_code == 409
-        assert 1 <= int(answer["Retry-After"]) <= 10
-        assert answer["Cache-Control"] == "no-store"
-        assert answer["Vary"] == "Accept, HX-Request"
-        assert b"seven" in answer.content
-        assert "HX-Trigger" not in answer
-        assert answer["Content-Type"].startswith("application/problem+json" if "problem" in name else "text/html")
+@pytest.fixture(autouse=True)
+def memory(settings: Any, tmp_path: Path) -> None:
+    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
+    processors = ["django.template.context_processors.request", f"{__name__}.asks"]
+    settings.TEMPLATES = [
+        {
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "DIRS": [tmp_path],
+            "OPTIONS": {"context_processors": processors},
+        }
+    ]
 
 
-def test_every_factory_says_unavailable(injector: FaultInjector, get: Callable[..., Any]) -> None:
-    injector.cut()
-    for name in FACTORIES:
-        answer = get(f"{name}/", Accept="application/json")
-        assert answer.status_code == 503
-        assert "Retry-After" not in answer
-        assert answer["Content-Type"].startswith("text/html" if name == "page" else "application/problem+json")
+@pytest.fixture(params=SITES)
+def get(request: pytest.FixtureRequest, settings: Any, tmp_path: Path) -> Iterator[Get]:
+    with serving(request.param, __name__, VIEWS, settings, template_folder=str(tmp_path)) as get:
+        yield get
 
 
-def test_methods_find_their_request(injector: FaultInjector, elsewhere: Elsewhere) -> None:
-    elsewhere("order")
-    for answer in (Client().get("/method/"), Client().post("/method/")):
-        assert answer.status_code == 409
-        assert json.loads(answer.content)["code"] == "lock_busy"
+@pytest.fixture
+def injector() -> FaultInjector:
+    return FaultInjector(registry().store("default"))
 
 
-def test_htmx_is_told_by_an_event(injector: FaultInjector, elsewhere: Elsewhere, get: Callable[..., Any]) -> None:
+modes = pytest.mark.parametrize("mode", MODES)
+
+HTML, JSON = "text/html; charset=utf-8", "application/problem+json"
+
+
+@modes
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        (None, HTML), ("*/*", HTML), ("text/html,application/xhtml+xml,*/*;q=0.8", HTML), ("image/png", HTML),
+        ("application/json", JSON), ("application/problem+json", JSON), ("text/html;q=0.5,application/json", JSON),
+    ],
+)  # fmt: skip
+def test_busy_in_the_clients_format(
+    get: Get, elsewhere: Elsewhere, mode: str, accept: str | None, content_type: str
+) -> None:
+    elsewhere("order", expire=8)
+    answer = get(f"{mode}/", **{"Req-Id": "seven", **({"Accept": accept} if accept else {})})
+    assert (answer.status, answer.headers["Content-Type"]) == (409, content_type)
+    assert 1 <= int(answer.headers["Retry-After"]) <= 8
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers["Vary"] == "Accept, HX-Request"
+    assert answer.headers["Req-Id"] == "seven"
+    assert "HX-Trigger" not in answer.headers
+    assert "disLock" not in answer.text  # a key may hold what is nobody's business
+    assert "order" not in answer.text
+    if content_type == JSON:
+        problem = answer.json
+        assert (problem["status"], problem["title"], problem["code"]) == (409, "Conflict", "lock_busy")
+        assert (problem["request_id"], problem["retry_after"]) == ("seven", int(answer.headers["Retry-After"]))
+    else:
+        assert "<h1>Already in progress</h1>" in answer.text
+        assert "Request seven" in answer.text
+
+
+@modes
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_every_factory(get: Get, injector: FaultInjector, elsewhere: Elsewhere, mode: str, factory: str) -> None:
+    lease = elsewhere("order")
+    for accept in ("text/html", "application/json"):
+        expected = HTML if factory == "page" or (factory == "refused" and accept == "text/html") else JSON
+        busy = get(f"{mode}/{factory}/", Accept=accept)
+        assert (busy.status, busy.headers["Content-Type"]) == (409, expected)
+        injector.cut()
+        away = get(f"{mode}/{factory}/", Accept=accept)
+        injector.mend()
+        assert (away.status, away.headers["Content-Type"]) == (503, expected)
+        assert "Retry-After" not in away.headers
+    lease.release()
+    assert get(f"{mode}/{factory}/").text == "done"
+
+
+@modes
+def test_a_store_that_nobody_serves_is_a_503_that_says_nothing_of_it(get: Get, settings: Any, mode: str) -> None:
+    settings.DISTLOCK = {"default": {"LOCATION": "redis://127.0.0.1:1/0"}}
+    for accept in ("text/html", "application/json"):
+        answer = get(f"{mode}/", Accept=accept)
+        assert answer.status == 503
+        assert ("text/html" in answer.headers["Content-Type"]) == (accept == "text/html")
+        assert "127.0.0.1" not in answer.text
+
+
+def test_any_other_exception_is_the_frameworks_business(get: Get) -> None:
+    assert get("broken/").status == 500
+
+
+@modes
+def test_htmx_is_told_by_an_event(get: Get, injector: FaultInjector, elsewhere: Elsewhere, mode: str) -> None:
     elsewhere("order")
     for name in ("", "page/"):
-        answer = get(name, **HTMX)
-        assert answer.status_code == 409
-        assert answer["HX-Reswap"] == "none"
-        [(event, detail)] = json.loads(answer["HX-Trigger"]).items()
-        assert event == "distlock:busy"
-        assert detail["retryAfter"] == int(answer["Retry-After"])
+        answer = get(f"{mode}/{name}", **{"HX-Request": "true"})
+        assert (answer.status, answer.headers["HX-Reswap"]) == (409, "none")
+        [(event, detail)] = json_of(answer.headers["HX-Trigger"])
+        assert (event, detail["retryAfter"]) == ("distlock:busy", int(answer.headers["Retry-After"]))
         assert detail["detail"]
-
-
-def test_htmx_is_told_that_the_store_is_unreachable(injector: FaultInjector, get: Callable[..., Any]) -> None:
     injector.cut()
-    [(event, detail)] = json.loads(get(**HTMX)["HX-Trigger"]).items()
+    [(event, detail)] = json_of(get(f"{mode}/", **{"HX-Request": "true"}).headers["HX-Trigger"])
     assert (event, detail["retryAfter"]) == ("distlock:unavailable", None)
+    injector.mend()
 
 
+def json_of(text: str) -> Any:
+    import json
+
+    return json.loads(text).items()
+
+
+@modes
 @pytest.mark.django_db(transaction=True)
-def test_a_page_of_the_projects_own(
-    injector: FaultInjector, elsewhere: Elsewhere, get: Callable[..., Any], site: Any
-) -> None:
+def test_a_page_of_the_projects_own(get: Get, elsewhere: Elsewhere, mode: str, tmp_path: Path) -> None:
     call_command("migrate", verbosity=0)
     elsewhere("order")
-    (site / "distlock_web").mkdir()
-    (site / "distlock_web" / "refused.html").write_text(
-        "{{ request.path }}: {{ error.detail }} {{ error.retry_after }} {% if known %}known{% endif %}"
-    )
+    (tmp_path / "distlock_web").mkdir()
+    page = "{{ request.path }}: {{ error.detail }} {{ error.retry_after }} {% if known %}known{% endif %}"
+    (tmp_path / "distlock_web" / "refused.html").write_text(page)
     for name in ("", "page/"):
-        answer = get(name, Accept="text/html")
-        assert answer.status_code == 409
-        assert f"{answer.request['PATH_INFO']}: The same thing" in answer.text
-        assert answer.text.endswith("known")
-    assert get(Accept="application/json")["Content-Type"] == "application/problem+json"
+        answer = get(f"{mode}/{name}", Accept="text/html")
+        assert answer.status == 409
+        assert answer.text.startswith(f"/{mode}/{name}: The same thing")
+    assert get(f"{mode}/", Accept="application/json").headers["Content-Type"] == JSON
 
 
-def test_a_mistake_in_that_page_is_not_hidden(injector: FaultInjector, elsewhere: Elsewhere, site: Any) -> None:
-    from django.template import TemplateDoesNotExist
-
+def test_a_mistake_in_that_page_is_not_hidden(settings: Any, elsewhere: Elsewhere, tmp_path: Path) -> None:
+    settings.ROOT_URLCONF = __name__
     elsewhere("order")
-    (site / "distlock_web").mkdir()
-    (site / "distlock_web" / "refused.html").write_text('{% extends "missing.html" %}')
+    (tmp_path / "distlock_web").mkdir()
+    (tmp_path / "distlock_web" / "refused.html").write_text('{% extends "missing.html" %}')
     with pytest.raises(TemplateDoesNotExist, match="missing"):
         Client().get("/sync/page/")
 
 
-async def test_in_the_loop_of_a_server(
-    injector: FaultInjector, elsewhere: Elsewhere, async_client: AsyncClient
-) -> None:
-    import asyncio
-
-    await asyncio.to_thread(elsewhere, "order")
-    for name in ("", "page/", "problem/"):
-        answer = await async_client.get(f"/async/{name}")
-        assert answer.status_code == 409
+def test_djangos_methods_find_their_request(settings: Any, elsewhere: Elsewhere) -> None:
+    settings.ROOT_URLCONF = __name__
+    elsewhere("order")
+    for answer in (Client().get("/method/"), Client().post("/method/")):
+        assert (answer.status_code, answer["Content-Type"]) == (409, JSON)
 
 
 @pytest.mark.parametrize("factory", [getattr(module, name) for module in (for_django, for_flask) for name in FACTORIES])
@@ -190,85 +219,17 @@ def test_where_there_is_no_request_the_error_is_raised(factory: Any, error: Exce
             factory(error, *arguments)
 
 
-# Flask ----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def app(store_settings: dict[str, Any], site: Any) -> Iterator[Flask]:
-    app = Flask("shop", template_folder=str(site))
-    app.config["DISTLOCK"] = {"default": store_settings}
-    DistLock(app)
-
-    async def aview() -> str:
-        return "done"
-
-    for mode, function in (("sync", lambda: "done"), ("async", aview)):
-        app.add_url_rule(f"/{mode}/", mode, _locked(function))
-        for name in FACTORIES:
-            factory = getattr(for_flask, name)
-            locked = _locked(function, on_busy=factory, on_backend_error=factory)
-            app.add_url_rule(f"/{mode}/{name}/", f"{mode}-{name}", locked)
-    yield app
-    app.extensions["distlock"].registry.close()
-
-
-@pytest.fixture(params=["sync", "async"])
-def fget(request: pytest.FixtureRequest, app: Flask) -> Callable[..., Any]:
-    return lambda name="", **headers: app.test_client().get(f"/{request.param}/{name}", headers=headers)
-
-
-def test_flask_says_busy(app: Flask, fget: Callable[..., Any]) -> None:
-    with app.app_context():
-        lock("order", expire=10).acquire().detach(transit=10)
-    for name in ("", *(f"{factory}/" for factory in FACTORIES)):
-        answer = fget(name, **{"Accept": "text/html", "Req-Id": "seven"})
-        assert answer.status_code == 409
-        assert 1 <= int(answer.headers["Retry-After"]) <= 10
-        assert answer.headers["Vary"] == "Accept, HX-Request"
-        assert "seven" in answer.text
-        assert answer.mimetype == ("application/problem+json" if "problem" in name else "text/html")
-        answer = fget(name, **HTMX)
-        assert list(json.loads(answer.headers["HX-Trigger"])) == ["distlock:busy"]
-        assert answer.headers["HX-Reswap"] == "none"
-
-
-def test_flask_says_unavailable(app: Flask, fget: Callable[..., Any]) -> None:
-    FaultInjector(app.extensions["distlock"].registry.store("default")).cut()
-    for name in ("", *(f"{factory}/" for factory in FACTORIES)):
-        assert fget(name).status_code == 503
-
-
-def test_a_page_of_the_apps_own(app: Flask, fget: Callable[..., Any], site: Any) -> None:
-    with app.app_context():
-        lock("order").acquire().detach()
-    assert "<h1>Already in progress</h1>" in fget().text
-    (site / "distlock_web").mkdir()
-    (site / "distlock_web" / "refused.html").write_text("{{ request.path }}: {{ error.detail }}")
-    assert fget().text.startswith(("/sync/: The same thing", "/async/: The same thing"))
-    assert fget(Accept="application/json").mimetype == "application/problem+json"
-
-
-# The log --------------------------------------------------------------------------------------------------------------
-
-
-def flask_get() -> None:
-    app = Flask("shop")
-    DistLock(app)
-    app.add_url_rule("/sync/", view_func=distributed_lockable(key="order")(lambda: "done"))
-    app.test_client().get("/sync/")
-
-
-@pytest.mark.parametrize("ask", [lambda: Client().get("/sync/"), flask_get], ids=["django", "flask"])
-def test_a_refused_request_is_logged(
-    injector: FaultInjector, elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture, ask: Callable[[], Any]
+def test_a_refused_request_is_logged_with_its_route(
+    get: Get, injector: FaultInjector, elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """What stands in a URL may be a secret, and is as long as a client wants."""
     elsewhere("order")
     with caplog.at_level("INFO", "distlock_web"):
-        ask()
+        get("pay/s3cret/")
         injector.cut()
-        ask()
+        get("pay/s3cret/")
         injector.mend()
     logged = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "distlock_web"]
-    busy, unavailable = [line for line in logged if line[1].startswith("GET /sync/: ")]
-    assert busy[0] == "INFO"
-    assert unavailable[0] == "ERROR"
+    busy, unavailable = [line for line in logged if line[1].startswith("GET /pay/<token>/: ")]
+    assert (busy[0], unavailable[0]) == ("INFO", "ERROR")
+    assert "s3cret" not in str(logged)
