@@ -230,11 +230,13 @@ class Scope:
     def notify_when_lost(self, callback: Callable[[Scope], object]) -> None:
         """Call back once when the locks are lost: from the thread that notices."""
         myself = weakref.ref(self)  # the holds must not keep a scope alive that nobody has any more
+        callbacks = iter((callback,))  # each of several locks tells of its loss, perhaps in another thread
 
         def changed() -> None:
             scope = myself()
             if scope is not None and scope.state == "lost":
-                callback(scope)
+                for call in callbacks:
+                    call(scope)
 
         self._on_end = changed
         for hold in self.holds:

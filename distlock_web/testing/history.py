@@ -13,16 +13,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, Literal, TypeAlias
 
 from ..core.runtime import now
+from .linearizability import Operation, impossible
 
 Kind: TypeAlias = Literal[
-    "ready", "wanted", "joined", "acquired", "read", "wrote", "released", "lost", "gave_up", "killed",
+    "ready", "wanted", "joined", "acquired", "read", "wrote", "released", "lost", "detached", "gave_up", "killed",
     "unreachable", "interrupted", "ended", "fault", "healed",
 ]  # fmt: skip
-How: TypeAlias = Literal["released", "lost", "killed", "open"]
+How: TypeAlias = Literal["released", "lost", "detached", "killed", "open"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class History:
         ``fifo``: those who joined the queue were served in the order of their places. Only for runs in which every
         waiter could hear: who does not listen when its turn comes loses it, not its place.
         ``bound``: seconds for which, at most, somebody wanted the lock, nobody had it, and nothing was at fault.
-        ``honest``: nobody was refused who was alone, or whom no fault concerned that ended so many seconds before.
+        ``honest``: each answer was true at some moment of its call; what a fault concerns may last so much longer.
         """
         sections = self.sections()
         found = [*_overlaps(sections), *_fences(sections), *_lost_updates(sections, counter)]
@@ -131,7 +132,9 @@ class History:
         if bound is not None:
             found += _idle(self.events, bound)
         if honest is not None:
-            found += _dishonest(self.events, honest)
+            found += _unreachable(self.events, honest)
+            wrong = impossible(_operations(self.events, sections, honest))
+            found += [] if wrong is None else [f"not linearizable: {wrong}"]
         return found
 
 
@@ -149,7 +152,7 @@ def _sections(events: list[Event]) -> Iterator[Section]:
             values[event.kind] = event.value
         elif event.kind == "acquired":
             begin, values = event, {}
-        elif begin is not None and (event.kind == "released" or event.kind == "lost" or event.kind == "killed"):
+        elif begin is not None and event.kind in ("released", "lost", "detached", "killed"):
             yield _section(begin, event.at, event.kind, joined, values)
             begin = joined = None
     if begin is not None:
@@ -176,7 +179,8 @@ def _overlaps(sections: list[Section]) -> Iterator[str]:
 
 def _fences(sections: list[Section]) -> Iterator[str]:
     for earlier, later in pairwise(sections):
-        if later.fence <= earlier.fence:
+        handed_over = later.fence == earlier.fence and earlier.how == "detached"
+        if later.fence <= earlier.fence and not handed_over:
             yield f"fence: {later.actor} got {later.fence}, after {earlier.actor} had got {earlier.fence}"
 
 
@@ -205,43 +209,82 @@ def _idle(events: list[Event], bound: float) -> Iterator[str]:
             wanting.pop(event.actor, None)
         if event.kind == "acquired":
             holding.add(event.actor)
-        elif event.kind in ("released", "lost", *_ENDS):
+        elif event.kind in ("released", "lost", "detached", *_ENDS):
             holding.discard(event.actor)
         if event.kind == "fault":
             faults.add(event.actor)
         elif event.kind == "healed":
             faults.discard(event.actor)
-        if event.kind in ("acquired", "released", "lost", "killed", "fault", "healed"):
+        if event.kind in ("acquired", "released", "lost", "detached", "killed", "fault", "healed"):
             idle_since = event.at
 
 
-def _dishonest(events: list[Event], grace: float) -> Iterator[str]:
-    """Busy though nobody else had it or wanted it; unreachable though nothing was at fault."""
+def _unreachable(events: list[Event], grace: float) -> Iterator[str]:
+    """Somebody was told that the store does not answer, and nothing was at fault."""
     since: dict[str, float] = {}
-    ended: dict[str, float] = {}  # when an actor had last to do with it
-    doubtful: dict[str, float] = {}  # the same of those that may have left it taken, also for themselves
     faults: set[str] = set()
     healed = float("-inf")
     for event in events:
-        actor, at = event.actor, event.at
         if event.kind == "fault":
-            faults.add(actor)
+            faults.add(event.actor)
         elif event.kind == "healed":
-            faults.discard(actor)
-            healed = at
+            faults.discard(event.actor)
+            healed = event.at
         elif event.kind == "wanted":
-            since[actor] = at
-        elif event.kind == "gave_up" and since.keys() == {actor}:
-            last = max((at for one, at in ended.items() if one != actor), default=float("-inf"))
-            if max(last, doubtful.get(actor, last)) < since[actor] - grace:
-                yield f"dishonest: {actor} was told at {at:.6f} that the lock was busy, and was alone"
-        elif event.kind == "unreachable" and not faults and healed < since[actor] - grace:
-            yield f"dishonest: {actor} was told at {at:.6f} that the store does not answer, and nothing was at fault"
-        if event.kind in ("lost", "unreachable", "interrupted", "killed"):
-            doubtful[actor] = at
-        if event.kind in ("gave_up", "unreachable", "interrupted", "ended", "killed"):
-            since.pop(actor, None)
-            ended[actor] = at
+            since[event.actor] = event.at
+        elif event.kind == "unreachable" and not faults and healed < since[event.actor] - grace:
+            yield f"dishonest: {event.actor} was told at {event.at:.6f} that the store does not answer"
+
+
+@dataclass(slots=True)
+class _Round:
+    """From ``wanted`` to the answer of the release."""
+
+    begin: float
+    faulty: bool  #: a fault concerned it: what was sent may arrive once more, for so long as a lease lasts
+    fence: int | None = None
+
+
+def _operations(events: list[Event], sections: list[Section], grace: float) -> Iterator[Operation]:
+    """The calls of this lock. Its fence is the number of an acquisition, and stays when the lock is handed over."""
+    ghosts = count(-1, -1)
+    faults: set[str] = set()
+    rounds: dict[str, _Round] = {}
+    taken: set[int] = set()
+    heard: dict[tuple[str, int], float] = {}
+    for event in events:
+        if event.kind == "fault":
+            faults.add(event.actor)
+            for one in rounds.values():
+                one.faulty = True
+        elif event.kind == "healed":
+            faults.discard(event.actor)
+        elif event.kind == "wanted":
+            rounds[event.actor] = _Round(event.at, bool(faults))
+        elif event.kind == "acquired" and event.value is not None:
+            one = rounds[event.actor]
+            one.fence = event.value
+            if event.value not in taken:
+                taken.add(event.value)
+                yield Operation("take", event.value, one.begin, event.at, f"{event.actor} was given the lock")
+        elif event.kind in _ENDS and event.actor in rounds:
+            one = rounds.pop(event.actor)
+            last = event.at + grace if one.faulty else event.at
+            ghost = next(ghosts)
+            if event.kind == "gave_up":
+                text = f"{event.actor} was told at {event.at:.6f} that the lock was busy"
+                yield Operation("busy", ghost, one.begin, event.at, text)
+            if one.fence is None or one.faulty:
+                yield Operation("ghost", ghost, one.begin, last)
+            if one.fence is not None:
+                heard[event.actor, one.fence] = last
+    for one in rounds.values():
+        yield Operation("ghost", next(ghosts), one.begin, float("inf"))
+    for last_of in {each.fence: each for each in sorted(sections, key=lambda each: each.end)}.values():
+        until = last_of.end + grace
+        if last_of.how == "released":
+            until = heard.get((last_of.actor, last_of.fence), until)
+        yield Operation("free", last_of.fence, last_of.end, until, f"the lock of {last_of.actor} was not free again")
 
 
 def _lost_updates(sections: list[Section], counter: int | None) -> Iterator[str]:

@@ -11,12 +11,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
-from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, lock
+from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, NotHeld, lock
 from distlock_web.core.backend import Capabilities
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import now
+from distlock_web.core.runtime import THREADS, now
 from distlock_web.locks.hold import Hold
+from distlock_web.locks.lease import scope_of
 
 from .fault_injector import FaultInjector
 from .harness import AsyncHarness, Harness, SyncHarness
@@ -27,10 +29,51 @@ class Interrupted(BaseException):
     """What the handler of a signal raises in a thread, wherever it is."""
 
 
+class Row:
+    """A row of somebody's data that refuses writes under an old fence: it is stamped, read, then written."""
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        self._fence = self._count = 0
+
+    def stamp(self, fence: int) -> int | None:
+        """Read it; None: a newer holder has stamped it."""
+        if fence < self._fence:
+            return None
+        self._fence = fence
+        return self._count
+
+    def write(self, fence: int, count: int) -> None:
+        """Write what was read, and one more. Refused if another holder has stamped it meanwhile."""
+        if fence == self._fence:
+            if count != self._count + 1:
+                self.violations.append(f"lost update: {count} was written over {self._count}, under the fence {fence}")
+            self._count = count
+
+
+class Storm:
+    """What the callers share: the histories of their locks, a row for each, and tickets on their way."""
+
+    def __init__(self, locks: int, clock: Callable[[], float]) -> None:
+        self.histories = Histories((f"storm:{number}" for number in range(locks)), clock)
+        self.rows = {name: Row() for name in self.histories}
+        self.tickets: list[tuple[Sequence[str], str]] = []
+        self.callers: list[Caller] = []
+
+    def violations(self, **limits: Any) -> list[str]:
+        """What must not have happened, in words; ``limits`` are those of ``History.violations``."""
+        return [
+            *self.histories.violations(**limits),
+            *(f"{name}: {found}" for name, row in self.rows.items() for found in row.violations),
+            *(found for caller in self.callers for found in caller.violations()),
+        ]
+
+
 class Caller:
     """One actor: round after round it wants a lock or two, waits or does not, holds it, and lets go of it.
 
     ``moment`` says when it is, on the one clock of all histories, if the engine's clock shows so much.
+    ``aside`` is called now and then in its own code, outside of ours.
     """
 
     def __init__(
@@ -38,19 +81,26 @@ class Caller:
         actor: str,
         harness: Harness,
         random: Random,
-        histories: Histories,
+        storm: Storm,
         expire: float,
         moment: Callable[[float], float] = lambda at: at,
+        aside: Callable[[], None] = lambda: None,
     ) -> None:
         self.actor = actor
         self.over = False  #: no further round
         self._harness = harness
         self._random = random
-        self._histories = histories
+        self._storm = storm
+        self._histories = storm.histories
         self._expire = expire
         self._moment = moment
+        self._aside = aside
         self._wanted: Sequence[str] = ()
         self._holds: Sequence[Hold] = ()
+        self._lease: Lease | None = None
+        self._told: list[list[Lease]] = []  # for each loss that it has seen, how often on_lost was called
+        self._wrong: list[str] = []
+        storm.callers.append(self)
 
     def _say(self, kind: Kind, value: int | None = None, of: str = "") -> None:
         """Of all locks that it wants, or only of one: then of the others, that it has ended."""
@@ -62,6 +112,7 @@ class Caller:
         while not self.over:
             try:
                 await self._harness.sleep(self._random.uniform(0, self._expire / 3))
+                self._aside()
                 await self._round()
             except (Interrupted, asyncio.CancelledError):
                 if self._wanted:
@@ -72,68 +123,131 @@ class Caller:
                 self._wanted = ()
 
     async def _round(self) -> None:
-        random, names = self._random, list(self._histories)
-        wanted = random.sample(names, 2 if len(names) > 1 and random.random() < 0.1 else 1)
-        waits = (0, random.uniform(0, self._expire), random.uniform(0, 10 * self._expire))
-        wait = random.choice(waits if self._capabilities.waiting else (0,))
-        expire = self._expire * random.uniform(0.3, 1.0)
-        the_lock = lock(wanted, expire=expire, wait=wait, renew=random.random() < 0.3)
-        self._wanted = wanted
-        self._say("wanted", len(wanted))
+        told: list[Lease] = []
         try:
-            async with self._harness.inside(the_lock) as lease:
-                await self._inside(lease, wanted)
+            if self._storm.tickets and self._random.random() < 0.5:
+                await self._take_on(*self._storm.tickets.pop(0))
+            else:
+                await self._take(told)
         except LockBusy as busy:
             self._say("gave_up", of=self._name_of(busy.name or ""))
         except BackendUnavailable:
             self._say("unreachable")
-        except LeaseLost:
+            self._wanted = ()
+            await self._harness.sleep(self._random.uniform(0, 2 * self._expire))
+        except (LeaseLost, NotHeld):
             self._say("ended")
         else:
             self._say("ended")
+
+    async def _take(self, told: list[Lease]) -> None:
+        random, names, expire = self._random, list(self._histories), self._expire
+        wanted = random.sample(names, 2 if len(names) > 1 and random.random() < 0.2 else 1)
+        waits = (0, random.uniform(0, expire), random.uniform(0, 10 * expire))
+        cancel = "raise" if self._harness.runtime is THREADS else "cancel"
+        policies: list[Any] = ["raise", "warn", told.append, cancel]
+        on_lost = random.choice(policies)
+        the_lock = lock(
+            wanted, expire=expire * random.uniform(0.3, 1.0), renew=random.random() < 0.3, on_lost=on_lost,
+            wait=random.choice(waits if self._capabilities.waiting else (0,)),
+        )  # fmt: skip
+        self._wanted = wanted
+        self._say("wanted", len(wanted))
+        me = self.actor
+        async with self._harness.inside(the_lock) as lease:
+            await self._inside(lease)
+            if on_lost == told.append and lease.lost and me == self.actor:  # a copy of the process is not told
+                self._told.append(told)
+
+    async def _take_on(self, names: Sequence[str], ticket: str) -> None:
+        self._wanted = names
+        self._say("wanted", len(names))
+        async with self._harness.inside(await self._harness.attach(ticket)) as lease:
+            await self._inside(lease)
 
     @property
     def _capabilities(self) -> Capabilities:
         return self._harness.store.backend.capabilities
 
-    async def _inside(self, lease: Lease, wanted: Sequence[str]) -> None:
-        holds = self._holds = list(lease._scope.holds)
+    async def _inside(self, lease: Lease) -> None:
+        self._lease, self._holds = lease, list(scope_of(lease).holds)
         moment = self._histories.clock()
-        for hold in holds:
+        for hold in self._holds:
             self._histories[self._name_of(hold.name)].add(Event(self.actor, "acquired", moment, hold.fence))
         try:
             for _ in range(self._random.choice((0, 1, 1, 2, 4))):
                 await self._harness.sleep(self._random.uniform(0, self._expire / 3))
-                await self._act(lease, wanted)
+                self._aside()
+                await self._act(lease)
+                if not self._holds:  # handed over, or this is a copy of the process
+                    break
         finally:
             # Each lock by itself: of two the first may be lost before the second.
-            for hold in holds:
+            for hold in self._holds:
                 self._end(hold, "released" if hold.state in ("held", "unsure") else "lost")
-            self._holds = ()
+            self._lease, self._holds = None, ()
 
     def _end(self, hold: Hold, kind: Kind) -> None:
         """Now; or when its deadline came, whatever kept us from noticing."""
         at = min(self._histories.clock(), self._moment(hold.deadline))
         self._histories[self._name_of(hold.name)].add(Event(self.actor, kind, at))
 
-    def killed(self) -> None:
-        """Whoever has killed it says so."""
+    def killed(self, *, stopped: bool = False) -> None:
+        """Whoever has killed it says so; or has stopped it for ever: then it believes in its leases to their ends."""
         for hold in self._holds:
-            self._end(hold, "killed")
+            until = self._moment(hold.deadline)
+            at = until if stopped else min(self._histories.clock(), until)
+            self._histories[self._name_of(hold.name)].add(Event(self.actor, "killed", at))
+        self._holds = ()
         self._say("killed")
+        self._wanted, self._told = (), []
+
+    def forked(self) -> None:
+        """It goes on in a copy of its process, and the first one never does."""
+        self.killed(stopped=True)
+        self.actor += "'"
+        if self._lease is not None and self._lease.state == "held":
+            self._wrong.append(f"fork: {self.actor} has the lock of the process that it is a copy of")
 
     def _name_of(self, stored: str) -> str:
         return stored.removeprefix(self._harness.store.config.prefix)
 
-    async def _act(self, lease: Lease, wanted: Sequence[str]) -> None:
-        chance = self._random.random()
+    async def _act(self, lease: Lease) -> None:
+        chance, harness, name = self._random.random(), self._harness, self._random.choice(self._wanted or [""])
         if chance < 0.3:
-            await self._harness.extend(lease, self._expire * self._random.uniform(0.3, 1.5))
-        elif chance < 0.4:
-            async with self._harness.inside(lock(wanted[0], expire=self._expire)):
-                await self._harness.sleep(self._random.uniform(0, self._expire / 10))
-        elif chance < 0.6:
+            await harness.extend(lease, self._expire * self._random.uniform(0.1, 1.5))
+        elif chance < 0.4 and name:
+            async with harness.inside(lock(name, expire=self._expire)):
+                await harness.sleep(self._random.uniform(0, self._expire / 10))
+        elif chance < 0.55:
             lease.raise_if_lost()
+        elif chance < 0.75 and name:
+            await self._write(lease, name)
+        elif chance < 0.85 and self._capabilities.transfer and self._wanted:
+            # From here on the lock is on its way, and nobody's.
+            for hold in self._holds:
+                self._end(hold, "detached" if hold.state in ("held", "unsure") else "lost")
+            self._holds, names = (), self._wanted
+            self._storm.tickets.append(
+                (names, await harness.detach(lease, self._expire * self._random.uniform(0.3, 1)))
+            )
+
+    async def _write(self, lease: Lease, name: str) -> None:
+        """Whoever surely has the lock is not refused; whoever is late does not write over its successor."""
+        row, fence = self._storm.rows[name], lease.fences.get(self._harness.store.config.prefix + name)
+        if fence is None:
+            return
+        count = row.stamp(fence)
+        if count is None:
+            if lease.state == "held":
+                row.violations.append(f"refused: {self.actor} has the lock under {fence}, and a newer fence was there")
+            return
+        await self._harness.sleep(self._random.uniform(0, 2 * self._expire) * self._random.random() ** 3)
+        row.write(fence, count + 1)
+
+    def violations(self) -> list[str]:
+        told = (f"on_lost: {self.actor} was told {len(told)} times of a loss" for told in self._told if len(told) != 1)
+        return [*self._wrong, *told]
 
 
 def _current_task() -> asyncio.Task[object] | None:
@@ -153,15 +267,12 @@ def storm(
     named ``storm:0`` and so on, and have to be free when it begins.
     """
     random, where = Random(seed), registry().store(store)
-    injector = FaultInjector(where)
-    histories = Histories((f"storm:{number}" for number in range(locks)), now)
-    injector.disturb(Random(random.random()), 0.1, expire / 4, histories.fault)
+    injector, shared = FaultInjector(where), Storm(locks, now)
+    injector.disturb(Random(random.random()), 0.1, expire / 4, shared.histories.fault)
 
     def callers(kind: type[Harness], number: int) -> list[Caller]:
         name = kind.__name__[:-7].lower()
-        return [
-            Caller(f"{name}{one}", kind(where), Random(random.random()), histories, expire) for one in range(number)
-        ]
+        return [Caller(f"{name}{one}", kind(where), Random(random.random()), shared, expire) for one in range(number)]
 
     blocking, suspending = callers(SyncHarness, threads), callers(AsyncHarness, tasks)
     running = [threading.Thread(target=one._harness.run, args=(one.rounds(),)) for one in blocking]
@@ -175,7 +286,7 @@ def storm(
         for thread in running:
             thread.join()
         injector.remove()
-    return histories.violations(bound=2 * expire)
+    return shared.violations(bound=2 * expire)
 
 
 async def _in_tasks(callers: Sequence[Caller], random: Random, seconds: float, cancel_every: float) -> None:

@@ -114,6 +114,15 @@ def test_a_callback_that_takes_long_stops_no_renewal() -> None:
     assert lost.state == "lost"
 
 
+@pytest.mark.usefixtures("memory_store")
+def test_the_loss_of_several_locks_is_told_once() -> None:
+    told: list[Lease] = []
+    with lock(["a", "b"], expire=60, on_lost=told.append) as lease:
+        for name, fence in lease.fences.items():
+            assert drive(registry().store("default").port(THREADS).revoke(name, fence))
+    assert told == [lease]
+
+
 @pytest.mark.timing
 @pytest.mark.usefixtures("memory_store")
 async def test_a_lease_that_nobody_took_from_its_task_is_not_renewed_for_ever() -> None:

@@ -125,6 +125,8 @@ class Link:
 
     def send(self, data: bytes) -> None:
         """From the client to the server."""
+        if data and self._inherited:
+            self.world.wrong.append(f"fork: a connection of {self.process.name} is used by its copy")
         self._up_at = max(self._up_at, self.world.time + self.network.delay())
         self.world.at(self._up_at, self._to_server, data)
 
@@ -134,14 +136,18 @@ class Link:
         self.world.at(self._down_at, self._to_client, data)
 
     def close(self) -> None:
-        """By the client: what it has sent before arrives before that."""
-        if not self.closed:
+        """By the client: what it has sent before arrives before that. A copy of it closes nothing."""
+        if not self.closed and not self._inherited:
             self.closed = True
             self.when_closed()
             if self.dead:
                 self._forget()
             else:
                 self.send(b"")
+
+    @property
+    def _inherited(self) -> bool:
+        return self.world.thread is not None and self.world.thread.process is not self.process
 
     def reset(self) -> None:
         """Both ends are told that it is over."""

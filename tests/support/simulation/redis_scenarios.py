@@ -54,6 +54,7 @@ class RedisScenario(Scenario):
     def __init__(self, seed: int, programs: list[Program]) -> None:
         super().__init__(seed, programs)
         self.network = Network(self.world)
+        self.forks = self.random.choice((0.0, 0.0, 0.02))
         self.nodes = [RedisNode(self, f"redis{number}", self.servers_drift) for number in range(self.servers)]
 
     def settings(self, number: int) -> Mapping[str, Any]:
@@ -69,11 +70,6 @@ class RedisScenario(Scenario):
             (2 * every, self.stop_a_server), (4 * every, self.restart_a_server), (6 * every, self.kill_a_process),
             (3.0, self.set_a_clock),
         ]  # fmt: skip
-
-    def start_process(self, number: int) -> Process:
-        process = super().start_process(number)
-        process.on_kill.append(lambda: self._hang_up(process))
-        return process
 
     def forgotten(self, node: RedisNode) -> None:
         """README excepts it: a server that comes back without its data has no locks."""
@@ -133,6 +129,7 @@ class RedisScenario(Scenario):
         if len(self.alive()) > 1:
             process = self.random.choice(self.alive())
             process.kill()
+            self._hang_up(process)
             for actor in self.actors:
                 if actor.process is process:
                     actor.caller.killed()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Iterator
-from copy import deepcopy
+from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
+import hiredis
 from lupa.lua51 import LuaRuntime
 
 Reply: TypeAlias = Any  #: int, bytes, None, Status, Failure, float, or a list or mapping of them
@@ -58,6 +59,7 @@ class RedisServer:
 
     def __init__(self, clock: Callable[[], float], *, name: str = "redis", port: int = 6379) -> None:
         self._clock = clock
+        self.now_us = round(clock() * 1_000_000)  #: stands still while a command or a script runs, as in a real one
         self.name = name
         self.port = port
         self.data = Data()
@@ -84,13 +86,11 @@ class RedisServer:
 
     def copy_to(self, replica: RedisServer) -> None:
         """A replica catches up: it has all that was written here until now."""
-        replica.data = deepcopy(self.data)
+        if replica.data.offset != self.data.offset:
+            keys = {name: Key(copy(key.value), key.ends_ms) for name, key in self.data.keys.items()}
+            replica.data = Data(keys, self.data.offset)
 
     # Time and keys ---------------------------------------------------------------------------------------------------
-
-    @property
-    def now_us(self) -> int:
-        return round(self._clock() * 1_000_000)
 
     @property
     def now_ms(self) -> int:
@@ -124,24 +124,23 @@ class RedisServer:
 
     def execute(self, connection: Connection, words: list[bytes]) -> Reply:
         """The answer to one command. An error is an answer, too."""
-        name = words[0].upper()
-        command = _CONNECTION.get(name)
+        self.now_us = round(self._clock() * 1_000_000)
+        command = _CONNECTION.get(words[0].upper())
         try:
             if command is not None:
                 return command(self, connection, *words[1:])
-            return self.run(words)
+            return self.run(*words)
         except Failure as failure:
             return failure
 
-    def run(self, words: list[bytes]) -> Reply:
+    def run(self, name: bytes, *words: bytes) -> Reply:
         """A command on data, as a client or a script sends it."""
-        name = words[0].upper()
-        command = _DATA.get(name)
+        command = _DATA.get(name) or _DATA.get(name.upper())
         if command is None:
-            raise Failure(f"ERR unknown command '{words[0].decode('utf-8', 'replace')}'")
-        if name in _WRITES and self.role != "master":
+            raise Failure(f"ERR unknown command '{name.decode('utf-8', 'replace')}'")
+        if self.role != "master" and name.upper() in _WRITES:
             raise Failure("READONLY You can't write against a read only replica.")
-        return command(self, *words[1:])
+        return command(self, *words)
 
     # Strings and keys ------------------------------------------------------------------------------------------------
 
@@ -422,15 +421,15 @@ class Connection:
         self.channels: dict[bytes, None] = {}
         self.push: Callable[[bytes], None] = self._keep
         self.closed: Callable[[], None] = lambda: None  #: called when the server ends the connection
-        self._unread = b""
+        self._unread = hiredis.Reader()  # a request is an array of strings, as some answers are
         self._feeding: list[bytes] | None = None
 
     def feed(self, data: bytes) -> bytes:
         """Execute all whole commands in what has arrived."""
-        self._unread += data
+        self._unread.feed(data)
         answers = self._feeding = []
         try:
-            for words in self._commands():
+            while (words := self._unread.gets()) is not False:
                 reply = self.server.execute(self, words)
                 if reply is not _NOTHING:
                     answers.append(_packed(reply, self.protocol))
@@ -455,13 +454,6 @@ class Connection:
 
     def _keep(self, data: bytes) -> None:
         """Nobody has said where to."""
-
-    def _commands(self) -> Iterator[list[bytes]]:
-        while (found := _parsed(self._unread)) is not None:
-            words, used = found
-            self._unread = self._unread[used:]
-            if words:
-                yield words
 
 
 # Lua -----------------------------------------------------------------------------------------------------------------
@@ -502,7 +494,8 @@ class _Scripts:
         """What a script calls. An error is answered as Redis' Lua has it: a table with a field."""
         assert self._server is not None
         try:
-            return self._value(self._server.run([_word(word) for word in words]))
+            reply = self._server.run(*[word if type(word) is bytes else _word(word) for word in words])
+            return reply if type(reply) in _PLAIN else self._value(reply)
         except Failure as failure:
             return self._lua.table_from({b"err": str(failure).encode()})
 
@@ -518,6 +511,8 @@ class _Scripts:
         return reply
 
     def _reply(self, value: Any) -> Reply:
+        if type(value) in _PLAIN:
+            return value
         if value is None or value is False:
             return None
         if value is True:
@@ -557,6 +552,7 @@ end
 # Numbers and the wire ------------------------------------------------------------------------------------------------
 
 _NOTHING = object()  #: a command that answers by messages
+_PLAIN = frozenset({int, bytes})  #: what Lua and the server write alike
 
 
 class Score(float):
@@ -604,6 +600,10 @@ def _members(items: list[tuple[bytes, float]], options: tuple[bytes, ...]) -> li
 
 
 def _packed(reply: Reply, protocol: int) -> bytes:
+    if type(reply) is bytes:
+        return b"$%d\r\n%b\r\n" % (len(reply), reply)
+    if type(reply) is int:
+        return b":%d\r\n" % reply
     if reply is None:
         return b"_\r\n" if protocol == 3 else b"$-1\r\n"
     if isinstance(reply, Status):
@@ -613,40 +613,11 @@ def _packed(reply: Reply, protocol: int) -> bytes:
     if isinstance(reply, Score):
         text = _number(reply)
         return b",%b\r\n" % text if protocol == 3 else b"$%d\r\n%b\r\n" % (len(text), text)
-    if isinstance(reply, int):
-        return b":%d\r\n" % reply
-    if isinstance(reply, bytes):
-        return b"$%d\r\n%b\r\n" % (len(reply), reply)
     if isinstance(reply, dict):
         pairs = [each for pair in reply.items() for each in pair]
         head = b"%%%d\r\n" % len(reply) if protocol == 3 else b"*%d\r\n" % len(pairs)
         return head + b"".join(_packed(each, protocol) for each in pairs)
     return b"*%d\r\n" % len(reply) + b"".join(_packed(each, protocol) for each in reply)
-
-
-class _Parsed(NamedTuple):
-    words: list[bytes]
-    used: int
-
-
-def _parsed(data: bytes) -> _Parsed | None:
-    """The first command, and how many bytes it takes; None: it is not whole yet."""
-    end = data.find(b"\r\n")
-    if end < 0:
-        return None
-    if not data.startswith(b"*"):
-        return _Parsed(data[:end].split(), end + 2)
-    words, place = [], end + 2
-    for _ in range(int(data[1:end])):
-        end = data.find(b"\r\n", place)
-        if end < 0:
-            return None
-        size = int(data[place + 1 : end])
-        place = end + 2 + size + 2
-        if len(data) < place:
-            return None
-        words.append(data[end + 2 : place - 2])
-    return _Parsed(words, place)
 
 
 _Command: TypeAlias = Callable[..., Reply]

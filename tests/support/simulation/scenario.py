@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from distlock_web.testing.history import Histories
+from distlock_web.testing.storm import Storm
 
 from . import loop as loops
 from . import system
@@ -23,7 +23,7 @@ EXPIRE = 1.0
 #: Seconds of the longest that one is extended to.
 LONGEST = 1.5 * EXPIRE
 #: Seconds that the callers go on after the last misfortune, and that they then have to come to their end.
-CALM, PATIENCE = 2.5, 30.0
+CALM, PATIENCE = 1.0, 30.0
 
 
 @dataclass
@@ -44,18 +44,19 @@ class Actor:
     def __init__(self, caller: Any, process: Process) -> None:
         self.caller = caller
         self.process = process
+        self.program = process.program
         self.thread: Thread | None = None
         self.task: asyncio.Task[None] | None = None
         self.ended = False
 
-    def interrupt(self, interrupted: BaseException) -> None:
+    def interrupt(self) -> None:
         """Where it is now: a task is cancelled, a thread is interrupted by a signal."""
         if self.task is not None:
             loop = self.task.get_loop()
             if not self.ended and not loop.is_closed():
                 loop.call_soon_threadsafe(self.task.cancel)
         elif self.thread is not None:
-            self.thread.interrupt(interrupted)
+            self.thread.interrupt(self.program.storm.Interrupted())
 
 
 class Scenario:
@@ -64,16 +65,18 @@ class Scenario:
     locks = 2
     processes = 1
     drift = 0.004
+    forks = 0.0  #: how often a thread forks its process, of the times that it might
 
     def __init__(self, seed: int, programs: list[Program]) -> None:
         self.seed = seed
         self.world = World(seed)
         self.random = Random(self.world.random.random())
         self.programs = programs
-        self.histories = Histories((f"lock{number}" for number in range(self.locks)), self.world.moment)
+        self.storm = Storm(self.locks, self.world.moment)
+        self.histories = self.storm.histories
         self.actors: list[Actor] = []
         self.starting = 0
-        self.rage = self.random.choice((5.0, 5.0, 12.0))  #: seconds for which misfortunes happen
+        self.rage = self.random.choice((1.5, 2.5, 2.5, 10.0))  #: seconds for which misfortunes happen
         self.healed_at = 0.0  #: when the last misfortune was over
         self.left: list[str] = []
 
@@ -121,17 +124,17 @@ class Scenario:
         return Result(self.seed, found, sections, self.world.turns, self.world.time, self.world.digest)
 
     def violations(self, errors: Errors) -> list[str]:
-        found = self.histories.violations(**self.limits())
+        found = self.storm.violations(**self.limits())
         found += [f"crash: {thread.name}: {error!r}" for thread, error in self.world.crashes]
         found += [
             f"not ended: {actor.caller.actor}" for actor in self.actors if not actor.ended and not actor.process.dead
         ]
-        return found + errors.found + self.left
+        return found + self.world.wrong + errors.found + self.left
 
     def start_process(self, number: int) -> Process:
         machine = Machine(self.world, f"machine{number}", self.drift)
         process = self.world.process(machine, f"process{number}")
-        program = self.programs[number]
+        program = process.program = self.programs[number]
         self.starting += 1
         process.spawn(self._main, process, program, number)
         return process
@@ -144,11 +147,12 @@ class Scenario:
 
         def actor(kind: str, one: int) -> Actor:
             made = storm.Caller(
-                f"{process.name}.{kind}{one}", harness.HARNESSES[kind](store), Random(random.random()), self.histories,
-                EXPIRE, process.machine.true_time,
+                f"{process.name}.{kind}{one}", harness.HARNESSES[kind](store), Random(random.random()), self.storm,
+                EXPIRE, process.machine.true_time, lambda: self.aside(found),
             )  # fmt: skip
-            self.actors.append(Actor(made, process))
-            return self.actors[-1]
+            found: Actor = Actor(made, process)
+            self.actors.append(found)
+            return found
 
         for one in range(random.choice((1, 2, 3))):
             in_thread = actor("threads", one)
@@ -173,6 +177,7 @@ class Scenario:
             assert actor.task is not None
             await asyncio.wait([actor.task])
             actor.ended = True
+            actor.task.result()
 
     def repeat(self, every: float, misfortune: Callable[[], None]) -> None:
         def again() -> None:
@@ -192,11 +197,9 @@ class Scenario:
 
     def look_at_what_is_left(self) -> None:
         """A lease after everybody has ended nothing may be held, and nobody may stand in a queue."""
-        alive = [(process, program) for process, program in zip(self.world.processes, self.programs, strict=False)
-                 if not process.dead]  # fmt: skip
         self.world.run(max(self.world.time, self.healed_at) + LONGEST + 0.5)
-        process, program = alive[0]
-        thread = process.spawn(self._look, program, name="look")
+        process = self.alive()[0]
+        thread = process.spawn(self._look, process.program, name="look")
         self.world.run(self.world.time + 5.0, lambda: not thread.is_alive())
         if thread.is_alive():
             self.left.append("left: the store could not be looked at")
@@ -210,8 +213,20 @@ class Scenario:
 
     def interrupt_somebody(self) -> None:
         if self.actors:
-            actor = self.random.choice(self.actors)
-            actor.interrupt(self.programs[self.world.processes.index(actor.process)].storm.Interrupted())
+            self.random.choice(self.actors).interrupt()
+
+    def aside(self, actor: Actor) -> None:
+        """In a caller's own code: perhaps it forks. The parent is stopped for ever, and keeps its locks."""
+        if actor.thread is None or self.random.random() >= self.forks or self.world.time > self.rage:
+            return
+        parent = actor.process
+        actor.process = parent.fork(actor.thread)
+        if self.random.random() < 0.5:  # else it was forked in C, and Python was not told
+            actor.program["core.runtime"].check_process()
+        for other in self.actors:
+            if other.process is parent:
+                other.caller.killed(stopped=True)
+        actor.caller.forked()
 
     def alive(self) -> list[Process]:
         return [process for process in self.world.processes if not process.dead]

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import world as worlds
 
@@ -44,10 +44,12 @@ class Module:
     """A module in which some names are another's; all others are its own."""
 
     def __init__(self, real: ModuleType) -> None:
-        self._real = real
+        own = {name for kind in type(self).__mro__[:-1] for name in vars(kind)}
+        vars(self).update((name, value) for name, value in vars(real).items() if name not in own)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 # Clocks -------------------------------------------------------------------------------------------------------------
@@ -55,12 +57,11 @@ class Module:
 
 class Time(Module):
     def _machine(self) -> worlds.Machine | None:
-        world = running()
-        if world is None:
+        if _world is None or _world.thread is None:
             return None
-        world.preempt()
-        world.moment()
-        return world.here().process.machine
+        _world.preempt()
+        _world.time += worlds.LOOK
+        return _world.thread.process.machine
 
     def clock_gettime(self, clock: int) -> float:
         machine = self._machine()
@@ -230,11 +231,12 @@ CHANCE = Chance()
 
 
 class RandomModule(Module):
+    def __init__(self, real: ModuleType) -> None:
+        super().__init__(real)
+        vars(self).update((name, getattr(CHANCE, name)) for name in dir(CHANCE) if name in vars(real))
+
     def SystemRandom(self) -> Chance:
         return CHANCE
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(CHANCE, name) if hasattr(CHANCE, name) and name.islower() else getattr(self._real, name)
 
 
 class Secrets(Module):

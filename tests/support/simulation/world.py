@@ -71,7 +71,7 @@ class Process:
         self.dead = False
         self.stopped_until = 0.0
         self.threads: list[Thread] = []
-        self.on_kill: list[Callable[[], object]] = []
+        self.program: Any = None
 
     def spawn(self, target: Callable[..., object], *args: Any, name: str = "main") -> Thread:
         thread = Thread(self, target, args, name)
@@ -81,8 +81,15 @@ class Process:
     def kill(self) -> None:
         """At once, as by SIGKILL: none of its threads runs any more, and nothing of it is cleaned up."""
         self.dead = True
-        for action in self.on_kill:
-            action()
+
+    def fork(self, thread: Thread) -> Process:
+        """This thread goes on in a copy, with all of the state. The first one is stopped for ever."""
+        copy = self.world.process(self.machine, self.name + "'")
+        copy.program, self.dead = self.program, True
+        self.threads.remove(thread)
+        copy.threads.append(thread)
+        thread.process = copy
+        return copy
 
     def stop(self, seconds: float) -> None:
         """As by SIGSTOP, and SIGCONT after so many seconds."""
@@ -118,7 +125,7 @@ class Thread:
         self.world.preempt(always=True)
 
     def is_alive(self) -> bool:
-        return self.ident is not None and not self._ended
+        return self.ident is not None and not self._ended and not self.process.dead
 
     def join(self, timeout: float | None = None) -> None:
         if self.is_alive():
@@ -163,6 +170,7 @@ class World:
         self.thread: Thread | None = None  #: who runs; None: the world itself
         self.processes: list[Process] = []
         self.crashes: list[tuple[Thread, BaseException]] = []  #: threads that ended by an exception
+        self.wrong: list[str] = []  #: what a process must not do
         self.turns = 0
         self.digest = 0  #: of all that was decided: two runs with the same seed have the same
         self.over = False
@@ -239,39 +247,43 @@ class World:
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
         """Let it go on until this time, or until it is ``done``."""
-        ready, timers, random = self.ready, self._timers, self.random
+        ready, timers, random = self.ready, self._timers, self.random.random
+        loop: asyncio.AbstractEventLoop | None = None
         while self.time < until and not done():
             while timers and timers[0][0] <= self.time:
                 timer = heapq.heappop(timers)[2]
                 if timer.action is not None:
                     timer.action(*timer.args)
             if ready:
-                index = int(random.random() * len(ready))
-                ready[index], ready[-1] = ready[-1], ready[index]
-                self._turn(ready.pop())
-                self.time += random.random() * TURN
+                index = int(random() * len(ready))
+                thread, ready[index] = ready[index], ready[-1]
+                del ready[-1]
+                if self._may_run(thread):
+                    if thread.loop is not loop:
+                        loop = thread.loop
+                        asyncio._set_running_loop(loop)
+                    self.turns += 1
+                    self.digest = hash((self.digest, thread.ident, int(self.time * 1e6)))
+                    self.thread = thread
+                    thread.greenlet.switch()
+                    self.thread = None
+                    loop = asyncio._get_running_loop()  # a thread begins with its loop, or ends with it
+                self.time += random() * TURN
             elif timers:
                 self.time = max(self.time, min(timers[0][0], until))
             else:  # nothing can happen any more
                 self.time = until
+        asyncio._set_running_loop(None)
 
-    def _turn(self, thread: Thread) -> None:
+    def _may_run(self, thread: Thread) -> bool:
         process = thread.process
         if process.dead:
-            return
+            return False
         stopped_until = max(process.stopped_until, thread.stopped_until)
         if stopped_until > self.time:
             self.at(stopped_until, self.ready.append, thread)
-            return
-        self.turns += 1
-        self.digest = hash((self.digest, thread.ident, int(self.time * 1e6)))
-        self.thread = thread
-        asyncio._set_running_loop(thread.loop)
-        try:
-            thread.greenlet.switch()
-        finally:
-            self.thread = None
-            asyncio._set_running_loop(None)
+            return False
+        return True
 
     def end(self) -> None:
         """Nothing more happens in it. What is still on its way is thrown away."""
