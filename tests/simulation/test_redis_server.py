@@ -16,8 +16,7 @@ from typing import Self, TypeAlias
 import pytest
 
 from distlock_web.backends.redis import scripts
-from distlock_web.backends.redis.scripts import Script, extend_keys, lock_keys, pack_keys, queue_of
-from distlock_web.backends.redis.transport.resp import command
+from distlock_web.backends.redis.scripts import Script, command, extend_keys, lock_keys, pack_keys, queue_of
 from tests.support.clock_shift import ShiftedRedis, compiled_shim
 from tests.support.simulation.redis_server import RedisServer
 
@@ -127,9 +126,7 @@ def _acquire(two: Two, chance: random.Random, name: str) -> tuple[str | int, ...
     now = round(two.time * 1_000_000)
     token = chance.choice(TOKENS)
     place = chance.choice(["", "", "", "?", str(now - 1000)])
-    until = chance.choice(["", "", str(now + 1_000_000), str(now - 1)])
-    fence = (now + chance.choice([-5, 5, 5_000_000]),) if chance.random() < 0.2 else ()
-    return token, _ms(chance), chance.choice([0, 1, 1, 1]), f"holder {token[16]}", place, until, *fence
+    return token, _ms(chance), chance.choice([0, 1, 1, 1]), f"holder {token[16]}", place
 
 
 def _release(two: Two, chance: random.Random, name: str) -> tuple[str | int, ...]:

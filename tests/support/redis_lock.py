@@ -96,7 +96,7 @@ def contend() -> float:
     waiting.start()
     backend: Any = registry().store("default").backend  # the process's own: forked children contend as well
     # Who sleeps stands in the queue. A wait that has failed never sleeps: then the last lines say what there is.
-    eventually(lambda: backend._listener._threads_asleep or not waiting.is_alive(), "the other one waits")
+    eventually(lambda: backend.server.listener._threads_asleep or not waiting.is_alive(), "the other one waits")
     released = now()
     first.release()
     waiting.join()

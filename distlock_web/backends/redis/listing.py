@@ -1,4 +1,4 @@
-"""What INSPECT answers, as lines of the listing."""
+"""The listing: what INSPECT and NAMES are asked, and what they answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from ...core.backend import LockInfo
+from .scripts import PackedKeys, pack_keys, queue_of
+
+#: Names in one request for the listing: the server runs a script alone, so one must not be long.
+BATCH = 200
+NAMES_BATCH = 1000
+
+
+def inspected(names: Sequence[str]) -> PackedKeys:
+    """The keys of INSPECT."""
+    return pack_keys(*(key for name in names for key in (name, queue_of(name))))
 
 
 def infos(names: Sequence[str], lines: Sequence[list[Any]]) -> list[LockInfo]:
@@ -28,3 +38,11 @@ def _info(name: str, line: list[object]) -> LockInfo:
         float(first) / 1_000_000 if first else None,
         previous.decode("utf-8", "replace"),
     )
+
+
+def ends(part: Sequence[bytes]) -> dict[str, float]:
+    """Names and the ends of their leases (µs), of a part of what NAMES answers.
+
+    Another program may have put in what is no name of ours: such a one is not held, and hides none that is.
+    """
+    return {name.decode("utf-8", "replace"): float(end) for name, end in zip(part[::2], part[1::2], strict=True)}

@@ -141,12 +141,12 @@ class Question:
             self.node.refuse()
             self.sent = True
             try:
-                reply = await self.node.stream().run(self.script, self.keys, self.args)
+                reply = await self.node.exchange().run(self.script, self.keys, self.args)
             except BackendUnavailable as error:
                 if not (self.wanted and isinstance(error.__cause__, ENDED)):
                     raise
                 # It has ended while it was idle: that says nothing of the server now.
-                reply = await self.node.stream().run(self.script, self.keys, self.args)
+                reply = await self.node.exchange().run(self.script, self.keys, self.args)
             self._take(reply)
         except DistLockError as error:
             self._refused(error)

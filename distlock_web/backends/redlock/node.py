@@ -15,8 +15,10 @@ from ...core.errors import BackendUnavailable, ConfigurationError
 from ...core.outage import Outage
 from ..redis.scripts import PackedKeys, pack_keys
 from ..redis.transport.address import Address, address
+from ..redis.transport.exchange import Exchange
 from ..redis.transport.loop_connection import LoopConnection
 from ..redis.transport.pool import ConnectionPool, ping
+from ..redis.transport.replicas import Replicas
 
 logger = logging.getLogger("distlock_web")
 
@@ -38,9 +40,8 @@ class Node:
         self.quorum_key = f"{config.prefix}~quorum"
         self.who = ""
         self.outage = Outage(self.address.name, partial(ping, self.address))
-        self._pools = {
-            patient: ConnectionPool(self.address, self.outage, _stays, patient=patient) for patient in (False, True)
-        }
+        self._pools = {patient: ConnectionPool(self.address, self.outage, patient=patient) for patient in (False, True)}
+        self._replicas = Replicas(self.address, self.outage.look)
         self._streams: dict[asyncio.AbstractEventLoop, LoopConnection] = {}
         #: How far its clock (µs) is ahead of ``now()``, as last heard; None: not heard yet.
         self.ahead_us: int | None = None
@@ -72,8 +73,12 @@ class Node:
         if found is None:
             for closed in [other for other in list(self._streams) if other.is_closed()]:
                 self._streams.pop(closed, None)
-            found = self._streams[loop] = LoopConnection(self.address, self.outage, _stays, None)
+            found = self._streams[loop] = LoopConnection(self.address, self.outage)
         return found
+
+    def exchange(self) -> Exchange:
+        """How the tasks of the running event loop ask."""
+        return Exchange(self.stream(), self.address, self._replicas, _stays)
 
     def refuse(self, *, slow: bool = True) -> None:
         """``BackendUnavailable`` at once where it cannot be asked now: a minority costs nobody a time-out each."""

@@ -11,7 +11,7 @@ import pytest
 from distlock_web import lock
 from distlock_web.backends.redis import port as redis_port
 from distlock_web.backends.redis.cluster import node as cluster_node
-from distlock_web.backends.redis.cluster.slots import index_of, slot_of
+from distlock_web.backends.redis.cluster.slots import SlotKeys, slot_of
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
@@ -78,7 +78,7 @@ def test_an_index_lists_no_lock_that_has_ended_and_goes_by_itself(cluster_store:
     with lock("ended", expire=LONG):
         pass
     expired = unrelated("ended", expire=0.5)
-    master, index = cluster_store.master_of("disLock:ended"), index_of("disLock:", slot_of("disLock:ended"))
+    master, index = cluster_store.master_of("disLock:ended"), SlotKeys("disLock:").index_of("disLock:ended")
     eventually(lambda: drive(a_port().names()) == (0, []), "its lease ends")
     assert 0 < master.ask("PTTL", index) <= 2 * 86_400_000
     master.ask("ZADD", index, time.time_ns() // 1000 - 61_000_000, "disLock:long gone")

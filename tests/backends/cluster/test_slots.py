@@ -6,8 +6,7 @@ import pytest
 from redis.crc import key_slot
 
 from distlock_web import lock
-from distlock_web.backends.redis.cluster.slots import SLOTS, index_of, slot_of
-from distlock_web.backends.redis.scripts import lock_keys
+from distlock_web.backends.redis.cluster.slots import SLOTS, SlotKeys, slot_of
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
@@ -15,16 +14,18 @@ from tests.support.callers import unrelated
 from tests.support.stores.cluster import Cluster
 from tests.support.waiting import LONG
 
+KEYS = SlotKeys("disLock:")
+
 
 def test_each_slot_has_an_index_that_lies_in_it() -> None:
-    keys = [index_of("disLock:", slot) for slot in range(SLOTS)]
+    keys = [KEYS.index_in(slot) for slot in range(SLOTS)]
     assert [key_slot(key.encode()) for key in keys] == list(range(SLOTS))
     assert len(set(keys)) == SLOTS
 
 
 @pytest.mark.parametrize("name", ["disLock:k", "disLock:a%7Bb%7D", "disLock:ünï", "disLock:" + "x" * 150])
 def test_the_keys_of_a_lock_are_in_one_slot(cluster: Cluster, name: str) -> None:
-    packed = lock_keys(name, index_of("disLock:", slot_of(name)), "0123456789abcdef").packed
+    packed = KEYS.to_acquire(Claim(name, "0123456789abcdef", LONG)).packed
     keys = packed.decode().split("\r\n")[3::2]
     assert len(keys) == 4
     assert {cluster.nodes[0].ask("CLUSTER", "KEYSLOT", key) for key in keys} == {slot_of(name)}

@@ -69,7 +69,7 @@ def test_a_close_loses_no_wake_up(
     def close_and_release() -> None:
         registry().close()
         if others_wait:
-            listener = registry().store("default").backend._listener  # type: ignore[attr-defined]
+            listener = registry().store("default").backend.server.listener  # type: ignore[attr-defined]
             eventually(lambda: listener.ready, "there is a listening connection again, but another one")
         holder.release()
 
@@ -194,7 +194,7 @@ def test_a_release_that_is_refused_takes_effect_with_the_first_answer(
     backend: Any = registry().store("default").backend
     with pytest.raises(BackendUnavailable):
         lease.release()
-    due = [item.due for item in backend._outage._postponed if item.work.args[0].name == NAME]
+    due = [item.due for item in backend.server.outage._postponed if item.work.args[0].name == NAME]
     assert due
     assert max(due) <= now(), "as soon as it answers"
     proxy.swallow(False)
@@ -213,6 +213,6 @@ def test_a_release_of_a_lease_that_was_extended_is_kept_until_that_ends(
     with pytest.raises(BackendUnavailable):
         lease.release()
     backend: Any = registry().store("default").backend
-    assert max(item.until for item in backend._outage._postponed) > now() + 3500
+    assert max(item.until for item in backend.server.outage._postponed) > now() + 3500
     proxy.swallow(False)
-    eventually(lambda: not backend._outage._postponed, "it is given back")
+    eventually(lambda: not backend.server.outage._postponed, "it is given back")

@@ -117,7 +117,7 @@ def test_a_listener_that_alone_stayed_with_the_demoted_server_is_not_deaf_for_go
     configure({"default": {"LOCATION": failover.url}})
     contend()
     failover.take_over()
-    registry().store("default").backend._pool.drop_idle()  # type: ignore[attr-defined]
+    registry().store("default").backend.server.pool.drop_idle()  # type: ignore[attr-defined]
     expire = 1.0
     for number in range(3):
         holder = unrelated(f"deaf:{number}")

@@ -106,7 +106,7 @@ def test_what_an_interrupted_reader_has_read_is_not_lost(
     waiting = {key: beside(wait, key) for key in holders}
     for key in holders:
         queued(redis_client, key)
-    listener = registry().store("default").backend._listener  # type: ignore[attr-defined]
+    listener = registry().store("default").backend.server.listener  # type: ignore[attr-defined]
     eventually(lambda: len(listener._threads_asleep) == 2, "both sleep")
     readers.clear()
     eventually(lambda: len(readers) > 2 and readers[-1] in holders, "one of them reads")

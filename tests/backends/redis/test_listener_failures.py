@@ -99,7 +99,7 @@ def test_a_silent_connection_is_noticed_though_every_wait_is_short(
     """A firewall dropped it, and nobody waited long enough to ask the server whether it was still there."""
     monkeypatch.setattr(subscription, "PING_AFTER", 0.5)
     with Proxy(redis_server.port) as proxy:
-        ear = registry().store("default").backend._listener  # type: ignore[attr-defined]
+        ear = registry().store("default").backend.server.listener  # type: ignore[attr-defined]
         kwargs = {**ear._address.kwargs, "port": proxy.port, "socket_timeout": SOON}
         ear._address = dataclasses.replace(ear._address, kwargs=kwargs)
         holder = unrelated("a")
@@ -151,7 +151,7 @@ def test_a_thread_that_comes_while_the_last_task_leaves_is_woken(
 async def test_a_reader_that_was_interrupted_before_it_read_deafens_no_task(redis_client: redis.Redis) -> None:
     """A signal's exception left the reader's lock taken: tasks were not woken, and the listener's thread span."""
     holder = await asyncio.to_thread(unrelated, "a")
-    ear = registry().store("default").backend._listener  # type: ignore[attr-defined]
+    ear = registry().store("default").backend.server.listener  # type: ignore[attr-defined]
 
     async def wait() -> None:
         async with lock("a", expire=LONG, wait=LONG):
@@ -174,7 +174,7 @@ def test_health_checks_do_not_break_the_listening_connection(
     """redis-py read what was published meanwhile, or our own PING's answer, as that of its own PING."""
     monkeypatch.setattr(subscription, "PING_AFTER", 0.2)
     configure({"default": {"LOCATION": redis_url, "OPTIONS": {"health_check_interval": 0.1}}})
-    ear = registry().store("default").backend._listener  # type: ignore[attr-defined]
+    ear = registry().store("default").backend.server.listener  # type: ignore[attr-defined]
     holder = unrelated("a")
     waiting = beside(wait_in_a_thread, "a")
     queued(redis_client, "a")

@@ -39,11 +39,11 @@ class Waiting:
     def listen(self) -> None:
         """As if a task of an event loop waited beside it: the listener's own thread reads."""
         self.beside = self.claim._replace(token=self.claim.token[:-1] + "x")
-        self.backend._listener.expect(self.beside, THREADS)
-        drive(self.backend._listener.listen(THREADS))
+        self.backend.server.listener.expect(self.beside, THREADS)
+        drive(self.backend.server.listener.listen(THREADS))
 
     def end(self) -> None:
-        self.backend._listener.remove(self.beside.token)
+        self.backend.server.listener.remove(self.beside.token)
         drive(self.port.cancel(self.claim))
 
     def release(self) -> None:
@@ -61,7 +61,7 @@ class Waiting:
 
     def told(self) -> None:
         """Return when all is read, and done, that was published until now."""
-        marker, given_up = new_token(self.store.ident), self.backend._listener._give_up
+        marker, given_up = new_token(self.store.ident), self.backend.server.listener._give_up
         seen = threading.Event()
 
         def note(claim: Claim, fence: int) -> None:
@@ -69,12 +69,12 @@ class Waiting:
             if claim.token == marker:
                 seen.set()
 
-        self.backend._listener._give_up = note
-        self.backend._listener.gave_up(marker)
+        self.backend.server.listener._give_up = note
+        self.backend.server.listener.gave_up(marker)
         self.listen()
         self.client.publish(f"distlock:wake:{self.store.ident}", f"{marker} 1 1 disLock:nowhere")
         assert seen.wait(SOON)
-        self.backend._listener._give_up = given_up
+        self.backend.server.listener._give_up = given_up
         eventually(lambda: not postponed(self.backend), "what was to be given back is")
 
     def stays(self) -> None:
@@ -87,7 +87,7 @@ class Waiting:
 
 
 def postponed(backend: Any) -> Any:
-    return backend._outage._postponed
+    return backend.server.outage._postponed
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 def test_what_is_handed_to_one_who_has_gone_goes_on_at_once(waiting: Waiting, beside: Beside) -> None:
     """Its cancel was lost, or done by a master that is none any more: each such place cost a whole lease."""
-    waiting.backend._listener.gave_up(waiting.claim.token)
+    waiting.backend.server.listener.gave_up(waiting.claim.token)
     behind = beside(unrelated, KEY, wait=LONG)
     queued(waiting.client, KEY, 2)
     waiting.holder.release()
@@ -123,8 +123,8 @@ def test_six_of_them_cost_nothing(waiting: Waiting, beside: Beside) -> None:
     for number in range(5):
         claim = waiting.claim._replace(token=new_token(waiting.store.ident))
         assert isinstance(drive(waiting.port.acquire(claim, LONG)), Busy), number
-        waiting.backend._listener.gave_up(claim.token)
-    waiting.backend._listener.gave_up(waiting.claim.token)
+        waiting.backend.server.listener.gave_up(claim.token)
+    waiting.backend.server.listener.gave_up(waiting.claim.token)
     behind = beside(unrelated, KEY, wait=LONG)
     queued(waiting.client, KEY, 7)
     waiting.holder.release()
@@ -143,7 +143,7 @@ def test_one_whose_answer_is_on_its_way_keeps_it(waiting: Waiting, monkeypatch: 
     """It stands in the queue and does not know it yet; it is handed the lock, and told of that first."""
     claim = waiting.claim._replace(token=new_token(waiting.store.ident))
     drive(waiting.port.cancel(waiting.claim))
-    waiting.claim, run = claim, waiting.backend._pool.run
+    waiting.claim, run = claim, waiting.backend.server.threads().run
 
     async def late(*args: Any, **options: Any) -> Any:
         answer = await run(*args, **options)
@@ -153,7 +153,7 @@ def test_one_whose_answer_is_on_its_way_keeps_it(waiting: Waiting, monkeypatch: 
             waiting.told()
         return answer
 
-    monkeypatch.setattr(waiting.backend._pool, "run", late)
+    monkeypatch.setattr(waiting.backend.server.threads(), "run", late)
     waiting.answer = drive(waiting.port.acquire(claim, LONG))
     assert isinstance(waiting.answer, Busy)
     assert isinstance(waiting.wait(), Granted)
@@ -176,14 +176,14 @@ def test_one_that_asks_again_with_its_token_keeps_it(
     """The answer to its first question was lost. It was queued, and handed the lock, all the same."""
     drive(waiting.port.cancel(waiting.claim))
     waiting.claim = waiting.claim._replace(token=new_token(waiting.store.ident))
-    run = waiting.backend._pool.run
+    run = waiting.backend.server.threads().run
 
     async def lost(*args: Any, **options: Any) -> Any:
         await run(*args, **options)
         raise BackendUnavailable("the answer was lost")
 
     with monkeypatch.context() as patched, pytest.raises(BackendUnavailable):
-        patched.setattr(waiting.backend._pool, "run", lost)
+        patched.setattr(waiting.backend.server.threads(), "run", lost)
         drive(waiting.port.acquire(waiting.claim, LONG))
     waiting.release()
     if told:
@@ -205,7 +205,7 @@ def test_one_whose_store_was_closed_meanwhile_keeps_it(unread: Callable[[], None
 
 def test_what_somebody_else_waits_for_who_listens_here_too_is_not_given_back(waiting: Waiting) -> None:
     """A copy of the machine, or the same node under another address: its lock went on while it believed in it."""
-    waiting.port.stop_waiting(waiting.claim.token)  # type: ignore[attr-defined]
+    waiting.port.leave(waiting.claim.token)  # type: ignore[attr-defined]
     waiting.release()
     waiting.stays()
 

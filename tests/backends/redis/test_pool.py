@@ -55,7 +55,7 @@ def test_many_threads_share_two_connections(redis_url: str, redis_client: redis.
 
 
 def test_a_pool_that_stays_exhausted_is_said_with_the_setting_to_change(redis_url: str) -> None:
-    connections = backend(redis_url, max_connections=1, pool_timeout=0.05)._pool
+    connections = backend(redis_url, max_connections=1, pool_timeout=0.05).server.pool
     connection = connections.borrow(None)
     with pytest.raises(
         BackendUnavailable, match=r"all 1 connections are in use \(OPTIONS: max_connections; pool_timeo"
@@ -67,7 +67,7 @@ def test_a_pool_that_stays_exhausted_is_said_with_the_setting_to_change(redis_ur
 
 def test_a_connection_that_another_thread_takes_first_is_waited_for(redis_url: str) -> None:
     """Idle when it was looked at, and gone when it was taken: the next one that becomes free."""
-    connections = backend(redis_url, max_connections=1, pool_timeout=30)._pool
+    connections = backend(redis_url, max_connections=1, pool_timeout=30).server.pool
     connection = connections.borrow(None)
 
     class Snatched(deque[Any]):
@@ -88,7 +88,7 @@ def test_a_connection_that_another_thread_takes_first_is_waited_for(redis_url: s
 
 def test_a_connection_whose_thread_was_interrupted_anywhere_leaves_its_place(redis_url: str) -> None:
     """A time limit between taking a connection and using it leaked a place of the pool, until none was left."""
-    connections = backend(redis_url, max_connections=1, pool_timeout=0.05)._pool
+    connections = backend(redis_url, max_connections=1, pool_timeout=0.05).server.pool
     for _ in range(3):
         assert connections.borrow(None) is not None  # and nobody has it any more
     unrelated(KEY).release()
@@ -96,7 +96,7 @@ def test_a_connection_whose_thread_was_interrupted_anywhere_leaves_its_place(red
 
 def test_a_connection_that_is_given_back_while_all_are_dropped_is_not_kept(redis_url: str) -> None:
     """It would lead to the server of before, a master that is none any more."""
-    connections = backend(redis_url)._pool
+    connections = backend(redis_url).server.pool
     connection = connections.borrow(None)
 
     class DroppedBefore(deque[Any]):
@@ -154,7 +154,7 @@ def test_a_health_check_that_is_interrupted_costs_no_connection(
 def test_in_a_url_its_time_is_text() -> None:
     url = "redis://127.0.0.1:1/0?pool_timeout="
     store = configure({"default": {"LOCATION": f"{url}2.5"}}).store("default")
-    assert store.backend._address.pool_timeout == 2.5  # type: ignore[attr-defined]
+    assert store.backend.server.address.pool_timeout == 2.5  # type: ignore[attr-defined]
     with pytest.raises(ConfigurationError, match=r"pool_timeout.*'soon'"):
         _ = configure({"default": {"LOCATION": f"{url}soon"}}).store("default").backend
 
@@ -170,7 +170,7 @@ def test_one_who_has_little_time_ends_it_for_nobody_else(proxy: Proxy, connectio
     proxy.swallow()
     with pytest.raises(BackendUnavailable):
         drive(port.extend([Claim("disLock:lab", new_token("x" * 16), 1.0, "x")], 0.2))
-    assert not found._outage.silent
+    assert not found.server.outage.silent
     proxy.swallow(False)
     lease.release()
 
@@ -180,9 +180,9 @@ def test_a_server_that_holds_writes_back_is_silent(make_redis: Callable[..., Red
     server = make_redis()
     found = backend(server.url, socket_timeout=0.4)
     with redis.Redis.from_url(server.url) as client:
-        ping(found._address)
+        ping(found.server.address)
         client.client_pause(60_000, all=False)
         assert client.ping()
         with pytest.raises(BackendUnavailable):
-            ping(found._address)
+            ping(found.server.address)
         client.client_unpause()

@@ -144,7 +144,7 @@ async def test_one_that_answers_is_enough_and_is_asked_first_from_then_on(
         harness.store.close()
         before = now()
         await harness.release(await harness.acquire(the_lock()))
-        address: Any = harness.store.backend._address  # type: ignore[attr-defined]
+        address: Any = harness.store.backend.server.address  # type: ignore[attr-defined]
         share = address.sentinels[0].kwargs["socket_timeout"]
         assert now() - before < share, "the one that hangs was asked again"
 

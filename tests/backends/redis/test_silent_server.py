@@ -12,7 +12,7 @@ import redis
 
 from distlock_web import BackendUnavailable, configure, lock
 from distlock_web.backends.redis.scripts import ACQUIRE, CANCEL, Script
-from distlock_web.backends.redis.transport.pool import ConnectionPool
+from distlock_web.backends.redis.transport.exchange import Exchange
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
@@ -114,7 +114,7 @@ async def test_a_place_that_was_taken_for_nobody_is_given_up_when_the_server_ans
     await asking.result()
     server.resume()
     backend: Any = harness.store.backend
-    eventually(lambda: not backend._outage.silent, "it is known to answer again", SOON)
+    eventually(lambda: not backend.server.outage.silent, "it is known to answer again", SOON)
     eventually(lambda: waiters(client) == 0, "nobody waits", SOON)
     successor = harness.unrelated(lambda: harness.acquire(the_lock(wait=LONG)))
     await harness.waiters(NAME, 1)
@@ -128,9 +128,9 @@ def test_what_could_not_be_undone_is_undone_later(
 ) -> None:
     """Granted, and neither the answer nor the undoing came through: it is free as soon as something does."""
     unrelated(KEY).release()
-    run, down = ConnectionPool.run, True
+    run, down = Exchange.run, True
 
-    async def lossy(self: ConnectionPool, script: Script, *args: Any) -> Any:
+    async def lossy(self: Exchange, script: Script, *args: Any) -> Any:
         if down and script is CANCEL:
             raise BackendUnavailable("The test has lost a request.")
         answer = await run(self, script, *args)
@@ -138,7 +138,7 @@ def test_what_could_not_be_undone_is_undone_later(
             raise BackendUnavailable("The test has lost an answer.")
         return answer
 
-    monkeypatch.setattr(ConnectionPool, "run", lossy)
+    monkeypatch.setattr(Exchange, "run", lossy)
     with pytest.raises(BackendUnavailable):
         unrelated(KEY)
     assert left_behind(client) == {NAME: 1}
@@ -150,7 +150,7 @@ async def free_and_stays_free(harness: Harness, client: redis.Redis) -> None:
     """Seen free over a time in which a copy could come: nothing is postponed, and nothing is on its way."""
     backend: Any = harness.store.backend
     begun = now()
-    while backend._outage._postponed or backend._outage.silent or left_behind(client):
+    while backend.server.outage._postponed or backend.server.outage.silent or left_behind(client):
         assert now() - begun < TIMEOUT + SOON
         await harness.sleep(0.01)
     free_after = now() - begun
@@ -190,7 +190,7 @@ def test_a_waiter_outlasts_an_outage(server: RedisServer, client: redis.Redis, b
         unrelated("other")
     server.resume()
     client.ping()
-    eventually(lambda: not registry().store("default").backend._outage.silent, "it is heard again")  # type: ignore[attr-defined]
+    eventually(lambda: not registry().store("default").backend.server.outage.silent, "it is heard again")  # type: ignore[attr-defined]
     holder.release()
     waiting.result(SOON).release()
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("redis_store")
 def connection_of_this_loop() -> LoopConnection:
     backend: Any = registry().store("default").backend
     backend.async_port()
-    connection: LoopConnection = backend._loops[asyncio.get_running_loop()][0]
+    connection: LoopConnection = backend.server._loops[asyncio.get_running_loop()][0]
     return connection
 
 
@@ -33,7 +33,8 @@ async def test_a_stream_that_is_closed_between_an_answer_and_the_next_question(
     """A failover: one task heard READONLY and closed it, another NOSCRIPT, and asked on it for ever."""
     async with lock(KEY):
         pass
-    connection = connection_of_this_loop()
+    backend: Any = registry().store("default").backend
+    exchange = backend.server.tasks()
     redis_client.script_flush()
     received = Stream.data_received
 
@@ -45,7 +46,7 @@ async def test_a_stream_that_is_closed_between_an_answer_and_the_next_question(
     monkeypatch.setattr(Stream, "data_received", received_by_two)
     async with asyncio.timeout(SOON):
         with pytest.raises(BackendUnavailable, match="closed meanwhile"):
-            await connection.run_many(NAMES, [(pack_keys("index"), ("", 0, 1))] * 2)
+            await exchange.run_many(NAMES, [(pack_keys("index"), ("", 0, 1))] * 2)
         async with lock(KEY):
             pass
 
@@ -67,9 +68,9 @@ async def test_a_loop_that_ends_while_all_connections_are_let_go_of() -> None:
     backend: Any = registry().store("default").backend
     connection = connection_of_this_loop()
     stream: Any = connection._stream
-    backend._loops = {Ending(): (connection, None)}
+    backend.server._loops = {Ending(): (connection, None)}
     await asyncio.to_thread(lambda: unrelated(KEY).release())
-    backend._moved()
-    assert not backend._pool._idle
+    backend.server._moved()
+    assert not backend.server.pool._idle
     stream.close()
     await asyncio.to_thread(lambda: unrelated(KEY).release())

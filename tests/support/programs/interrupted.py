@@ -138,7 +138,7 @@ def main(url: str, seconds: float, contenders: int, seed: int) -> dict[str, Any]
         other.join(20)
     gc.collect()
     backend: Any = registry().store("default").backend
-    pool = backend._pool
+    pool, listener = backend.server.pool, backend.server.listener
     time.sleep(EXPIRE + 0.5)  # what was left behind has ended
     found = {
         "rounds": rounds,
@@ -151,8 +151,8 @@ def main(url: str, seconds: float, contenders: int, seed: int) -> dict[str, Any]
         "sections": sum(other.sections for other in others),
         "lost slots": len(pool._open) - len(pool._idle),
         "waiting for a connection": len(pool._waiting),
-        "waiters": len(backend._listener._waiters),
-        "asleep": len(backend._listener._threads_asleep),
+        "waiters": len(listener._waiters),
+        "asleep": len(listener._threads_asleep),
         "held": [name for name in names if is_held(client, name)],
     }
     with lock(names, expire=EXPIRE, wait=0):  # and all is well

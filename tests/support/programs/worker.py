@@ -75,8 +75,8 @@ def _tell_places(say: Recorder) -> None:
     """Say the place that the server gave in its queue: the only word on who came first."""
     acquire = RedisPort.acquire
 
-    async def told(self: RedisPort, claim: Claim, wait: float | None, fence: int = 0) -> Granted | Busy:
-        answer = await acquire(self, claim, wait, fence)
+    async def told(self: RedisPort, claim: Claim, wait: float | None, position: int = 0) -> Granted | Busy:
+        answer = await acquire(self, claim, wait, position)
         if isinstance(answer, Busy) and answer.position:
             say("joined", answer.position)
         return answer

@@ -72,8 +72,8 @@ MUTANTS: dict[str, Mutant] = {
     "fences are the time, also where a clock was set back": Mutant(
         "redis-2",
         f"{_SCRIPTS}/_queue.lua",
-        "math.max(proposed or now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))",
-        "proposed or now",
+        "math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))",
+        "now",
     ),
     "a waiter that is handed the lock stays in the queue": Mutant(
         "redis-2", f"{_SCRIPTS}/_queue.lua", "      call('ZREM', line, first)\n", ""

@@ -9,10 +9,12 @@ from ....core.config import StoreConfig
 from ....core.findings import Finding
 from ....core.runtime import TASKS, THREADS, drive
 from .. import RedisBackend
+from ..diagnose import diagnose
+from ..transport.server import Server
 from .address import cluster_address
-from .node import ClusterNode
 from .port import ClusterPort
 from .routes import Routes
+from .slots import SlotKeys
 
 
 class ClusterBackend:
@@ -24,9 +26,10 @@ class ClusterBackend:
     def __init__(self, config: StoreConfig) -> None:
         base, seeds = cluster_address(config)
         routes = self._routes = Routes(seeds, base, self._cancel)
-        self._sync_port = ClusterPort(routes, THREADS, ClusterNode.sync_port, routes.postpone)
-        self._renewal_port = ClusterPort(routes, THREADS, ClusterNode.renewal_port, routes.postpone)
-        self._async_port = ClusterPort(routes, TASKS, ClusterNode.async_port, routes.postpone)
+        keys = SlotKeys(config.prefix)
+        self._sync_port = ClusterPort(routes, THREADS, Server.threads, keys)
+        self._renewal_port = ClusterPort(routes, THREADS, Server.renewals, keys)
+        self._async_port = ClusterPort(routes, TASKS, Server.tasks, keys)
 
     def sync_port(self) -> ClusterPort:
         return self._sync_port
@@ -40,7 +43,9 @@ class ClusterBackend:
     def diagnose(self) -> list[Finding]:
         masters = drive(self._routes.masters(THREADS))
         return [
-            replace(finding, problem=f"{node.at}: {finding.problem}") for node in masters for finding in node.diagnose()
+            replace(finding, problem=f"{node.at}: {finding.problem}")
+            for node in masters
+            for finding in diagnose(node.server.address)
         ]
 
     def close(self) -> None:

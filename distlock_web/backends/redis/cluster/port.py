@@ -15,21 +15,26 @@ from typing import TypeVar
 from ....core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import THREADS, Runtime, now
-from .node import ClusterNode, NodePort
+from ..port import RedisPort
+from ..transport.exchange import Exchange
+from ..transport.server import Server
+from .node import Node, NodePort
 from .redirects import redirect_of
-from .route import PortOf, Route, SlotMoving
+from .route import Route, SlotMoving
 from .routes import Routes
-from .slots import slot_of
+from .slots import SlotKeys, slot_of
 
 T = TypeVar("T")
 
 
 class ClusterPort:
-    def __init__(self, routes: Routes, runtime: Runtime, port_of: PortOf, postpone: Callable[[Claim], None]) -> None:
+    def __init__(
+        self, routes: Routes, runtime: Runtime, exchange_of: Callable[[Server], Exchange], keys: SlotKeys
+    ) -> None:
         self.runtime = runtime
         self._routes = routes
-        self._port_of = port_of
-        self._postpone = postpone  #: cancel this claim once its slot is whole again
+        self._exchange_of = exchange_of  #: of callers of one kind
+        self._keys = keys
 
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         route = self._route(claim)
@@ -43,10 +48,10 @@ class ClusterPort:
         route = self._route(claim, joined)
         slept = joined is None
 
-        async def ask(port: NodePort) -> Granted | Busy:
+        async def ask(port: RedisPort) -> Granted | Busy:
             nonlocal slept
             if slept:
-                return await port.rejoin(claim, busy.position)
+                return await port.acquire(claim, None, busy.position)
             slept = True
             return await port.wait(claim, busy, seconds)
 
@@ -54,7 +59,7 @@ class ClusterPort:
         self._note(claim, answer, route.node)
         return answer
 
-    def _note(self, claim: Claim, answer: Granted | Busy | None, node: ClusterNode) -> None:
+    def _note(self, claim: Claim, answer: Granted | Busy | None, node: Node) -> None:
         if isinstance(answer, Busy):
             self._routes.waiting[claim.token] = node
         else:
@@ -64,7 +69,7 @@ class ClusterPort:
         try:
             await self._route(claim).send(lambda port: port.cancel(claim))
         except BackendUnavailable:
-            self._postpone(claim)
+            self._routes.postpone(claim)
         finally:
             self._routes.waiting.pop(claim.token, None)
 
@@ -78,7 +83,7 @@ class ClusterPort:
             return await self._route(claim).send(lambda port: port.release(claim, cooldown))
         except SlotMoving:
             if not cooldown:
-                self._postpone(claim)  # as the node's own port does where the node does not answer
+                self._routes.postpone(claim)  # as the node's own port does where the node does not answer
             raise
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
@@ -93,7 +98,13 @@ class ClusterPort:
     async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
         return await self._route_to(slot_of(name)).send(lambda port: port.waiters(name, limit))
 
-    def _route(self, claim: Claim, start: ClusterNode | None = None) -> Route:
+    def _port_of(self, node: Node) -> RedisPort:
+        return RedisPort(node.server, self._exchange_of(node.server), self.runtime, self._keys)
+
+    def _several_at(self, node: Node) -> NodePort:
+        return NodePort(self._port_of(node), self._exchange_of(node.server), self._keys)
+
+    def _route(self, claim: Claim, start: Node | None = None) -> Route:
         return Route(self._routes, self.runtime, self._port_of, slot_of(claim.name), claim, start)
 
     def _route_to(self, slot: int) -> Route:
@@ -112,7 +123,7 @@ class ClusterPort:
         by_slot = _by_slot(claims, lambda claim: claim.name)
         losses = await self._of_slots(
             by_slot,
-            lambda port, slots: port.extend_each([by_slot[slot] for slot in slots], left()),
+            lambda node, slots: node.extend([by_slot[slot] for slot in slots], left()),
             lambda slot, port: port.extend(by_slot[slot], left()),
         )
         if all(isinstance(found, BackendUnavailable) for found in losses.values()):
@@ -129,18 +140,18 @@ class ClusterPort:
         by_slot = _by_slot(names, str)
         found = await self._of_slots(
             by_slot,
-            lambda port, slots: port.inspect_each([by_slot[slot] for slot in slots]),
+            lambda node, slots: node.inspect([by_slot[slot] for slot in slots]),
             lambda slot, port: port.inspect(by_slot[slot]),
         )
         return [line for lines in _all_or_raise(found).values() for line in lines]
 
     async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
         masters = await self._routes.masters(self.runtime)
-        indexed = await self._together(lambda node: self._port_of(node).indexed(masters[node]), masters)
+        indexed = await self._together(lambda node: self._several_at(node).indexed(masters[node]), masters)
         found = await self._of_slots(
             [slot for slots in indexed for slot in slots],
-            lambda port, slots: port.names_each(slots, limit),
-            lambda slot, port: port.names_in(slot, limit),
+            lambda node, slots: node.names(slots, limit),
+            lambda slot, port: port.names_in(self._keys.index_in(slot), limit),
         )
         listed = _all_or_raise(found).values()
         ends = sorted((end, name) for _, entries in listed for name, end in entries)
@@ -150,13 +161,13 @@ class ClusterPort:
         self,
         slots: Iterable[int],
         each: Callable[[NodePort, list[int]], Awaitable[Sequence[T | DistLockError]]],
-        one: Callable[[int, NodePort], Awaitable[T]],
+        one: Callable[[int, RedisPort], Awaitable[T]],
     ) -> dict[int, T | BackendUnavailable]:
         """``each`` at every node with those of the slots that it serves; ``one`` for a slot that is elsewhere by now.
 
         A node that does not answer fails its own slots only. What is not an outage is raised.
         """
-        by_node: dict[ClusterNode, list[int]] = {}
+        by_node: dict[Node, list[int]] = {}
         found: dict[int, T | BackendUnavailable] = {}
         for slot in slots:
             try:
@@ -164,11 +175,11 @@ class ClusterPort:
             except BackendUnavailable as error:  # a slot that nobody serves
                 found[slot] = error
 
-        async def ask(node: ClusterNode) -> None:
+        async def ask(node: Node) -> None:
             some = by_node[node]
             answers: Sequence[T | DistLockError]
             try:
-                answers = await each(self._port_of(node), some)
+                answers = await each(self._several_at(node), some)
             except DistLockError as error:
                 answers = [error] * len(some)
             for slot, answer in zip(some, answers, strict=True):
@@ -180,11 +191,11 @@ class ClusterPort:
                     found[slot] = await self._elsewhere(slot, node, answer, partial(one, slot))
 
         # First those that answer: nobody's renewal waits for a node that is known to hang.
-        await self._together(ask, sorted(by_node, key=lambda node: node.silent))
+        await self._together(ask, sorted(by_node, key=lambda node: node.server.outage.silent))
         return found
 
     async def _elsewhere(
-        self, slot: int, node: ClusterNode, error: DistLockError, verb: Callable[[NodePort], Awaitable[T]]
+        self, slot: int, node: Node, error: DistLockError, verb: Callable[[RedisPort], Awaitable[T]]
     ) -> T | BackendUnavailable:
         """The answer of the node that has the slot now; else the failure of the one that was asked."""
         if isinstance(error, BackendUnavailable) and not await self._routes.replaced(slot, node, self.runtime):
@@ -194,7 +205,7 @@ class ClusterPort:
         except BackendUnavailable as again:
             return again
 
-    async def _together(self, work: Callable[[ClusterNode], Awaitable[T]], nodes: Iterable[ClusterNode]) -> list[T]:
+    async def _together(self, work: Callable[[Node], Awaitable[T]], nodes: Iterable[Node]) -> list[T]:
         if self.runtime is THREADS:
             return [await work(node) for node in nodes]
         return await asyncio.gather(*(work(node) for node in nodes))

@@ -8,14 +8,15 @@ from typing import TypeAlias, TypeVar
 from ....core.backend import Claim
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import Runtime, now
+from ..port import RedisPort
 from ..transport.replicas import TooFewReplicas
-from .node import ClusterNode, NodePort
+from .node import Node
 from .redirects import Ask, Moved, TryAgain, redirect_of
 from .routes import Routes
 
 T = TypeVar("T")
 #: The port of a node in one mode.
-PortOf: TypeAlias = "Callable[[ClusterNode], NodePort]"
+PortOf: TypeAlias = "Callable[[Node], RedisPort]"
 
 #: Seconds before a slot that is just being moved is asked for again; twice as long each time, up to the longest.
 PAUSE, MAX_PAUSE = 0.01, 0.2
@@ -32,7 +33,7 @@ class SlotMoving(BackendUnavailable):
 class Route:
     """Where one request is asked; ``node``: in the end, where it was answered."""
 
-    node: ClusterNode
+    node: Node
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class Route:
         port_of: PortOf,
         slot: int,
         claim: Claim | None = None,
-        start: ClusterNode | None = None,
+        start: Node | None = None,
     ) -> None:
         self._routes = routes
         self._runtime = runtime
@@ -53,7 +54,7 @@ class Route:
         self._until: float | None = None
         self._redirects = 0
 
-    async def send(self, verb: Callable[[NodePort], Awaitable[T]]) -> T:
+    async def send(self, verb: Callable[[RedisPort], Awaitable[T]]) -> T:
         """Ask the node of the lock, or ``start``; then where that leads to."""
         self.node = self._start or await self._routes.owner(self._slot, self._runtime)
         former = self._routes.waiting.get(self._token)
@@ -68,7 +69,7 @@ class Route:
             except DistLockError as error:
                 port = await self._next(error, port)
 
-    async def _next(self, error: DistLockError, port: NodePort) -> NodePort:
+    async def _next(self, error: DistLockError, port: RedisPort) -> RedisPort:
         """Where to ask after this error; raises it where there is nowhere else."""
         to = redirect_of(error, self.node.at)
         if isinstance(to, Moved):
@@ -90,7 +91,7 @@ class Route:
 
     def _tell_waiters(self, name: str) -> None:
         """The lock has gone ahead of its slot: who sleeps where it was would not hear of its release."""
-        self.node.ask_again(lambda claim: claim.name == name)
+        self.node.server.listener.ask_again(lambda claim: claim.name == name)
 
     async def _pause(self, error: DistLockError, half_moved: bool) -> None:
         """Give the move its time. ``SlotMoving`` when it has had enough."""

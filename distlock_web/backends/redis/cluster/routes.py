@@ -10,8 +10,9 @@ from ....core.backend import Claim
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import Runtime
 from ..transport.address import Address
+from ..transport.server import Server
 from .address import address_of
-from .node import ClusterNode
+from .node import Node
 from .redirects import NodeAddress
 from .slots import slot_of
 from .topology import Topology
@@ -21,21 +22,25 @@ class Routes:
     def __init__(self, seeds: Sequence[NodeAddress], base: Address, cancel: Callable[[Claim, int], None]) -> None:
         self._base = base
         self._cancel = cancel
-        self._nodes: dict[NodeAddress, ClusterNode] = {}
+        self._nodes: dict[NodeAddress, Node] = {}
         self._adding = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
-        self.waiting: dict[str, ClusterNode] = {}  #: by token, the node in whose queue it is
+        self.waiting: dict[str, Node] = {}  #: by token, the node in whose queue it is
         self.topology = Topology(seeds, lambda node: address_of(node, base), self._slots_moved)
 
-    def node(self, at: NodeAddress) -> ClusterNode:
+    def node(self, at: NodeAddress) -> Node:
         found = self._nodes.get(at)
         if found is None:
             with self._adding:
                 found = self._nodes.get(at)
                 if found is None:
-                    found = self._nodes[at] = ClusterNode(at, address_of(at, self._base), self._cancel)
+                    found = self._nodes[at] = Node(at, self._server(at))
         return found
 
-    async def owner(self, slot: int, runtime: Runtime) -> ClusterNode:
+    def _server(self, at: NodeAddress) -> Server:
+        # Impatient: one thread renews the leases of all nodes, and does not wait for one that is known to hang.
+        return Server(address_of(at, self._base), self._cancel, patient=False)
+
+    async def owner(self, slot: int, runtime: Runtime) -> Node:
         """The node that serves this slot. ``BackendUnavailable`` where none does, or none can be asked."""
         at = self.topology.owner(slot)
         if at is None:
@@ -45,12 +50,12 @@ class Routes:
                 raise BackendUnavailable(f"No node of the Redis Cluster serves the slot {slot}.")
         return self.node(at)
 
-    async def masters(self, runtime: Runtime) -> dict[ClusterNode, list[int]]:
+    async def masters(self, runtime: Runtime) -> dict[Node, list[int]]:
         """The nodes that serve slots, and which; asked anew, for some may not have been of use here lately."""
         await self.topology.refresh(runtime)
         return {self.node(at): slots for at, slots in self.topology.masters.items()}
 
-    async def replaced(self, slot: int, failed: ClusterNode, runtime: Runtime) -> bool:
+    async def replaced(self, slot: int, failed: Node, runtime: Runtime) -> bool:
         """Whether the cluster says that another node serves this slot than the one that has just failed."""
         try:
             await self.topology.refresh(runtime, failed.at)
@@ -62,20 +67,20 @@ class Routes:
         """Cancel this claim when the node of its lock answers."""
         at = self.topology.owner(slot_of(claim.name))
         if at is not None:
-            self.node(at).postpone(claim)
+            self.node(at).server.postpone(claim, sent=True)
 
     def _slots_moved(self) -> None:
         """Who waits at a node for a lock that is another's now asks at once. A node without slots is let go of."""
         serving = self.topology.serving
         successor = next((at for at in serving if at is not None), None)
         for at, node in list(self._nodes.items()):
-            node.ask_again(partial(self._is_elsewhere, at))
+            node.server.listener.ask_again(partial(self._is_elsewhere, at))
             if at not in serving and successor is not None:
-                node.retire(self.node(successor))
+                node.server.retire(self.node(successor).server)
 
     def _is_elsewhere(self, at: NodeAddress, claim: Claim) -> bool:
         return self.topology.owner(slot_of(claim.name)) != at
 
     def close(self) -> None:
         for node in list(self._nodes.values()):
-            node.close()
+            node.server.close()

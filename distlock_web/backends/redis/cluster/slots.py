@@ -7,6 +7,10 @@ from itertools import product
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
+from ....core.backend import Claim
+from ....core.runtime import IDENT_DIGITS
+from ..scripts import PackedKeys, lock_keys
+
 SLOTS = REDIS_CLUSTER_HASH_SLOTS
 
 
@@ -16,15 +20,24 @@ def slot_of(name: str) -> int:
     return int(key_slot(name.encode()))
 
 
-@lru_cache(maxsize=4096)
-def index_of(prefix: str, slot: int) -> str:
-    """The key of the index of the locks in this slot."""
-    return f"{indexes_of(prefix)}{{{tags()[slot]}}}"
+class SlotKeys:
+    """The locks of each slot have an index of their own."""
 
+    def __init__(self, prefix: str) -> None:
+        self.indexes = f"{prefix}~held:"  #: what the keys of all indexes begin with; a tag in braces follows
 
-def indexes_of(prefix: str) -> str:
-    """What the keys of all indexes begin with; a tag in braces follows."""
-    return f"{prefix}~held:"
+    def index_in(self, slot: int) -> str:
+        return f"{self.indexes}{{{tags()[slot]}}}"
+
+    def index_of(self, name: str) -> str:
+        return self.index_in(slot_of(name))
+
+    def of(self, name: str) -> PackedKeys:
+        return lock_keys(name, self.index_of(name))
+
+    def to_acquire(self, claim: Claim) -> PackedKeys:
+        # With the line of this store: a key that came to be at the other end of a move would stop the move.
+        return lock_keys(claim.name, self.index_of(claim.name), claim.token[:IDENT_DIGITS])
 
 
 @cache

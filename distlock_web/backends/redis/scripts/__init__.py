@@ -1,4 +1,4 @@
-"""The Lua scripts, read from their files once, and how a call of one is written on the wire."""
+"""The Lua scripts, read from their files once, and how commands are written on the wire (RESP 2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple, TypeAlias
 
-from ..transport.resp import bulk
+
+def bulk(value: str | bytes | int) -> bytes:
+    """One argument as Redis reads it (a bulk string)."""
+    data = value if isinstance(value, bytes) else str(value).encode()
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def command(*words: str | bytes | int) -> bytes:
+    """A whole command."""
+    return b"*%d\r\n%b" % (len(words), b"".join(map(bulk, words)))
 
 
 def _read(name: str) -> bytes:
@@ -38,24 +47,11 @@ class Script:
         return b"*%d\r\n%b%b%b" % (3 + keys.number + len(args), body, keys.packed, values)
 
 
-class KeyCommand:
-    """A command on one key, sent as a script is."""
-
-    __slots__ = ("_word",)
-
-    def __init__(self, word: str) -> None:
-        self._word = bulk(word)
-
-    def call(self, keys: PackedKeys, args: tuple[str | int, ...], *, by_source: bool = False) -> bytes:
-        return b"*2\r\n%b%b" % (self._word, keys.packed)
-
-
 class PackedKeys(NamedTuple):
     """The keys of a call, packed."""
 
     number: int
     packed: bytes  #: their number and themselves
-    asking: bool = False  #: in a cluster: of a slot that is on its way to the node that is asked
 
 
 #: What one script is called with, out of many calls.
@@ -82,11 +78,6 @@ def lock_keys(name: str, index: str, ident: str = "") -> PackedKeys:
     return pack_keys(name, queue, index, f"{queue}:{ident}") if ident else pack_keys(name, queue, index)
 
 
-def one_key(name: str) -> PackedKeys:
-    """The key of a ``KeyCommand``."""
-    return PackedKeys(1, bulk(name))
-
-
 def extend_keys(names: Iterable[str], index: str) -> PackedKeys:
     return pack_keys(index, *names)
 
@@ -106,4 +97,4 @@ INSPECT = Script(_read("inspect"))
 NAMES = Script(_read("names"))
 WAITERS = Script(_read("waiters"))
 INDEXED = Script(_read("indexed"))
-EXISTS = KeyCommand("EXISTS")
+EXISTS = Script(b"return redis.call('EXISTS', KEYS[1])")

@@ -77,9 +77,9 @@ local function as_before(lock)
   return (lock.state == 'revoked' and '!' or '') .. lock.token
 end
 
--- The lock becomes this token's for `ms`. Answers its fence: the time or what is proposed, or more than every fence before.
-local function own(now, token, ms, state, before, holder, proposed)
-  local fence = math.max(proposed or now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
+-- The lock becomes this token's for `ms`. Answers its fence: the time, or more than every fence before.
+local function own(now, token, ms, state, before, holder)
+  local fence = math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
   local added = call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N, '-inf', MARK)
   if added > 0 or tonumber(ms) > 60000 or fence > now + 60000000 then -- it may be new; or has to last for long
     -- Where the clock was set back, the floor is known until it has come there again.

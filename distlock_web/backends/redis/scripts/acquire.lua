@@ -3,21 +3,14 @@
 --
 -- ARGV     1 token  2 expire (ms)  3 '1' join the queue, '0' leave it  4 holder, for people
 --          5 place: where this token stood before; '?': it may stand somewhere; '': nowhere
---          6 until when this request is meant, by this server's clock (µs); '' without a limit
---          7 the fence to give it if that is more than every fence before, so that several servers can agree on one; without
---            it, or '': the time. To a lock that is the caller's already it is given, too, if it is more than its own
 -- Answers  now                                       ours, and `now` is the fence, too
 --          {fence, now}                              ours
 --          {0, now, recheck, remaining, place, unheard, holder, held}
 --                                                    somebody else's: asking again before `recheck` ms cannot help;
 --                                                    unheard: 1 if its process has no subscriber on this server; held: µs since it was taken
---          {-1, now}                                 too late: nobody waits for this answer any more; nothing was done
 
 local token, expire, join, holder, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local now = clock()
-if ARGV[6] ~= '' and now > tonumber(ARGV[6]) then
-  return {-1, now}
-end
 
 -- One ZADD does three things, and `changed` counts those that it did (LT: only a lower score replaces one):
 --   the floor of all fences, negated, is raised to now: not if the clock was set back
@@ -25,18 +18,14 @@ end
 --   the mark is added: only to an index that is new, and has no TTL yet
 -- 2 or more: free, as far as the index knows; SET NX decides.
 local stamp, ends = format('%d', now), format('%d', now + expire * 1000)
-local proposed, ahead = stamp, 0
-if ARGV[7] and ARGV[7] ~= '' then
-  proposed, ahead = ARGV[7], math.max(ARGV[7] - now, 0) -- a node's clock may be far behind: its floor has to last as long
-end
-local changed = call('ZADD', INDEX, 'LT', 'CH', '-' .. proposed, FENCES, ends, N, '-inf', MARK)
-if changed == 3 or now % 64 == 0 or tonumber(expire) > 60000 or ahead > 60000000 then -- housekeeping: now and then
+local changed = call('ZADD', INDEX, 'LT', 'CH', '-' .. stamp, FENCES, ends, N, '-inf', MARK)
+if changed == 3 or now % 64 == 0 or tonumber(expire) > 60000 then -- housekeeping: now and then
   call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago without a release
-  call('PEXPIRE', INDEX, format('%d', math.max(call('PTTL', INDEX), math.max(expire, ahead / 1000) + 86400000)))
+  call('PEXPIRE', INDEX, format('%d', math.max(call('PTTL', INDEX), expire + 86400000)))
 end
 if changed > 1 and place == '' and
-  call('SET', N, token .. ' held ' .. proposed .. ' ' .. stamp .. ' - ' .. holder, 'NX', 'PX', expire) then
-  return proposed == stamp and now or {tonumber(proposed), now}
+  call('SET', N, token .. ' held ' .. stamp .. ' ' .. stamp .. ' - ' .. holder, 'NX', 'PX', expire) then
+  return now
 end
 
 -- include: _queue
@@ -51,10 +40,8 @@ if lock and lock.token == token then
   end
   live_at_least(N, expire)
   list()
-  local raised = proposed ~= stamp and tonumber(proposed) > lock.fence
-  if raised or lock.state == 'granted' then
-    lock.fence = raised and tonumber(proposed) or lock.fence
-    lock.state = lock.state == 'granted' and 'contended' or lock.state -- its owner knows: nobody gives it back as nobody's
+  if lock.state == 'granted' then
+    lock.state = 'contended' -- its owner knows: nobody gives it back as nobody's
     call('SET', N, text(lock), 'KEEPTTL')
   end
   return {lock.fence, now}
@@ -69,7 +56,7 @@ if free then
   set_place(process)
   if not hand_over(now, before, 0, entry) then
     leave(process, entry)
-    return {own(now, token, expire, 'contended', before, holder, tonumber(proposed)), now}
+    return {own(now, token, expire, 'contended', before, holder), now}
   end
   lock = read()
 end

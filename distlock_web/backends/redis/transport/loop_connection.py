@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import Never
 
-from ....core.errors import BackendUnavailable, DistLockError
+from ....core.errors import BackendUnavailable
 from ....core.outage import Outage
 from ....core.runtime import TASKS
-from ..scripts import Call, KeyCommand, PackedKeys, Script
 from .address import Address
-from .errors import FAILURES, TIMEOUTS, ErrorReply, as_error, translated
-from .pool import ConnectionPool, Reply
-from .replicas import GivesLock, Replicas
-from .resp import ASKING
-from .stream import Stream
+from .errors import FAILURES, TIMEOUTS, translated
+from .exchange import Line
+from .pool import ConnectionPool
+from .stream import Stream, Turn
 
 #: Questions of a loop that was made for one call which go over the threads' pool. There each blocks it for a round
 #: trip; to open a connection costs several. A loop that asks more may be a program with many tasks.
@@ -26,57 +23,14 @@ BORROWED = 16
 class LoopConnection:
     """The stream of one event loop: opened when it is needed, again when it broke, closed with the loop."""
 
-    def __init__(
-        self, address: Address, outage: Outage, moved: Callable[[], None], pool: ConnectionPool | None = None
-    ) -> None:
+    def __init__(self, address: Address, outage: Outage, pool: ConnectionPool | None = None) -> None:
         self._address = address
         self._outage = outage
-        self._moved = moved
-        self._replicas = Replicas(address, outage.look)
         self._pool = pool  #: the threads', where the loop was made for one call
         self._borrowed = 0
         self._stream: Stream | None = None
         self._opening: asyncio.Task[Stream] | None = None
         self._loop_finalizer: AsyncGenerator[None, None] | None = None
-
-    async def run(
-        self,
-        script: Script | KeyCommand,
-        keys: PackedKeys,
-        args: tuple[str | int, ...] = (),
-        timeout: float | None = None,
-        confirm: GivesLock | None = None,
-    ) -> Reply:
-        """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran.
-
-        ``confirm``: if it says so of the answer, ``min_replicas`` must have what was written, else ``TooFewReplicas``.
-        """
-        if (pool := self._borrow_pool()) is not None:
-            return await pool.run(script, keys, args, timeout, confirm)
-        self._outage.refuse_if_silent()
-        confirmed: Reply = None
-        try:
-            stream = self._stream
-            if stream is None or stream.closed:
-                stream = await self._open()
-            for by_source in (False, True):
-                if keys.asking:
-                    stream.ask(ASKING).cancel()  # nobody waits for its answer
-                answer = stream.ask(script.call(keys, args, by_source=by_source))
-                confirmation = stream.confirm(self._replicas.question) if confirm is not None else None
-                reply = await answer
-                if not (isinstance(reply, ErrorReply) and reply.no_script):
-                    break
-            if confirm is not None and confirmation is not None and confirm(reply):
-                confirmed = await asyncio.shield(confirmation)  # who is cancelled leaves it to the others
-        except FAILURES as error:
-            raise translated(error, self._address) from error
-        refusal = reply if isinstance(reply, ErrorReply) else confirmed
-        if isinstance(refusal, ErrorReply):
-            self._refused(stream, refusal)
-        if confirmed is not None:
-            self._replicas.check(confirmed)
-        return reply
 
     @property
     def stream(self) -> Stream | None:
@@ -84,56 +38,20 @@ class LoopConnection:
         stream = self._stream
         return None if stream is None or stream.closed or self._outage.silent else stream
 
-    async def run_many(
-        self,
-        script: Script | KeyCommand,
-        calls: Sequence[Call],
-        timeout: float | None = None,
-        confirm: GivesLock | None = None,
-    ) -> list[Reply | DistLockError]:
-        """The same with each of these keys and arguments, in one write. An answer that is an error is given as one."""
-        if (pool := self._borrow_pool()) is not None:
-            return await pool.run_many(script, calls, timeout, confirm)
-        self._outage.refuse_if_silent()
-        replies: dict[int, Reply] = {}
-        confirmation, unanswered = None, list(range(len(calls)))
-        try:
-            stream = self._stream
-            if stream is None or stream.closed:
-                stream = await self._open()
-            for again in (False, True):
-                asked = [stream.ask(script.call(*calls[i], by_source=again and i == unanswered[0])) for i in unanswered]
-                confirmation = stream.confirm(self._replicas.question) if confirm is not None else None
-                replies.update(zip(unanswered, await asyncio.gather(*asked), strict=True))
-                unanswered = [i for i in unanswered if isinstance(replies[i], ErrorReply) and replies[i].no_script]
-                if not unanswered:
-                    break
-            answers = [replies[i] for i in range(len(calls))]
-            confirmed: Reply = None
-            if confirm is not None and confirmation is not None and any(map(confirm, answers)):
-                confirmed = await asyncio.shield(confirmation)
-        except FAILURES as error:
-            raise translated(error, self._address) from error
-        for answer in (*answers, confirmed):
-            if isinstance(answer, ErrorReply) and (answer.not_primary or answer is confirmed):
-                self._refused(stream, answer)
-        if confirmed is not None:
-            self._replicas.check(confirmed)
-        return [as_error(answer, self._address) if isinstance(answer, ErrorReply) else answer for answer in answers]
-
-    def _borrow_pool(self) -> ConnectionPool | None:
-        """The threads' pool, for the next question; None: it goes over the stream."""
+    async def open(self, timeout: float | None) -> Line:
         if self._pool is not None:
             self._borrowed += 1
-            if self._borrowed > BORROWED:
-                self._pool = None
-        return self._pool
-
-    def _refused(self, stream: Stream, answer: ErrorReply) -> Never:
-        if answer.not_primary:
-            stream.close()
-            self._moved()
-        raise translated(answer, self._address) from answer
+            if self._borrowed <= BORROWED:
+                return await self._pool.open(timeout)
+            self._pool = None
+        self._outage.refuse_if_silent()
+        stream = self._stream
+        if stream is None or stream.closed:
+            try:
+                stream = await self._open()
+            except FAILURES as error:
+                raise translated(error, self._address) from error
+        return Turn(stream)
 
     async def _open(self) -> Stream:
         """Open one stream, however many tasks ask for it; one that is cancelled does not stop the others."""

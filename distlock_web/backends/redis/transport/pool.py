@@ -1,7 +1,7 @@
 """The way of threads to the server: a pool of redis-py's connections, on which scripts are sent as they were packed.
 
-redis-py connects, encrypts, signs in, writes and reads. Its command layer is left out: it costs more than a lock does,
-and its retries re-send what must not be re-sent unnoticed.
+redis-py connects, encrypts and signs in. Its command layer is left out: it costs more than a lock does, and its retries
+re-send what must not be re-sent unnoticed.
 """
 
 from __future__ import annotations
@@ -10,52 +10,62 @@ import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Never, TypeAlias
+from typing import Any
 
 from redis.exceptions import ResponseError
 
-from ....core.errors import BackendUnavailable, DistLockError
+from ....core.errors import BackendUnavailable
 from ....core.outage import Outage
 from ....core.runtime import THREADS, ThreadParker, drive, now
-from ..scripts import Call, KeyCommand, PackedKeys, Script
 from .address import Address
 from .driver import fileno_of, socket_of
-from .errors import FAILURES, TIMEOUTS, ErrorReply, as_error, translated
-from .replicas import GivesLock, Replicas
-from .resp import ASKING, command
-
-Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
+from .errors import FAILURES, TIMEOUTS, ErrorReply, translated
+from .exchange import Confirmation, Reply
 
 #: Seconds after which a thread that waits for a connection looks by itself: whoever should wake it may be gone.
 MAX_SLEEP = 0.05
 #: Seconds between two looks of a thread in doubt, whether its own answer is there, or somebody else's.
 LOOK = 0.02
 
-#: A script, as every request is one: a server that holds those back (CLIENT PAUSE, a proxy) may answer a PING.
-_PROBE = command("EVAL", "return 1", "0")
-
 
 class Connection:
-    """One connection of a thread, for one question at a time."""
+    """One connection of a thread, for one exchange at a time. What it raises is one of ``FAILURES``."""
 
-    __slots__ = ("__weakref__", "_connection", "_limit", "asked", "batch", "was_idle")
+    __slots__ = ("__weakref__", "_connection", "_limit", "_pool", "asked", "batch", "timeout", "was_idle")
 
-    def __init__(self, batch: object = None) -> None:
+    def __init__(self, pool: ConnectionPool, batch: object) -> None:
+        self._pool = pool
         self._connection: Any = None
         self._limit = 0.0
         self.batch = batch  #: those that are let go of together
+        self.timeout: float | None = None  #: seconds for each answer; None: the address's
         self.asked: float | None = None  #: when the server was asked on another one: this one is in doubt
         self.was_idle = False  #: it was open already: it may have ended meanwhile
 
-    def open(self, address: Address, timeout: float | None) -> None:
+    def connect(self, address: Address, timeout: float | None) -> None:
         self._connection = address.connect(timeout)
         self._limit = address.kwargs["socket_timeout"] / 2
         socket_of(self._connection).settimeout(self._limit)
 
-    def send(self, packed: bytes) -> None:
-        """Raises ``OSError`` or redis-py's errors, as all of these do."""
+    def send(self, packed: bytes, answers: int = 1, confirmation: Confirmation | None = None) -> None:
+        if confirmation is not None:
+            packed += confirmation(self.timeout)
         self._connection.send_packed_command([packed])
+
+    async def receive(self) -> Reply:
+        return self._pool.read(self)
+
+    async def confirmed(self) -> Reply:
+        return self._pool.read(self, held_up=True)
+
+    def end(self, *, usable: bool) -> None:
+        if usable:
+            self._pool.give_back(self)
+        else:
+            self._pool.discard(self)
+
+    def fail(self, error: BaseException) -> None:
+        self._pool.failed(self, error)
 
     def read(self, timeout: float | None = None) -> Reply:
         """The next answer, ``ErrorReply`` as a value if it is an error.
@@ -84,18 +94,16 @@ class Connection:
 
 def ping(address: Address) -> None:
     """Ask on a connection of its own whether the server answers. Raises ``DistLockError`` if it does not."""
-    connection = Connection()
     try:
+        connection: Any = address.connect()
         try:
-            connection.open(address, None)
-            connection.send(_PROBE)
-            reply = connection.read(address.kwargs["socket_timeout"])
+            # A script, as every request is: a server that holds those back (CLIENT PAUSE, a proxy) may answer a PING.
+            connection.send_command("EVAL", "return 1", "0")
+            connection.read_response()
         finally:
-            connection.close()
+            connection.disconnect()
     except FAILURES as error:
         raise translated(error, address) from error
-    if isinstance(reply, ErrorReply):
-        raise as_error(reply, address)
 
 
 class ConnectionPool:
@@ -105,11 +113,9 @@ class ConnectionPool:
     worker's time limit, Ctrl-C) closes itself and leaves its place.
     """
 
-    def __init__(self, address: Address, outage: Outage, moved: Callable[[], None], *, patient: bool = False) -> None:
+    def __init__(self, address: Address, outage: Outage, *, patient: bool = False) -> None:
         self._address = address
         self._outage = outage
-        self._moved = moved
-        self._replicas = Replicas(address, outage.look)
         self._patient = patient  #: asks also while the server is silent: for renewals, which have a deadline
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._opening = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
@@ -117,116 +123,44 @@ class ConnectionPool:
         self._batch = object()  # of the connections that are opened now
         self._waiting: deque[ThreadParker] = deque()
 
-    async def run(
-        self,
-        script: Script | KeyCommand,
-        keys: PackedKeys,
-        args: tuple[str | int, ...] = (),
-        timeout: float | None = None,
-        confirm: GivesLock | None = None,
-    ) -> Reply:
-        """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran.
-
-        ``confirm``: if it says so of the answer, ``min_replicas`` must have what was written, else ``TooFewReplicas``.
-        """
+    async def open(self, timeout: float | None) -> Connection:
         if not self._patient:
             self._outage.refuse_if_silent()
         if timeout is not None:
             timeout = min(timeout, self._address.kwargs["socket_timeout"])
-        wait = self._replicas.question(timeout) if confirm is not None else b""
-        connection = self.borrow(timeout)
-        confirmed = None
-        try:
-            for by_source in (False, True):
-                asking = ASKING if keys.asking else b""
-                connection.send(asking + script.call(keys, args, by_source=by_source) + wait)
-                if asking:
-                    connection.read(timeout)
-                reply = self._read(connection, timeout)
-                if confirm is not None:
-                    confirmed = self._read(connection, timeout, held_up=True)
-                if not (isinstance(reply, ErrorReply) and reply.no_script):  # a restart, a failover, SCRIPT FLUSH
-                    break
-        except BaseException as error:
-            self._failed(connection, error, timeout)
-            raise
-        refusal = reply if isinstance(reply, ErrorReply) else confirmed
-        if isinstance(refusal, ErrorReply):
-            self._refused(connection, refusal)
-        self.give_back(connection)
-        if confirm is not None and confirm(reply):
-            self._replicas.check(confirmed)
-        return reply
+        return self.borrow(timeout)
 
-    async def run_many(
-        self,
-        script: Script | KeyCommand,
-        calls: Sequence[Call],
-        timeout: float | None = None,
-        confirm: GivesLock | None = None,
-    ) -> list[Reply | DistLockError]:
-        """The same with each of these keys and arguments, in one write. An answer that is an error is given as one."""
-        if not self._patient:
-            self._outage.refuse_if_silent()
-        if timeout is not None:
-            timeout = min(timeout, self._address.kwargs["socket_timeout"])
-        wait = self._replicas.question(timeout) if confirm is not None else b""
-        connection = self.borrow(timeout)
-        replies: dict[int, Reply] = {}
-        confirmed, unanswered = None, list(range(len(calls)))
-        try:
-            for again in (False, True):
-                packed = [script.call(*calls[i], by_source=again and i == unanswered[0]) for i in unanswered]
-                connection.send(b"".join(packed) + wait)
-                for i in unanswered:
-                    replies[i] = self._read(connection, timeout)
-                if confirm is not None:
-                    confirmed = self._read(connection, timeout, held_up=True)
-                unanswered = [i for i in unanswered if isinstance(replies[i], ErrorReply) and replies[i].no_script]
-                if not unanswered:
-                    break
-        except BaseException as error:
-            self._failed(connection, error, timeout)
-            raise
-        answers = [replies[i] for i in range(len(calls))]
-        refusal = next(filter(_not_primary, answers), confirmed)
-        if isinstance(refusal, ErrorReply):
-            self._refused(connection, refusal)
-        self.give_back(connection)
-        if confirm is not None and any(map(confirm, answers)):
-            self._replicas.check(confirmed)
-        return [as_error(answer, self._address) if isinstance(answer, ErrorReply) else answer for answer in answers]
-
-    def _failed(self, connection: Connection, error: BaseException, timeout: float | None) -> None:
-        """Also a KeyboardInterrupt or a worker's time limit: the answer would reach the next one who asks here."""
+    def failed(self, connection: Connection, error: BaseException) -> None:
+        """Its answers will not be read. If it broke, those that are idle have most likely broken, too."""
         self.discard(connection)
         if isinstance(error, FAILURES):
-            self._waited_in_vain(connection, error, timeout)
-            self.drop_idle()  # most likely dead, too: the second try must not meet the next of them
-            raise translated(error, self._address) from error
+            self._waited_in_vain(connection, error)
+            self.drop_idle()  # the second try must not meet the next of them
 
-    def _waited_in_vain(self, connection: Connection, error: BaseException, timeout: float | None) -> None:
+    def _waited_in_vain(self, connection: Connection, error: BaseException) -> None:
         """The server is silent, unless it answers on another connection, or was given less time than it has."""
-        if not isinstance(error, TIMEOUTS) or (timeout or math.inf) < self._address.kwargs["socket_timeout"]:
+        most = self._address.kwargs["socket_timeout"]
+        if not isinstance(error, TIMEOUTS) or (connection.timeout or math.inf) < most:
             return
         asked = connection.asked
         if asked is None:  # to connect has timed out, or redis-py's own PING (health_check_interval)
             asked = self._outage.ask()
-            drive(self._outage.answers(asked, self._address.kwargs["socket_timeout"] / 2, THREADS))
+            drive(self._outage.answers(asked, most / 2, THREADS))
         if not self._outage.answered(asked):
             self._outage.begin(error)
 
-    def _read(self, connection: Connection, timeout: float | None, held_up: bool = False) -> Reply:
+    def read(self, connection: Connection, held_up: bool = False) -> Reply:
         """The answer, which replicas may hold up."""
+        timeout = connection.timeout
         try:
             return connection.read(None if timeout is None else timeout / 2)
         except TIMEOUTS:
             connection.asked = self._outage.ask()
-        return self._read_in_doubt(connection, connection.asked, timeout, held_up)
+        return self._read_in_doubt(connection, connection.asked, held_up)
 
-    def _read_in_doubt(self, connection: Connection, asked: float, timeout: float | None, held_up: bool) -> Reply:
+    def _read_in_doubt(self, connection: Connection, asked: float, held_up: bool) -> Reply:
         """Half of the time is over. If the server answers on another connection and not on this one, this is dead."""
-        until = asked + (self._address.kwargs["socket_timeout"] if timeout is None else timeout) / 2
+        until = asked + (connection.timeout or self._address.kwargs["socket_timeout"]) / 2
         answered = False
         while (left := until - now()) > 0 and (held_up or not answered):
             answered = self._outage.answered(asked)  # before it is read once more: what was sent first comes first
@@ -239,15 +173,6 @@ class ConnectionPool:
         if self._outage.answered(asked):
             raise ConnectionError("this connection was dead; on another one the server answers")
         raise TimeoutError(f"no answer within {2 * (until - asked):g} s")
-
-    def _refused(self, connection: Connection, error: ErrorReply) -> Never:
-        """Give the connection back, unless it leads to a server that is no master; and raise what was answered."""
-        if error.not_primary:
-            self.discard(connection)
-            self._moved()
-        else:
-            self.give_back(connection)
-        raise translated(error, self._address) from error
 
     def drop(self) -> None:
         """Let go of every connection: of those in use when they are given back."""
@@ -262,30 +187,33 @@ class ConnectionPool:
                 return
 
     def borrow(self, timeout: float | None = None) -> Connection:
-        """An open connection for one question. Raises ``DistLockError``."""
+        """An open connection for one exchange. Raises ``DistLockError``."""
         try:
-            return self._idle.pop()
+            connection = self._idle.pop()
         except IndexError:
-            return self._open_or_wait(timeout)
+            connection = self._open_or_wait(timeout)
+        connection.timeout = timeout
+        return connection
 
     def _open_or_wait(self, timeout: float | None) -> Connection:
         until = now() + self._address.pool_timeout
         while (connection := self._reserve()) is None:
             if (idle := self._wait_for_idle(until - now())) is not None:
                 return idle
+        connection.timeout = timeout
         try:
-            connection.open(self._address, timeout)
+            connection.connect(self._address, timeout)
         except BaseException as error:
             self.discard(connection)
             if isinstance(error, FAILURES):
-                self._waited_in_vain(connection, error, timeout)
+                self._waited_in_vain(connection, error)
                 raise translated(error, self._address) from error
             raise
         return connection
 
     def _reserve(self) -> Connection | None:
         """A place for one connection more; None: all are taken."""
-        connection = Connection(self._batch)
+        connection = Connection(self, self._batch)
         with self._opening:
             if len(self._open) >= self._address.max_connections:
                 return None
@@ -313,7 +241,7 @@ class ConnectionPool:
                 pass
 
     def give_back(self, connection: Connection) -> None:
-        """Its answer was read: the next one may ask on it."""
+        """Its answers were read: the next one may ask on it."""
         if connection.batch is not self._batch:
             self.discard(connection)
             return
@@ -324,7 +252,7 @@ class ConnectionPool:
         self._wake_one()
 
     def discard(self, connection: Connection) -> None:
-        """It broke, or its answer will not be read."""
+        """It broke, or its answers will not be read."""
         self._open.discard(connection)
         connection.close()
         self._wake_one()
@@ -335,7 +263,3 @@ class ConnectionPool:
                 self._waiting.popleft().unpark()
             except IndexError:  # somebody else has just woken the last one
                 pass
-
-
-def _not_primary(reply: Reply) -> bool:
-    return isinstance(reply, ErrorReply) and reply.not_primary

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 from ....core.errors import BackendUnavailable
 from ....core.runtime import now
+from ..scripts import command
 from .address import Address
-from .errors import ErrorReply, translated
-from .resp import command
+from .errors import ErrorReply, as_error
 
 #: Says of a script's answer whether it gives somebody a lock, so that the replicas have to have it.
 GivesLock: TypeAlias = Callable[[Any], bool]
@@ -53,7 +53,7 @@ class Replicas:
     def check(self, answer: Any) -> None:
         """``TooFewReplicas`` if the answer to the WAIT says so."""
         if isinstance(answer, ErrorReply):
-            raise translated(answer, self._address) from answer
+            raise as_error(answer, self._address)
         minimum = self._address.min_replicas
         if answer >= minimum:
             self._missing = False

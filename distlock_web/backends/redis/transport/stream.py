@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 
 import hiredis
 
@@ -16,12 +15,43 @@ from ....core.outage import Outage
 from .address import AsyncDriverConnection
 from .driver import close_now, transport_of
 from .errors import ErrorReply
-from .pool import Reply
+from .exchange import Confirmation, Reply
 
 _PENDING = object()
 
 #: How often the loop has to look at its socket before a question is overdue; after half of that it is in doubt.
 LOOKS = 8
+
+
+class Turn:
+    """One exchange over the stream. A task that is cancelled leaves its answers to be read and dropped."""
+
+    __slots__ = ("_answers", "_confirmation", "_stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._answers: deque[asyncio.Future[Reply]] = deque()
+        self._confirmation: asyncio.Future[Reply]
+
+    def send(self, packed: bytes, answers: int = 1, confirmation: Confirmation | None = None) -> None:
+        self._answers.extend(self._stream.ask(packed, answers))
+        if confirmation is not None:
+            self._confirmation = self._stream.confirm(confirmation)
+
+    async def receive(self) -> Reply:
+        return await self._answers.popleft()
+
+    async def confirmed(self) -> Reply:
+        return await asyncio.shield(self._confirmation)  # who is cancelled leaves it to the others
+
+    def end(self, *, usable: bool) -> None:
+        if not usable:
+            self._stream.close()
+
+    def fail(self, error: BaseException) -> None:
+        for answer in self._answers:
+            answer.add_done_callback(_seen)
+            answer.cancel()
 
 
 class _Question:
@@ -69,25 +99,28 @@ class Stream(asyncio.Protocol):
     def closed(self) -> bool:
         return self._error is not None or self._transport.is_closing()
 
-    def ask(self, packed: bytes) -> asyncio.Future[Reply]:
+    def ask(self, packed: bytes, answers: int) -> list[asyncio.Future[Reply]]:
         if self._error is not None:  # since the caller looked, or was answered: nobody would ever answer this
             raise ConnectionError("the connection was closed meanwhile")
-        question = _Question(self._loop.create_future())
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(packed)
-        self._unsent.append(question)
-        self._waiting.append(question)
-        return question.future
+        futures = []
+        for _ in range(answers):
+            question = _Question(self._loop.create_future())
+            self._unsent.append(question)
+            self._waiting.append(question)
+            futures.append(question.future)
+        return futures
 
-    def confirm(self, question: Callable[[], bytes]) -> asyncio.Future[Reply]:
+    def confirm(self, confirmation: Confirmation) -> asyncio.Future[Reply]:
         """How many replicas have what is asked in this turn: one WAIT, behind all of it, for all who want to know.
 
         Until it is answered nothing else is written: the server would not read it, and whoever comes meanwhile shares
         the next one. So an answer may take the time-out of two of them, however many ask.
         """
         if self._confirmation is None:
-            self._wait, self._confirmation = question(), self._loop.create_future()
+            self._wait, self._confirmation = confirmation(None), self._loop.create_future()
             self._confirmation.add_done_callback(_seen)
         return self._confirmation
 

@@ -1,0 +1,134 @@
+"""How scripts reach one server: one write, and the answers to it, the same for threads and for event loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from ....core.errors import DistLockError
+from ..scripts import Call, PackedKeys, Script, command
+from .address import Address
+from .errors import FAILURES, ErrorReply, as_error, translated
+from .replicas import GivesLock, Replicas
+
+Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
+
+#: The WAIT behind a request that may take so many seconds; None: as long as any.
+Confirmation: TypeAlias = Callable[[float | None], bytes]
+
+#: In a cluster, in front of a question for a slot that is on its way to the node that is asked.
+_ASKING = command("ASKING")
+
+
+class Line(Protocol):
+    """An open connection, for one exchange. What it raises is one of ``FAILURES``."""
+
+    def send(self, packed: bytes, answers: int = 1, confirmation: Confirmation | None = None) -> None:
+        """Write this, which has so many answers, and behind it the question whether the replicas have it."""
+
+    async def receive(self) -> Reply:
+        """The next answer, ``ErrorReply`` as a value if it is an error."""
+
+    async def confirmed(self) -> Reply:
+        """The answer of the replicas."""
+
+    def end(self, *, usable: bool) -> None:
+        """All answers were read. It is closed if it cannot be used again."""
+
+    def fail(self, error: BaseException) -> None:
+        """The answers will not be read."""
+
+
+class Lines(Protocol):
+    async def open(self, timeout: float | None) -> Line:
+        """A line for one exchange, in which an answer may take so many seconds. Raises ``DistLockError``."""
+
+
+class Exchange:
+    def __init__(
+        self,
+        lines: Lines,
+        address: Address,
+        replicas: Replicas,
+        moved: Callable[[], None],
+        asking: bool = False,
+    ) -> None:
+        self._lines = lines
+        self._address = address
+        self._replicas = replicas
+        self._moved = moved  #: called where it is not, or not yet, the server that takes writes
+        self._asking = asking
+
+    def asking(self) -> Exchange:
+        """The same for a slot that is on its way to this node: each question says that it knows so."""
+        return Exchange(self._lines, self._address, self._replicas, self._moved, asking=True)
+
+    async def run(
+        self,
+        script: Script,
+        keys: PackedKeys,
+        args: tuple[str | int, ...] = (),
+        timeout: float | None = None,
+        confirm: GivesLock | None = None,
+    ) -> Reply:
+        """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran.
+
+        ``confirm``: if it says so of the answer, ``min_replicas`` must have what was written, else ``TooFewReplicas``.
+        """
+        (answer,) = await self.run_many(script, ((keys, args),), timeout, confirm)
+        if isinstance(answer, DistLockError):
+            raise answer
+        return answer
+
+    async def run_many(
+        self,
+        script: Script,
+        calls: Sequence[Call],
+        timeout: float | None = None,
+        confirm: GivesLock | None = None,
+    ) -> list[Reply | DistLockError]:
+        """The same with each of these keys and arguments, in one write. An answer that is an error is given as one."""
+        confirmation = None if confirm is None else self._replicas.question
+        line = await self._lines.open(timeout)
+        try:
+            packed = [script.call(keys, args) for keys, args in calls]
+            replies, confirmed = await self._ask(line, packed, confirmation)
+            errors = [reply for reply in replies if isinstance(reply, ErrorReply)]
+            if any(error.no_script for error in errors):  # a restart, a failover, SCRIPT FLUSH
+                unknown = [i for i, reply in enumerate(replies) if isinstance(reply, ErrorReply) and reply.no_script]
+                packed = [script.call(*calls[i], by_source=i == unknown[0]) for i in unknown]
+                known, confirmed = await self._ask(line, packed, confirmation)
+                for i, reply in zip(unknown, known, strict=True):
+                    replies[i] = reply
+                errors = [reply for reply in replies if isinstance(reply, ErrorReply)]
+        except BaseException as error:
+            # Also a KeyboardInterrupt or a worker's time limit: the answer would reach the next one who asks here.
+            line.fail(error)
+            if isinstance(error, FAILURES):
+                raise translated(error, self._address) from error
+            raise
+        given = confirm is not None and any(map(confirm, replies))
+        if given and isinstance(confirmed, ErrorReply):
+            errors.append(confirmed)
+        refusal = next((error for error in errors if error.not_primary), None)
+        line.end(usable=refusal is None)
+        if refusal is not None:
+            self._moved()
+            raise as_error(refusal, self._address)
+        if given:
+            self._replicas.check(confirmed)
+        if errors:
+            return [as_error(reply, self._address) if isinstance(reply, ErrorReply) else reply for reply in replies]
+        return replies
+
+    async def _ask(
+        self, line: Line, packed: list[bytes], confirmation: Confirmation | None
+    ) -> tuple[list[Reply], Reply]:
+        if self._asking:
+            packed = [each for question in packed for each in (_ASKING, question)]
+        line.send(packed[0] if len(packed) == 1 else b"".join(packed), len(packed), confirmation)
+        replies = []
+        for _ in packed:
+            replies.append(await line.receive())
+        confirmed = None if confirmation is None else await line.confirmed()
+        return replies[1::2] if self._asking else replies, confirmed

@@ -1,0 +1,111 @@
+"""One Redis server: its connections, whether it answers, who waits at it, and what is to be undone there later."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from ....core.backend import Claim
+from ....core.outage import Outage
+from ....core.runtime import lives_for_one_call
+from .address import Address
+from .exchange import Exchange, Lines
+from .listener import Listener
+from .loop_connection import LoopConnection
+from .pool import ConnectionPool, ping
+from .replicas import Replicas
+
+#: Seconds that a place in a queue outlives the lease that it is for: GRACE of ``_queue.lua``, a millisecond for each of
+#: a thousand places in front, and some more.
+PLACE_OUTLIVES = 20.0
+#: Seconds for which a lock is given back that was handed to nobody; how long its lease is is not known.
+GIVE_UP_WITHIN = 3600.0
+#: Releases that are remembered. The server remembers none: it would cost every one of them a command.
+RELEASED_TOKENS_KEPT = 1000
+
+
+class Server:
+    """Connections for threads (a pool), for each event loop (one), for renewals, and one to listen on.
+
+    ``cancel`` undoes a claim in the store, now; with a fence, that grant alone. ``patient``: renewals ask also while
+    the server is silent.
+    """
+
+    def __init__(self, address: Address, cancel: Callable[[Claim, int], None], *, patient: bool = True) -> None:
+        self.address = address
+        self.answer_timeout = float(address.kwargs["socket_timeout"])
+        self.outage = Outage(address.name, partial(ping, address))
+        self.listener = Listener(address, self._give_up)
+        self.pool = ConnectionPool(address, self.outage)
+        self.ambiguous: set[str] = set()  #: tokens of which a copy of the acquisition may still be on its way
+        self.released = deque[str](maxlen=RELEASED_TOKENS_KEPT)  #: tokens: a second release is no loss
+        self._cancel = cancel
+        self._replicas = Replicas(address, self.outage.look)
+        self._renewal_pool = ConnectionPool(address, self.outage, patient=patient)
+        self._threads, self._renewals = self._over(self.pool), self._over(self._renewal_pool)
+        self._changing = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
+        self._loops: dict[asyncio.AbstractEventLoop, tuple[LoopConnection, Exchange]] = {}
+        address.follow(self._moved)
+
+    def _over(self, lines: Lines) -> Exchange:
+        return Exchange(lines, self.address, self._replicas, self._moved)
+
+    def threads(self) -> Exchange:
+        return self._threads
+
+    def renewals(self) -> Exchange:
+        return self._renewals
+
+    def tasks(self) -> Exchange:
+        """Of the running event loop."""
+        loop = asyncio.get_running_loop()
+        found = self._loops.get(loop)
+        if found is None:
+            with self._changing:
+                for closed in [other for other in self._loops if other.is_closed()]:
+                    del self._loops[closed]
+                # A loop that is made for one call, as under WSGI, may block its thread: that has nothing else to do.
+                pool = self.pool if lives_for_one_call(loop) else None
+                connection = LoopConnection(self.address, self.outage, pool)
+                found = self._loops[loop] = connection, self._over(connection)
+        return found[1]
+
+    def _moved(self) -> None:
+        """The address leads to another server now, and the open connections do not: let go of all of them."""
+        self._let_go()
+        self.listener.reconnect()
+
+    def _let_go(self) -> None:
+        self.pool.drop()
+        self._renewal_pool.drop()
+        with self._changing:
+            loops = list(self._loops.items())
+        for loop, (connection, _) in loops:
+            connection.close_soon(loop)
+
+    def close(self) -> None:
+        self.outage.close()
+        self.listener.close()
+        self._let_go()
+
+    def retire(self, successor: Server) -> None:
+        """Nobody needs it any more: let go of its connections. What was put off until it answers is another's."""
+        successor.outage.take_over(self.outage)
+        self._moved()
+
+    def postpone(self, claim: Claim, *, sent: bool = False) -> None:
+        """Cancel the claim when the server answers. It is kept until its place in the queue has ended by itself.
+
+        ``sent``: a copy of the acquisition may still be on its way, as where it is ambiguous: not before that has come.
+        """
+        after = self.answer_timeout if sent or claim.token in self.ambiguous else 0.0
+        self.ambiguous.discard(claim.token)
+        within = after + claim.expire + PLACE_OUTLIVES
+        self.outage.postpone(partial(self._cancel, claim, 0), after=after, within=within)
+
+    def _give_up(self, claim: Claim, fence: int) -> None:
+        """Cancel what a waiter was granted that has gone without a word; with a fence, that grant alone."""
+        self.outage.postpone(partial(self._cancel, claim, fence), after=0.0, within=GIVE_UP_WITHIN)
