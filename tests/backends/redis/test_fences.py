@@ -10,9 +10,8 @@ import redis
 
 from distlock_web import configure, lock
 from distlock_web.backends.redis.transport.listener import Listener
-from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import drive, new_token, now
+from distlock_web.core.runtime import now
 from tests.support.callers import Beside, unrelated
 from tests.support.clock_shift import ShiftedRedis
 from tests.support.crowd import StartCrowd
@@ -81,28 +80,8 @@ def test_a_fence_after_the_data_were_lost_is_higher(redis_client: redis.Redis) -
     assert fences == sorted(set(fences))
 
 
-def propose(name: str, fence: int) -> int:
-    """The fence that the server gives where this one is proposed."""
-    backend: Any = registry().store("default").backend
-    granted = drive(backend.sync_port().acquire(Claim(f"disLock:{name}", new_token(), 10.0, "x"), 0, fence))
-    assert isinstance(granted, Granted)
-    assert granted.fence is not None
-    return granted.fence
-
-
 @pytest.mark.usefixtures("redis_store")
-def test_a_fence_that_was_proposed_far_ahead_is_the_floor_until_the_clock_has_come_there(
-    redis_client: redis.Redis,
-) -> None:
-    """By a server whose clock is ten days ahead. Here the floor was forgotten after a day without a lock."""
-    next_fence()
-    ahead = int(redis_client.time()[0] + 10 * DAY) * 1_000_000
-    assert propose("a", ahead) == ahead
-    assert redis_client.pttl(INDEX) > 10 * DAY * 1000
-
-
-@pytest.mark.usefixtures("redis_store")
-def test_a_low_proposal_is_raised_also_where_the_index_was_lost(redis_client: redis.Redis) -> None:
+def test_fences_grow_also_where_the_index_was_lost(redis_client: redis.Redis) -> None:
     """A full server evicts it while the lock is held: a hand-over makes it anew, without its mark."""
     holder = unrelated(KEY)
     waiting = threading.Thread(target=lambda: unrelated(KEY, wait=LONG))
@@ -111,8 +90,7 @@ def test_a_low_proposal_is_raised_also_where_the_index_was_lost(redis_client: re
     redis_client.delete(INDEX)
     holder.release()
     waiting.join(SOON)
-    given = int((held(redis_client) or {})["fence"])
-    assert propose("b", 5) > given
+    assert next_fence("b") > int((held(redis_client) or {})["fence"])
 
 
 @pytest.mark.slow

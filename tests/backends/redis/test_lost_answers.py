@@ -277,5 +277,5 @@ async def test_one_who_does_not_wait_leaves_nothing_of_a_lost_question(harness: 
 
     await harness.unrelated(refused).result()
     assert proxied.lost == 1
-    assert not harness.port._ambiguous  # type: ignore[attr-defined]
+    assert not harness.store.backend.server.ambiguous  # type: ignore[attr-defined]
     await harness.release(held)

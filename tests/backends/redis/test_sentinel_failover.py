@@ -19,7 +19,7 @@ from distlock_web.testing.servers import RedisServer
 from tests.support.callers import unrelated
 from tests.support.lab import Lab
 from tests.support.modes import in_both_modes
-from tests.support.redis_lock import KEY, NAME, held, the_lock, until_queued
+from tests.support.redis_lock import KEY, held, the_lock, until_queued
 from tests.support.requirements import require_redis
 from tests.support.stores.sentinel import SERVICE, FakeSentinel, SentinelSetup
 from tests.support.waiting import LONG, SOON, eventually
@@ -181,13 +181,10 @@ async def test_a_master_that_hangs_is_left_for_good_also_when_it_answers_again(
     pair.until_failed_over()
     holder = await _eventually_acquired(harness)
     assert held(pair.clients[1]) is not None
-    asked_until = now() + 1.0
-    eventually(lambda: now() > asked_until, "what was asked of it is too late")
     pair.servers[0].resume()
     with pytest.raises(LockBusy):
         await harness.unrelated(lambda: harness.acquire(the_lock())).result()
     await harness.release(holder)
-    assert pair.clients[0].get(NAME) is None
 
 
 def test_who_finds_the_new_master_tells_every_connection_of_the_process(pair: SentinelSetup) -> None:
