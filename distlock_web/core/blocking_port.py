@@ -177,7 +177,7 @@ class BlockingPort:
         """A verb that may leave the lock to one of these tokens."""
         if self.runtime is not TASKS:
             return verb(*args)
-        running = pool.submit(verb, *args)
+        running = _submit(pool, verb, *args)
         try:
             return await asyncio.wrap_future(running)
         except asyncio.CancelledError:
@@ -200,4 +200,14 @@ class BlockingPort:
     async def _hold(self, verb: Callable[..., T], *args: object) -> T:
         if self.runtime is not TASKS:
             return verb(*args)
-        return await asyncio.wrap_future(self._executors.holding.submit(verb, *args))
+        return await asyncio.wrap_future(_submit(self._executors.holding, verb, *args))
+
+
+def _submit(pool: ThreadPoolExecutor, verb: Callable[..., T], *args: object) -> Future[T]:
+    """Have a thread do it. Where none can be started nothing is done, and not later either."""
+    wanted = [verb]
+    try:
+        return pool.submit(lambda: wanted[0](*args))
+    except RuntimeError as error:  # the pool keeps what it could not begin, for the next thread
+        wanted.clear()
+        raise BackendUnavailable(f"There is no thread to ask the store: {error}.") from error

@@ -67,8 +67,10 @@ class Outage:
         return self._silent_since is not None
 
     def refuse_if_silent(self) -> None:
-        """``BackendUnavailable`` at once where a request would only wait for its time-out."""
+        """``BackendUnavailable`` at once where a request would only wait for its time-out. Before each request."""
         since = self._silent_since
+        if since is None and self._postponed and not self._worker.runs:
+            self.watch()  # no thread was to be had when it was postponed, and nobody else would ask for one
         if since is not None and not self._worker.is_current() and self.watch():
             raise BackendUnavailable(
                 f"{self._name} does not answer, for {now() - since:.1f} s now ({self._cause}); "

@@ -76,6 +76,19 @@ def test_without_a_thread_that_asks_nobody_is_refused(
     watched.refuse_if_silent()
 
 
+def test_what_was_postponed_where_no_thread_could_be_started_is_done_with_the_next_request(
+    unanswered: tuple[Outage, threading.Event],
+) -> None:
+    """It waited for somebody else to be silent: a lock that was taken for nobody was held for its whole lease."""
+    watched, answers = unanswered
+    done: list[int] = []
+    with no_thread("distlock-outage"):
+        watched.postpone(lambda: done.append(1), after=0.0, within=LONG)
+    answers.set()
+    watched.refuse_if_silent()
+    eventually(lambda: done, "it is done", SOON)
+
+
 def test_who_is_refused_sees_to_it_that_somebody_asks(unanswered: tuple[Outage, threading.Event]) -> None:
     """A signal came while the thread was started: all were refused for ever, and nobody asked."""
     watched, answers = unanswered

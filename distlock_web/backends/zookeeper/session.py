@@ -222,7 +222,10 @@ class Session:
         self._end()
         client = self._client = Client(self.address, self._is_connected)
         client.add_listener(partial(self._changed, client))
-        client.start_async()
+        try:
+            client.start_async()
+        except RuntimeError as error:
+            raise BackendUnavailable(f"{self.address.name} cannot be asked: {error}.") from error
         atexit.register(self._settle)  # after kazoo's own, so that it runs before: then kazoo's threads still do
         return client
 
