@@ -1,4 +1,4 @@
-"""What each path costs in requests, counted by the server (law 4)."""
+"""What a path costs in requests, counted by the server (law 4). Each cycle's commands: ``test_commands.py``."""
 
 from __future__ import annotations
 
@@ -61,52 +61,6 @@ async def test_a_free_lock_costs_one_request_and_one_to_give_back(
         assert meter.read() == 1
         await harness.release(lease)
         assert meter.read() == 1
-
-
-@in_both_modes
-async def test_hearing_that_it_is_busy_costs_one(harness: Harness, redis_store: str, redis_client: redis.Redis) -> None:
-    await all_scripts_known(harness, redis_client)
-    held = await harness.acquire(the_lock())
-    meter = Meter(redis_client)
-    with pytest.raises(LockBusy):
-        await harness.unrelated(lambda: harness.acquire(the_lock())).result()
-    assert meter.read() == 1
-    await harness.release(held)
-
-
-@in_both_modes
-async def test_entering_again_costs_nothing(harness: Harness, redis_store: str, redis_client: redis.Redis) -> None:
-    await all_scripts_known(harness, redis_client)
-    async with harness.inside(the_lock()):
-        meter = Meter(redis_client)
-        async with harness.inside(the_lock()), harness.inside(the_lock(wait=60)):
-            pass
-        assert meter.read() == 0
-        async with harness.inside(the_lock(expire=60)):
-            assert meter.read() == 1, "a longer lease has to be asked for"
-
-
-@in_both_modes
-async def test_a_contended_acquisition_costs_at_most_three(
-    harness: Harness, redis_store: str, redis_client: redis.Redis
-) -> None:
-    """Join, confirm, and give back: however many wait."""
-    await all_scripts_known(harness, redis_client)
-    for crowd in (1, 8):
-        held = await harness.acquire(the_lock())
-        meter = Meter(redis_client)
-
-        async def visitor() -> None:
-            async with harness.inside(the_lock(wait=60)):
-                pass
-
-        visitors = [harness.unrelated(visitor) for _ in range(crowd)]
-        await until_queued(harness, redis_client, crowd)
-        assert meter.read() == crowd
-        await harness.release(held)
-        for each in visitors:
-            await each.result()
-        assert meter.read() - 1 <= 2 * crowd
 
 
 @in_both_modes
@@ -175,20 +129,6 @@ class Commands:
     def read(self) -> int:
         before, self._before = self._before, self._count()
         return self._before - before
-
-
-@pytest.mark.parametrize("names", ["new", "known"])
-@in_both_modes
-async def test_a_cycle_of_a_free_lock_costs_the_server_eight_commands(
-    harness: Harness, redis_store: str, redis_client: redis.Redis, names: str
-) -> None:
-    """Nineteen, two of them scripts: a lock's price is the server's time, which everybody shares."""
-    await all_scripts_known(harness, redis_client)
-    commands, cycles = Commands(redis_client), 200
-    for number in range(cycles):
-        key = f"{KEY}:{number if names == 'new' else 0}"
-        await harness.release(await harness.acquire(lock(key, expire=10)))
-    assert commands.read() <= 8.3 * cycles  # about every sixty-fourth looks after the index, with three commands more
 
 
 @in_both_modes

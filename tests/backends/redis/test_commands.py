@@ -1,0 +1,107 @@
+"""What each cycle sends to the server, and what the server then executes: frozen in ``commands.txt``, to be read.
+
+It changes only with a reason: ``DISTLOCK_FREEZE=1 pytest tests/backends/redis/test_commands.py`` writes it anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from distlock_web import LockBusy
+from distlock_web.backends.redis import scripts
+from distlock_web.locks.lease import scope_of
+from distlock_web.testing.harness import PATIENCE, Harness
+from tests.support.modes import in_both_modes
+from tests.support.redis_lock import the_lock, until_queued
+
+FROZEN = Path(__file__).with_name("commands.txt")
+SCRIPTS = {
+    hashlib.sha1(script.source, usedforsecurity=False).hexdigest(): name.lower()
+    for name, script in vars(scripts).items()
+    if isinstance(script, scripts.Script)
+}
+
+
+#: What the test asks for itself, and what a client says that connects.
+NOT_OURS = {"SCAN", "ZCARD", "HELLO", "CLIENT"}
+
+
+class Transcript:
+    """What the server was sent over all connections, a line for each command; beneath a script what that called."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.text = ""
+        self._client = client
+
+    @asynccontextmanager
+    async def of(self, cycle: str) -> AsyncIterator[None]:
+        with self._client.monitor() as monitor:  # type: ignore[no-untyped-call]
+            yield
+            self._client.echo("the end")
+            lines: list[str] = []
+            while (said := monitor.next_command())["command"] != "ECHO the end":
+                verb, first, *_ = f"{said['command']} ".split(" ")
+                if said["client_type"] == "lua":
+                    lines.append(f"        {verb} {re.sub('[0-9a-f]{16}', '<store>', first)}".rstrip())
+                elif verb not in NOT_OURS:
+                    lines.append(f"    {verb} {SCRIPTS.get(first, first)}")
+        self.text += "\n".join([f"{cycle}:", *_without_housekeeping(lines), "", ""])
+
+
+def _without_housekeeping(lines: list[str]) -> list[str]:
+    """One acquisition in sixty-four looks after the index: three commands, which begin with this one."""
+    kept = list(lines)
+    while found := next((at for at, line in enumerate(kept) if "ZREMRANGEBYSCORE" in line), 0):
+        del kept[found : found + 3]
+    return kept
+
+
+@in_both_modes
+async def test_the_commands_of_each_cycle(harness: Harness, redis_store: str, redis_client: redis.Redis) -> None:
+    transcript = Transcript(redis_client)
+
+    async def wait() -> None:
+        async with harness.inside(the_lock(wait=60)):
+            pass
+
+    async def hand_over() -> None:
+        waiting = harness.unrelated(wait)
+        await until_queued(harness, redis_client)
+        await harness.release(held)
+        await waiting.result()
+
+    async def extend() -> None:
+        mine = scope_of(held).acquired[0].claim._replace(expire=90.0)
+        assert await harness.store.renewal_port().extend([mine], PATIENCE) == [None]
+
+    # Connected, and listening, and every script is known.
+    held = await harness.acquire(the_lock())
+    await harness.extend(held)
+    await extend()
+    await hand_over()
+
+    async with transcript.of("A free lock, acquired and released"):
+        await harness.release(await harness.acquire(the_lock()))
+    async with transcript.of("The same under a name that nobody has used"):
+        await harness.release(await harness.acquire(the_lock(prefix="new:")))
+    held = await harness.acquire(the_lock())
+    async with transcript.of("A lock that is busy"):
+        with pytest.raises(LockBusy):
+            await harness.unrelated(lambda: harness.acquire(the_lock())).result()
+    async with transcript.of("A lease is extended"):
+        await harness.extend(held, 60)
+    async with transcript.of("A lease is renewed"):
+        await extend()
+    async with transcript.of("One queues, is handed the lock, and releases it"):
+        await hand_over()
+    if os.environ.get("DISTLOCK_FREEZE"):
+        FROZEN.write_text(transcript.text)
+    assert transcript.text == FROZEN.read_text()
