@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -50,20 +49,6 @@ async def refusal(harness: Harness, **options: Any) -> float:
     return now() - begun
 
 
-@in_both_modes
-async def test_a_silent_server_costs_the_first_request_its_time_out_and_the_next_nothing(
-    harness: Harness, server: RedisServer
-) -> None:
-    """Each waited four time-outs: a few workers were all asleep, and with them the site."""
-    await harness.release(await harness.acquire(the_lock()))
-    server.pause()
-    first = await refusal(harness, wait=LONG)
-    assert first > TIMEOUT / 2
-    assert first < 2 * TIMEOUT + 2.0
-    later = sorted([await refusal(harness, wait=wait) for wait in (0, LONG, None) for _ in range(20)])
-    assert later[len(later) // 2] < first / 20
-
-
 @pytest.mark.alone
 @pytest.mark.timing
 @in_both_modes
@@ -84,18 +69,6 @@ async def test_locks_work_again_as_soon_as_the_server_does(harness: Harness, ser
 
     took = min([await outage() for _ in range(4)])
     assert took < TIMEOUT / 2
-
-
-@in_both_modes
-async def test_a_lock_that_was_taken_for_nobody_is_free_when_the_server_answers_again(
-    harness: Harness, server: RedisServer, client: redis.Redis
-) -> None:
-    """Answered "unavailable", and executed later: it was held for nobody for the whole lease, in six of six tries."""
-    await harness.release(await harness.acquire(the_lock()))
-    server.pause()
-    await refusal(harness, expire=LONG)
-    server.resume()
-    await free_and_stays_free(harness, client)
 
 
 @in_both_modes
@@ -158,28 +131,6 @@ async def free_and_stays_free(harness: Harness, client: redis.Redis) -> None:
     await harness.release(await harness.acquire(the_lock()))
 
 
-def test_a_release_that_a_silent_server_did_not_answer_is_done_when_it_answers(
-    server: RedisServer, client: redis.Redis
-) -> None:
-    """The block has ended; nobody has to wait for the rest of its lease."""
-    with lock(KEY, expire=LONG):
-        server.pause()
-    server.resume()
-    client.ping()
-    eventually(lambda: left_behind(client) == {}, "it is free", SOON)
-
-
-def test_a_renewal_goes_on_while_requests_are_refused(server: RedisServer) -> None:
-    lease = unrelated(KEY, expire=4.0, renew=True)
-    server.pause()
-    with pytest.raises(BackendUnavailable):
-        unrelated("other")
-    eventually(lambda: lease.state == "unsure", "a renewal fails", SOON)
-    server.resume()
-    eventually(lambda: lease.state == "held", "a renewal comes through", SOON)
-    lease.release()
-
-
 def test_a_waiter_outlasts_an_outage(server: RedisServer, client: redis.Redis, beside: Beside) -> None:
     """It had its place before; the server stands still for a moment, and the holder gives back after it."""
     holder = unrelated(KEY)
@@ -223,20 +174,3 @@ def works() -> bool:
         time.sleep(0.01)
         return False
     return True
-
-
-@pytest.mark.timing
-def test_many_tasks_of_a_silent_server_wait_together(server: RedisServer) -> None:
-    async def refused(number: int) -> None:
-        with pytest.raises(BackendUnavailable):
-            await lock(f"key:{number}", expire=LONG, wait=LONG).aacquire()
-
-    async def main() -> float:
-        async with lock(KEY, expire=LONG):
-            pass
-        server.pause()
-        begun = now()
-        await asyncio.gather(*[refused(number) for number in range(50)])
-        return now() - begun
-
-    assert asyncio.run(main()) < 3 * TIMEOUT + 1.0

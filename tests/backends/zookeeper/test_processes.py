@@ -12,43 +12,11 @@ import pytest
 
 from distlock_web import lock
 from tests.support.lab import Lab
-from tests.support.modes import modes
 from tests.support.requirements import require
-from tests.support.waiting import SLACK, eventually
+from tests.support.waiting import eventually
 from tests.support.zookeeper_server import leader_of, zookeeper_ensemble, zookeeper_programs
 
 pytestmark = pytest.mark.slow
-
-
-def test_eight_processes_lose_no_update(zookeeper_lab: Lab, client: Any) -> None:
-    workers = zookeeper_lab.ready(*[{"mode": mode, "rounds": 200} for mode in ("threads", "asyncio") * 4])
-    for worker in workers:
-        worker.go()
-    assert [worker.join() for worker in workers] == [0] * 8
-    assert zookeeper_lab.counter == 1600
-    assert zookeeper_lab.history.violations(counter=1600) == []
-    # The servers may have removed the lock's own node already, for it is empty.
-    assert not any(client.get_children(f"/distlock/{name}") for name in client.get_children("/distlock"))
-
-
-@modes
-def test_a_killed_holders_lock_is_taken_after_its_lease_and_not_before(zookeeper_lab: Lab, mode: str) -> None:
-    """Its session lasts for longer."""
-    expire = 1.0
-    others = [{"mode": mode, "expire": 30.0}] * 3
-    holder, *waiters = zookeeper_lab.ready({"mode": mode, "hold": True, "expire": expire}, *others)
-    holder.go()
-    taken = holder.saw("acquired")
-    for waiter in waiters:
-        waiter.go()
-        waiter.saw("wanted")
-    holder.kill()
-    assert [waiter.join() for waiter in waiters] == [0] * 3
-    begun = min(section.begin for section in zookeeper_lab.history.sections() if section.actor != holder.actor)
-    # The lease began after `wanted`, and before the holder could say that it has it; 2 %: two clocks count.
-    assert begun - holder.saw("wanted").at > expire * 0.98
-    assert begun - taken.at < expire + SLACK
-    assert zookeeper_lab.history.violations(counter=zookeeper_lab.counter) == []
 
 
 def test_a_killed_waiter_is_passed_over(zookeeper_lab: Lab, client: Any) -> None:

@@ -12,14 +12,13 @@ from kazoo.client import KazooClient
 
 from distlock_web import BackendUnavailable, ConfigurationError, Lease, LeaseLost, LockBusy, configure, lock
 from distlock_web.backends.zookeeper.nodes import path_of
+from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.core.runtime import THREADS, drive, new_token, now
 from distlock_web.testing.servers import free_port
 from tests.support.callers import Beside
 from tests.support.forking import beside_threads, in_child
-from tests.support.modes import in_both_modes
 from tests.support.proxy import Proxy
-from tests.support.stores.zookeeper import zookeeper_client
 from tests.support.waiting import LONG, SLACK, SOON, eventually
 from tests.support.zookeeper_server import ZooKeeperServer
 
@@ -115,31 +114,6 @@ def test_a_session_that_has_ended_takes_no_longer_lease_with_it(zookeeper_store:
     end_our_session()
     lease.extend()
     lease.release()
-
-
-@in_both_modes
-async def test_a_lost_answer_makes_no_second_node(harness: Any, proxied: Proxy, client: Any) -> None:
-    async with harness.inside(lock("order:7")):
-        pass
-    proxied.lose_answer(b'"claimed"')
-    async with harness.inside(lock("order:7", expire=SHORT)) as lease:
-        assert proxied.lost == 1
-        assert len(client.get_children(path_of(NAME))) == 1
-        lease.raise_if_lost()
-    assert client.get_children(path_of(NAME)) == []
-
-
-def test_what_comes_of_an_acquisition_too_late_is_removed(own_zookeeper: ZooKeeperServer) -> None:
-    """The request lies with the server that stands still; nobody waits for its answer any more."""
-    with lock("order:7"):
-        pass
-    own_zookeeper.pause()
-    with pytest.raises(BackendUnavailable):
-        lock("order:7", expire=LONG).acquire()
-    own_zookeeper.resume()
-    with zookeeper_client(own_zookeeper.port) as other:
-        eventually(lambda: _can_take("order:7"), "nothing stays in its way", SOON)
-        eventually(lambda: other.get_children(path_of(NAME)) == [], "nor at all", SOON)
 
 
 @beside_threads
@@ -287,3 +261,19 @@ def test_kazoos_own_threads_are_never_made_to_wait_for_themselves(zookeeper_stor
     session._client.handler.spawn(release).join(SOON)
     assert len(raised) == 1
     assert now() - begun < session.address.timeout, "it was refused, not waited for"
+
+
+@pytest.mark.slow
+def test_a_request_that_had_little_time_says_nothing_about_the_server(own_zookeeper: ZooKeeperServer) -> None:
+    """A renewal that could wait for 50 ms, and did so in vain, had everybody else refused, "for 0.5 s now"."""
+    claim = Claim("disLock:order:7", new_token(), LONG)
+    port = registry().store("default").backend.sync_port()
+    drive(port.acquire(claim, 0))
+    own_zookeeper.pause()
+    with pytest.raises(BackendUnavailable):
+        drive(port.extend([claim], 0.05))
+    other = Claim("disLock:order:8", new_token(), LONG)
+    with pytest.raises(BackendUnavailable, match=r"does not answer\.$"):  # it was asked, and waited for
+        drive(port.acquire(other, 0))
+    with pytest.raises(BackendUnavailable, match=r"does not answer, for \d\.\d s now"):
+        drive(port.acquire(other, 0))
