@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from flask import Flask
 from werkzeug.serving import make_server
 
-from distlock_web import current_request_id, distributed_lockable
+from distlock_web import current_request_id
 
 
 @pytest.fixture
@@ -34,54 +33,6 @@ def serve() -> Iterator[Callable[[Flask], str]]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_two_requests_with_the_same_id_exclude_each_other(
-    app: Flask, gate: Any, serve: Callable[[Flask], str], asynchronous: bool
-) -> None:
-    def pay(order_id: int) -> str:
-        gate.pass_through()
-        return current_request_id()
-
-    async def apay(order_id: int) -> str:
-        return pay(order_id)
-
-    locked: Any = distributed_lockable(key="order:{order_id}", expire=30)
-    app.add_url_rule("/pay/<int:order_id>", "pay", locked(apay if asynchronous else pay), methods=["POST"])
-    url, same = f"{serve(app)}/pay/7", {"Req-Id": "seven", "Accept": "application/json"}
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(httpx.post, url, headers=same, timeout=30)
-        assert gate.entered.wait(20)
-        second = httpx.post(url, headers=same, timeout=30)
-        gate.opened.set()
-    assert (first.result().status_code, first.result().text) == (200, "seven")
-    assert second.status_code == 409
-    assert second.headers["Content-Type"] == "application/problem+json"
-    assert second.json()["request_id"] == second.headers["Req-Id"] == "seven"
-    assert httpx.post(url, headers=same, timeout=30).status_code == 200
-
-
-def test_a_crowd_that_waits_sells_one_at_a_time(app: Flask, serve: Callable[[Flask], str]) -> None:
-    inside, most, stock = 0, 0, 10
-
-    @app.post("/buy")
-    @distributed_lockable(key="stock", expire=30, wait=30)
-    def buy() -> str:
-        nonlocal inside, most, stock
-        inside += 1
-        most = max(most, inside)
-        left = stock
-        threading.Event().wait(0.002)  # the race that the lock is against
-        stock = left - 1
-        inside -= 1
-        return str(stock)
-
-    url = f"{serve(app)}/buy"
-    with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(lambda _: httpx.post(url, timeout=60).text, range(10)))
-    assert sorted(map(int, answers)) == list(range(10))
-    assert (most, stock) == (1, 0)
 
 
 def test_ids_that_are_no_http_do_no_harm(app: Flask, serve: Callable[[Flask], str]) -> None:

@@ -24,7 +24,10 @@ SITES = ("django, wsgi", "django, asgi", "flask")
 
 
 class View(NamedTuple):
-    """A function without a request, and what it is locked with. A policy is the name of one of our ``responses``."""
+    """A function without a request, and what it is locked with.
+
+    ``on_busy`` and ``on_backend_error`` are names of our ``responses``, which the framework's own are taken for.
+    """
 
     function: Callable[..., Any]
     locked: Mapping[str, Any] | None = None
@@ -104,7 +107,7 @@ def _response(answer: Any) -> HttpResponse:
 def _locked(function: Callable[..., Any], view: View, responses: Any) -> Callable[..., Any]:
     if view.locked is None:
         return function
-    options = {
-        name: getattr(responses, value) if name.startswith("on_") else value for name, value in view.locked.items()
-    }
+    options = dict(view.locked)
+    for policy in {"on_busy", "on_backend_error"} & options.keys():
+        options[policy] = getattr(responses, options[policy])
     return distributed_lockable(**options)(function)

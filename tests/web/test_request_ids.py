@@ -41,6 +41,10 @@ def broken() -> str:
     raise ValueError("the view's own")
 
 
+def busy() -> str:
+    raise AssertionError
+
+
 def own() -> tuple[str, dict[str, str]]:
     return "", {"Req-Id": "its-own"}
 
@@ -66,6 +70,7 @@ VIEWS = {
     "broken/": View(broken),
     "own/": View(own),
     "log/": View(log),
+    "busy/": View(busy, {"key": "busy"}),
     "reset/<uid>/<token>/": View(reset, {"key": "reset"}),
     "areset/<uid>/<token>/": View(areset, {"key": "reset"}),
 }
@@ -144,6 +149,28 @@ def test_every_log_record_has_it(get: Get, caplog: pytest.LogCaptureFixture) -> 
     logging.getLogger("shop").warning("outside")
     found = {record.message: vars(record)["request_id"] for record in caplog.records if record.name == "shop"}
     assert found == {"sold out": "seven", "outside": "-"}
+
+
+@pytest.mark.parametrize(
+    ("address", "loggers"), [("nowhere/", set()), ("broken/", {"shop"}), ("busy/", {"distlock_web"})]
+)
+def test_also_those_that_a_framework_writes_afterwards(
+    get: Get,
+    request: pytest.FixtureRequest,
+    elsewhere: Any,
+    caplog: pytest.LogCaptureFixture,
+    address: str,
+    loggers: set[str],
+) -> None:
+    """Django's own lines on a 404 and a 409 had no id: the middleware has ended by then."""
+    elsewhere("busy")
+    caplog.handler.addFilter(RequestIDFilter())
+    caplog.set_level("INFO", "distlock_web")
+    get(address, **{"Req-Id": "seven"})
+    if "django" in request.node.name:
+        loggers = {"django.request", *loggers} - {"shop"}
+    found = {(record.name, vars(record)["request_id"]) for record in caplog.records if record.name != "asyncio"}
+    assert found == {(name, "seven") for name in loggers}
 
 
 @pytest.mark.parametrize("view", ["reset", "areset"])

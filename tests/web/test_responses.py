@@ -18,7 +18,7 @@ from django.views import View as DjangoView
 
 import distlock_web.django.responses as for_django
 import distlock_web.flask.responses as for_flask
-from distlock_web import BackendUnavailable, Lease, LockBusy, distributed_lockable
+from distlock_web import BackendUnavailable, Lease, LockBusy, distributed_lockable, lock, request_scope
 from distlock_web.core.registry import registry
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.both import SITES, Get, View, serving, urls
@@ -219,13 +219,14 @@ def test_where_there_is_no_request_the_error_is_raised(factory: Any, error: Exce
             factory(error, *arguments)
 
 
-def test_a_refused_request_is_logged_with_its_route(
-    get: Get, injector: FaultInjector, elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
+def test_a_refused_request_is_logged_with_its_route_and_who_has_the_lock(
+    get: Get, injector: FaultInjector, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What stands in a URL may be a secret, and is as long as a client wants."""
-    elsewhere("order")
+    with request_scope("job-17", "send_invoice"):
+        lock("order").acquire().detach()
     with caplog.at_level("INFO", "distlock_web"):
-        get("pay/s3cret/")
+        answer = get("pay/s3cret/")
         injector.cut()
         get("pay/s3cret/")
         injector.mend()
@@ -233,3 +234,6 @@ def test_a_refused_request_is_logged_with_its_route(
     busy, unavailable = [line for line in logged if line[1].startswith("GET /pay/<token>/: ")]
     assert (busy[0], unavailable[0]) == ("INFO", "ERROR")
     assert "s3cret" not in str(logged)
+    assert "send_invoice" in busy[1]
+    assert "job-17" in busy[1]
+    assert "send_invoice" not in answer.text
