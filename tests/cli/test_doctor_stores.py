@@ -1,11 +1,11 @@
-"""``distlock doctor`` at the stores beside one Redis, set up wrongly on purpose, and mended."""
+"""``distlock doctor`` at the stores beside one Redis, set up wrongly on purpose, and rightly: then it finds nothing."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tests.support.pgbouncer import PgBouncer, pgbouncer_program
 from tests.support.requirements import require
 from tests.support.stores.cluster import Cluster
 from tests.support.stores.redlock import redlock_url
+from tests.support.stores.sentinel import SentinelSetup
 from tests.support.waiting import eventually
 from tests.support.zookeeper_server import ZooKeeperServer, zookeeper_ensemble, zookeeper_programs
 
@@ -42,6 +43,23 @@ def galera_library() -> str:
 def found(location: str, **options: Any) -> dict[str, Finding]:
     store = configure({"default": {"LOCATION": location, "OPTIONS": options}}).store("default")
     return {finding.code: finding for finding in doctor.examine_store(store, None)}
+
+
+@contextmanager
+def remembering(servers: Iterable[redis.Redis]) -> Iterator[None]:
+    """Each of them has every write on its disk before it answers."""
+    with ExitStack() as after:
+        for server in servers:
+            for setting, right, before in (("appendonly", "yes", "no"), ("appendfsync", "always", "everysec")):
+                after.callback(server.config_set, setting, before)
+                server.config_set(setting, right)
+        yield
+
+
+@contextmanager
+def remembering_at(servers: Iterable[Any]) -> Iterator[None]:
+    with ExitStack() as opened, remembering([opened.enter_context(redis.Redis.from_url(s.url)) for s in servers]):
+        yield
 
 
 # SQL -----------------------------------------------------------------------------------------------------------------
@@ -108,23 +126,46 @@ def test_sqlite(sqlite_settings: dict[str, Any]) -> None:
     assert found(sqlite_settings["LOCATION"]) == {}
 
 
-def test_a_standby_that_may_be_behind(postgres_server: PostgresServer) -> None:
-    """pg_receivewal counts as one: it reads the log as a standby does."""
-    user, folder = unprivileged("postgres"), Path(postgres_server.folder, "received")
+class DurablePostgres(PostgresServer):
+    """One that waits for its disk."""
+
+    def command(self, port: int) -> list[str]:
+        return [word.replace("fsync=off", "fsync=on") for word in super().command(port)]
+
+
+@contextmanager
+def standby(server: PostgresServer, *options: str) -> Iterator[None]:
+    """pg_receivewal counts as one: it reads the log as a standby does. Spoken to past any pooler."""
+    user, folder = unprivileged("postgres"), Path(server.folder, "received")
     folder.mkdir()
     if user is not None:
         shutil.chown(folder, user)
-    program = str(postgres_programs() / "pg_receivewal")
-    command = [program, "-h", "127.0.0.1", "-p", str(postgres_server.port), "-U", "postgres", "-D", str(folder)]
-    with (
-        psycopg.connect(postgres_server.url, autocommit=True) as admin,
-        subprocess.Popen(command, user=user, stderr=subprocess.DEVNULL) as reader,
-    ):
+    command = [str(postgres_programs() / "pg_receivewal"), *options, "-h", "127.0.0.1", "-p", str(server.port)]
+    with subprocess.Popen(
+        [*command, "-U", "postgres", "-D", str(folder)], user=user, stderr=subprocess.DEVNULL
+    ) as reader:
         try:
-            eventually(lambda: admin.execute("SELECT 1 FROM pg_stat_replication").fetchone(), "the log is read")
-            assert "1 standby, none of them synchronous" in found(postgres_server.url)["DL306"].problem
+            yield
         finally:
             reader.terminate()
+            reader.wait()
+            shutil.rmtree(folder)
+
+
+def test_postgresql_alone_and_with_a_standby(postgres_server: PostgresServer) -> None:
+    reading = "SELECT sync_state FROM pg_stat_replication"
+    with DurablePostgres() as server, psycopg.connect(server.url, autocommit=True) as admin:
+        assert found(server.url) == found(server.url, listen=True) == {}
+        with standby(server):
+            eventually(lambda: admin.execute(reading).fetchone(), "the log is read")
+            assert "1 standby, none of them synchronous" in found(server.url)["DL306"].problem
+        with standby(server, "--synchronous"):
+            admin.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            admin.execute("SELECT pg_reload_conf()")
+            eventually(lambda: admin.execute(reading).fetchall() == [("sync",)], "it is synchronous")
+            assert found(server.url) == {}
+            admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            admin.execute("SELECT pg_reload_conf()")
 
 
 # Redlock -------------------------------------------------------------------------------------------------------------
@@ -132,6 +173,8 @@ def test_a_standby_that_may_be_behind(postgres_server: PostgresServer) -> None:
 
 def test_redlock(own_nodes: list[RedisServer]) -> None:
     url = redlock_url(own_nodes)
+    with remembering_at(own_nodes):
+        assert found(url) == {}
     assert found(url).keys() == {"DL102"}  # restart_delay is 0: they would have to remember
     with redis.Redis.from_url(own_nodes[1].url) as admin:
         admin.config_set("maxmemory-policy", "allkeys-lru")
@@ -170,13 +213,16 @@ def test_cluster(cluster: Cluster) -> None:
         assert f"127.0.0.1:{master.port}: maxmemory-policy" in found(cluster.url)["DL101"].problem
     finally:
         master.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    with remembering_at(cluster.masters):
+        assert found(cluster.url, min_replicas=1) == {}
 
 
-def test_sentinel(sentinel_settings: dict[str, Any]) -> None:
+def test_sentinel(sentinel_setup: SentinelSetup, sentinel_settings: dict[str, Any]) -> None:
     """The master of the moment is looked at."""
-    store = configure({"default": sentinel_settings}).store("default")
-    codes = {finding.code for finding in doctor.examine_store(store, None)}
-    assert codes == {"DL102", "DL104"}
+    url = sentinel_settings["LOCATION"]
+    assert found(url).keys() == {"DL102", "DL104"}
+    with remembering(sentinel_setup.clients):
+        assert found(url, min_replicas=2) == {}
 
 
 def test_zookeeper() -> None:
@@ -187,8 +233,9 @@ def test_zookeeper() -> None:
         assert found(server.url, session_timeout=4).keys() == {"DL401"}
 
 
-def test_an_ensemble() -> None:
+@pytest.mark.parametrize(("servers", "codes"), [(2, {"DL402"}), (3, set())])
+def test_an_ensemble(servers: int, codes: set[str]) -> None:
     require("zookeeper", zookeeper_programs)
-    with zookeeper_ensemble(2) as servers:
-        url = "zookeeper://" + ",".join(f"127.0.0.1:{server.port}" for server in servers)
-        assert found(url).keys() == {"DL402"}
+    with zookeeper_ensemble(servers) as running:
+        url = "zookeeper://" + ",".join(f"127.0.0.1:{server.port}" for server in running)
+        assert found(url).keys() == codes

@@ -11,7 +11,7 @@ import pytest
 from django.core import checks
 from django.db import models
 from django.http import Http404, HttpRequest, HttpResponse
-from django.test import AsyncClient, Client
+from django.test import Client
 from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -33,16 +33,6 @@ def held() -> str:
 
 
 by_number = distributed_lockable(key="wallet:{pk:int}")
-
-
-@by_number
-def function(request: HttpRequest, pk: str) -> HttpResponse:
-    return HttpResponse(held())
-
-
-@by_number
-async def coroutine(request: HttpRequest, pk: str) -> HttpResponse:
-    return HttpResponse(held())
 
 
 class Method(View):
@@ -94,8 +84,6 @@ class Wallets(ViewSet):
 router = DefaultRouter()
 router.register("wallets", Wallets, basename="wallet")
 urlpatterns = [
-    path("function/<pk>", function),
-    path("coroutine/<pk>", coroutine),
     path("method/<pk>", Method.as_view()),
     path("direct/<pk>", Direct.as_view()),
     path("dispatched/<pk>", Dispatched.as_view()),
@@ -105,7 +93,7 @@ urlpatterns = [
     path("api/", include(router.urls)),
 ]
 
-VIEWS = ["function", "coroutine", "method", "direct", "dispatched", "above", "below"]
+VIEWS = ["method", "direct", "dispatched", "above", "below"]
 
 
 @pytest.fixture(params=["with the middleware", "without"])
@@ -123,12 +111,6 @@ def test_a_number_is_a_number_and_all_else_leads_nowhere(view: str) -> None:
     answer = Client().get(f"/{view}/one")
     assert answer.status_code == 404
     assert b"wallet" not in answer.content, "nothing of the key is told"
-
-
-@pytest.mark.usefixtures("site")
-async def test_under_asgi_too() -> None:
-    assert (await AsyncClient().get("/coroutine/01")).content == b"wallet:1"
-    assert (await AsyncClient().get("/coroutine/one")).status_code == 404
 
 
 @pytest.mark.usefixtures("site")

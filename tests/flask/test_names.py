@@ -9,6 +9,7 @@ from flask import Flask, g, session
 from flask.views import MethodView
 
 from distlock_web import ConfigurationError, current_lease, distributed_lockable
+from distlock_web.flask import DistLock
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
@@ -80,6 +81,21 @@ def test_nothing_sent_by_a_client_takes_its_place(app: Flask) -> None:
 
     with app.test_request_context(method="PUT"):
         assert view(request="x") == "PUT"
+
+
+@pytest.mark.parametrize("extended", [True, False], ids=["with the extension", "without"])
+def test_what_is_not_of_the_keys_form_leads_nowhere(extended: bool) -> None:
+    app = Flask("wallets")
+
+    @app.get("/")
+    @distributed_lockable(key="wallet:{request.args[pk]:int}")
+    def wallet() -> str:
+        return held()
+
+    if extended:
+        DistLock(app)
+    assert app.test_client().get("/?pk=01").text == "wallet:1"
+    assert app.test_client().get("/?pk=one").status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from flask import Blueprint, Flask, Response
 from flask.views import MethodView, View
 
-from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, current_lease, distributed_lockable, lock
+from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, current_lease, distributed_lockable
 
 Gate = Any
 
@@ -71,28 +71,6 @@ def test_an_async_view_works_request_after_request(app: Flask) -> None:
     assert _held(app) == []
 
 
-def test_async_views_exclude_each_other_and_sync_ones(app: Flask, gate: Gate) -> None:
-    @app.post("/async")
-    @distributed_lockable(key="order", expire=30)
-    async def slow() -> str:
-        await asyncio.to_thread(gate.pass_through)
-        return "done"
-
-    @app.post("/sync")
-    @distributed_lockable(key="order", expire=30)
-    def quick() -> str:
-        return "done"
-
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(app.test_client().post, "/async")
-        assert gate.entered.wait(20)
-        codes = [app.test_client().post(path).status_code for path in ("/async", "/sync")]
-        gate.opened.set()
-    assert codes == [409, 409]
-    assert first.result().status_code == 200
-    assert app.test_client().post("/sync").status_code == 200
-
-
 def test_an_async_view_waits_for_its_turn_in_a_loop_of_its_own(app: Flask, gate: Gate) -> None:
     @app.post("/pay")
     @distributed_lockable(key="order", expire=30, wait=20, renew=True)
@@ -136,49 +114,6 @@ def test_a_method_of_a_class_based_view(app: Flask, gate: Gate) -> None:
         gate.opened.set()
     assert first.result().text == "disLock:order:7"
     assert client.put("/order/7").text == "disLock:order:7"
-
-
-def test_all_methods_of_a_class_based_view_by_its_decorators(app: Flask) -> None:
-    class Order(MethodView):
-        decorators = [distributed_lockable(key="order:{order_id}", expire=10)]  # noqa: RUF012 - Flask's own spelling
-
-        def get(self, order_id: int) -> str:
-            return _name()
-
-    app.add_url_rule("/order/<int:order_id>", view_func=Order.as_view("order"))
-    assert app.test_client().get("/order/7").text == "disLock:order:7"
-
-
-def test_on_a_blueprint(app: Flask) -> None:
-    blueprint = Blueprint("orders", __name__, url_prefix="/orders")
-
-    @blueprint.get("/<int:order_id>")
-    @distributed_lockable(key="order:{order_id}", expire=10)
-    def show(order_id: int) -> str:
-        return _name()
-
-    app.register_blueprint(blueprint)
-    assert app.test_client().get("/orders/7").text == "disLock:order:7"
-
-
-def test_on_busy_may_make_the_response(app: Flask) -> None:
-    def later(error: LockBusy, order_id: int) -> tuple[str, int]:
-        return f"order {order_id} is busy", 202
-
-    @app.get("/<int:order_id>")
-    @distributed_lockable(key="order:{order_id}", expire=30, on_busy=later)
-    def show(order_id: int) -> str:
-        return "ok"
-
-    with app.app_context(), lock("order:7"):
-        pass
-    client = app.test_client()
-    with app.app_context():
-        held = lock("order:7", expire=30).acquire()
-    with ThreadPoolExecutor(1) as pool:  # a call chain of its own, or it would re-enter
-        response = pool.submit(client.get, "/7").result()
-    held.release()
-    assert (response.status_code, response.text) == (202, "order 7 is busy")
 
 
 # A view that is skipped ----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from django.views import View as DjangoView
 
 import distlock_web.django.responses as for_django
 import distlock_web.flask.responses as for_flask
-from distlock_web import BackendUnavailable, Lease, LockBusy, distributed_lockable, lock, request_scope
+from distlock_web import BackendUnavailable, Lease, LockBusy, current_lease, distributed_lockable, lock, request_scope
 from distlock_web.core.registry import registry
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.both import SITES, Get, View, serving, urls
@@ -38,6 +38,16 @@ def broken() -> str:
     raise ValueError("the view's own")
 
 
+def wallet(pk: str) -> str:
+    lease = current_lease()
+    assert lease is not None
+    return lease.name
+
+
+async def awallet(pk: str) -> str:
+    return wallet(pk)
+
+
 class Method(DjangoView):
     @method_decorator(distributed_lockable(key="order", on_busy=for_django.problem))
     def get(self, request: HttpRequest) -> HttpResponse:
@@ -49,6 +59,7 @@ class Method(DjangoView):
 
 
 MODES = {"sync": done, "async": adone}
+WALLETS = {"sync": wallet, "async": awallet}
 FACTORIES = ("refused", "page", "problem")
 VIEWS = {
     **{f"{mode}/": View(function, {"key": "order"}) for mode, function in MODES.items()},
@@ -57,6 +68,7 @@ VIEWS = {
         for (mode, function), name in product(MODES.items(), FACTORIES)
     },
     "broken/": View(broken, {"key": "order"}),
+    **{f"wallet/{mode}/<pk>": View(function, {"key": "wallet:{pk:int}"}) for mode, function in WALLETS.items()},
     "pay/<token>/": View(lambda token: "done", {"key": "order"}),
 }
 urlpatterns = [*urls(VIEWS), path("method/", Method.as_view())]
@@ -153,6 +165,16 @@ def test_a_store_that_nobody_serves_is_a_503_that_says_nothing_of_it(get: Get, s
         assert answer.status == 503
         assert ("text/html" in answer.headers["Content-Type"]) == (accept == "text/html")
         assert "127.0.0.1" not in answer.text
+
+
+@modes
+def test_a_number_is_a_number_and_all_else_leads_nowhere(get: Get, mode: str) -> None:
+    for spelled in ("1", "01", "+1", "%201", "%D9%A1"):
+        answer = get(f"wallet/{mode}/{spelled}")
+        assert (answer.status, answer.text) == (200, "disLock:wallet:1"), spelled
+    answer = get(f"wallet/{mode}/one")
+    assert answer.status == 404
+    assert "disLock" not in answer.text, "nothing of the key is told"
 
 
 def test_any_other_exception_is_the_frameworks_business(get: Get) -> None:
