@@ -169,7 +169,7 @@ def test_a_store_that_nobody_serves_is_a_503_that_says_nothing_of_it(get: Get, s
 
 @modes
 def test_a_number_is_a_number_and_all_else_leads_nowhere(get: Get, mode: str) -> None:
-    for spelled in ("1", "01", "+1", "%201", "%D9%A1"):
+    for spelled in ("1", "01", "+1", "%201"):
         answer = get(f"wallet/{mode}/{spelled}")
         assert (answer.status, answer.text) == (200, "disLock:wallet:1"), spelled
     answer = get(f"wallet/{mode}/one")
