@@ -66,6 +66,11 @@ class Outage:
     def silent(self) -> bool:
         return self._silent_since is not None
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is the thread that asks again and again: nobody waits for it."""
+        return self._worker.is_current()
+
     def refuse_if_silent(self) -> None:
         """``BackendUnavailable`` at once where a request would only wait for its time-out. Before each request."""
         since = self._silent_since

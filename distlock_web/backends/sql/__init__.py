@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+
 from ...core.backend import Capabilities
 from ...core.blocking_port import BlockingPort, Executors, Wakeups
 from ...core.config import StoreConfig
+from ...core.errors import DistLockError
 from ...core.findings import Finding
-from ...core.runtime import TASKS, THREADS, Runtime
+from ...core.outage import Outage
+from ...core.runtime import TASKS, THREADS, Runtime, new_ident
 from .address import address
-from .database import Database
+from .database import AllInUse, Database, NoAnswer, Transaction
 from .diagnose import diagnose
 from .dialects import PostgreSQL
+from .lease import NOBODY
 from .news import Listener, Poller
 from .tables import Tables
 from .verbs import SQLVerbs
+
+logger = logging.getLogger("distlock_web")
 
 #: Of its own, for the renewals: there is one thread that renews.
 RENEWAL_CONNECTIONS = 2
@@ -34,23 +41,46 @@ class SQLBackend:
         self._tables = Tables(self._address.dialect.clock, self._address.schema)
         self._wakeups = Wakeups()
         self._executors = Executors("sql")
-        alone = self._address.in_memory  # what is in memory is there for one connection only
+        self._outage = Outage(self._address.name, self._probe)
+        alone = self._address.in_memory  # there one transaction refuses the others, and lets none wait
         self._requests = self._database(1 if alone else self._address.max_connections)
         self._renewals = self._requests if alone else self._database(RENEWAL_CONNECTIONS, patient=True)
         self._reserve = self._requests if alone else self._database(RESERVE_CONNECTIONS)
+        self._probing = (
+            self._requests if alone else Database(self._address, self._tables, self._wakeups, None, connections=1)
+        )
         self._listening: Database | None = None
         if isinstance(self._address.dialect, PostgreSQL) and self._address.listen is not False:
             self._listening = self._database(1, patient=True)
             self._news: Poller = Listener(self._wakeups, self._requests, self._listening)
         else:
             self._news = Poller(self._wakeups, self._requests)
-        self._verbs = SQLVerbs(self._requests, self._reserve, self._news)
+        self._verbs = SQLVerbs(self._requests, self._reserve, self._news, self._outage)
         self._sync_port = self._port(self._verbs, THREADS)
         self._async_port = self._port(self._verbs, TASKS)
-        self._renewal_port = self._port(SQLVerbs(self._renewals, self._reserve, self._news), THREADS)
+        self._renewal_port = self._port(SQLVerbs(self._renewals, self._reserve, self._news, self._outage), THREADS)
 
     def _database(self, connections: int, patient: bool = False) -> Database:
-        return Database(self._address, self._tables, self._wakeups, connections=connections, patient=patient)
+        return Database(
+            self._address, self._tables, self._wakeups, self._outage, connections=connections, patient=patient
+        )
+
+    def _probe(self) -> None:
+        """Does what requests do, a write and its COMMIT. Raises ``BackendUnavailable`` if there is no answer at all."""
+
+        def work(transaction: Transaction) -> None:
+            tables, key = transaction.tables, f"probe:{new_ident()}"
+            transaction.run(tables.insert, {**NOBODY, "name_key": key, "name": ""})
+            transaction.run(tables.forget, {"keys": [key]})
+            if self._outage.is_own_thread:
+                transaction.wait_for_the_commit()
+
+        try:
+            self._probing.run(work)
+        except (NoAnswer, AllInUse):
+            raise
+        except DistLockError as error:  # an answer all the same: whoever asks next is told
+            logger.debug("%s", error)
 
     def _port(self, verbs: SQLVerbs, runtime: Runtime) -> BlockingPort:
         return BlockingPort(verbs, runtime, self._wakeups, self._executors)
@@ -73,9 +103,10 @@ class SQLBackend:
         return diagnose(self._requests)
 
     def close(self) -> None:
+        self._outage.close()
         self._news.close()
         self._verbs.close()
         self._executors.close()
-        for database in (self._requests, self._renewals, self._reserve, self._listening):
+        for database in (self._requests, self._renewals, self._reserve, self._probing, self._listening):
             if database is not None:
                 database.close()

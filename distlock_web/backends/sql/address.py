@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError
 
 from ...core.config import DatabaseAddress, StoreConfig, check_flag, check_seconds, unknown_name
 from ...core.errors import ConfigurationError
+from ...core.runtime import new_ident
 from .dialects import Dialect, MySQL, PostgreSQL, SQLite
 
 #: A lock is in front of a request: an answer that takes longer than this, in seconds, is none.
@@ -49,6 +50,7 @@ class Address:
     schema: str | None
     listen: bool | None  #: whether to LISTEN on PostgreSQL; None: unless there is a pooler between
     connect_args: Mapping[str, Any] = field(repr=False)
+    in_memory: bool
 
     @property
     def name(self) -> str:
@@ -58,10 +60,6 @@ class Address:
             return f"The {title} database {url.database}"
         port = f":{url.port}" if url.port else ""
         return f"The {title} database {url.database or ''} at {url.host or 'localhost'}{port}".replace("  ", " ")
-
-    @property
-    def in_memory(self) -> bool:
-        return self.url.get_backend_name() == "sqlite" and _in_memory(self.url.database or "")
 
 
 def address(config: StoreConfig) -> Address:
@@ -93,12 +91,13 @@ def address(config: StoreConfig) -> Address:
         schema=_text_or_none(options, "schema", where),
         listen=listen if listen is None else check_flag(listen, f'{where}["OPTIONS"]["listen"]'),
         connect_args={**dialect.connect_args(), **connect_args, **_mapping(options, "connect_args", where)},
+        in_memory=_is_memory(url),
     )
 
 
 def _dialect(kind: str, url: URL, timeout: float) -> Dialect:
     if kind == "sqlite":
-        return SQLite(timeout, wal=not _in_memory(url.database or ""))
+        return SQLite(timeout, wal=not _is_memory(url))
     return PostgreSQL(timeout) if kind == "postgresql" else MySQL(timeout, mariadb=url.get_backend_name() == "mariadb")
 
 
@@ -106,8 +105,11 @@ def _from_framework(known: DatabaseAddress) -> tuple[str, URL, Mapping[str, Any]
     if known.kind == "sqlite":
         # An SQLite has one write lock for the whole file: a lock that is extended or released while its caller's own
         # transaction has that would wait for itself. So the locks of a framework's database have a file beside it.
-        file = ":memory:" if _in_memory(known.name) else f"{_real_path(known.name)}.locks"
-        return known.kind, URL.create(known.kind, database=file), {}, False
+        if _in_memory(known.name):
+            # One that all connections of this store share, and nobody else: it lasts as long as one of them is open.
+            shared = {"mode": "memory", "cache": "shared", "uri": "true"}
+            return known.kind, URL.create(known.kind, database=f"file:distlock-{new_ident()}", query=shared), {}, False
+        return known.kind, URL.create(known.kind, database=f"{_real_path(known.name)}.locks"), {}, False
     name, user, password = known.name or None, known.user or None, known.password or None
     url = URL.create(known.kind, user, password, known.host or None, known.port, name, known.query)
     return known.kind, url, known.connect_args, known.migrated
@@ -144,6 +146,10 @@ def _from_location(location: str, where: str) -> tuple[str, URL]:
             f'sqlite:////path/to/file, or say "BACKEND": "memory".'
         )
     return kind, url
+
+
+def _is_memory(url: URL) -> bool:
+    return url.query.get("mode") == "memory"
 
 
 def _in_memory(file: str) -> bool:

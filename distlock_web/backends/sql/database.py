@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Executable, Row, create_engine, event, literal, select
+from sqlalchemy import Connection, Executable, Row, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from ...core import pool
 from ...core.blocking_port import Wakeups
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
-from ...core.runtime import now
+from ...core.outage import Outage
+from ...core.runtime import THREADS, drive, now
 from . import sqlite_fork
 from .address import Address
-from .dialects import GONE, SILENT, Fault, PostgreSQL, SQLite, channel_of
-from .silence import Silence
+from .dialects import GONE, SILENT, Fault, SQLite, channel_of
 from .tables import Tables
 
 logger = logging.getLogger("distlock_web")
@@ -46,21 +46,30 @@ class AllInUse(BackendUnavailable):
     """No connection became free: nothing was sent."""
 
 
+class NoAnswer(BackendUnavailable):
+    """The server cannot be reached, or has not answered."""
+
+
+class Locked(BackendUnavailable):
+    """Others keep the row locked, or the whole file: the database answers, and nothing was done."""
+
+
 class Transaction:
     """A transaction on a connection of ours; the caller's are never touched."""
 
     def __init__(self, connection: Connection, database: Database, seconds: float) -> None:
         self.tables = database.tables
         self.woken: list[str] = []  #: tokens of waiters that have something to hear when it is committed
+        self.begun = False
         self.ending = False  #: whether it was asked to commit: without an answer nobody knows what was done
-        self._connection = connection
+        self.connection = connection
         self._driver: Any = connection.connection.driver_connection
         self._database = database
-        self._until = now() + seconds
+        self._until: float | None = now() + seconds  #: None: as long as the connection lives
 
     def run(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Any:
         self._limit()
-        return self._connection.execute(statement, parameters)
+        return self.connection.execute(statement, parameters)
 
     def one(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Row[Any]:
         found: Row[Any] = self.run(statement, parameters).one()
@@ -80,40 +89,65 @@ class Transaction:
         if self._database.notify is not None and not self._database.wakeups.expects(token):
             self.run(self._database.notify, {"channel": channel_of(token), "token": token})
 
-    def say(self, text: str) -> None:
-        self._limit()
-        self._connection.exec_driver_sql(text)
+    def begin(self, seconds: float) -> None:
+        """Within so many seconds: no row is waited for yet."""
+        until, self._until = self._until, now() + seconds
+        self._say(self._database.address.dialect.begin)
+        self._until, self.begun = until, True
 
     def commit(self) -> None:
         self.ending = True
-        self.say("COMMIT")
+        self._say("COMMIT")
+
+    def wait_for_the_commit(self) -> None:
+        """For as long as the connection lives: another one would only hang beside it."""
+        self._until = None
 
     def roll_back(self, fault: Fault) -> bool:
         """Nothing of it stays. False: that takes the end of the connection, which does not answer."""
         if fault.kind in ("gone", "silent"):
             return False
         try:
-            self.say("ROLLBACK")
+            self._say("ROLLBACK")
         except SQLAlchemyError:
             return False
         return True
 
+    def _say(self, text: str) -> None:
+        self._limit()
+        self.connection.exec_driver_sql(text)
+
     def _limit(self) -> None:
-        self._database.address.dialect.limit(self._driver, max(0.05, self._until - now()))
+        left = None if self._until is None else max(0.05, self._until - now())
+        self._database.address.dialect.limit(self._driver, left)
 
 
 class Database:
-    """The connections for one purpose. ``patient``: it asks again even where the last question got no answer."""
+    """The connections for one purpose.
+
+    ``outage``: what is known of the server; None for those that find it out. ``patient``: it asks even where that is
+    silent.
+    """
 
     def __init__(
-        self, address: Address, tables: Tables, wakeups: Wakeups, *, connections: int, patient: bool = False
+        self,
+        address: Address,
+        tables: Tables,
+        wakeups: Wakeups,
+        outage: Outage | None,
+        *,
+        connections: int,
+        patient: bool = False,
     ) -> None:
         self.address = address
         self.tables = tables
         self.wakeups = wakeups
         self.notify = None if address.listen is False else address.dialect.notify
+        self._outage = outage
         self._patient = patient
-        self._silence = Silence(address, self._ask)
+        #: Their COMMIT has no answer yet. The server has these connections still, so they keep their places.
+        self._hanging: list[pool.Lent[Connection]] = []
+        self._memory: Connection | None = None  # what is in memory lasts as long as somebody has it open
         try:
             self.engine = create_engine(
                 address.url,
@@ -129,64 +163,84 @@ class Database:
                 f"{address.name} needs a driver that is not installed ({error.name}): pip install "
                 f'"distlock_web[{address.dialect.extra}]".'
             ) from error
+        event.listen(self.engine, "do_connect", lambda _, record, args, given: address.dialect.connect(given))
         event.listen(self.engine, "connect", lambda connection, record: address.dialect.connected(connection))
         self.connections: pool.Pool[Connection] = pool.Pool(connections, address.pool_timeout, self._connect, _close)
         self._passing: Callable[[], AbstractContextManager[None]] = nullcontext
         if isinstance(address.dialect, SQLite):
             event.listen(self.engine, "close", _roll_back)
-            self._passing = sqlite_fork.passing
-            if not address.in_memory:
-                sqlite_fork.watch(self.connections)
-        if isinstance(address.dialect, PostgreSQL):
-            from .bounded import BoundedConnection
+            self._passing = sqlite_fork.gate.passing
+            sqlite_fork.gate.pools.add(self.connections)
 
-            event.listen(self.engine, "do_connect", _bounded_connect(BoundedConnection, address.timeout))
-
-    def run(self, work: Callable[[Transaction], T], timeout: float | None = None) -> T:
-        """Do the work in a transaction: all of it, or nothing.
+    def run(self, work: Callable[[Transaction], T], timeout: float | None = None, *, begin: bool = True) -> T:
+        """Do the work in a transaction: all of it, or nothing. Without ``begin`` each statement is one of its own.
 
         ``BackendUnavailable`` within a bounded time; it may have been done all the same, if that came of the commit.
         """
-        self._silence.refuse()
+        if self._outage is not None and not self._patient:
+            self._outage.refuse_if_silent()
         seconds = self.address.timeout if timeout is None else min(timeout, self.address.timeout)
         for tried in range(1, TRIES + 1):
             try:
                 with self._passing():
-                    return self._attempt(work, seconds)
+                    return self._attempt(work, seconds, begin)
             except _Undone as undone:
-                if tried == TRIES or (undone.fault.kind != "again" and tried > 1):
+                kind = undone.fault.kind
+                if (
+                    tried == TRIES
+                    or (kind != "again" and tried > 1)
+                    or (kind == "silent" and not self._answers(seconds / 2))
+                ):
                     raise self._translated(undone.error, undone.fault) from undone.error
-                if undone.fault.kind == "no_table":
+                if kind == "no_table":
                     self.create_tables()
-                elif undone.fault.kind == "again":
+                elif kind == "again":
                     time.sleep(random.random() * 0.005 * 2**tried)  # noqa: S311 - to meet the others not again
         raise AssertionError("the last try raises")
 
     def read(self, statement: Executable, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         """One question that locks and changes nothing, in one request. ``BackendUnavailable``."""
-        self._silence.refuse()
-        with self._passing():
-            return self._read(statement, parameters)
+        return self.run(lambda transaction: transaction.all(statement, parameters), begin=False)
 
-    def _ask(self) -> None:
-        """Whether it answers: whatever it says."""
-        self._read(select(literal(1)), {})
+    def create_tables(self) -> None:
+        """Make the tables where they are missing. Another process may do the same at the same moment."""
+        self.run(lambda transaction: self.tables.metadata.create_all(transaction.connection), begin=False)
 
-    def _read(self, statement: Executable, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
-        lent, usable = self._borrow(), False
-        transaction = Transaction(lent.connection, self, self.address.timeout)
+    def _attempt(self, work: Callable[[Transaction], T], seconds: float, begin: bool) -> T:
+        # After an exception of a signal's handler nothing more is sent on the connection: its end undoes what was not
+        # committed. One that comes outside of the block leaves garbage, which keeps nobody's place.
+        lent, usable, hangs = self._borrow(), False, False
+        transaction = Transaction(lent.connection, self, seconds)
+        around = getattr(_this_thread, "depth", 0)
         try:
-            found = transaction.all(statement, parameters)
+            _this_thread.depth = around + 1
+            if begin:
+                transaction.begin(seconds / 2)
+            result = work(transaction)
+            if begin:
+                transaction.commit()
             usable = True
-            return found
+            return result
         except DBAPIError as error:
             fault = self._fault(error)
+            hangs = transaction.ending and fault == SILENT
             usable = transaction.roll_back(fault)
+            if self._nothing_done(fault, transaction, begin):
+                raise _Undone(error, fault) from error
             raise self._translated(error, fault) from error
         finally:
-            self.connections.give_back(lent, usable=usable)
+            _this_thread.depth = around  # before any call, after which an exception may come
+            if hangs:
+                self._hanging.append(lent)
+            else:
+                self.connections.give_back(lent, usable=usable)
+            if transaction.ending:
+                for token in transaction.woken:
+                    self.wakeups.wake(token)
 
     def _borrow(self) -> pool.Lent[Connection]:
+        if self._hanging and not (self._outage is not None and self._outage.silent):
+            self._give_up_hanging()  # a COMMIT has been answered since, and so were those before it
         try:
             return self.connections.borrow()
         except pool.AllInUse:
@@ -195,31 +249,10 @@ class Database:
                 f'for {self.address.pool_timeout:g} s; see OPTIONS["max_connections"].'
             ) from None
 
-    def _attempt(self, work: Callable[[Transaction], T], seconds: float) -> T:
-        # After an exception of a signal's handler nothing more is sent on the connection: its end undoes what was not
-        # committed. One that comes outside of the block leaves garbage, which keeps nobody's place.
-        lent, usable = self._borrow(), False
-        transaction = Transaction(lent.connection, self, seconds)
-        around = getattr(_this_thread, "depth", 0)
-        try:
-            _this_thread.depth = around + 1
-            transaction.say(self.address.dialect.begin)
-            result = work(transaction)
-            transaction.commit()
-            usable = True
-            return result
-        except DBAPIError as error:
-            fault = self._fault(error)
-            usable = transaction.roll_back(fault)
-            if self._nothing_done(fault, transaction):
-                raise _Undone(error, fault) from error
-            raise self._translated(error, fault) from error
-        finally:
-            _this_thread.depth = around  # before any call, after which an exception may come
-            self.connections.give_back(lent, usable=usable)
-            if transaction.ending:
-                for token in transaction.woken:
-                    self.wakeups.wake(token)
+    def _give_up_hanging(self) -> None:
+        hanging, self._hanging = self._hanging, []
+        for lent in hanging:
+            self.connections.give_back(lent, usable=False)
 
     @contextmanager
     def open(self) -> Iterator[Connection]:
@@ -234,19 +267,28 @@ class Database:
     def driver_error(self) -> type[Exception]:
         return self.engine.dialect.loaded_dbapi.Error
 
-    def _nothing_done(self, fault: Fault, transaction: Transaction) -> bool:
+    def _answers(self, seconds: float) -> bool:
+        """Whether a fresh connection has an answer within so many seconds: then it was ours that had died, idle."""
+        outage = self._outage
+        return outage is not None and drive(outage.answers(outage.ask(), seconds, THREADS))
+
+    def _nothing_done(self, fault: Fault, transaction: Transaction, begin: bool) -> bool:
         """Whether the same may be tried again."""
         if fault.kind == "no_table":
-            return self.address.create
+            return self.address.create and begin
+        if fault.kind == "silent":
+            return not transaction.begun
         return fault.kind == "again" or (fault.kind == "gone" and not transaction.ending)
 
     def _connect(self) -> Connection:
         try:
+            if self.address.in_memory and self._memory is None:
+                self._memory = self.engine.connect()
             return self.engine.connect()
         except DBAPIError as error:
             fault = self.address.dialect.fault(error)
             if fault.kind in ("unknown", "gone"):
-                fault = Fault("not_now", "cannot be reached")
+                fault = Fault("gone", "cannot be reached")
             raise self._translated(error, fault) from error
         except (RuntimeError, TypeError) as error:  # PyMySQL's: what a password needs beside it; a keyword it has not
             raise ConfigurationError(f"{self.address.name} cannot be connected to: {error}.") from error
@@ -261,9 +303,9 @@ class Database:
 
     def _translated(self, error: DBAPIError, fault: Fault) -> DistLockError:
         """The error for our caller; the driver's own stays behind it as ``__cause__``."""
-        if fault.kind == "silent" and not self._patient:
-            self._silence.begin()
         words = _words(error)
+        if fault.kind == "silent" and self._outage is not None:
+            self._outage.begin(NoAnswer(words))
         text = f"{self.address.name} {fault.meaning or 'broke the connection'} ({words})."
         if fault.kind == "no_table":
             return ConfigurationError(f"{text[:-1]}: {self.address.remedy}.")
@@ -273,33 +315,15 @@ class Database:
             return DistLockError(f"{self.address.name} answered with an error that we do not know: {words}")
         if fault.kind == "again":
             text = f"{self.address.name} undid the transaction {TRIES} times, for others were in its way ({words})."
-        return BackendUnavailable(text)
-
-    def create_tables(self) -> None:
-        """Make the tables where they are missing. Another process may do the same at the same moment."""
-        with self._passing():
-            self._create_tables()
-
-    def _create_tables(self) -> None:
-        for tried in range(1, TRIES + 1):
-            lent, usable = self._borrow(), False
-            try:
-                connection = lent.connection
-                self.address.dialect.limit(connection.connection.driver_connection, self.address.timeout)
-                self.tables.metadata.create_all(connection)
-                usable = True
-                return
-            except DBAPIError as error:
-                fault = self._fault(error)
-                usable = fault.kind not in ("gone", "silent")
-                if tried == TRIES:
-                    raise self._translated(error, fault) from error
-            finally:
-                self.connections.give_back(lent, usable=usable)
+        kinds = {"gone": NoAnswer, "silent": NoAnswer, "locked": Locked}
+        return kinds.get(fault.kind, BackendUnavailable)(text)
 
     def close(self) -> None:
-        self._silence.end()
+        self._give_up_hanging()
         self.connections.drop()
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            _close(memory)
 
 
 class _Undone(Exception):
@@ -325,12 +349,3 @@ def _words(error: DBAPIError) -> str:
     """What the database said, in one line; never the statement, nor its parameters."""
     text = " ".join(str(error.orig).split())
     return text.rstrip(".") or type(error.orig).__name__
-
-
-def _bounded_connect(connection_class: Any, limit: float) -> Callable[..., Any]:
-    def connect(dialect: Any, record: Any, args: Any, kwargs: Any) -> Any:
-        connection = connection_class.connect(*args, **kwargs)
-        connection.limit = limit
-        return connection
-
-    return connect

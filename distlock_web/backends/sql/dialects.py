@@ -12,8 +12,8 @@ from sqlalchemy.exc import DBAPIError
 from ...core.runtime import IDENT_DIGITS
 
 #: again: nothing was done, and it may be tried again at once; gone: the connection broke; silent: no answer in time;
-#: no_table; wrong: the settings or a right; not_now: the server cannot, at the moment; unknown.
-Kind = Literal["again", "gone", "silent", "no_table", "wrong", "not_now", "unknown"]
+#: locked: others keep the row; no_table; wrong: the settings or a right; not_now: it cannot, at the moment; unknown.
+Kind = Literal["again", "gone", "silent", "locked", "no_table", "wrong", "not_now", "unknown"]
 
 
 class Fault(NamedTuple):
@@ -29,9 +29,12 @@ def channel_of(token: str) -> str:
 #: Seconds after which a MySQL ends a connection that says nothing. One that was only idle is made anew at its next use.
 MYSQL_SILENCE = 60
 
+#: Seconds between two questions of the kernel on a connection that says nothing. It is dead after three without answer.
+KEEPALIVE = 3
+
 AGAIN, GONE, SILENT = Fault("again"), Fault("gone"), Fault("silent", "does not answer")
 NO_TABLE = Fault("no_table", "has no table for locks, or one of another version")
-_LOCKED = Fault("not_now", "keeps the row of the lock locked: another transaction does not end")
+_LOCKED = Fault("locked", "keeps the row of the lock locked: another transaction does not end")
 _READ_ONLY = Fault("not_now", "is read-only, a replica perhaps: locks need one that can be written to")
 _PASSWORD = Fault("wrong", "does not accept this user and password")
 _RIGHTS = Fault(
@@ -57,11 +60,14 @@ class Dialect(Protocol):
 
     def connect_args(self) -> dict[str, Any]: ...
 
+    def connect(self, given: dict[str, Any]) -> Any:
+        """A connection of a class of ours; None: of the driver's own."""
+
     def connected(self, connection: Any) -> None:
         """A new connection of the driver."""
 
-    def limit(self, connection: Any, seconds: float) -> None:
-        """Wait for the next answer on the driver's connection for so long."""
+    def limit(self, connection: Any, seconds: float | None) -> None:
+        """Wait for the next answer on the driver's connection for so long; None: as long as it lives."""
 
     def fault(self, error: DBAPIError) -> Fault: ...
 
@@ -76,7 +82,7 @@ class PostgreSQL:
     _codes: ClassVar[Mapping[str, Fault]] = {
         "40001": AGAIN, "40P01": AGAIN, "23505": AGAIN,
         "55P03": _LOCKED, "57014": _LOCKED,
-        "42P01": NO_TABLE, "42703": NO_TABLE, "3F000": NO_TABLE,
+        "42P07": AGAIN, "42P01": NO_TABLE, "42703": NO_TABLE, "3F000": NO_TABLE,
         "25006": _READ_ONLY, "42501": _RIGHTS, "28P01": _PASSWORD, "28000": _PASSWORD, "3D000": _NO_DATABASE,
         "53300": _FULL, "57P01": GONE, "57P02": GONE, "57P03": _STARTING, "25P03": GONE,
     }  # fmt: skip
@@ -115,12 +121,24 @@ class PostgreSQL:
             "connect_timeout": max(2, math.ceil(self.timeout)),
             "prepare_threshold": None,
             "application_name": "distlock",
+            # A COMMIT that hangs is waited for as long as the connection lives: whether it does has to be found out.
+            "keepalives_idle": KEEPALIVE,
+            "keepalives_interval": KEEPALIVE,
+            "keepalives_count": 3,
+            "tcp_user_timeout": KEEPALIVE * 4000,
         }
+
+    def connect(self, given: dict[str, Any]) -> Any:
+        from .psycopg_connection import BoundedConnection
+
+        connection = BoundedConnection.connect(**given)
+        connection.limit = self.timeout
+        return connection
 
     def connected(self, connection: Any) -> None:
         """Nothing: see ``begin``."""
 
-    def limit(self, connection: Any, seconds: float) -> None:
+    def limit(self, connection: Any, seconds: float | None) -> None:
         connection.limit = seconds
 
     def fault(self, error: DBAPIError) -> Fault:
@@ -135,7 +153,7 @@ class MySQL:
     notify: Executable | None = None
     _codes: ClassVar[Mapping[int, Fault]] = {
         # 3101: another member of a group of MySQL servers has changed the same row.
-        1213: AGAIN, 1062: AGAIN, 1586: AGAIN, 1020: AGAIN, 1412: AGAIN, 3101: AGAIN,
+        1050: AGAIN, 1213: AGAIN, 1062: AGAIN, 1586: AGAIN, 1020: AGAIN, 1412: AGAIN, 3101: AGAIN,
         1205: _LOCKED, 3024: _LOCKED, 1969: _LOCKED, 1317: _INTERRUPTED,
         1146: NO_TABLE, 1054: NO_TABLE,
         1290: _READ_ONLY, 1792: _READ_ONLY, 1836: _READ_ONLY,
@@ -158,6 +176,11 @@ class MySQL:
             "charset": "utf8mb4",
         }
 
+    def connect(self, given: dict[str, Any]) -> Any:
+        from .pymysql_connection import connect
+
+        return connect(given, KEEPALIVE)
+
     def connected(self, connection: Any) -> None:
         # Read committed: a statement sees what was committed while it waited for the row. It knows whole seconds only.
         statements = [
@@ -174,7 +197,7 @@ class MySQL:
             for statement in statements:
                 cursor.execute(statement)
 
-    def limit(self, connection: Any, seconds: float) -> None:
+    def limit(self, connection: Any, seconds: float | None) -> None:
         connection._read_timeout = seconds  # PyMySQL sets it when it connects, and in no other public way
 
     def fault(self, error: DBAPIError) -> Fault:
@@ -192,8 +215,9 @@ class SQLite:
     )
     notify: Executable | None = None
     _phrases: ClassVar[Mapping[str, Fault]] = {
-        "database is locked": Fault("not_now", "is locked: another program keeps its write lock"),
+        "database is locked": Fault("locked", "is locked: another program keeps its write lock"),
         "UNIQUE constraint failed": AGAIN,
+        "already exists": AGAIN,
         "no such table": NO_TABLE,
         "no such column": NO_TABLE,
         "has no column": NO_TABLE,
@@ -211,13 +235,16 @@ class SQLite:
     def connect_args(self) -> dict[str, Any]:
         return {"timeout": self.timeout, "check_same_thread": False}
 
+    def connect(self, given: dict[str, Any]) -> Any:
+        return None
+
     def connected(self, connection: Any) -> None:
         if self._wal:
             connection.execute("PRAGMA journal_mode = WAL").close()
         # What a loss of power could take is of no use after it: everybody who had a lock is gone with the machine.
         connection.execute("PRAGMA synchronous = NORMAL").close()
 
-    def limit(self, connection: Any, seconds: float) -> None:
+    def limit(self, connection: Any, seconds: float | None) -> None:
         """Nothing: it waits for the write lock only, at the beginning, for its ``timeout``."""
 
     def fault(self, error: DBAPIError) -> Fault:

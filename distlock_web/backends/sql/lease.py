@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Row
@@ -15,6 +17,11 @@ from .tables import FLOOR, from_ascii, key_of, to_ascii
 MICROSECONDS = 1_000_000
 #: Microseconds after the time to ask again at which a waiter that has not asked is dead.
 GRACE = 15 * MICROSECONDS
+#: A row that is nobody's, but for its key and its name.
+NOBODY: Mapping[str, Any] = {
+    "token": "", "state": "", "fence": 0, "since": 0, "expires_at": 0, "holder": "", "released": "", "revoked": "",
+    "queued": 0,
+}  # fmt: skip
 
 
 def microseconds(seconds: float) -> int:
@@ -29,13 +36,17 @@ class LeaseRow:
         self._exists = found is not None
         self.key = key_of(name)
         self.name = name
-        self.now, self.token, self.state, self.fence = 0, "", "", 0
-        self.since, self.expires_at, self.holder = 0, 0, ""
-        self.released, self.revoked, self.queued = "", "", 0
-        if found is not None:
-            self.now, self.token, self.state, self.fence = found.now, found.token, found.state, found.fence
-            self.since, self.expires_at, self.holder = found.since, found.expires_at, from_ascii(found.holder)
-            self.released, self.revoked, self.queued = found.released, found.revoked, found.queued
+        known: Any = SimpleNamespace(**NOBODY, now=0) if found is None else found
+        self.now: int = known.now
+        self.token: str = known.token
+        self.state: str = known.state
+        self.fence: int = known.fence
+        self.since: int = known.since
+        self.expires_at: int = known.expires_at
+        self.holder = from_ascii(known.holder)
+        self.released: str = known.released
+        self.revoked: str = known.revoked
+        self.queued: int = known.queued
         self._read = self._values()
 
     @classmethod
@@ -106,13 +117,12 @@ class LeaseRow:
     def end_lease(self, asking: str) -> None:
         """The lease is over. One that was handed over and never heard of is a sign that its process is no more."""
         if self.state == "granted" and self.queued and self.token[:IDENT_DIGITS] != asking[:IDENT_DIGITS]:
-            process = {"key": self.key, "process": f"{self.token[:IDENT_DIGITS]}%"}
-            self._transaction.run(self._transaction.tables.strike, process)
+            self._transaction.run(self._transaction.tables.strike, self._with_process())
         self.token, self.state = "", ""
 
-    def hand_over(self, asking: str = "") -> bool:
+    def hand_over(self, asking: str = "", *, to_another_process: bool = False) -> bool:
         """Give the free lock to the first waiter, unless that is who asks. False: to nobody."""
-        head = self._head()
+        head = self._head(to_another_process)
         if head is None or head.token == asking:
             return False
         known = self.expires_at
@@ -123,24 +133,40 @@ class LeaseRow:
         return True
 
     def let_go(self) -> None:
-        """Its owner gives it back, or it is taken from it."""
+        """Its owner gives it back: to the next one. Else ``expires_at`` stays, for its own requests may be late."""
         if not (self.queued and self.hand_over()):
-            self.token, self.state, self.expires_at = "", "", self.now
+            self.token, self.state = "", ""
+
+    def revoke(self) -> None:
+        """It is taken from its owner, whose process may hang: the others of that come after those of all others."""
+        self.revoked = self.token
+        if not (self.queued and self.hand_over(to_another_process=True)):
+            self.let_go()
+
+    def is_of_the_past(self, token: str) -> bool:
+        """Whether the lock was this token's, which has given it back or lost it: a request of it comes late."""
+        return token in (self.released, self.revoked) and self.expires_at > self.now
 
     def end_at(self, moment: int) -> None:
         """The lease ends then, which may be sooner than those who wait know."""
         known, self.expires_at = self.expires_at, moment
         self._tell(known)
 
+    def _with_process(self) -> dict[str, Any]:
+        return {"key": self.key, "process": f"{self.token[:IDENT_DIGITS]}%"}
+
     # The queue -------------------------------------------------------------------------------------------------------
 
-    def _head(self) -> Row[Any] | None:
+    def _head(self, of_another_process: bool = False) -> Row[Any] | None:
         """The first who lives; the dead in front of it are dropped."""
         tables = self._transaction.tables
         while self.queued:
-            heads = self._transaction.all(tables.heads, {"key": self.key})
+            if of_another_process:
+                heads = self._transaction.all(tables.heads_of_others, self._with_process())
+            else:
+                heads = self._transaction.all(tables.heads, {"key": self.key})
             if not heads:
-                self.queued = 0
+                self.queued = self.queued if of_another_process else 0
                 break
             dead = [head.token for head in heads if head.deadline <= self.now]
             if dead:
@@ -206,8 +232,7 @@ def purge(transaction: Transaction, age: float) -> int:
         fence = max(row.fence for row in idle)
         transaction.run(tables.forget, {"keys": [row.name_key for row in idle]})
         if transaction.first(tables.floor) is None:
-            floor = LeaseRow(transaction, FLOOR, None)._values()
-            transaction.run(tables.insert, {**floor, "name_key": FLOOR, "name": FLOOR, "fence": fence})
+            transaction.run(tables.insert, {**NOBODY, "name_key": FLOOR, "name": FLOOR, "fence": fence})
         else:
             transaction.run(tables.raise_floor, {"highest": fence})
     transaction.run(tables.forget_waiters, {"age": microseconds(age)})

@@ -1,9 +1,8 @@
 """How those who wait here hear of what other processes have done: one thread, whatever the number of waiters.
 
 On PostgreSQL it listens (NOTIFY comes with the commit of the hand-over). Elsewhere, and behind a pooler, it asks for
-all of them in one statement: often while the locks change hands, ever more seldom while they do not, and more seldom
-where it is not the turn of anybody here next. What this process does itself wakes at once. None of it is needed to be
-right: every sleep ends with the lease that it waits for.
+all of them in one statement: often while the locks change hands, ever more seldom while they do not. What this process
+does itself wakes at once. None of it is needed to be right: every sleep ends with the lease that it waits for.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import logging
 import random
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from os import dup
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -32,8 +31,6 @@ logger = logging.getLogger("distlock_web")
 
 #: Seconds between two questions: the first, and the longest. Each is the last one's times GROWTH, give or take JITTER.
 FIRST, LONGEST, GROWTH, JITTER = 0.005, 0.25, 1.5, 0.25
-#: How much more seldom it asks for those that are not next.
-NOT_NEXT = 3
 #: Seconds that the thread stays when nobody waits any more.
 IDLE = 5.0
 #: Seconds between two tries to listen.
@@ -52,8 +49,8 @@ class Poller:
         self._lock = threading.RLock()
         self._worker = Worker("distlock-sql", self._step, lambda: not self._is_idle())
         self._begun = threading.Event()
-        self._somebody_came = False
-        self._pause, self._needed, self._before = FIRST, 0.0, _Seen()
+        self._needed = 0.0
+        self._pause, self._seen = FIRST, frozenset[Any]()
 
     def ready(self) -> bool:
         """Whether one that joins a queue now hears of everything."""
@@ -75,7 +72,7 @@ class Poller:
     def expect(self, token: str, name: str) -> None:
         """This claim waits for the lock of this name, until ``Wakeups`` forgets it."""
         self._names[token] = name
-        self._somebody_came = True
+        self._seen = frozenset()  # which is not what will be seen: it asks at once, and soon again
         self._worker.wake()
 
     def close(self) -> None:
@@ -86,15 +83,12 @@ class Poller:
 
     def _step(self) -> float:
         self._begun.set()
-        if self._somebody_came:
-            self._somebody_came, self._pause = False, FIRST
-        seconds, waiting = IDLE, self._waiting()
-        if waiting:
-            seen = self._look(waiting)
-            self._pause = FIRST if seen.fences != self._before.fences else min(self._pause * GROWTH, LONGEST)
-            self._needed, self._before = now(), seen
-            seconds = self._pause if seen.is_next else min(self._pause * NOT_NEXT, LONGEST)
-        return seconds * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
+        if not (waiting := self._waiting()):
+            return IDLE
+        seen = self._look(waiting)
+        self._pause = min(self._pause * GROWTH, LONGEST) if seen == self._seen else FIRST
+        self._needed, self._seen = now(), seen
+        return self._pause * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
 
     def _waiting(self) -> dict[str, str]:
         expected = self._wakeups.expected()
@@ -102,25 +96,18 @@ class Poller:
             self._names.pop(token, None)
         return self._names.copy()
 
-    def _look(self, waiting: Mapping[str, str]) -> _Seen:
-        """Wake those that were handed their lock, and those that are to ask again."""
+    def _look(self, waiting: Mapping[str, str]) -> frozenset[Any]:
+        """Wake those that were handed their lock, and those that are to ask again. What there was to see."""
         keys = [key_of(name) for name in sorted(set(waiting.values()))]
         try:
             rows = self._database.read(self._database.tables.news, {"keys": keys})
         except DistLockError as error:  # they ask themselves when the lease ends, and say what is wrong
             logger.debug("Waiters for locks are not told for a moment: %s", error)
-            return _Seen()
+            return frozenset()
         for row in rows:
             if row.token in waiting:
                 self._wakeups.wake(row.token)
-        return _Seen(sorted(row.fence for row in rows if row.fence), any(row.next in waiting for row in rows))
-
-
-class _Seen(NamedTuple):
-    """What a look at the locks that are waited for has shown."""
-
-    fences: Sequence[int] = ()  #: another one: a lock has changed hands
-    is_next: bool = False  #: whether the next holder of one of them waits here
+        return frozenset((row.token, row.fence) for row in rows)
 
 
 class Listener(Poller):
@@ -181,13 +168,11 @@ class Listener(Poller):
             self._wakeups.wake_all()  # what was said meanwhile has been missed
         self._begun.set()
         while self._worker.is_current():
-            driver.limit = None
+            driver.limit = None  # keepalives tell of a server that has vanished
             for news in driver.notifies(timeout=IDLE):
                 self._wakeups.wake(news.payload)
             if self._is_idle():
                 return
-            driver.limit = self._listening.address.timeout
-            connection.exec_driver_sql("SELECT 1")  # a server that has vanished says nothing either
 
     def _driver_of(self, connection: Connection) -> Any:
         return connection.connection.driver_connection

@@ -2,7 +2,7 @@
 
 SQLite keeps in the process which locks it has on a file. A child inherits the bookkeeping and not the locks: it would
 wait for one that nobody has, or take itself for safe where it is not. So the connections are closed before a fork, when
-none is in use, and both sides open their own again. What is in memory stays: to close it would be to lose it.
+none is in use, and both sides open their own again. What is in memory has one more, which stays open.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from ...core.pool import Pool
@@ -35,6 +35,7 @@ class ForkGate:
 
     def __init__(self) -> None:
         self.inside: weakref.WeakSet[_Passing] = weakref.WeakSet()
+        self.pools: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()  #: whose connections are closed
         self._forking = False
 
     @contextmanager
@@ -54,35 +55,17 @@ class ForkGate:
         self._forking, until = True, now() + MAX_DELAY
         while self.inside and now() < until:
             time.sleep(PAUSE)
+        for pool in list(self.pools):
+            pool.drop()
 
     def open(self) -> None:
         self._forking = False
 
+    def forget(self) -> None:
+        """In the child: what was the parent's is nobody's here."""
+        self.__init__()  # type: ignore[misc]
+
 
 gate = ForkGate()
-_pools: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()
-
-
-def watch(pool: Pool[Any]) -> None:
-    """Close the connections of this pool before a fork."""
-    _pools.add(pool)
-
-
-def passing() -> AbstractContextManager[None]:
-    """A transaction on one of the connections."""
-    return gate.passing()
-
-
-def _before_fork() -> None:
-    gate.close()
-    for pool in list(_pools):
-        pool.drop()
-
-
-def _in_child() -> None:
-    global gate, _pools
-    gate, _pools = ForkGate(), weakref.WeakSet()  # those that there are have the parent's connections
-
-
-around_fork(_before_fork, lambda: gate.open())
-after_fork(_in_child)
+around_fork(gate.close, gate.open)
+after_fork(gate.forget)

@@ -125,6 +125,8 @@ class Tables:
         lease, waiter, whose = self.lease, self.waiter, bindparam("whose", type_=String)
         queue = waiter.c.name_key == self._key
         self.heads = select(waiter).where(queue).order_by(waiter.c.place, waiter.c.token).limit(HEADS)
+        process = waiter.c.token.like(bindparam("process"))
+        self.heads_of_others = self.heads.where(~process)
         own = select(waiter.c.place).where(waiter.c.token == whose).scalar_subquery()
         self.place = select(
             own.label("own"),
@@ -136,22 +138,17 @@ class Tables:
         self.wake_many = waiter.update().where(waiter.c.token.in_(bindparam("tokens", expanding=True))).values(wake=1)
         self.leave = waiter.delete().where(waiter.c.token == whose)
         self.leave_many = waiter.delete().where(waiter.c.token.in_(bindparam("tokens", expanding=True)))
-        self.strike = waiter.delete().where(queue, waiter.c.token.like(bindparam("process")))
+        self.strike = waiter.delete().where(queue, process)
         living = select(waiter.c.name_key, func.count().label("waiters")).where(waiter.c.deadline > clock)
         self.waiters = living.group_by(waiter.c.name_key)
-        process = func.substr(waiter.c.token, 1, IDENT_DIGITS)
-        firsts = select(func.min(waiter.c.place)).where(queue).group_by(process).order_by(func.min(waiter.c.place))
+        ident = func.substr(waiter.c.token, 1, IDENT_DIGITS)
+        firsts = select(func.min(waiter.c.place)).where(queue).group_by(ident).order_by(func.min(waiter.c.place))
         self.firsts = firsts.limit(HEADS)
         self.at_places = select(waiter.c.token).where(queue, waiter.c.place.in_(bindparam("places", expanding=True)))
-        # Of a lock that is waited for: whose it is, and who is next. And those that are to ask again.
-        first = waiter.alias("first")
-        queued = select(first.c.token).where(first.c.name_key == lease.c.name_key)
-        next_one = queued.order_by(first.c.place, first.c.token).limit(1).scalar_subquery()
+        # Of the locks that are waited for: whose they are, and who is to ask again.
         self.news = union_all(
-            select(lease.c.token, lease.c.fence, next_one.label("next")).where(lease.c.name_key.in_(self._keys)),
-            select(waiter.c.token, literal(0, BigInteger), literal("", String)).where(
-                waiter.c.name_key.in_(self._keys), waiter.c.wake == 1
-            ),
+            select(lease.c.token, lease.c.fence).where(lease.c.name_key.in_(self._keys)),
+            select(waiter.c.token, literal(0, BigInteger)).where(waiter.c.name_key.in_(self._keys), waiter.c.wake == 1),
         )
 
     def _of_purging(self, clock: ColumnElement[int]) -> None:

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ...core.errors import BackendUnavailable, DistLockError
+from ...core.outage import Outage
 from ...core.runtime import now
 from ...core.worker import Worker
-from .database import AllInUse, Database, Transaction, in_transaction
-from .lease import LeaseRow, as_info, lock_rows, microseconds, purge
+from .database import AllInUse, Database, Locked, Transaction, in_transaction
+from .lease import GRACE, MICROSECONDS, LeaseRow, as_info, lock_rows, microseconds, purge
 from .news import Poller
-from .postponed import Postponed
 
 logger = logging.getLogger("distlock_web")
 T = TypeVar("T")
@@ -24,6 +24,12 @@ T = TypeVar("T")
 FORGET_AFTER = 600.0
 #: One of so many new names purges old ones, more of them than have come meanwhile.
 PURGE_ONE_IN = 200
+#: Seconds that a place in the queue outlives two leases: those that one sleeps at most who stands there (``join``).
+PLACE_OUTLIVES = GRACE / MICROSECONDS + 5.0
+#: Seconds until a claim is cancelled again whose row others keep locked.
+CANCEL_AGAIN = 0.5
+#: Seconds after which one asks again, between these two, who did not get to the row.
+CROWDED = (0.05, 0.25)
 
 
 class SQLVerbs:
@@ -32,17 +38,16 @@ class SQLVerbs:
     ``reserve``: for those that have a lock, when those that want one have all connections of ``database``.
     """
 
-    def __init__(self, database: Database, reserve: Database, news: Poller) -> None:
+    def __init__(self, database: Database, reserve: Database, news: Poller, outage: Outage) -> None:
         self._database = database
         self._reserve = reserve
         self._news = news
-        self._postponed = Postponed(self._cancel)
+        self._outage = outage
         # Aside: whoever finds that it is time has just got a lock, whose lease goes on.
         self._purger = Worker("distlock-sql-purge", self._purge, lambda: self._purge_is_due)
         self._purge_is_due = False
 
     def close(self) -> None:
-        self._postponed.close()
         self._purger.stop()
 
     def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
@@ -68,11 +73,27 @@ class SQLVerbs:
             row.save()
             return answer
 
-        answer = self._database.run(work)
+        try:
+            answer = self._database.run(work)
+        except Locked:
+            crowded = self._look(claim)
+            if crowded is None:
+                raise
+            return crowded
         if new and random.randrange(PURGE_ONE_IN) == 0:  # noqa: S311 - no secret
             self._purge_is_due = True
             self._purger.start()
         return answer
+
+    def _look(self, claim: Claim) -> Busy | None:
+        """What a claim is told that does not get to the row for all the others: who has the lock, if anybody has."""
+        tables = self._database.tables
+        for row in self._database.read(tables.held.where(tables.named([claim.name])), {}):
+            if row.token != claim.token:
+                info = as_info(row, 0)
+                asked_again = min(info.remaining, random.uniform(*CROWDED))  # noqa: S311 - no secret
+                return Busy(asked_again, info.remaining, 0, info.holder, max(row.now / MICROSECONDS - info.since, 0.0))
+        return None
 
     def _purge(self) -> float:
         self._purge_is_due = False
@@ -84,20 +105,32 @@ class SQLVerbs:
 
     def cancel(self, claim: Claim) -> None:
         if in_transaction():
-            self._postponed.add(claim)
+            self._cancel_later(claim)
             return
         try:
             self._cancel(claim)
         except BackendUnavailable:
-            self._postponed.add(claim)
+            self._cancel_later(claim)
             raise
+
+    def _cancel_later(self, claim: Claim, after: float = 0.0, until: float | None = None) -> None:
+        """When the database answers; until the place in the queue must have ended by itself."""
+        over = now() + 2 * claim.expire + PLACE_OUTLIVES if until is None else until
+
+        def cancel() -> None:
+            try:
+                self._cancel(claim)
+            except Locked:  # its row is in nobody else's way
+                self._cancel_later(claim, CANCEL_AGAIN, over)
+
+        self._outage.postpone(cancel, after=after, within=over - now())
 
     def _cancel(self, claim: Claim) -> None:
         def work(transaction: Transaction) -> None:
             row = LeaseRow.lock(transaction, claim.name)
             if row.new:  # or this claim's own transaction is not committed yet: to make it waits for that one's end
                 row.read_clock()
-                row.let_go()
+                row.expires_at = row.now
             row.leave(claim.token)
             if row.taken and row.token == claim.token and row.state != "cooldown":
                 row.let_go()
@@ -124,7 +157,7 @@ class SQLVerbs:
 
     def release(self, claim: Claim, cooldown: float) -> Loss | None:
         if in_transaction():
-            self._postponed.add(claim)
+            self._cancel_later(claim)
             return None
 
         def work(transaction: Transaction) -> Loss | None:
@@ -144,7 +177,7 @@ class SQLVerbs:
             return self._run_for_holder(work)
         except BackendUnavailable:
             if not cooldown:
-                self._postponed.add(claim)  # it is over: nobody has to wait for the rest of its lease
+                self._cancel_later(claim)  # it is over: nobody has to wait for the rest of its lease
             raise
 
     def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
@@ -196,8 +229,7 @@ class SQLVerbs:
             row = LeaseRow.lock(transaction, name)
             if not row.taken or row.fence != fence:
                 return False
-            row.revoked = row.token
-            row.let_go()
+            row.revoke()
             row.save()
             return True
 
@@ -215,6 +247,8 @@ def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
     if row.new:
         row.read_clock()
     if not row.taken:
+        if row.is_of_the_past(claim.token):
+            return None
         row.end_lease(claim.token)
         if not (row.queued and row.hand_over(asking=claim.token)):
             row.leave(claim.token)
@@ -227,7 +261,7 @@ def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
 
 
 def _wait(row: LeaseRow, claim: Claim, join: bool, position: int) -> Busy:
-    if not join:
+    if not (join and row.taken):
         return Busy(row.remaining, row.remaining, holder=row.holder, held_for=row.held_for)
     recheck_after, place = row.join(claim, position)
     return Busy(recheck_after, row.remaining, place, row.holder, row.held_for)

@@ -144,10 +144,10 @@ def test_a_claim_that_could_not_be_cancelled_is_when_the_database_answers(
     for _ in range(2):
         with pytest.raises(BackendUnavailable):
             drive(port.cancel(claim))
-    assert threads("distlock-sql-cancel") == 1
+    assert threads("distlock-outage") == 1
     proxy.accept()
     eventually(lambda: drive(port.inspect()) == [], "it is cancelled")
-    eventually(lambda: threads("distlock-sql-cancel") == 0, "the thread ends")
+    eventually(lambda: threads("distlock-outage") == 0, "the thread ends")
 
 
 def test_a_waiter_that_was_forgotten_stands_where_it_stood(settings: dict[str, Any]) -> None:

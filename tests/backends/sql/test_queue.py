@@ -1,38 +1,45 @@
-"""The queue: who sleeps in it is alive, however long the lease becomes that it waits for."""
+"""The queue: who sleeps in it is alive, who was taken the lock from is not next, and a crowd is busy."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, create_engine, text
 
-from distlock_web import configure
+from distlock_web import configure, lock
+from distlock_web.backends.sql.tables import key_of
+from distlock_web.core.backend import Busy, Claim, Granted, Port
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import drive
+from distlock_web.core.runtime import drive, new_ident, new_token
 from tests.support.callers import Beside, unrelated
 from tests.support.waiting import LONG, PATIENCE, eventually
 
-
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return request.getfixturevalue(f"{request.param}_settings")
+NAME = "disLock:a"
 
 
-def until_they_wait(count: int) -> None:
-    eventually(lambda: waiters() == count, f"{count} wait")
+@pytest.fixture
+def port(settings: dict[str, Any]) -> Port:
+    """Of the default store."""
+    configure({"default": {**settings, "OPTIONS": {"timeout": 1.5}}})
+    return registry().store("default").backend.sync_port()
 
 
 def waiters() -> int:
     return drive(registry().store("default").backend.sync_port().inspect())[0].waiters
 
 
+def until_they_wait(count: int) -> None:
+    eventually(lambda: waiters() == count, f"{count} wait")
+
+
 def test_who_sleeps_for_a_lease_that_has_grown_is_not_taken_for_dead(
-    settings: dict[str, Any], beside: Beside, monkeypatch: pytest.MonkeyPatch
+    port: Port, beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of them asked for all, and the others slept on: none of them was handed the lock any more."""
     monkeypatch.setattr("distlock_web.backends.sql.lease.GRACE", 400_000)
-    configure({"default": settings})
     holder = unrelated("a", expire=1.0)
     waiting = []
     for number in range(1, 4):
@@ -44,3 +51,76 @@ def test_who_sleeps_for_a_lease_that_has_grown_is_not_taken_for_dead(
     holder.release()
     for one in waiting:
         one.result(PATIENCE / 2)
+
+
+def of_process(ident: str) -> Claim:
+    return Claim(NAME, new_token(ident), LONG)
+
+
+def test_what_is_taken_from_a_process_goes_to_another(port: Port) -> None:
+    """One that hangs was handed the lock again, once for each of its waiters."""
+    hanging, other = new_ident(), of_process(new_ident())
+    holder, *claims = [of_process(hanging) for _ in range(4)]
+    taken = drive(port.acquire(holder, 0))
+    assert isinstance(taken, Granted)
+    for claim in [*claims, other]:
+        drive(port.acquire(claim, None))
+    assert drive(port.revoke(NAME, taken.fence or 0))
+    granted = drive(port.acquire(other, None))
+    assert isinstance(granted, Granted)
+    assert drive(port.release(other)) is None
+    assert isinstance(drive(port.acquire(claims[0], None)), Granted), "it has kept its place"
+    assert drive(port.revoke(NAME, drive(port.inspect())[0].fence or 0))
+    assert isinstance(drive(port.acquire(claims[1], None)), Granted), "where there is no other"
+
+
+@pytest.mark.parametrize("end", ["release", "revoke"])
+@pytest.mark.parametrize("wait", [0, None])
+def test_an_acquisition_that_comes_after_its_end_takes_nothing(port: Port, end: str, wait: int | None) -> None:
+    """The lock was held for nobody then, or by one from whom it had just been taken."""
+    claim = of_process(new_ident())
+    taken = drive(port.acquire(claim, 0))
+    assert isinstance(taken, Granted)
+    drive(port.release(claim) if end == "release" else port.revoke(NAME, taken.fence or 0))
+    assert isinstance(drive(port.acquire(claim, wait)), Busy)
+    assert drive(port.inspect()) == []
+    with lock("a", wait=0):
+        pass
+
+
+@pytest.fixture
+def in_the_way(port: Port, settings: dict[str, Any]) -> Iterator[Connection]:
+    """A transaction that keeps the row of the lock, or the whole file; it ends with ROLLBACK."""
+    with lock("a"):
+        pass
+    engine = create_engine(settings["LOCATION"], isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
+def keep(connection: Connection) -> None:
+    sqlite = connection.engine.dialect.name == "sqlite"
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if sqlite else "BEGIN")
+    if not sqlite:
+        statement = text("SELECT name_key FROM distlock_lease WHERE name_key = :key FOR UPDATE")
+        connection.execute(statement, {"key": key_of(NAME)})
+
+
+@pytest.mark.slow
+def test_who_does_not_get_to_a_lock_that_is_held_hears_that_it_is_busy(
+    port: Port, in_the_way: Connection, beside: Beside
+) -> None:
+    """In a crowd of processes some waited for the row, or for the file, until their time was over: "unreachable"."""
+    holder = unrelated("a")
+    keep(in_the_way)
+    waiting = beside(lambda: unrelated("a", wait=PATIENCE).release())
+    assert lock("a").try_acquire() is None
+    answer = drive(port.acquire(of_process(new_ident()), 0))
+    assert isinstance(answer, Busy)
+    assert answer.recheck_after <= 0.25
+    assert answer.remaining > LONG / 2
+    assert not waiting.done()
+    in_the_way.exec_driver_sql("ROLLBACK")
+    holder.release()
+    waiting.result(PATIENCE / 2)

@@ -1,15 +1,17 @@
-"""A database that hangs: the first requests pay for knowing it, one question at a time finds out when it is over."""
+"""A database that hangs: the first requests pay for knowing it, one thread finds out when it is over."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import make_url
 
-from distlock_web import BackendUnavailable, configure, lock
+from distlock_web import BackendUnavailable, DistLockError, configure, lock
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, now
 from tests.support.callers import Beside, threads, unrelated
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.slow
 THREADS = 8
 #: Seconds: the least that MariaDB knows.
 TIMEOUT = 1.5
-PROBE = "distlock-sql-silent"
+PROBE = "distlock-outage"
 
 
 @pytest.fixture
@@ -78,33 +80,27 @@ def test_locks_work_again_as_soon_as_the_database_does(server: MariaDBServer) ->
 
 
 def can_take() -> bool:
-    try:
+    with suppress(BackendUnavailable):
         unrelated("order:8").release()
-    except BackendUnavailable:
-        return False
-    return True
+        return True
+    return False
 
 
-def test_a_lease_is_renewed_as_soon_as_the_database_answers(server: MariaDBServer) -> None:
-    with lock("order:7", expire=6.0, renew=True) as lease:
+def test_a_lease_is_renewed_as_soon_as_the_database_answers_and_a_released_one_does_not_stay(
+    server: MariaDBServer,
+) -> None:
+    released = unrelated("order:7", expire=LONG)
+    with lock("order:8", expire=8.0, renew=True) as lease:
         server.pause()
         with pytest.raises(BackendUnavailable):
-            unrelated("order:8")
+            unrelated("order:9")
+        begun = now()
+        with pytest.raises(BackendUnavailable, match="asked again meanwhile"):
+            released.release()
+        assert now() - begun < TIMEOUT
         eventually(lambda: lease.state == "unsure", "no answer to the renewal", SOON)
         server.resume()
         eventually(lambda: lease.state == "held", "renewed")
-
-
-def test_a_lock_that_was_released_meanwhile_does_not_stay(server: MariaDBServer) -> None:
-    lease = unrelated("order:7", expire=LONG)
-    server.pause()
-    with pytest.raises(BackendUnavailable):
-        unrelated("order:8")
-    begun = now()
-    with pytest.raises(BackendUnavailable, match="asked again meanwhile"):
-        lease.release()
-    assert now() - begun < TIMEOUT
-    server.resume()
     eventually(lambda: held() == [], "released", SOON)
 
 
@@ -115,31 +111,72 @@ def held() -> list[str]:
         return [str(error)]
 
 
-def test_nobody_asks_a_database_that_was_closed(server: MariaDBServer) -> None:
-    server.pause()
-    with pytest.raises(BackendUnavailable):
-        unrelated("order:7")
-    registry().close()
-    server.resume()
-    eventually(lambda: threads(PROBE) == 0, "it has ended", LONG)
-    assert can_take()
-
-
-@pytest.mark.timing
-def test_connections_that_a_firewall_has_dropped_cost_one_time_out_in_all(postgres_settings: dict[str, Any]) -> None:
-    """Whoever asks whether it answers must not take them one after the other, and wait a time-out for each."""
-    url = make_url(postgres_settings["LOCATION"])
+def test_connections_that_a_firewall_has_forgotten_refuse_nobody(server_settings: dict[str, Any]) -> None:
+    """One that was idle and got no answer was an outage: locks were refused, and took a time-out each."""
+    url = make_url(server_settings["LOCATION"])
     assert url.port is not None
     with Proxy(url.port) as proxy:
         through = url.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
-        configure({"default": {**postgres_settings, "LOCATION": through, "OPTIONS": {"timeout": TIMEOUT}}})
+        configure({"default": {"LOCATION": through, "OPTIONS": {"timeout": TIMEOUT}}})
         pool = registry().store("default").backend._requests.connections  # type: ignore[attr-defined]
         unrelated("first").release()
         idle = [pool.borrow() for _ in range(6)]
         for connection in idle:
             pool.give_back(connection)
         proxy.forget()
-        begun = now()
-        eventually(can_take, "it is connected to anew")
-        assert now() - begun < 2.5 * TIMEOUT
+        for number in range(3):
+            unrelated(f"order:{number}").release()
         registry().close()
+
+
+@pytest.fixture
+def administration(postgres_settings: dict[str, Any]) -> Iterator[Connection]:
+    """Of the PostgreSQL that the default store is on. It has a standby again in the end."""
+    configure({"default": {**postgres_settings, "OPTIONS": {"timeout": 0.5, "max_connections": 4}}})
+    with lock("first"):
+        pass
+    engine = create_engine(postgres_settings["LOCATION"], isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield connection
+        await_standby(connection, "")
+    engine.dispose()
+
+
+def await_standby(administration: Connection, name: str) -> None:
+    """From now on a COMMIT waits for the standby of this name."""
+    administration.execute(text(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'"))
+    administration.execute(text("SELECT pg_reload_conf()"))
+    shown = text("SHOW synchronous_standby_names")
+    eventually(lambda: administration.scalar(shown) == name, "it is so")
+    time.sleep(0.2)  # for the other processes of the server to read it
+
+
+def test_commits_that_hang_cost_the_server_no_more_connections_than_the_pools_have(
+    administration: Connection, beside: Beside
+) -> None:
+    """A read was answered, so that the silence was over: each request left one more COMMIT, to the server's last."""
+    over, renewed = now() + 12 * 0.5, unrelated("renewed", expire=1.5, renew=True, on_lost="warn")
+
+    def refused(number: int) -> list[float]:
+        took = []
+        while now() < over:
+            begun = now()
+            with pytest.raises(BackendUnavailable):
+                unrelated(f"order:{number}")
+            took.append(now() - begun)
+            time.sleep(0.02)
+        return took
+
+    await_standby(administration, "gone")
+    trying = [beside(refused, number) for number in range(8)]
+    hang, most = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"), 0
+    while now() < over:
+        most = max(most, administration.scalar(hang) or 0)
+        time.sleep(0.05)
+    took = sorted(seconds for thread in trying for seconds in thread.result(PATIENCE))
+    assert took[len(took) // 2] < 0.25, "most are refused at once"
+    assert 0 < most <= 4 + 2 + 2 + 1, "those of requests, renewals and releases, and the one that asks"
+    await_standby(administration, "")
+    eventually(can_take, "the standby is back", SOON)
+    with suppress(DistLockError):  # it is lost by then, perhaps
+        renewed.release()
