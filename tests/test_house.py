@@ -36,7 +36,11 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "testing": ({"core", "locks", "__init__"}, {"pytest"}),
 }
 #: The driver of each backend.
-DRIVERS: dict[str, set[str]] = {"redis": {"redis", "hiredis"}, "sql": {"sqlalchemy", "psycopg"}, "zookeeper": {"kazoo"}}
+DRIVERS: dict[str, set[str]] = {
+    "redis": {"redis", "hiredis"},
+    "sql": {"sqlalchemy", "psycopg", "pymysql"},
+    "zookeeper": {"kazoo"},
+}
 #: Redlock is a quorum of Redis: it runs over their ports, and has no client of its own.
 ON_TOP: dict[str, set[str]] = {"redlock": {"backends.redis"}}
 

@@ -35,8 +35,6 @@ CELLS = [
 ]
 #: Cells that are red: defects that are known, and whose.
 RED = {
-    ("test_dead_idle_connections_cost_nobody_a_refusal", "postgres"): "one dead connection is a silent database",
-    ("test_dead_idle_connections_cost_nobody_a_refusal", "mariadb"): "one dead connection is a silent database",
     ("test_a_late_loop_takes_a_free_lock", "redlock"): "votes that were given in time are read too late to count",
     ("test_a_server_that_is_stopped_is_silent_until_it_is_resumed", "redlock"): "a renewal waits until the lease ends",
 }

@@ -81,6 +81,8 @@ class SQLBackend:
             raise
         except DistLockError as error:  # an answer all the same: whoever asks next is told
             logger.debug("%s", error)
+        finally:
+            self._probing.connections.drop()  # each time on a fresh one
 
     def _port(self, verbs: SQLVerbs, runtime: Runtime) -> BlockingPort:
         return BlockingPort(verbs, runtime, self._wakeups, self._executors)

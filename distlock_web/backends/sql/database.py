@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Executable, Row, create_engine, event
+from sqlalchemy import Connection, Engine, Executable, Row, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
@@ -148,27 +148,10 @@ class Database:
         #: Their COMMIT has no answer yet. The server has these connections still, so they keep their places.
         self._hanging: list[pool.Lent[Connection]] = []
         self._memory: Connection | None = None  # what is in memory lasts as long as somebody has it open
-        try:
-            self.engine = create_engine(
-                address.url,
-                # We begin and end ourselves: then it is known what an error is the answer to.
-                isolation_level="AUTOCOMMIT",
-                skip_autocommit_rollback=True,
-                pool_reset_on_return=None,
-                poolclass=NullPool,
-                connect_args=dict(address.connect_args),
-            )
-        except ModuleNotFoundError as error:
-            raise ConfigurationError(
-                f"{address.name} needs a driver that is not installed ({error.name}): pip install "
-                f'"distlock_web[{address.dialect.extra}]".'
-            ) from error
-        event.listen(self.engine, "do_connect", lambda _, record, args, given: address.dialect.connect(given))
-        event.listen(self.engine, "connect", lambda connection, record: address.dialect.connected(connection))
+        self.engine = _engine(address)
         self.connections: pool.Pool[Connection] = pool.Pool(connections, address.pool_timeout, self._connect, _close)
         self._passing: Callable[[], AbstractContextManager[None]] = nullcontext
         if isinstance(address.dialect, SQLite):
-            event.listen(self.engine, "close", _roll_back)
             self._passing = sqlite_fork.gate.passing
             sqlite_fork.gate.pools.add(self.connections)
 
@@ -324,6 +307,29 @@ class Database:
         memory, self._memory = self._memory, None
         if memory is not None:
             _close(memory)
+
+
+def _engine(address: Address) -> Engine:
+    try:
+        engine = create_engine(
+            address.url,
+            # We begin and end ourselves: then it is known what an error is the answer to.
+            isolation_level="AUTOCOMMIT",
+            skip_autocommit_rollback=True,
+            pool_reset_on_return=None,
+            poolclass=NullPool,
+            connect_args=dict(address.connect_args),
+        )
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{address.name} needs a driver that is not installed ({error.name}): pip install "
+            f'"distlock_web[{address.dialect.extra}]".'
+        ) from error
+    event.listen(engine, "do_connect", lambda _, record, args, given: address.dialect.connect(given))
+    event.listen(engine, "connect", lambda connection, record: address.dialect.connected(connection))
+    if isinstance(address.dialect, SQLite):
+        event.listen(engine, "close", _roll_back)
+    return engine
 
 
 class _Undone(Exception):
