@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ..core.errors import BackendUnavailable
 from ..core.findings import Adopting, Preparable
@@ -16,14 +16,10 @@ from .parser import Context
 def init(options: Namespace, context: Context) -> int:
     for store in chosen(options.store):
         backend = store.backend
-        if not isinstance(backend, Preparable):
+        if isinstance(backend, Preparable):
+            _do(store, backend.prepare, context)
+        else:
             context.out.line(f"{store.alias}: nothing to make; a {store.config.backend} store needs nothing.")
-            continue
-        try:
-            done = backend.prepare()
-        except BackendUnavailable as error:
-            raise StoreUnreachable({store.alias: error}) from error
-        context.out.line(f"{store.alias}: {done}")
     return 0
 
 
@@ -32,12 +28,15 @@ def redlock(options: Namespace, context: Context) -> int:
     backend = store.backend
     if not isinstance(backend, Adopting):
         raise CommandFailed(f"The store {store.alias!r} has no nodes that vote: it is a {store.config.backend}.", USAGE)
+    _do(store, backend.adopt, context)
+    return 0
+
+
+def _do(store: Store, what: Callable[[], str], context: Context) -> None:
     try:
-        done = backend.adopt()
+        context.out.line(f"{store.alias}: {what()}")
     except BackendUnavailable as error:
         raise StoreUnreachable({store.alias: error}) from error
-    context.out.line(f"{store.alias}: {done}")
-    return 0
 
 
 def chosen(alias: str | None) -> Iterable[Store]:

@@ -24,7 +24,7 @@ from ..web.lock_pages import Viewer, list_context, lock_context
 from ..web.lock_presenter import Links
 from ..web.page_assets import TEMPLATES, VERSION, asset
 from ..web.printable import printable
-from ..web.release_pages import Outcome, choose, list_url, release_chosen, release_context
+from ..web.release_pages import choose, list_url, release, release_context
 from .models import HeldLock
 
 LEVELS = {"success": messages.SUCCESS, "warning": messages.WARNING, "error": messages.ERROR}
@@ -81,17 +81,13 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         given = request.POST if request.method == "POST" else request.GET
         viewer, parameters = self._viewer(request), given.dict()
-        chosen = choose(given.getlist("lock"))
-        if chosen.rows and "confirmed" not in request.POST:
-            context = release_context(chosen, viewer, parameters)
+        meant = choose(given.getlist("lock"))
+        if meant.rows and "confirmed" not in request.POST:
+            context = release_context(meant, viewer, parameters)
             return self._page(request, render("release.html", context), _("Release by force?"))
-        outcome = release_chosen(chosen, str(request.user), lambda row: self._audit(request, row))
-        self._tell(request, outcome)
-        return HttpResponseRedirect(list_url(viewer, parameters))
-
-    def _tell(self, request: HttpRequest, outcome: Outcome) -> None:
-        for kind, text in outcome.messages():
+        for kind, text in release(meant, str(request.user), lambda row: self._audit(request, row)):
             messages.add_message(request, LEVELS[kind], text)
+        return HttpResponseRedirect(list_url(viewer, parameters))
 
     def _audit(self, request: HttpRequest, row: LockRow) -> None:
         with transaction.atomic(router.db_for_write(LogEntry)):  # ATOMIC_REQUESTS: a failure ends no more than this

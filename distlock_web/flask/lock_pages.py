@@ -17,7 +17,7 @@ from ..core.errors import ConfigurationError
 from ..web.lock_pages import Viewer, list_context, lock_context
 from ..web.lock_presenter import Links
 from ..web.page_assets import TEMPLATES, VERSION, asset
-from ..web.release_pages import choose, list_url, release_chosen, release_context
+from ..web.release_pages import choose, list_url, release, release_context
 
 #: Called with ``"view"`` or ``"release"``: gives the name of who may, for the log, or True; a false value: 403; a
 #: response (a redirect to the login page) is sent as it is, and what it aborts with. Whatever else lets nobody in.
@@ -54,12 +54,14 @@ class LockPages:
         if request.method == "POST":
             _check_csrf(name)
         given = request.form if request.method == "POST" else request.args
-        viewer, chosen = self._viewer(), choose(given.getlist("lock"))
-        if chosen.rows and "confirmed" not in request.form:
-            return self._send("release.html", release_context(chosen, viewer, given), "Release by force?")
+        viewer, meant = self._viewer(), choose(given.getlist("lock"))
+        if meant.rows and "confirmed" not in request.form:
+            return self._send("release.html", release_context(meant, viewer, given), "Release by force?")
         by = name or f"somebody at {request.remote_addr}"
-        outcome = release_chosen(chosen, by, lambda row: None)  # the log has it
-        context = {"messages": outcome.messages(), "list_url": list_url(viewer, given)}
+        context = {
+            "messages": release(meant, by, lambda row: None),
+            "list_url": list_url(viewer, given),
+        }  # the log has it
         return self._send("released.html", context, "Release by force")
 
     def asset(self, file: str) -> Response:

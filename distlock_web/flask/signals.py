@@ -40,17 +40,8 @@ lock_error = _LockSignal("lock-error")  #: the store failed; ``event.reason``: i
 lock_let_through = _LockSignal("lock-let-through")  #: a function runs without its lock
 lock_revoked = _LockSignal("lock-revoked")  #: released by force, in this process; ``event.reason``: by whom
 
-_signals: dict[events.Kind, _LockSignal] = {
-    "acquired": lock_acquired,
-    "busy": lock_busy,
-    "waited": lock_waited,
-    "renewed": lock_renewed,
-    "released": lock_released,
-    "lost": lock_lost,
-    "error": lock_error,
-    "let_through": lock_let_through,
-    "revoked": lock_revoked,
-}
+#: By the kind of their events.
+_signals = {name[5:]: each for name, each in globals().items() if isinstance(each, _LockSignal)}
 
 
 def _forward(event: Event) -> None:

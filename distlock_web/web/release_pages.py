@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import ConfigurationError, DistLockError
-from ..core.registry import Registry, registry
+from ..core.registry import registry
 from ..core.runtime import THREADS, drive
 from .held_locks import LockRow, OtherFence, StoreUnreachable, force_release, inspect_store
 from .lock_browser import LockQuery
@@ -26,21 +26,13 @@ NAMED = 5
 
 
 @dataclass(slots=True)
-class Chosen:
-    """The locks that are meant, each as its holder has it now."""
+class Release:
+    """The locks that are meant, each as its holder has it now; and what became of them."""
 
     rows: list[LockRow] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)  #: names that are not held (any more) by the holder that was meant
     errors: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of a release by force."""
-
     released: list[LockRow] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
     unrecorded: list[str] = field(default_factory=list)  #: names of those released that ``audit`` has failed for
 
     def messages(self) -> list[tuple[str, str]]:
@@ -69,40 +61,31 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(f"“{name}”" for name in names[:NAMED]) + more
 
 
-def choose(locks: Iterable[str]) -> Chosen:
+def choose(locks: Iterable[str]) -> Release:
     """The locks that ``locks`` names, each as ``LockKey.dumps`` writes it."""
-    try:
-        return _named(registry(), locks)
-    except ConfigurationError as error:
-        return Chosen(errors=[f"Nothing was released: {error}"])
-
-
-def _named(stores: Registry, texts: Iterable[str]) -> Chosen:
-    chosen, keys = Chosen(), defaultdict[str, list[LockKey]](list)
-    for text in list(texts)[:RELEASED_AT_MOST]:
+    meant, keys = Release(), defaultdict[str, list[LockKey]](list)
+    for text in list(locks)[:RELEASED_AT_MOST]:
         try:
             key = LockKey.loads(text)
         except ValueError:
-            chosen.gone.append(printable(text)[:100])
+            meant.gone.append(printable(text)[:100])
         else:
             keys[key.alias].append(key)
-    for alias, meant in keys.items():
+    for alias, of_store in keys.items():
         try:
-            rows = drive(inspect_store(stores.store(alias), THREADS, {key.name for key in meant}))
-        except ConfigurationError as error:
-            chosen.errors.append(f"Nothing was released: {error}")
-            continue
+            rows = drive(inspect_store(registry().store(alias), THREADS, {key.name for key in of_store}))
         except DistLockError as error:
-            chosen.errors.append(failure_text(alias, error))
+            nothing = "Nothing was released: " if isinstance(error, ConfigurationError) else ""
+            meant.errors.append(nothing + failure_text(alias, error))
             continue
         held = {(row.lock.name, row.lock.fence): row for row in rows}
-        for key in meant:
+        for key in of_store:
             row = held.get((key.name, key.fence))
-            chosen.gone += [printable(key.name)[:200]] if row is None else []
-            chosen.rows += [] if row is None else [row]
-    if not keys and not chosen.gone:
-        chosen.errors.append("Nothing was released: no lock was chosen.")
-    return chosen
+            meant.gone += [printable(key.name)[:200]] if row is None else []
+            meant.rows += [] if row is None else [row]
+    if not keys and not meant.gone:
+        meant.errors.append("Nothing was released: no lock was chosen.")
+    return meant
 
 
 def list_url(viewer: Viewer, parameters: Mapping[str, str]) -> str:
@@ -115,51 +98,49 @@ def _back(parameters: Mapping[str, str]) -> str:
     return query.address(p=query.p)
 
 
-def release_context(chosen: Chosen, viewer: Viewer, parameters: Mapping[str, str]) -> dict[str, Any]:
+def release_context(meant: Release, viewer: Viewer, parameters: Mapping[str, str]) -> dict[str, Any]:
     """For ``release.html``: the question before, with all that is known of those who would lose their locks."""
-    rows = chosen.rows
-    outcome = Outcome(gone=chosen.gone, errors=chosen.errors)
     return {
         "links": viewer.links,
         "back": _back(parameters),
         "list_url": list_url(viewer, parameters),
         "csrf": viewer.csrf,
-        "locks": [LockPresenter(row, viewer.links) for row in rows],
-        "number": str(len(rows)),
-        "one": len(rows) == 1,
-        "messages": outcome.messages(),
+        "locks": [LockPresenter(row, viewer.links) for row in meant.rows],
+        "number": str(len(meant.rows)),
+        "one": len(meant.rows) == 1,
+        "messages": meant.messages(),
     }
 
 
-def release_chosen(chosen: Chosen, by: str, audit: Callable[[LockRow], object]) -> Outcome:
-    """Take each lock from exactly the holder that is shown. ``audit`` is told of each that was. Blocking.
+def release(meant: Release, by: str, audit: Callable[[LockRow], object]) -> list[tuple[str, str]]:
+    """Take each lock from exactly the holder that is shown; what to tell of it. ``audit`` is told of each. Blocking.
 
     A store that does not answer, or refuses, is not asked for the others: each would wait for as long. What ``audit``
     raises is logged and said, and keeps no other lock from being released.
     """
-    outcome, down = Outcome(gone=list(chosen.gone), errors=list(chosen.errors)), set[str]()
-    for row in chosen.rows:
+    down = set[str]()
+    for row in meant.rows:
         if row.alias in down:
             continue
         try:
             force_release(registry(), row, by)
         except OtherFence:
-            outcome.gone.append(printable(row.lock.name))
+            meant.gone.append(printable(row.lock.name))
         except (StoreUnreachable, ConfigurationError) as error:
             down.add(row.alias)
             reason = error.errors[row.alias] if isinstance(error, StoreUnreachable) else error
-            outcome.errors.append(failure_text(row.alias, reason))
+            meant.errors.append(failure_text(row.alias, reason))
         else:
-            outcome.released.append(row)
-            _record(outcome, row, audit)
-    return outcome
+            meant.released.append(row)
+            _record(meant, row, audit)
+    return meant.messages()
 
 
-def _record(outcome: Outcome, row: LockRow, audit: Callable[[LockRow], object]) -> None:
+def _record(meant: Release, row: LockRow, audit: Callable[[LockRow], object]) -> None:
     name = printable(row.lock.name)
     try:
         audit(row)
     except Exception:
         fields = row.log_fields(reason="unrecorded")
         logger.exception("The release by force of the lock %s was not recorded", name, extra=fields)
-        outcome.unrecorded.append(name)
+        meant.unrecorded.append(name)

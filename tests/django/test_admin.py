@@ -19,7 +19,7 @@ from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
 from distlock_web.web import release_pages
 from distlock_web.web.held_locks import force_release, list_all
-from distlock_web.web.release_pages import Chosen
+from distlock_web.web.release_pages import Release
 
 pytestmark = pytest.mark.django_db
 
@@ -94,7 +94,7 @@ def test_the_holder_changes_between_the_look_and_the_release(
     (row,) = list_all(registry()).rows
     lease.release()
     second = elsewhere("order:7")
-    monkeypatch.setattr("distlock_web.django.admin.choose", lambda *args: Chosen([row]))
+    monkeypatch.setattr("distlock_web.django.admin.choose", lambda *args: Release([row]))
     response = releaser.post(RELEASE, target(lease))
     assert response.status_code == 302
     second.extend()
