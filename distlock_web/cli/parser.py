@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from ..core.config import MAX_SECONDS
 from ..core.findings import SEVERITIES, Finding
@@ -38,127 +38,29 @@ class Parser(argparse.ArgumentParser):
 def parser(program: str, *, stores: bool) -> Parser:
     """The parser of the whole command line. ``stores``: whether options say where the locks are, or the framework."""
     top = Parser(prog=program, description=GROUP, epilog=EPILOG)
-    chosen = _stores() if stores else []
-    for each in chosen:
-        each(top)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for name, add in _COMMANDS.items():
+    for name, options in _COMMANDS.items():
         description = DESCRIPTIONS[name].format(program=program)
         command = commands.add_parser(name, help=SUMMARIES[name], description=description)
         if name == "run":  # argparse writes "..." for a command of somebody's own
             command.usage = f"{command.prog} --key KEY [OPTION ...] [--] COMMAND [ARGUMENT ...]"
-        add(command)
-        for each in chosen:
-            each(command)
+        for option in options:
+            group = command.add_mutually_exclusive_group() if isinstance(option, list) else command
+            for names, how in option if isinstance(option, list) else [option]:
+                group.add_argument(*names, **how)
+        _add_stores(command, stores)
+    _add_stores(top, stores)
     return top
 
 
-def _stores() -> list[Callable[[Parser], object]]:
+def _add_stores(to: Parser, stores: bool) -> None:
     """``--url`` and ``--config``, accepted both before and after the command.
 
     Without a default: that of the command's own parser would replace what was given before the command.
     """
-    absent = argparse.SUPPRESS
-    return [
-        lambda to: to.add_argument("--url", default=absent, metavar="URL", help=STORES["url"]),
-        lambda to: to.add_argument("--config", default=absent, metavar="MODULE:NAME", help=STORES["config"]),
-    ]
-
-
-def _search(to: Parser) -> None:
-    to.add_argument("--search", default="", metavar="WORDS", help="only locks with all of these words; see above")
-
-
-def _json(to: Parser, what: str) -> None:
-    to.add_argument("--json", action="store_true", help=f"{what}, for programs; times are seconds")
-
-
-def _one_store(to: Parser, purpose: str) -> None:
-    to.add_argument("--store", metavar="ALIAS", help=purpose)
-
-
-def _list(to: Parser) -> None:
-    _search(to)
-    _json(to, "an array")
-
-
-def _show(to: Parser) -> None:
-    to.add_argument(
-        "name", type=_name, metavar="NAME", help="the lock, as `list` shows it, or without the prefix of its store"
-    )
-    _one_store(to, "the store, where several hold a lock of this name")
-    _json(to, "an object")
-
-
-def _release(to: Parser) -> None:
-    to.add_argument(
-        "name", type=_name, metavar="NAME", help="the lock, as `list` shows it, or without the prefix of its store"
-    )
-    _one_store(to, "the store, where several hold a lock of this name")
-    to.add_argument("--fence", type=int, metavar="N", help="only from the holder with this fence, as `list` shows it")
-    to.add_argument("--yes", "-y", action="store_true", help="do not ask; required where there is no terminal")
-
-
-def _watch(to: Parser) -> None:
-    _search(to)
-    to.add_argument("--interval", "-n", type=_positive, default=2.0, metavar="SECONDS", help="between two looks (2)")
-    to.add_argument("--count", type=_count, metavar="N", help="leave after so many looks")
-
-
-def _run(to: Parser) -> None:
-    to.add_argument("--key", "-k", required=True, help="what to lock; runs with the same key exclude each other")
-    to.add_argument("--expire", type=_positive, metavar="SECONDS", help="how long it outlives us (store's EXPIRE)")
-    waiting = to.add_mutually_exclusive_group()
-    waiting.add_argument("--wait", "-w", type=_seconds, metavar="SECONDS", help="wait so long at most (for ever)")
-    waiting.add_argument(
-        "--no-wait", "-n", dest="wait", action="store_const", const=0.0, help="do not wait for a busy lock"
-    )
-    to.add_argument(
-        "--on-lost", choices=("kill", "warn"), default="kill", help="what to do when the lock is lost (kill)"
-    )
-    to.add_argument("--kill-after", type=_seconds, default=10.0, metavar="SECONDS", help="from SIGTERM to SIGKILL (10)")
-    to.add_argument(
-        "--busy-exit-code", "-E", type=_exit_code, default=BUSY, metavar="N", help=f"if the lock is busy ({BUSY})"
-    )
-    _one_store(to, "the store of the lock (default)")
-    to.add_argument("--prefix", help="the beginning of the lock's name (store's PREFIX)")
-    to.add_argument("argv", metavar="-- COMMAND", nargs=argparse.REMAINDER, help="the command and its arguments")
-
-
-def _doctor(to: Parser) -> None:
-    _one_store(to, "only this store")
-    _json(to, "an array")
-    to.add_argument(
-        "--fail-level", choices=SEVERITIES, default="error", help="the least severity that makes the exit status 1"
-    )
-    to.add_argument(
-        "--gunicorn-timeout",
-        type=_seconds,
-        metavar="SECONDS",
-        help="gunicorn's timeout (what GUNICORN_CMD_ARGS says)",
-    )
-    to.add_argument("--uwsgi", metavar="FILE", help="uWSGI's .ini file, to look at its options, too")
-
-
-def _init(to: Parser) -> None:
-    _one_store(to, "only this store")
-
-
-def _redlock(to: Parser) -> None:
-    to.add_argument("action", choices=["adopt"], help="make the list of nodes in the settings count")
-    _one_store(to, "this store, else 'default'")
-
-
-_COMMANDS: dict[str, Callable[[Parser], None]] = {
-    "list": _list,
-    "show": _show,
-    "release": _release,
-    "watch": _watch,
-    "doctor": _doctor,
-    "run": _run,
-    "init": _init,
-    "redlock": _redlock,
-}
+    if stores:
+        to.add_argument("--url", default=argparse.SUPPRESS, metavar="URL", help=STORES["url"])
+        to.add_argument("--config", default=argparse.SUPPRESS, metavar="MODULE:NAME", help=STORES["config"])
 
 
 def _name(text: str) -> str:
@@ -194,3 +96,68 @@ def _exit_code(text: str) -> int:
     if not 0 <= value <= 255:
         raise argparse.ArgumentTypeError(f"{text!r} is no exit status, 0 to 255")
     return value
+
+
+#: Names and keywords of ``add_argument``.
+Argument: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
+
+
+def _of(*names: str, **how: Any) -> Argument:
+    return names, how
+
+
+def _json(what: str) -> Argument:
+    return _of("--json", action="store_true", help=f"{what}, for programs; times are seconds")
+
+
+def _store(purpose: str) -> Argument:
+    return _of("--store", metavar="ALIAS", help=purpose)
+
+
+_SEARCH = _of("--search", default="", metavar="WORDS", help="only locks with all of these words; see above")
+_LOCK = [
+    _of("name", type=_name, metavar="NAME", help="the lock, as `list` shows it, or without the prefix of its store"),
+    _store("the store, where several hold a lock of this name"),
+]
+
+#: By command. A list in a list: one of them at most.
+_COMMANDS: dict[str, list[Argument | list[Argument]]] = {
+    "list": [_SEARCH, _json("an array")],
+    "show": [*_LOCK, _json("an object")],
+    "release": [
+        *_LOCK,
+        _of("--fence", type=int, metavar="N", help="only from the holder with this fence, as `list` shows it"),
+        _of("--yes", "-y", action="store_true", help="do not ask; required where there is no terminal"),
+    ],
+    "watch": [
+        _SEARCH,
+        _of("--interval", "-n", type=_positive, default=2.0, metavar="SECONDS", help="between two looks (2)"),
+        _of("--count", type=_count, metavar="N", help="leave after so many looks"),
+    ],
+    "doctor": [
+        _store("only this store"),
+        _json("an array"),
+        _of("--fail-level", choices=SEVERITIES, default="error", help="the least severity that makes the status 1"),
+        _of("--gunicorn-timeout", type=_seconds, metavar="SECONDS", help="gunicorn's (what GUNICORN_CMD_ARGS says)"),
+        _of("--uwsgi", metavar="FILE", help="uWSGI's .ini file, to look at its options, too"),
+    ],
+    "run": [
+        _of("--key", "-k", required=True, help="what to lock; runs with the same key exclude each other"),
+        _of("--expire", type=_positive, metavar="SECONDS", help="how long it outlives us (store's EXPIRE)"),
+        [
+            _of("--wait", "-w", type=_seconds, metavar="SECONDS", help="wait so long at most (for ever)"),
+            _of("--no-wait", "-n", dest="wait", action="store_const", const=0.0, help="do not wait for a busy lock"),
+        ],
+        _of("--on-lost", choices=("kill", "warn"), default="kill", help="what to do when the lock is lost (kill)"),
+        _of("--kill-after", type=_seconds, default=10.0, metavar="SECONDS", help="from SIGTERM to SIGKILL (10)"),
+        _of("--busy-exit-code", "-E", type=_exit_code, default=BUSY, metavar="N", help=f"if it is busy ({BUSY})"),
+        _store("the store of the lock (default)"),
+        _of("--prefix", help="the beginning of the lock's name (store's PREFIX)"),
+        _of("argv", metavar="-- COMMAND", nargs=argparse.REMAINDER, help="the command and its arguments"),
+    ],
+    "init": [_store("only this store")],
+    "redlock": [
+        _of("action", choices=["adopt"], help="make the list of nodes in the settings count"),
+        _store("this store, else 'default'"),
+    ],
+}
