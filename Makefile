@@ -20,12 +20,13 @@ ARGS ?=
 # which is a third of `make quick`.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help quick test test-none test-beside test-slow test-alone coverage simulate check demo bench clean
+.PHONY: help quick test test-none test-beside test-slow nightly nightly-beside nightly-alone coverage simulate check demo bench clean
 .NOTPARALLEL:
 
 help:
-	@echo "make quick    after each edit: what needs no server beyond Redis, in a minute"
-	@echo "make test     the whole suite, on real servers (12 min) ARGS='-k name' goes to pytest"
+	@echo "make quick    after each edit: what needs no server beyond Redis, in half a minute"
+	@echo "make test     what every change has to pass, on real servers (6 min)   ARGS='-k name' goes to pytest"
+	@echo "make nightly  the rest: what is long, or measures"
 	@echo "make coverage what the last 'make test' has measured, with a gate that needs every server"
 	@echo "make simulate our code in a simulated world              SEEDS=2000; SEED=memory-4711 does one again"
 	@echo "make check    ruff, mypy --strict, typos, the house rules (who imports whom)"
@@ -36,17 +37,22 @@ help:
 quick: $(VENV)/.test
 	$(PYTEST) --quiet -m quick -n 4 $(ARGS)
 
-# First what mostly sleeps, then what starts processes and takes long (so that who is done takes over from the others), and
-# alone what measures or loads the machine. A choice in ARGS may leave one of them without a test: pytest's exit code 5.
-# The first is measured, and with it the command line's tests, which are processes.
-test: test-none test-beside test-slow test-alone
+# First what mostly sleeps, then what starts processes and takes long (so that who is done takes over from the others). A
+# choice in ARGS may leave one of them without a test: pytest's exit code 5. The first is measured, and with it the command
+# line's tests, which are processes.
+test: test-none test-beside test-slow
 test-none: $(VENV)/.test
 	@$(BIN)/coverage erase
 test-beside: $(VENV)/.test
-	$(MEASURED) -m "(cli or not slow) and not alone" -n 6 --dist worksteal $(ARGS) $(OR_NONE)
+	$(MEASURED) -m "(cli or not slow) and not nightly and not alone" -n 6 --dist worksteal $(ARGS) $(OR_NONE)
 test-slow: $(VENV)/.test
-	$(PYTEST) -m "slow and not cli and not alone" -n 4 --dist worksteal $(ARGS) $(OR_NONE)
-test-alone: $(VENV)/.test
+	$(PYTEST) -m "slow and not cli and not nightly and not alone" -n 4 --dist worksteal $(ARGS) $(OR_NONE)
+
+# What is long; and alone what measures, or loads the machine.
+nightly: nightly-beside nightly-alone
+nightly-beside: $(VENV)/.test
+	$(PYTEST) -m "nightly and not alone" -n 4 --dist worksteal $(ARGS) $(OR_NONE)
+nightly-alone: $(VENV)/.test
 	$(PYTEST) -m alone $(ARGS) $(OR_NONE)
 
 coverage: $(VENV)/.test

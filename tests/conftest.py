@@ -171,12 +171,9 @@ def _is_apart(path: Path) -> bool:
 
 
 def _is_quick(item: pytest.Item) -> bool:
-    if (
-        item.get_closest_marker("slow")
-        or item.get_closest_marker("timing")
-        or _is_apart(item.path)
-        or not isinstance(item, pytest.Function)
-    ):
+    if _is_apart(item.path) or not isinstance(item, pytest.Function):
+        return False
+    if any(item.get_closest_marker(marker) for marker in ("slow", "nightly", "timing")):
         return False
     chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
     servers = SERVERS.intersection(value for value in chosen if isinstance(value, str))

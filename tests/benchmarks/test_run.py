@@ -23,7 +23,7 @@ from tests.support.requirements import require_redis
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_quick_run_writes_its_files(tmp_path: Path) -> None:
     require_redis()
     json_file, chart_file, tables = tmp_path / "run.json", tmp_path / "run.svg", tmp_path / "run.md"

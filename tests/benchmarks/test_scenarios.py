@@ -58,9 +58,9 @@ def bench() -> Iterator[Bench]:
         assert made.steps == 0, "as many steps as were announced"
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 @pytest.mark.timing
-@pytest.mark.slow
 def test_what_a_free_lock_costs_the_server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [kind for kind in FREE if kind is not DjangoRedis]  # the caches of this process are the tests'
     monkeypatch.setattr(server, "FREE", free)
@@ -79,7 +79,7 @@ def test_what_a_free_lock_costs_the_server(bench: Bench, monkeypatch: pytest.Mon
     assert left.spread("python-redis-lock", "bytes per name").median > 50
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_a_script_calls_was_not_sent(bench: Bench) -> None:
     with Probe(bench.server.url) as probe, redis.Redis.from_url(bench.server.url) as client:
 
@@ -92,7 +92,7 @@ def test_what_a_script_calls_was_not_sent(bench: Bench) -> None:
         assert probe.stats().calls - before.calls == {"set": 1, "get": 1, "eval": 1, "incrby": 1}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_holder_is_followed_by_all_who_wait(bench: Bench) -> None:
     (case,) = recovery.run(bench)
     assert case.name == "recovery, 2 x 2, 1 s"
@@ -124,7 +124,7 @@ def test_a_waiter_that_cannot_be_warmed_up_says_so_and_goes_on(bench: Bench) -> 
     thread.join()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("store", ["Redis", "SQLite"])
 def test_a_killed_holder_is_followed_in_another_store(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, store: str
@@ -148,7 +148,7 @@ def test_a_store_that_is_not_there_is_named(bench: Bench, monkeypatch: pytest.Mo
     assert not case.samples
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_renewed_leases_are_taken_over_a_while(bench: Bench) -> None:
     (case,) = renewal.run(bench)
     assert case.spread("distlock_web", "lost").median == 0
@@ -214,9 +214,9 @@ def test_every_bar_is_for_one_measure_once() -> None:
     assert len(meant) == len(set(meant))
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 @pytest.mark.timing
-@pytest.mark.slow
 def test_a_store_that_hangs_leaves_the_other_views_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "VIEWS", {"distlock_web": "decorated"})
     (case,) = silence.run(bench)

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 from distlock_web import Lease, LeaseLost
 from tests.support.browser import screenshot
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(120)]
 
 Hold = Callable[..., Lease]
 

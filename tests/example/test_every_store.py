@@ -7,21 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(180)]
 
 Demo = Callable[..., "subprocess.Popen[str]"]
 
 #: Each has a fixture ``<name>_settings``, in ``tests/support/stores``. Redis alone is what test_demo.py runs on.
-#: MariaDB asks the most of a machine: on a busy one the last of sixty buyers has had enough before it is his turn.
-STORES = (
-    "sentinel",
-    "cluster",
-    "redlock",
-    "postgres",
-    pytest.param("mariadb", marks=pytest.mark.alone),
-    "sqlite",
-    "zookeeper",
-)
+STORES = ("sentinel", "cluster", "redlock", "postgres", "mariadb", "sqlite", "zookeeper")
 
 
 @pytest.mark.parametrize("store", STORES)

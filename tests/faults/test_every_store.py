@@ -18,10 +18,11 @@ LONG = 300.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LONG)]
 
-#: Each has a fixture ``<name>_settings``, in ``tests/support/stores``.
-STORES = ("redis", "sentinel", "cluster", "redlock", "postgres", "mariadb", "sqlite", "zookeeper")
+#: Each has a fixture ``<name>_settings``, in ``tests/support/stores``. Their own files kill holders, too.
+AT_NIGHT = ("sentinel", "cluster", "redlock", "postgres", "mariadb", "zookeeper")
+STORES = ["redis", "sqlite", *(pytest.param(store, marks=pytest.mark.nightly) for store in AT_NIGHT)]
 
-PROCESSES, ROUNDS = 8, 200
+PROCESSES, ROUNDS = 8, 100
 
 
 @pytest.fixture(params=STORES)

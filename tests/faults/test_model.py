@@ -350,7 +350,7 @@ def patched() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_memory_backend_is_the_model(patched: pytest.MonkeyPatch) -> None:
     def fresh() -> Clock:
         configure({"default": {"BACKEND": "memory"}})
@@ -359,7 +359,7 @@ def test_the_memory_backend_is_the_model(patched: pytest.MonkeyPatch) -> None:
     run(type("MemoryLock", (TheLock,), {"fresh": staticmethod(fresh)}), 500)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_redis_backend_is_the_model(
     patched: pytest.MonkeyPatch, redis_store: str, redis_client: redis.Redis
 ) -> None:

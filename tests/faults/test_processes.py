@@ -130,7 +130,7 @@ def test_a_holder_that_stood_still_past_its_lease_has_lost_it(
     assert lab.counter == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_random_kills_and_stops_among_many(lab: Lab, redis_client: redis.Redis) -> None:
     """The whole of it at once: no overlap, no lost update, fences grow, and all who live come through."""
     expire, dice = 1.0, random.Random()

@@ -82,6 +82,10 @@ PROGRAMS = {
     "waitress": Program(f"waitress --listen 127.0.0.1:PORT --threads 4 {SITE}:wsgi", workers=1),
 }
 
+#: One that forks, one that forks in C beside threads, and one of asyncio; the others are tried at night.
+FIRST = ("gunicorn preload", "uwsgi threads", "uvicorn")
+EACH = [pytest.param(name, marks=[] if name in FIRST else pytest.mark.nightly) for name in PROGRAMS]
+
 
 class Site:
     """Two workers of a server, which answer at one port or at two."""
@@ -145,7 +149,7 @@ class Site:
             server.wait()
 
 
-@pytest.fixture(params=PROGRAMS)
+@pytest.fixture(params=EACH)
 def site(request: pytest.FixtureRequest, redis_url: str, tmp_path: Path) -> Iterator[Site]:
     program = PROGRAMS[request.param]
     if find_spec(program.module) is None:

@@ -36,7 +36,7 @@ def interrupted(url: str, seconds: float, contenders: int, seed: int) -> dict[st
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_lock_that_is_interrupted_anywhere_is_not_left_behind(redis_url: str, seed: int) -> None:
     """Once in each of some thousand blocks: taken, held, given back.
@@ -55,7 +55,7 @@ def test_a_lock_that_is_interrupted_anywhere_is_not_left_behind(redis_url: str, 
     }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [3, 4])
 def test_others_who_wait_meanwhile_wait_a_lease_at_most(redis_url: str, seed: int) -> None:
     """A mutex stayed locked, or nobody read any more: threads hung for good, and places of the pool were lost."""

@@ -98,7 +98,7 @@ def test_leases_and_their_locks_are_garbage_when_they_are_over(redis_store: str)
     assert over() is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_1000_acquisitions_and_1000_kills_of_the_listening_connection(
     redis_store: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

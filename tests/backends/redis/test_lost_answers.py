@@ -236,7 +236,7 @@ async def test_a_cancellation_in_the_turn_in_which_a_release_ends_is_not_swallow
     assert noticed
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_300_cancellations_behind_a_slow_server_leave_nothing(proxied: Proxy, redis_client: redis.Redis) -> None:
     """At any moment: connecting, asking, queueing, being handed the lock, holding, giving back."""
     dice = random.Random()

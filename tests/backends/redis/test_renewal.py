@@ -20,7 +20,7 @@ def leases(count: int, expire: float) -> list[Lease]:
     return [context.run(lock(f"many:{number}", expire=expire, renew=True).acquire) for number in range(count)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_1000_leases_live_on_while_the_pool_is_exhausted(redis_url: str, redis_client: redis.Redis) -> None:
     expire, seconds = 6.0, 16.0
     configure({"default": {"LOCATION": redis_url, "OPTIONS": {"max_connections": 2, "pool_timeout": 20}}})

@@ -84,6 +84,7 @@ def test_with_it_what_a_promoted_replica_would_not_know_was_never_a_lock(
     assert lab.counter == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["its master is killed", "an operator asks for it"])
 def test_with_it_no_two_believe_through_a_failover_among_many(
     pair: SentinelSetup, make_lab: Callable[[dict[str, Any]], Lab], how: str
