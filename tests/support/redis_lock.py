@@ -94,9 +94,13 @@ def contend() -> float:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    backend: Any = registry().store("default").backend  # the process's own: forked children contend as well
-    # Who sleeps stands in the queue. A wait that has failed never sleeps: then the last lines say what there is.
-    eventually(lambda: backend.server.listener._threads_asleep or not waiting.is_alive(), "the other one waits")
+    listener: Any = registry().store("default").backend.server.listener  # type: ignore[attr-defined]
+
+    def queued_here() -> bool:  # in this process: forked children contend as well
+        return any(waiter.sent_at is not None for waiter in list(listener._waiters.values()))
+
+    # A wait that has failed never stands in the queue: then the last lines say what there is.
+    eventually(lambda: queued_here() or not waiting.is_alive(), "the other one waits")
     released = now()
     first.release()
     waiting.join()

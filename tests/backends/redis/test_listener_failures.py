@@ -11,15 +11,14 @@ import pytest
 import redis
 
 from distlock_web import LockBusy, configure, lock
-from distlock_web.backends.redis.transport import listener, subscription
+from distlock_web.backends.redis.transport import subscription
 from distlock_web.backends.redis.transport.address import Address
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import now
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, no_thread, unrelated
 from tests.support.proxy import Proxy
 from tests.support.redis_lock import queued
-from tests.support.waiting import LONG, SOON, eventually
+from tests.support.waiting import SOON, eventually
 
 pytestmark = pytest.mark.usefixtures("redis_store")
 
@@ -119,52 +118,6 @@ def test_a_silent_connection_is_noticed_though_every_wait_is_short(
         eventually(lambda: after_a_short_wait(b"SUBSCRIBE", 2), "it listens on another connection", SOON)
         holder.release()
         registry().close()
-
-
-def test_a_thread_that_comes_while_the_last_task_leaves_is_woken(
-    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tasks' reader was about to leave, the thread believed that it read, and then nobody did."""
-    leaving, gone = threading.Event(), threading.Event()
-    read = listener.Listener._read_for_tasks
-
-    def leave_slowly(self: listener.Listener) -> None:
-        read(self)
-        leaving.set()
-        gone.wait(SOON)
-
-    monkeypatch.setattr(listener.Listener, "_read_for_tasks", leave_slowly)
-    first, second = unrelated("a"), unrelated("b")
-    task = beside(wait_in_a_task, "a")
-    queued(redis_client, "a")
-    first.release()
-    task.result(SOON)
-    assert leaving.wait(SOON)
-    thread = beside(wait_in_a_thread, "b")
-    queued(redis_client, "b")
-    gone.wait(0.2)  # it goes to sleep; were it later, the test would be easier, not wrong
-    gone.set()
-    second.release()
-    thread.result(SOON)
-
-
-async def test_a_reader_that_was_interrupted_before_it_read_deafens_no_task(redis_client: redis.Redis) -> None:
-    """A signal's exception left the reader's lock taken: tasks were not woken, and the listener's thread span."""
-    holder = await asyncio.to_thread(unrelated, "a")
-    ear = registry().store("default").backend.server.listener  # type: ignore[attr-defined]
-
-    async def wait() -> None:
-        async with lock("a", expire=LONG, wait=LONG):
-            pass
-
-    waiting = asyncio.create_task(wait())
-    await asyncio.to_thread(queued, redis_client, "a")
-    lost = threading.Lock()
-    lost.acquire()
-    ear._reader_lock = lost
-    eventually(lambda: not ear._waiters or now() - ear._polled > 1, "nobody reads", SOON)
-    await asyncio.to_thread(holder.release)
-    await asyncio.wait_for(waiting, SOON)
 
 
 @pytest.mark.slow

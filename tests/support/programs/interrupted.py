@@ -152,7 +152,6 @@ def main(url: str, seconds: float, contenders: int, seed: int) -> dict[str, Any]
         "lost slots": len(pool._open) - len(pool._idle),
         "waiting for a connection": len(pool._waiting),
         "waiters": len(listener._waiters),
-        "asleep": len(listener._threads_asleep),
         "held": [name for name in names if is_held(client, name)],
     }
     with lock(names, expire=EXPIRE, wait=0):  # and all is well

@@ -1,26 +1,22 @@
 """The listener: one connection per process wakes every waiter of it, in threads and event loops alike.
 
-The script that hands a lock over publishes so on the channel of the waiter's process. A thread that waits reads the
-connection itself, for all waiters, so that its own message reaches it without a switch of threads; where only tasks of
-event loops wait, the listener's own thread reads. That thread also opens the connection with the first wait, again when
-it breaks, sees to it that somebody reads, and closes it some seconds after the last wait.
+The script that hands a lock over publishes so on the channel of the waiter's process. A thread of ours opens the
+connection with the first wait, reads it for all, opens it again when it breaks, and closes it some seconds after
+the last wait. That waiters read it for each other would spare a switch of threads, and costs twice the CPU in polls.
 
 Nothing here is believed for long. A message that is lost costs a waiter about a lease, for nobody sleeps longer than
-that; a reader that is interrupted (a signal's exception may come anywhere) gives its connection up, and everybody asks.
-State is plain attributes and dictionaries, changed in single steps: there is no mutex that could stay locked.
+that. State is plain attributes and dictionaries, changed in single steps: there is no mutex that could stay locked.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 
 from ....core.backend import Claim
 from ....core.errors import BackendUnavailable, DistLockError
-from ....core.runtime import IDENT_DIGITS, THREADS, Parker, Runtime, ThreadParker, drive, now
-from ....core.worker import start_thread
+from ....core.runtime import IDENT_DIGITS, Parker, Runtime, now
+from ....core.worker import Worker
 from .address import Address
 from .errors import translated
 from .subscription import Subscription
@@ -32,13 +28,11 @@ logger = logging.getLogger("distlock_web")
 IDLE_TIMEOUT = 5.0
 #: Seconds between two attempts to connect again.
 RECONNECT_AFTER = 0.2
-#: Seconds that a reader waits for data at a time: about so much sooner than it was read a message may have come.
+#: Seconds that the thread waits for data at a time: about so much sooner than it was read a message may have come.
 POLL = 0.05
-#: Seconds after which a reader that does not poll has been lost.
-READER_LOST = 1.0
 #: Seconds between two reconnections for which the only reason is that the server knows of no listener here.
 UNHEARD_AGAIN_AFTER = 5.0
-#: Seconds between two looks of the listener's own thread at who reads and who still waits.
+#: Seconds between two looks at who still waits.
 SUPERVISE_EVERY = 0.5
 #: Tokens that are remembered as given up, and for how many seconds: their place in a queue may have outlived that.
 GIVEN_UP_KEPT = 5000
@@ -51,20 +45,15 @@ class Listener:
         self._give_up = give_up  #: what somebody asked for who has gone; with a fence: that grant alone
         self._waiters: dict[str, Waiter] = {}
         self._given_up: dict[str, float] = {}  # tokens, and when each was; the oldest first
-        self._threads_asleep: dict[Waiter, None] = {}
         self._starting: dict[Parker, None] = {}  # those who wait for the connection
-        self._reader_lock = threading.Lock()  # who has it reads
-        self._polled = 0.0
         self._last_empty_poll = 0.0  # when there was nothing to read, for the last time
         self._ident = ""  # of the store that this is a part of: what the tokens of its waiters begin with
         self._subscription: Subscription | None = None
         self._connections = 0
-        self._thread: threading.Thread | None = None
-        self._thread_start = threading.RLock()
-        self._wakeup = ThreadParker()  # no Event: a signal inside of its set() would leave it locked
         self._error: DistLockError | None = None
         self._down = False
         self._last_wait = self._supervised_at = self._unheard_at = 0.0
+        self._worker = Worker("distlock-listener", self._step, self._is_left)
 
     # For the port ------------------------------------------------------------------------------------------------
 
@@ -108,8 +97,7 @@ class Listener:
         self._error = None
         self._starting[parker] = None
         try:
-            self._ensure_thread()
-            if not self.ready:
+            if self._worker.start() and not self.ready:
                 kwargs = self._address.kwargs
                 await parker.park(kwargs["socket_connect_timeout"] + 2 * kwargs["socket_timeout"])
         finally:
@@ -121,21 +109,10 @@ class Listener:
         """Sleep until there is something to ask or to hear (True) or the time is over (False)."""
         until = now() + seconds
         parker = waiter.parker = waiter.parker or waiter.runtime.parker()
-        is_thread = waiter.runtime is THREADS
-        try:
-            if is_thread:
-                if not self._threads_asleep:
-                    self._polled = now()  # until now nobody had to read
-                self._threads_asleep[waiter] = None
-            self._ensure_thread()
-            while not waiter.woken and (left := until - now()) > 0:
-                if not (is_thread and self._read_as(waiter, until)):
-                    await parker.park(left)
-        finally:
-            self._threads_asleep.pop(waiter, None)
-            if not self._reader_lock.locked():  # it has read, or was to read next
-                self._wake_next_reader()
-            woken, waiter.woken = waiter.woken, False
+        self._worker.start()
+        while not waiter.woken and (left := until - now()) > 0:
+            await parker.park(left)
+        woken, waiter.woken = waiter.woken, False
         return woken
 
     def reconnect_if_unheard(self, waiter: Waiter) -> None:
@@ -161,54 +138,60 @@ class Listener:
         for waiter in waiters.values():
             waiter.wake()
         self.reconnect()
-        self._wakeup.unpark()
 
-    # Reading -----------------------------------------------------------------------------------------------------
+    # Our own thread ----------------------------------------------------------------------------------------------
 
-    def _read_as(self, waiter: Waiter, until: float) -> bool:
-        """Read for everybody until this waiter is woken or its time is over. False: somebody else does, or none can."""
-        subscription, reader_lock = self._subscription, self._reader_lock
-        if subscription is None or not reader_lock.acquire(blocking=False):
-            return False
+    def _is_left(self) -> bool:
+        return bool(self._waiters or self._starting) or self._subscription is not None
+
+    def _step(self) -> float:
+        subscription = self._subscription
+        if subscription is None:
+            return self._subscribe()
+        if not self._waiters and now() - self._last_wait > IDLE_TIMEOUT:
+            self._broken(subscription, None)
+            return 0.0
         try:
-            while not waiter.woken and (left := until - now()) > 0 and self._subscription is subscription:
-                self._deliver(subscription, min(left, POLL))
-        except BaseException as error:
-            # Also an interruption: what was read and not delivered is lost, so everybody has to ask.
-            self._broken(subscription, error)
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            reader_lock.release()
-        return True
-
-    def _wake_next_reader(self) -> None:
-        """Wake one of the threads that sleep, so that it reads; where there is none, the listener's own."""
-        for waiter in list(self._threads_asleep):
-            if not waiter.woken and waiter.parker is not None:
-                waiter.parker.unpark()
-                return
-        if self._waiters:
-            self._wakeup.unpark()
-
-    def _read_for_tasks(self) -> None:
-        subscription, reader_lock = self._subscription, self._reader_lock
-        if subscription is None or self._threads_asleep or not reader_lock.acquire(blocking=False):
-            return
-        try:
-            while self._waiters and not self._threads_asleep and self._subscription is subscription:
-                self._deliver(subscription, POLL)
-                if self._polled - self._supervised_at > SUPERVISE_EVERY:
-                    return
+            self._deliver(subscription, POLL)
         except Exception as error:
             self._broken(subscription, error)
-        finally:
-            reader_lock.release()
-            self._wake_next_reader()
+        if now() - self._supervised_at > SUPERVISE_EVERY:
+            self._supervised_at = now()
+            for token, waiter in list(self._waiters.items()):
+                if waiter.abandoned:
+                    self._give_up_for(token)
+        return 0.0
+
+    def _subscribe(self) -> float:
+        """Open the connection and wake all who wait for it; where that fails, tell them why."""
+        begun = now()
+        try:
+            subscription = Subscription(self._address, self._ident)
+        except Exception as error:
+            self._error = translated(error, self._address)
+            if not self._down:  # those who wait learn by themselves how long it lasts, without sleeping before that
+                for waiter in list(self._waiters.values()):
+                    waiter.wake()
+            self._down = bool(self._waiters)
+            self._wake_starting()
+            return RECONNECT_AFTER if self._waiters else 0.0
+        self._connections += 1
+        self._subscription, self._down = subscription, False
+        self._last_wait, self._last_empty_poll = now(), begun
+        self._wake_starting()
+        # What was published while nobody listened is lost: everybody asks again.
+        for waiter in list(self._waiters.values()):
+            waiter.wake()
+        return 0.0
+
+    def _wake_starting(self) -> None:
+        for parker in list(self._starting):
+            self._starting.pop(parker, None)
+            parker.unpark()
 
     def _deliver(self, subscription: Subscription, seconds: float) -> None:
         connection = self._connections
-        begun = self._polled = now()
+        begun = now()
         if begun - self._last_empty_poll > 2 * POLL and not subscription.pending():
             self._last_empty_poll = begun  # many messages and no pause among them would leave it far behind
         notification = subscription.read(seconds)
@@ -249,80 +232,3 @@ class Listener:
             logger.warning("The listener for locks lost its connection: %s", translated(error, self._address))
         for waiter in list(self._waiters.values()):
             waiter.wake()
-        self._wakeup.unpark()
-
-    # Our own thread ----------------------------------------------------------------------------------------------
-
-    def _ensure_thread(self) -> None:
-        thread = self._thread
-        if thread is None or not thread.is_alive():
-            with self._thread_start:  # two threads would open two connections
-                if self._thread is None or not self._thread.is_alive():
-                    # It may raise, where the system has no more threads: the next one tries again.
-                    self._thread = start_thread("distlock-listener", self._run)
-        if self._subscription is None or not self._threads_asleep:
-            self._wakeup.unpark()
-
-    def _run(self) -> None:
-        self._supervised_at = now()
-        while not self._ended():
-            if self._subscription is None:
-                if self._waiters or self._starting:
-                    self._subscribe()
-                    continue
-            else:
-                self._read_for_tasks()
-                self._supervised_at = now()
-                self._supervise()
-            reads = self._waiters and not self._threads_asleep and not self._reader_lock.locked()
-            if not reads or self._subscription is None:
-                drive(self._wakeup.park(SUPERVISE_EVERY))
-
-    def _supervise(self) -> None:
-        """See to it that somebody reads, and that nobody is waited for who has gone with its event loop."""
-        to_read = self._threads_asleep or (self._waiters and self._reader_lock.locked())
-        if to_read and now() - self._polled > READER_LOST:
-            # Interrupted between taking the lock and reading, or stopped with the whole process.
-            self._reader_lock = threading.Lock()
-            self._broken(self._subscription, None)
-        for token, waiter in list(self._waiters.items()):
-            if waiter.abandoned:
-                self._give_up_for(token)
-
-    def _ended(self) -> bool:
-        """Nobody has waited for a while: end."""
-        with self._thread_start:
-            if self._waiters or self._starting or now() - self._last_wait < IDLE_TIMEOUT:
-                return False
-            subscription, self._subscription, self._thread = self._subscription, None, None
-        if subscription is not None:
-            subscription.close()
-        return True
-
-    def _subscribe(self) -> None:
-        """Open the connection and wake all who wait for it; where that fails, tell them why."""
-        begun = now()
-        try:
-            subscription = Subscription(self._address, self._ident)
-        except Exception as error:
-            self._error = translated(error, self._address)
-            if not self._down:  # those who wait learn by themselves how long it lasts, without sleeping before that
-                for waiter in list(self._waiters.values()):
-                    waiter.wake()
-            self._down = bool(self._waiters)
-            self._wake_starting()
-            if self._waiters:
-                time.sleep(RECONNECT_AFTER)
-            return
-        self._connections += 1
-        self._subscription, self._down = subscription, False
-        self._polled, self._last_empty_poll = now(), begun
-        self._wake_starting()
-        # What was published while nobody listened is lost: everybody asks again.
-        for waiter in list(self._waiters.values()):
-            waiter.wake()
-
-    def _wake_starting(self) -> None:
-        for parker in list(self._starting):
-            self._starting.pop(parker, None)
-            parker.unpark()
