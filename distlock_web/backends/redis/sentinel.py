@@ -26,6 +26,7 @@ from .transport.address import (
     AsyncDriverConnection,
     DriverConnection,
     checked,
+    driver_info,
     of_pool,
     of_url,
     parameters,
@@ -302,6 +303,13 @@ def _sentinel(master: Address, node: tuple[str, int], given: _Given, where: str)
             raise ConfigurationError(unknown_name(setting, name, (*sorted(known), "ssl")))
     share = master.kwargs["socket_connect_timeout"] / len(given.sentinels)
     kwargs = {name: value for name, value in master.kwargs.items() if name.startswith(("socket_", "ssl_"))}
-    kwargs |= {"socket_timeout": share, "socket_connect_timeout": share, **own, "host": node[0], "port": node[1]}
+    kwargs |= {
+        "socket_timeout": share,
+        "socket_connect_timeout": share,
+        "driver_info": driver_info(),
+        **own,
+        "host": node[0],
+        "port": node[1],
+    }
     kwargs = {name: value for name, value in kwargs.items() if name in known} | OURS
     return Address(connection_class, kwargs, 1, 0.0, f"{node[0]}:{node[1]}", master.prefix)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import _socket
 import asyncio
 import socket
+import sys
+
+import redis
 
 from .address import AsyncDriverConnection, DriverConnection
 
@@ -20,6 +24,16 @@ def socket_of(connection: DriverConnection) -> socket.socket:
     if found is None:
         raise ConnectionError("the connection was closed while it was opened")
     return found
+
+
+def plain_socket_of(connection: DriverConnection) -> socket.socket | None:
+    """The same where it is the kernel's own, with nothing between, and redis-py's own classes do nothing but use it."""
+    found = socket_of(connection)
+    own = type(connection) in (redis.Connection, redis.UnixDomainSocketConnection)
+    # A socket of TLS is of a class below this one; where gevent has put its own in its place, that is of none above.
+    plain = type(found) is socket.socket and issubclass(socket.socket, _socket.socket)
+    # The time-outs are written as Linux reads them.
+    return found if own and plain and sys.platform == "linux" and not connection.health_check_interval else None
 
 
 def transport_of(connection: AsyncDriverConnection) -> asyncio.WriteTransport:

@@ -10,17 +10,17 @@ import math
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
-
-from redis.exceptions import ResponseError
 
 from ....core.errors import BackendUnavailable
 from ....core.outage import Outage
 from ....core.runtime import THREADS, ThreadParker, drive, now
 from .address import Address
-from .driver import fileno_of, socket_of
-from .errors import FAILURES, TIMEOUTS, ErrorReply, translated
+from .driver import fileno_of
+from .errors import FAILURES, TIMEOUTS, translated
 from .exchange import Confirmation, Reply
+from .wire import wire_of
 
 #: Seconds after which a thread that waits for a connection looks by itself: whoever should wake it may be gone.
 MAX_SLEEP = 0.05
@@ -31,12 +31,13 @@ LOOK = 0.02
 class Connection:
     """One connection of a thread, for one exchange at a time. What it raises is one of ``FAILURES``."""
 
-    __slots__ = ("__weakref__", "_connection", "_limit", "_pool", "asked", "batch", "timeout", "was_idle")
+    __slots__ = ("__weakref__", "_connection", "_pool", "_write", "asked", "batch", "read", "timeout", "was_idle")
 
     def __init__(self, pool: ConnectionPool, batch: object) -> None:
         self._pool = pool
         self._connection: Any = None
-        self._limit = 0.0
+        self._write: Callable[[bytes], None]
+        self.read: Callable[[float | None], Reply]  #: the next answer: see ``Wire``; its limit is half of the time-out
         self.batch = batch  #: those that are let go of together
         self.timeout: float | None = None  #: seconds for each answer; None: the address's
         self.asked: float | None = None  #: when the server was asked on another one: this one is in doubt
@@ -44,13 +45,13 @@ class Connection:
 
     def connect(self, address: Address, timeout: float | None) -> None:
         self._connection = address.connect(timeout)
-        self._limit = address.kwargs["socket_timeout"] / 2
-        socket_of(self._connection).settimeout(self._limit)
+        wire = wire_of(self._connection, address.kwargs["socket_timeout"] / 2)
+        self._write, self.read = wire.write, wire.read
 
     def send(self, packed: bytes, answers: int = 1, confirmation: Confirmation | None = None) -> None:
         if confirmation is not None:
             packed += confirmation(self.timeout)
-        self._connection.send_packed_command([packed])
+        self._write(packed)
 
     async def receive(self) -> Reply:
         return self._pool.read(self)
@@ -66,22 +67,6 @@ class Connection:
 
     def fail(self, error: BaseException) -> None:
         self._pool.failed(self, error)
-
-    def read(self, timeout: float | None = None) -> Reply:
-        """The next answer, ``ErrorReply`` as a value if it is an error.
-
-        One of ``TIMEOUTS`` after so many seconds, left out after half of the time-out; then it may be read on.
-        """
-        connection = self._connection
-        try:
-            if timeout is None:
-                return connection.read_response(disable_decoding=True, disconnect_on_error=False)
-            try:
-                return connection.read_response(disable_decoding=True, disconnect_on_error=False, timeout=timeout)
-            finally:
-                socket_of(connection).settimeout(self._limit)  # redis-py sets the whole time-out
-        except ResponseError as error:
-            return ErrorReply.from_driver(error)
 
     def fileno(self) -> int:
         """Of its socket; -1: it is closed."""

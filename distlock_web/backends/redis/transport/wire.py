@@ -1,0 +1,100 @@
+"""What a thread writes to its connection and reads from it, once redis-py has opened it and signed in."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any, Protocol
+
+import hiredis
+from redis.exceptions import ResponseError
+
+from .address import DriverConnection
+from .driver import plain_socket_of, socket_of
+from .errors import ErrorReply
+from .exchange import Reply
+
+_PENDING = object()
+#: Bytes in one read.
+CHUNK = 16384
+
+
+class Wire(Protocol):
+    """Both raise one of ``FAILURES``; if nothing comes in time one of ``TIMEOUTS``, after which it may be read on."""
+
+    def write(self, packed: bytes) -> None: ...
+
+    def read(self, timeout: float | None = None) -> Reply:
+        """The next answer, ``ErrorReply`` as a value if it is an error; within the limit, if no time-out is given."""
+
+
+def wire_of(connection: DriverConnection, limit: float) -> Wire:
+    """``limit``: seconds that an answer has, and a write."""
+    plain = plain_socket_of(connection)
+    return _DriverWire(connection, limit) if plain is None else _KernelWire(plain, limit)
+
+
+class _DriverWire:
+    """By redis-py's public calls: TLS, gevent's sockets, connection classes of others, health checks."""
+
+    def __init__(self, connection: Any, limit: float) -> None:
+        self._connection = connection
+        self._limit = limit
+        socket_of(connection).settimeout(limit)
+
+    def write(self, packed: bytes) -> None:
+        self._connection.send_packed_command([packed])
+
+    def read(self, timeout: float | None = None) -> Reply:
+        connection = self._connection
+        try:
+            if timeout is None:
+                return connection.read_response(disable_decoding=True, disconnect_on_error=False)
+            try:
+                return connection.read_response(disable_decoding=True, disconnect_on_error=False, timeout=timeout)
+            finally:
+                socket_of(connection).settimeout(self._limit)  # redis-py sets the whole time-out
+        except ResponseError as error:
+            return ErrorReply.from_driver(error)
+
+
+class _KernelWire:
+    """By a socket of the kernel's, with the kernel's time-outs: Python's put a ``poll`` before every call.
+
+    With several threads each such call is one more hand-over of the interpreter.
+    """
+
+    def __init__(self, plain: socket.socket, limit: float) -> None:
+        self._socket = plain
+        self._limit = limit
+        self._reader = hiredis.Reader(protocolError=ConnectionError, replyError=ErrorReply, notEnoughData=_PENDING)
+        plain.settimeout(None)
+        self._within(limit, socket.SO_SNDTIMEO)
+        self._within(limit)
+
+    def _within(self, seconds: float, option: int = socket.SO_RCVTIMEO) -> None:
+        microseconds = max(1, round(seconds * 1_000_000))  # 0 would be for ever
+        self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", *divmod(microseconds, 1_000_000)))
+
+    def write(self, packed: bytes) -> None:
+        try:
+            self._socket.sendall(packed)
+        except BlockingIOError:
+            raise TimeoutError(f"nothing could be sent for {self._limit:g} s") from None
+
+    def read(self, timeout: float | None = None) -> Reply:
+        if timeout is not None:
+            self._within(timeout)
+        reader = self._reader
+        try:
+            while (reply := reader.gets()) is _PENDING:
+                data = self._socket.recv(CHUNK)
+                if not data:
+                    raise ConnectionError("the server closed the connection")
+                reader.feed(data)
+            return reply
+        except BlockingIOError:
+            raise TimeoutError("no answer in time") from None
+        finally:
+            if timeout is not None:
+                self._within(self._limit)
