@@ -94,21 +94,16 @@ def run(started: ExitStack, arguments: argparse.Namespace) -> int:
 
 
 def own_redis(started: ExitStack) -> str:
-    """Start a Redis of our own, a real one if there is one, else one in Python; gives its URL."""
+    """Start a Redis of our own; gives its URL."""
     try:
         return started.enter_context(RedisServer()).url
+    except ServerMissing:
+        raise ServerFailed(
+            "There is no Redis: install redis-server, or name a store of yours: "
+            "DISTLOCK_URL=redis://host:6379/0, sqlite:////tmp/locks.sqlite3, …"
+        ) from None
     except RuntimeError as error:
         raise ServerFailed(str(error)) from error
-    except ServerMissing:
-        pass
-    try:
-        from .fake_redis import fake_redis
-    except ModuleNotFoundError:
-        raise ServerFailed(
-            "There is no Redis: install redis-server, or `pip install 'fakeredis[lua]'`, "
-            "or name a store of yours: DISTLOCK_URL=redis://host:6379/0, sqlite:////tmp/locks.sqlite3, …"
-        ) from None
-    return started.enter_context(fake_redis())
 
 
 def prepare_database() -> None:

@@ -48,13 +48,8 @@ def test_the_tests_own_project_has_no_complaint() -> None:
     [
         ({"default": {"BACKEND": "memory", "EXPIRE": -1}}, "It has to be a number of seconds, greater than 0"),
         ({"default": {"BACKEND": "memory", "EXPIRES": 1}}, "Did you mean 'EXPIRE'?"),
-        ({"default": {"BACKEND": "memory", "PREFIX": "{a}"}}, "It has to be text without braces"),
-        ({"default": {"BACKEND": "memroy"}}, "Did you mean 'memory'? A dotted path does."),
-        ({"default": {"LOCATION": "redis://host:port"}}, "It has to be a URL such as redis://127.0.0.1:6379/0"),
-        ({"default": {"LOCATION": "redis://h", "CACHE": "default"}}, "The locks live in one place, name one."),
         ({"other": {}}, "It has to have one."),
         ({}, 'It has to be a mapping such as {"default": {"LOCATION": "redis://..."}}.'),
-        ("redis://127.0.0.1", 'It has to be a mapping such as {"default": {"LOCATION": "redis://..."}}.'),
     ],
 )
 def test_e001_a_wrong_setting(settings: Any, wrong: Any, hint: str) -> None:
@@ -114,10 +109,9 @@ def test_e001_of_a_policy_beside_distlock(settings: Any, policy: str, wrong: obj
     assert str(message.hint).startswith(hint)
 
 
-@pytest.mark.parametrize("header", ["", "Req Id", "Req_Id", "Req-Id\r\n", "Req:Id", "Prüf-Id", None, 5])
-def test_e002_no_name_of_a_header(settings: Any, header: Any) -> None:
-    settings.DISTLOCK_REQUEST_ID_HEADER = header
-    assert repr(header) in found()["distlock_web.E002"].msg
+def test_e002_no_name_of_a_header(settings: Any) -> None:
+    settings.DISTLOCK_REQUEST_ID_HEADER = "Req_Id"
+    assert "'Req_Id'" in found()["distlock_web.E002"].msg
 
 
 def test_w001_nothing_is_set(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:

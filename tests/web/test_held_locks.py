@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -23,7 +22,6 @@ from distlock_web.core.registry import Registry, registry
 from distlock_web.testing.fault_injector import FaultInjector, Half
 from distlock_web.web.held_locks import (
     AmbiguousName,
-    LockNotHeld,
     NoFence,
     OtherFence,
     StoreUnreachable,
@@ -50,20 +48,6 @@ def test_with_and_without_the_prefix(stores: Registry, elsewhere: Elsewhere) -> 
     assert find_lock(stores, "order:7", "default", lease.fence).lock.fence == lease.fence
 
 
-def test_what_is_not_held(stores: Registry, elsewhere: Elsewhere) -> None:
-    elsewhere("order:7")
-    with pytest.raises(LockNotHeld, match=r"The lock 'order:8' is not held\."):
-        find_lock(stores, "order:8")
-    with pytest.raises(LockNotHeld, match=r"The lock 'order:7' is not held in the store 'other'\."):
-        find_lock(stores, "order:7", "other")
-
-
-def test_another_fence_is_another_holder(stores: Registry, elsewhere: Elsewhere) -> None:
-    lease = elsewhere("order:7")
-    with pytest.raises(OtherFence, match=rf"with the fence 7, but with {lease.fence}: nothing was released"):
-        find_lock(stores, "order:7", fence=7)
-
-
 def test_a_name_in_several_stores(stores: Registry, elsewhere: Elsewhere) -> None:
     lease = elsewhere("order:7")
     with lock("order:7", store="other"):
@@ -78,25 +62,6 @@ def test_a_whole_name_wins_over_one_without_its_prefix(stores: Registry, elsewhe
     lease, nested = elsewhere("order:7"), elsewhere("disLock:order:7")
     assert find_lock(stores, "disLock:order:7").lock.fence == lease.fence
     assert find_lock(stores, "disLock:order:7", fence=nested.fence).lock.name == "disLock:disLock:order:7"
-
-
-def test_an_unknown_store(stores: Registry) -> None:
-    with pytest.raises(ConfigurationError, match=r"'defualt'.* Did you mean 'default'"):
-        find_lock(stores, "order:7", "defualt")
-
-
-def test_a_store_that_does_not_answer_may_have_the_lock_that_is_meant(
-    settings: Any, elsewhere: Elsewhere, unused_tcp_port: int
-) -> None:
-    settings.DISTLOCK = {
-        "default": {"BACKEND": "memory"},
-        "down": {"LOCATION": f"redis://127.0.0.1:{unused_tcp_port}/0"},
-    }
-    elsewhere("order:7")
-    with pytest.raises(StoreUnreachable, match="The store 'down' failed: ") as failed:
-        find_lock(registry(), "order:7")
-    assert list(failed.value.errors) == ["down"]
-    assert find_lock(registry(), "order:7", "default").alias == "default"
 
 
 def test_a_store_without_fences_cannot_tell_holders_apart(
@@ -116,30 +81,6 @@ def test_a_store_without_fences_cannot_tell_holders_apart(
         find_lock(registry(), "order:7")
     with pytest.raises(OtherFence):
         force_release(registry(), replace(row, lock=unfenced), by="ann")
-
-
-def test_a_release_by_force_is_logged_with_who_did_it(
-    stores: Registry, elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
-) -> None:
-    lease = elsewhere("order:7")
-    with caplog.at_level(logging.WARNING, "distlock_web"):
-        force_release(stores, find_lock(stores, "order:7"), by="ann\n2026 forged")
-    (line,) = caplog.messages
-    assert line.startswith("Lock disLock:order:7 released by force by ann\N{REPLACEMENT CHARACTER}2026 forged: ")
-    assert f"fence {lease.fence}, request " in line
-    with pytest.raises(LeaseLost):
-        lease.release()
-
-
-def test_a_successor_keeps_its_lock(stores: Registry, elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture) -> None:
-    first = elsewhere("order:7")
-    row = find_lock(stores, "order:7")
-    first.release()
-    second = elsewhere("order:7")
-    with pytest.raises(OtherFence, match="changed meanwhile: nothing was released"):
-        force_release(stores, row, by="ann")
-    second.extend()
-    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("half", ["request", "answer"])
@@ -166,17 +107,6 @@ def test_a_release_that_is_answered_by_nobody_is_asked_for_twice_and_no_more(
     with pytest.raises(StoreUnreachable, match="; the lock may be held still: "):
         force_release(registry(), row, by="ann")
     assert injector.calls.count("revoke") == 2
-
-
-def test_a_store_that_cannot_list_is_a_matter_of_settings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers: to call it unreachable sends somebody to look at the network."""
-    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
-    without = replace(registry().store("default").backend.capabilities, listing=False)
-    monkeypatch.setattr(type(registry().store("default").backend), "capabilities", without)
-    with pytest.raises(ConfigurationError, match="'default' cannot show who holds its locks"):
-        find_lock(registry(), "order:7")
-    with pytest.raises(ConfigurationError, match="'default' cannot show who holds its locks"):
-        held_locks()
 
 
 # For code -----------------------------------------------------------------------------------------------------------

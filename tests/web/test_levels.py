@@ -14,7 +14,6 @@ from distlock_web import (
     Lease,
     LeaseLost,
     LockBusy,
-    current_lease,
     distributed_lockable,
     lock,
 )
@@ -73,18 +72,6 @@ def test_a_store_that_is_unreachable_at_every_level(settings: Any) -> None:
     assert locked(store="open")(7) == "done"
     with pytest.raises(BackendUnavailable):
         locked(store="open", on_backend_error="raise")(7)
-
-
-def test_a_call_that_is_let_through_knows_it(injector: FaultInjector) -> None:
-    @distributed_lockable(key="order", on_backend_error="open")
-    def look() -> tuple[bool, int | None]:
-        lease = current_lease()
-        assert lease is not None
-        return lease.acquired, lease.fence
-
-    assert look()[0] is True
-    injector.cut()
-    assert look() == (False, None)
 
 
 def test_a_loss_at_every_level(settings: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -186,13 +186,6 @@ def test_a_moment_that_no_calendar_has_is_left_out(seconds: float) -> None:
     assert moment(seconds) == ""
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x", "[" * 100_000, "[]", '["a", "b", Infinity]', '["a", "b", 1e400]', '["a", "\\ud800", "1"]']
-)
-def test_what_is_no_key_of_a_lock_is_said_to_be_gone(memory: None, text: str) -> None:
-    assert choose([text]).gone == [text[:100]]
-
-
 def test_the_timeline(memory: None) -> None:
     with lock("order:7", expire=60):
         (row,) = list_all(registry()).rows
