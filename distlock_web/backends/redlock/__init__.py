@@ -12,9 +12,7 @@ from ...core.errors import ConfigurationError
 from ...core.findings import Finding
 from ...core.runtime import TASKS, THREADS, Runtime, drive
 from .diagnose import diagnose
-from .membership import name_members
 from .node import Node
-from .notifications import Notifications
 from .port import Ended, RedlockPort
 from .quorum import Quorum
 from .settings import RESTART_DELAY, quorum_config
@@ -38,12 +36,13 @@ class RedlockBackend:
         self.capabilities = replace(type(self).capabilities, max_expire=longest)
         self._nodes = [Node(node) for node in given.nodes]
         self._check(f"DISTLOCK[{config.alias!r}]")
-        name_members(self._nodes, given.restart_delay)
-        self._notifications = Notifications(self._nodes)
+        members = ",".join(sorted(node.member for node in self._nodes))
+        for node in self._nodes:
+            node.who = f"{node.member};{members};{given.restart_delay:g}"
         self._ended = Ended()
         quorum = self._quorum = Quorum(self._nodes, given.restart_delay)
         self._sync_port = self._port(THREADS, quorum)
-        self._renewal_port = self._port(THREADS, Quorum(self._nodes, given.restart_delay, patient=True), patient=True)
+        self._renewal_port = self._port(THREADS, Quorum(self._nodes, given.restart_delay, patient=True))
         self._async_port = self._port(TASKS, Quorum(self._nodes, given.restart_delay, blocking=False))
 
     def _check(self, where: str) -> None:
@@ -61,8 +60,8 @@ class RedlockBackend:
                 where, len(seen), len(seen), len(seen) // 2 + 1,
             )  # fmt: skip
 
-    def _port(self, runtime: Runtime, quorum: Quorum, patient: bool = False) -> RedlockPort:
-        return RedlockPort(runtime, quorum, self._notifications, self._ended, patient)
+    def _port(self, runtime: Runtime, quorum: Quorum) -> RedlockPort:
+        return RedlockPort(runtime, quorum, self._ended)
 
     def sync_port(self) -> RedlockPort:
         return self._sync_port
@@ -86,6 +85,5 @@ class RedlockBackend:
         return drive(self._quorum.adopt())
 
     def close(self) -> None:
-        self._notifications.close()
         for node in self._nodes:
             node.close()

@@ -1,38 +1,51 @@
-"""One question to several nodes at once, in the time of the slowest answer that is needed.
+"""One question to several nodes at once, answered when enough of them have.
 
 A thread sends every question before it reads an answer, and waits on all connections together; there is no thread for
-an acquisition, and none for a node. In an event loop each node's shared connection is asked by a task.
+an acquisition, and none for a node. In an event loop each node's shared connection is asked by a task. Either way the
+answers of one connection come in the order of the questions. So nobody waits for a node that is not needed: its answer
+is read when the connection is used next.
 """
 
 from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
-from ...core.runtime import now
+from ...core.runtime import drive, now
 from ..redis.scripts import PackedKeys, Script
-from ..redis.transport.errors import ENDED, FAILURES, ErrorReply, as_error, broke_connection, translated
+from ..redis.transport.errors import (
+    ENDED,
+    FAILURES,
+    TIMEOUTS,
+    ErrorReply,
+    as_error,
+    broke_connection,
+    translated,
+)
+from .membership import no_vote
 from .node import Node
-from .scripts import RELEASE
+from .scripts import EXCHANGE, EXTEND, RELEASE, VOTE
 
 Reply: TypeAlias = Any
+Args: TypeAlias = "tuple[str | int, ...]"
 
-#: Seconds that the others have when enough is known: a node that answers later is asked no more until it has.
-LAG = 0.05
+#: Seconds for an answer that is there, or is not.
+AT_ONCE = 1e-6
 
 
 class Question:
     """What one node is asked, and what came of it: a reply, an error, or neither yet."""
 
     __slots__ = (
-        "_connection", "_deadline", "_patient", "_sent_again",
-        "args", "error", "keys", "node", "reply", "script", "sent", "until", "wanted",
+        "_repeated", "_undo_within", "args", "by_source", "channel", "deadline", "error",
+        "keys", "node", "reply", "script", "sent", "until", "wanted",
     )  # fmt: skip
 
-    def __init__(self, node: Node, script: Script, keys: PackedKeys, args: tuple[str | int, ...]) -> None:
+    def __init__(self, node: Node, script: Script, keys: PackedKeys, args: Args, undo_within: float = 0.0) -> None:
         self.node = node
         self.script = script
         self.keys = keys
@@ -41,10 +54,10 @@ class Question:
         self.wanted = True  #: else nobody waits for it any more: asked again it would come after what undoes it
         self.reply: Reply = None
         self.error: DistLockError | None = None
-        self.until = 0.0  #: when its connection, or the whole question, is given up
-        self._connection: Any = None  # of a thread
-        self._deadline = 0.0
-        self._patient = self._sent_again = False
+        self.channel: Channel | None = None  #: of a thread, on which its answer is to come
+        self.until = self.deadline = 0.0  #: when its connection, and when the node is given up
+        self._undo_within = undo_within  #: a release: for so many seconds there is something to give back
+        self.by_source = self._repeated = False
 
     @property
     def answered(self) -> bool:
@@ -55,118 +68,175 @@ class Question:
         """It may have been done, or be done yet, though nobody has heard so."""
         return self.sent and self.reply is None
 
-    @property
-    def descriptor(self) -> int:
-        """Of the connection on which its answer is awaited; -1: on none."""
-        return -1 if self._connection is None else self._connection.fileno()
-
-    # By a thread ---------------------------------------------------------------------------------------------------
+    def packed(self) -> bytes:
+        return self.script.call(self.keys, self.args, by_source=self.by_source)
 
     def send(self, patient: bool) -> None:
-        """A failure is an answer, too, and not raised. ``patient``: ask also a node that counts as silent."""
-        self._patient = patient
+        """By a thread. A failure is an answer, too, and not raised. ``patient``: ask also a node that is silent."""
         try:
-            if not patient:
-                self.node.refuse(slow=self.script is not RELEASE)  # what is given back is to be had at once
-            self._connection = self.node.pool(patient).borrow(None)
+            channel = _channel(self.node, patient)
         except DistLockError as error:
-            self._refused(error)
+            self.fail(error)
             return
         moment = now()
-        self._deadline = self._deadline or moment + self.node.timeout
+        self.deadline = self.deadline or moment + self.node.timeout
         # One that was idle may have been forgotten by a firewall: half of the time is left for another one.
-        self.until = (moment + self._deadline) / 2 if self._connection.was_idle else self._deadline
-        self._write()
+        self.until = (moment + self.deadline) / 2 if channel.connection.was_idle else self.deadline
+        channel.send(self)
 
-    def _write(self, by_source: bool = False) -> None:
-        self.sent = True
-        try:
-            self._connection.send(self.script.call(self.keys, self.args, by_source=by_source))
-        except FAILURES as error:
-            self._broke(error)
+    def repeat(self, patient: bool) -> bool:
+        """Ask once more, where the connection had ended before it was used. That says nothing of the server."""
+        if not self.wanted or self._repeated:
+            return False
+        self._repeated = True
+        self.send(patient)
+        return True
 
-    def receive(self) -> None:
-        """Read what has come: the answer, or that the server does not know the script, which is sent then."""
+    async def ask(self) -> None:
+        """By a task."""
         try:
-            reply = self._connection.read()
-        except FAILURES as error:
-            self._broke(error)
-            return
-        if isinstance(reply, ErrorReply) and reply.no_script and self.wanted and not self._sent_again:
-            self._sent_again = True
-            self._write(by_source=True)
-            return
-        connection, self._connection = self._connection, None
-        self.node.pool(self._patient).give_back(connection)
-        self._take(reply)
+            try:
+                self.sent = True
+                reply = await self.node.server.tasks().run(self.script, self.keys, self.args)
+            except BackendUnavailable as error:
+                if not (self.wanted and isinstance(error.__cause__, ENDED)):
+                    raise
+                reply = await self.node.server.tasks().run(self.script, self.keys, self.args)  # as in ``repeat``
+        except DistLockError as error:
+            self.fail(error)
+        except asyncio.CancelledError:  # with its event loop
+            self._undo_later()
+            raise
+        else:
+            self.take(reply)
 
     def leave(self) -> None:
         """Nobody waits for the answer any more."""
         self.wanted = False
-        if not self.is_over():
-            self.node.owes(self)
+        if self.script is VOTE and self.is_open and self.error is None:
+            self.node.unheard.add(str(self.args[0]))
+        if self.channel is not None:
+            self.node.left[self.channel.patient].append(self.channel)
 
-    def is_over(self) -> bool:
-        descriptor = self.descriptor
-        if descriptor >= 0 and _readable([descriptor], 0.0):
-            self.receive()
-        elif self._connection is not None and (descriptor < 0 or now() >= self.until):
-            self._broke(TimeoutError(f"no answer within {self.node.timeout:g} s"))
-        return self._connection is None
-
-    def _broke(self, error: BaseException) -> None:
-        connection, self._connection = self._connection, None
-        pool = self.node.pool(self._patient)
-        pool.discard(connection)
-        pool.drop_idle()  # most likely dead, too
-        if connection.was_idle and self.wanted:
-            # It has ended meanwhile, by the server's time-out, a restart, a firewall: that says nothing of the server.
-            self.send(self._patient)
+    def take(self, reply: Reply) -> None:
+        node, token = self.node, str(self.args[0]) if self.args else ""
+        if isinstance(reply, ErrorReply):
+            self.fail(as_error(reply, node.address))
             return
-        failure = translated(error, self.node.address)
-        failure.__cause__ = error
-        self._refused(failure)
+        self.reply = reply
+        if self.script is RELEASE and token in node.unheard:
+            self._undo_later()  # the vote may come after this
+        elif self.script in (VOTE, EXTEND, EXCHANGE):
+            self.error = no_vote(node, reply)
+            if self.script is VOTE:
+                node.unheard.discard(token)
+            if self.script is VOTE or self.error is not None:
+                node.no_vote = self.error
 
-    def _refused(self, error: DistLockError) -> None:
+    def fail(self, error: DistLockError) -> None:
         self.error = error
+        if self.script is VOTE:
+            self.node.no_vote = None
+            self.node.unheard.discard(str(self.args[0]))
         if isinstance(error, ConfigurationError):
             self.node.warn(error)
-        if broke_connection(error) and isinstance(error, BackendUnavailable):
-            self.node.failed(error)
+        elif self.wanted and broke_connection(error):
+            self.node.outage.begin(error)
+        self._undo_later()
 
-    # By a task -----------------------------------------------------------------------------------------------------
+    def _undo_later(self) -> None:
+        if self._undo_within:
+            self.node.outage.postpone(self._undo, after=0.0, within=self._undo_within)
 
-    async def ask(self) -> None:
+    def _undo(self) -> None:
+        drive(self.node.server.threads().run(self.script, self.keys, self.args))
+
+
+class Channel:
+    """A connection of a thread, and the questions whose answers are to come on it."""
+
+    __slots__ = ("_questions", "connection", "node", "patient")
+
+    def __init__(self, node: Node, patient: bool) -> None:
+        self.node = node
+        self.patient = patient
+        self.connection = node.pools[patient].borrow(None)
+        self._questions: deque[Question] = deque()
+
+    def send(self, question: Question) -> None:
+        question.channel, question.sent = self, True
+        self._questions.append(question)
         try:
-            self.node.refuse()
-            self.sent = True
+            self.connection.send(question.packed())
+        except FAILURES as error:
+            self.broke(error)
+
+    def receive(self) -> None:
+        """Take the answers that are there: one at least."""
+        timeout = None
+        while self._questions:
             try:
-                reply = await self.node.exchange().run(self.script, self.keys, self.args)
-            except BackendUnavailable as error:
-                if not (self.wanted and isinstance(error.__cause__, ENDED)):
-                    raise
-                # It has ended while it was idle: that says nothing of the server now.
-                reply = await self.node.exchange().run(self.script, self.keys, self.args)
-            self._take(reply)
-        except DistLockError as error:
-            self._refused(error)
+                reply = self.connection.read(timeout)
+            except FAILURES as error:
+                if timeout is None or not isinstance(error, TIMEOUTS):
+                    self.broke(error)
+                return
+            timeout, question = AT_ONCE, self._questions.popleft()
+            if isinstance(reply, ErrorReply) and reply.no_script and question.wanted and not question.by_source:
+                question.by_source = True
+                self.send(question)
+                return
+            question.channel = None
+            if not self._questions:
+                self.node.pools[self.patient].give_back(self.connection)
+            question.take(reply)
 
-    def _take(self, reply: Reply) -> None:
-        if isinstance(reply, ErrorReply):
-            self._refused(as_error(reply, self.node.address))
-        else:
-            self.reply = reply
+    def is_awaited(self) -> bool:
+        """Whether answers are to come that are not here yet. Does not wait."""
+        if _readable([self.connection.fileno()], 0.0):
+            self.receive()
+        if self._questions and now() >= self._questions[0].deadline:
+            error = self._overdue()
+            self.node.outage.begin(error)
+            self.broke(error)
+        return bool(self._questions)
+
+    def give_up(self) -> None:
+        """Its question has waited long enough here."""
+        self.broke(self._overdue())
+
+    def _overdue(self) -> TimeoutError:
+        return TimeoutError(f"no answer within {self.node.timeout:g} s")
+
+    def broke(self, error: BaseException) -> None:
+        pool = self.node.pools[self.patient]
+        pool.discard(self.connection)
+        pool.drop_idle()  # most likely dead, too
+        failure = translated(error, self.node.address)
+        failure.__cause__ = error
+        says_nothing = self.connection.was_idle or isinstance(error, ENDED)
+        questions, self._questions = self._questions, deque()
+        for question in questions:
+            question.channel = None
+            if not (says_nothing and question.repeat(self.patient)):
+                question.fail(failure)
 
 
+def _channel(node: Node, patient: bool) -> Channel:
+    """A connection for one more question, of those that were left if there is one. Raises ``DistLockError``."""
+    while True:
+        if not patient:
+            node.outage.refuse_if_silent()
+        try:
+            channel: Channel = node.left[patient].pop()
+        except IndexError:
+            return Channel(node, patient)
+        if channel.is_awaited():
+            return channel
+
+
+#: Whether the answers suffice.
 Enough: TypeAlias = Callable[[Sequence[Question]], bool]
-
-
-async def ask(questions: Sequence[Question], enough: Enough, within: float, *, blocking: bool, patient: bool) -> None:
-    """Ask all of them; return when all have answered or failed, soon after ``enough``, after ``within`` seconds."""
-    if blocking:
-        _ask_in_thread(questions, enough, within, patient)
-    else:
-        await _ask_in_tasks(questions, enough, within)
 
 
 def every_answer(questions: Sequence[Question]) -> bool:
@@ -174,33 +244,37 @@ def every_answer(questions: Sequence[Question]) -> bool:
     return False
 
 
-def _ask_in_thread(questions: Sequence[Question], enough: Enough, within: float, patient: bool) -> None:
-    waiting: dict[int, Question] = {}
+def ask_in_thread(questions: Sequence[Question], enough: Enough, within: float, patient: bool) -> None:
+    """Ask all of them; return when all have answered or failed, when it is enough, or after ``within`` seconds."""
     try:
         # Those that are silent last, where they are asked at all: to connect to them takes its time.
         for question in sorted(questions, key=lambda question: question.node.outage.silent):
             question.send(patient)
-            if question.descriptor >= 0:
-                waiting[question.descriptor] = question
-        until, hurries = now() + within, False  # from now on: to open a connection may have taken long
-        while waiting and (moment := now()) < until:
-            if not hurries and enough(questions):
-                hurries, until = True, min(until, moment + LAG)
-            next_due = min(until, *(question.until for question in waiting.values()))
-            ready = _readable(waiting, max(0.0, next_due - moment))
-            for descriptor in ready or [descriptor for descriptor, each in waiting.items() if each.until <= now()]:
-                question = waiting.pop(descriptor)
-                if ready:
-                    question.receive()
-                if question.descriptor >= 0 and not question.is_over():
-                    waiting[question.descriptor] = question
-    finally:
-        # Also where a signal's exception ends the thread's work. What was sent may be done yet: who asked undoes it.
-        for question in waiting.values():
-            question.leave()
+        until = now() + within  # from now on: to open a connection may have taken long
+        while not enough(questions):
+            channels = {each.channel.connection.fileno(): each for each in questions if each.channel is not None}
+            moment = now()
+            if not channels or moment >= until:
+                break
+            next_due = min(until, *(each.until for each in channels.values()))
+            for descriptor in _readable(channels, max(0.0, next_due - moment)):
+                if (channel := channels.pop(descriptor).channel) is not None:
+                    channel.receive()
+            for question in channels.values():
+                if question.channel is not None and question.until <= now() < until:
+                    question.channel.give_up()
+    except BaseException:  # a signal's: what was read is lost, and an answer would reach the next one who asks there
+        for question in questions:
+            question.wanted = False
+            if question.channel is not None:
+                question.channel.broke(ConnectionError("interrupted"))
+        raise
+    for question in questions:
+        question.leave()
 
 
-async def _ask_in_tasks(questions: Sequence[Question], enough: Enough, within: float) -> None:
+async def ask_in_tasks(questions: Sequence[Question], enough: Enough, within: float) -> None:
+    """The same in an event loop."""
     asked = {asyncio.ensure_future(question.ask()): question for question in questions}
     pending, until = set(asked), now() + within
     try:
@@ -208,26 +282,13 @@ async def _ask_in_tasks(questions: Sequence[Question], enough: Enough, within: f
             _, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in pending:
-            question = asked[task]
-            question.wanted = False
-            if question.node.stream().stream is None:
-                task.cancel()  # its connection is still to be opened: what it says there would come too late
-            else:  # it ends by itself, within the time-out, and knows then whether its node is silent
-                _going_on.add(task)
-                task.add_done_callback(_going_on.discard)
+            asked[task].leave()
+            _going_on.add(task)  # it ends by itself, within the time-out
+            task.add_done_callback(_going_on.discard)
 
 
 #: Tasks that nobody awaits any more: an event loop has only weak references to its own.
 _going_on: set[asyncio.Task[None]] = set()
-
-
-def ask_one(node: Node, script: Script, keys: PackedKeys, args: tuple[str | int, ...]) -> Reply:
-    """Ask this node, in this thread, also if it counts as silent. Raises ``DistLockError`` if it does not answer."""
-    question = Question(node, script, keys, args)
-    _ask_in_thread([question], every_answer, node.timeout, patient=True)
-    if not question.answered:
-        raise question.error or BackendUnavailable(f"{node} did not answer in time.")
-    return question.reply
 
 
 if hasattr(select, "poll"):
@@ -247,13 +308,9 @@ else:  # pragma: no cover - Windows
 
 def unavailable(questions: Sequence[Question], needed: int) -> DistLockError:
     """The error for a majority that is missing: how many answered, and what each of the others said."""
-    failures = [
-        str(question.error or f"{question.node} did not answer in time.")
-        for question in questions
-        if not question.answered
-    ]
-    answered = len(questions) - len(failures)
-    text = f"{answered} of {len(questions)} nodes answered, {needed} are needed: {' '.join(sorted(failures))}"
-    errors: Mapping[type[DistLockError], None] = dict.fromkeys(type(each.error) for each in questions if each.error)
-    kind = next((kind for kind in errors if not issubclass(kind, BackendUnavailable)), BackendUnavailable)
+    others = [each for each in questions if not each.answered]
+    said = sorted(str(each.error or f"{each.node} did not answer in time.") for each in others)
+    text = f"{len(questions) - len(others)} of {len(questions)} nodes answered, {needed} are needed: {' '.join(said)}"
+    kinds = [type(each.error) for each in others if each.error is not None]
+    kind = next((kind for kind in kinds if not issubclass(kind, BackendUnavailable)), BackendUnavailable)
     return kind(text)

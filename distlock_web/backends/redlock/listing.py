@@ -64,6 +64,6 @@ def _merged(given: Sequence[LockInfo], needed: int) -> LockInfo | None:
         shown,
         since=min(line.since for line in lines),
         remaining=longest[min(max(needed, 1), len(longest)) - 1],
-        waiters=sorted((line.waiters for line in given), reverse=True)[min(max(needed, 1), len(given)) - 1],
+        waiters=sum(line.waiters for line in given),  # each waits at one of them
         state=Counter(line.state for line in lines).most_common(1)[0][0],
     )

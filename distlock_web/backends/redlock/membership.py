@@ -8,49 +8,37 @@ the clocks of the majority, so a node whose own clock was set cannot vote before
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from typing import Any
 
-from ...core.errors import BackendUnavailable, ConfigurationError
-from .asking import Question, Reply
+from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from .node import Node
 
-#: Seconds that the nodes' clocks may be apart: those that are further from the others have no vote.
-APART = 1.0
-APART_US = round(APART * 1_000_000)
+#: µs that the nodes' clocks may be apart: those that are further from the others have no vote.
+APART_US = 1_000_000
 
-UNKNOWN, OTHER, YOUNG = -1, -2, -3  #: what a node answers that has no vote
+FORGOT, OTHER, YOUNG = -1, -2, -3  #: what a node answers that has no vote
+
+
+class Forgot(BackendUnavailable):
+    """A node has no memory of the quorum: somebody has to tell it who it is."""
 
 
 class WrongQuorum(ConfigurationError):
     """A node is another one than we think, or votes with others."""
 
 
-def name_members(nodes: Sequence[Node], delay: float) -> None:
-    members = ",".join(sorted(node.member for node in nodes))
-    for node in nodes:
-        node.who = f"{node.member};{members};{delay:g}"
-
-
-def explain(question: Question) -> None:
-    """An answer that the node has no vote is an error, which says why."""
-    reply, node = question.reply, question.node
+def no_vote(node: Node, reply: Any) -> DistLockError | None:
+    """Why the node that answers so has no vote. None: it has."""
     if type(reply) is not list or not reply or type(reply[0]) is not int or reply[0] >= 0:
-        return
-    if reply[0] == UNKNOWN:
-        question.error = BackendUnavailable(
-            f"{node} has no memory of this quorum: it was set up, emptied or restarted."
-        )
-    elif reply[0] == YOUNG:
-        question.error = BackendUnavailable(
+        return None
+    if reply[0] == FORGOT:
+        return Forgot(f"{node} has no memory of this quorum: it was set up, emptied or restarted.")
+    if reply[0] == YOUNG:
+        return BackendUnavailable(
             f"{node} may have forgotten locks, for it was set up, emptied or restarted: it votes again in "
             f"{reply[2] / 1_000_000:.0f} s."
         )
-    else:
-        question.error = _wrong(node, reply[2])
-
-
-def _wrong(node: Node, stored: bytes) -> WrongQuorum:
-    its_name, its_members, its_delay = stored_quorum(stored)
+    its_name, its_members, its_delay = stored_quorum(reply[2])
     name, members, delay = node.who.split(";")
     if (",".join(its_members), its_delay) != (members, float(delay)):
         return WrongQuorum(
@@ -68,25 +56,3 @@ def stored_quorum(stored: bytes) -> tuple[str, list[str], float]:
         return name, members.split(","), float(delay)
     except ValueError:  # not one of ours
         return "?", ["?"], 0.0
-
-
-def raise_if_wrong(questions: Iterable[Question]) -> None:
-    """One node of another list is enough: its other nodes may be a majority for somebody else."""
-    for question in questions:
-        if isinstance(question.error, WrongQuorum):
-            raise question.error
-
-
-def has_time(question: Question) -> bool:
-    reply = question.reply
-    return type(reply) is list and len(reply) > 1
-
-
-def of_one_time(questions: Sequence[Question]) -> list[Question]:
-    """The most of them whose clocks agree: one that was set ahead may have ended leases, or its own delay."""
-    groups = [[each for each in questions if 0 <= each.reply[1] - first.reply[1] <= APART_US] for first in questions]
-    return max(groups, key=len, default=[])
-
-
-def has_no_memory(reply: Reply) -> bool:
-    return type(reply) is list and reply[:1] == [UNKNOWN]

@@ -6,7 +6,7 @@ number of its own beside its token, so that what arrives late (a vote, an undo) 
 
     all nodes ──vote──> a majority, in time                 Granted
                         a majority is another token's       Busy: asked again when that ends, or its release is heard
-                        nobody has a majority               SplitVote: undone, and tried again after a random pause
+                        nobody has a majority               undone, and tried again after a random pause
                         fewer than a majority can vote      BackendUnavailable, with what each node said
 """
 
@@ -15,28 +15,26 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, drift
 from ...core.errors import BackendUnavailable, ConfigurationError
 from ...core.runtime import Runtime, now
 from ..redis.listing import infos
-from .asking import Question, Reply, ask_one, unavailable
+from .asking import Args, Enough, Question, every_answer, unavailable
 from .listing import inspect
-from .membership import APART_US, explain, has_no_memory, has_time, of_one_time, raise_if_wrong
+from .membership import APART_US
 from .node import Node
-from .notifications import Notifications
-from .quorum import Args, Quorum, gave
+from .quorum import Quorum, gave
 from .scripts import EXCHANGE, EXTEND, INSPECT, RELEASE, REVOKE, VOTE
 
 _LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
 
-#: Seconds to wait at most before the next attempt where nobody has a majority, one after the other.
-SPLIT_PAUSES = (0.004, 0.016, 0.064)
-#: The same where a release was heard of, and a majority has not got it yet.
-RELEASE_PAUSES = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256)
-#: Seconds until a waiter asks again that no node tells of a release yet; and that one does: a message may be lost.
-UNHEARD_PAUSE, LONGEST_SLEEP = 1.0, 30.0
+#: Seconds to wait at most before the next attempt, one after the other: where nobody has a majority, or a release was
+#: heard of that a majority has not got yet.
+PAUSES = (0.004, 0.016, 0.064, 0.256)
+#: Seconds until a waiter asks again that no node tells of a release yet; and that one does: a message may be lost, and
+#: who was told may stand still.
+UNHEARD_PAUSE, LONGEST_SLEEP = 1.0, 5.0
 #: Releases that are remembered.
 RELEASED_KEPT = 500
 #: Leases that one renewal takes again where a node has lost them.
@@ -44,9 +42,8 @@ MAX_REPAIRS = 8
 
 DICE = random.SystemRandom()  # a forked child throws others than its parent
 
-
-class SplitVote(Busy):
-    """Nobody has a majority: to ask again soon may help."""
+#: In place of who has a lock, where nobody has a majority.
+NOBODY = 0
 
 
 class Ended:
@@ -63,115 +60,114 @@ class Ended:
 class RedlockPort:
     """The verbs, in one mode."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        quorum: Quorum,
-        notifications: Notifications,
-        ended: Ended,
-        patient: bool = False,
-    ) -> None:
+    def __init__(self, runtime: Runtime, quorum: Quorum, ended: Ended) -> None:
         self.runtime = runtime
         self._quorum = quorum
-        self._patient = patient  #: for renewals: nobody waits for them
-        self._notifications = notifications
         self._ended = ended
 
     # To take it ----------------------------------------------------------------------------------------------------
 
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         self._check_lease(claim.expire)
-        answer = await self._attempts(claim, wait)
+        if wait != 0:
+            self._quorum.teller().server.listener.expect(claim, self.runtime)  # a release may be told before the answer
+        answer = await self._attempts(claim, wait, NOBODY)
         if isinstance(answer, Granted):
-            self._notifications.forget(claim, served=True)
-        elif wait != 0:
-            # It is woken when the node begins to tell us: a release that came before that is not heard of.
-            self._notifications.expect(claim, self.runtime)
+            self._wait_no_longer(claim)
         return answer
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
-        told = self._notifications
-        parker, releases = told.expect(claim, self.runtime), told.releases(claim.name)
-        pause, begun = min(busy.recheck_after, LONGEST_SLEEP if told.hears(claim.name) else UNHEARD_PAUSE), now()
-        sooner = seconds is not None and seconds < pause
-        woken = await parker.park(seconds if sooner else pause)
-        if sooner and not woken:
+        listener, begun = self._quorum.teller().server.listener, now()
+        waiter, hears = listener.expect(claim, self.runtime), listener.ready
+        pause = min(busy.recheck_after, DICE.uniform(0.5, 1.0) * LONGEST_SLEEP if hears else UNHEARD_PAUSE)
+        left = pause if seconds is None else min(seconds, pause)
+        woken = await listener.sleep(waiter, left)  # also when it begins to hear
+        if left < pause and not woken:
             return busy._replace(remaining=max(0.001, busy.remaining - (now() - begun)))
-        answer = await self._attempts(claim, None)
-        for pause in RELEASE_PAUSES if told.releases(claim.name) > releases else ():
-            # The node that tells has it back. Where a majority has not yet, the release is on its way there.
-            if isinstance(answer, Granted) or answer.position != busy.position:
-                break
-            await self._sleep(DICE.uniform(pause / 2, pause))
-            answer = await self._attempts(claim, None)
+        # The node that tells of a release has it back. A majority may not have it yet.
+        answer = await self._attempts(claim, None, busy.position if woken and hears else NOBODY)
         if isinstance(answer, Granted):
-            told.forget(claim, served=True)
+            self._wait_no_longer(claim)
         return answer
 
     async def cancel(self, claim: Claim) -> None:
-        self._notifications.forget(claim)
+        self._wait_no_longer(claim)
         await self._undo(claim, "", self._quorum.nodes)
 
-    async def _attempts(self, claim: Claim, wait: float | None) -> Granted | Busy:
-        """More than one only where nobody has the lock: of those who come at the same moment one shall have it."""
-        for pause in SPLIT_PAUSES:
+    def _wait_no_longer(self, claim: Claim) -> None:
+        for node in self._quorum.nodes:  # another one told it, as long as that answered
+            node.server.listener.remove(claim.token)
+
+    async def _attempts(self, claim: Claim, wait: float | None, leaving: int) -> Granted | Busy:
+        """Again where nobody has it, for of those who come at the same moment one shall; or who is ``leaving``."""
+        for pause in PAUSES:
             answer = await self._attempt(claim, wait)
-            if not isinstance(answer, SplitVote):
+            if isinstance(answer, Granted) or answer.position not in (NOBODY, leaving):
                 return answer
-            await self._sleep(DICE.uniform(0, pause))
+            await self._sleep(DICE.uniform(pause / 2, pause))
         return await self._attempt(claim, wait)
 
     async def _attempt(self, claim: Claim, wait: float | None) -> Granted | Busy:
-        begun = now()
+        quorum, begun = self._quorum, now()
         attempt = _number(begun)
-        questions = await self._vote(claim, attempt, self._proposal(), wait)
-        if await self._quorum.found(questions):
-            questions = await self._vote(claim, attempt, self._proposal(), wait)
-        raise_if_wrong(questions)
+        questions = await self._vote(claim, attempt, self._proposal(), wait=wait)
+        if await quorum.found():
+            questions = await self._vote(claim, attempt, self._proposal(), wait=wait)
+        quorum.raise_if_wrong()
         answered = [each for each in questions if each.answered]  # now: others may answer while these are undone
         granted = [each for each in answered if gave(each)]
-        fence = await self._agree_on_fence(claim, attempt, granted) if self._agree_on_time(granted) else 0
+        fence = await self._agree_on_fence(claim, attempt, granted) if self._is_majority(granted) else 0
         if fence and now() - begun < claim.expire - drift(claim.expire):
             return Granted(fence, begun)
         await self._undo(claim, attempt, [each.node for each in questions if gave(each) or each.is_open])
-        if len(granted) >= self._quorum.needed:
+        if len(granted) >= quorum.needed:
             raise BackendUnavailable(
                 f"A majority gave {claim.name!r}, but it took {now() - begun:.2f} s of {claim.expire:g} s, or the "
                 f"clocks of the nodes are apart (`distlock doctor` says by how much)."
             )
-        if len(answered) < self._quorum.needed:
-            raise unavailable(questions, self._quorum.needed)
-        return self._busy(len(granted), [each.reply for each in answered if each not in granted])
+        if len(answered) < quorum.needed:
+            raise unavailable(questions, quorum.needed)
+        return self._busy(len(granted), [each for each in answered if each not in granted])
 
     async def _vote(
         self,
         claim: Claim,
         attempt: int,
         fence: int,
-        wait: float | None = 0,
         *,
-        exact: bool = False,
+        wait: float | None = 0,
+        given: bool = False,
         nodes: Sequence[Node] | None = None,
     ) -> list[Question]:
-        expire, ahead, waits = _ms(claim.expire), "" if exact else APART_US, "" if wait == 0 else 1
-        tail = (claim.token, attempt, expire, fence or "", ahead, claim.holder, waits)
-        sent, within = now(), min(self._quorum.timeout, claim.expire)
-
-        def enough(questions: Sequence[Question]) -> bool:
-            return sum(map(gave, questions)) >= self._quorum.needed
+        """``given``: a node has given this fence already; else a node may say another one."""
+        head, expire = (claim.token, attempt), _ms(claim.expire)
+        tail = (expire, fence or "", "" if given else APART_US, claim.holder)
+        sent, delay, teller = now(), self._quorum.delay_us, self._quorum.teller() if wait != 0 else None
 
         def args(node: Node) -> Args:
-            return (node.who, self._quorum.delay_us, *tail)
+            return (*head, node.who, delay, *tail, 1 if node is teller else "")
 
-        questions = await self._quorum.ask(VOTE, [claim.name], args, enough, nodes=nodes, within=within)
+        within = min(self._quorum.timeout, claim.expire)
+        questions = await self._quorum.ask(VOTE, [claim.name], args, self._is_decided, nodes=nodes, within=within)
         for question in questions:
-            if has_time(question):
+            if question.answered:
                 question.node.ahead_us = int(question.reply[1] - sent * 1_000_000)
-            explain(question)
         return questions
 
-    def _agree_on_time(self, granted: Sequence[Question]) -> bool:
-        return len(of_one_time(granted) if self._quorum.restart_delay else granted) >= self._quorum.needed
+    def _is_decided(self, questions: Sequence[Question]) -> bool:
+        """Who has a majority is known."""
+        answered = [each for each in questions if each.answered]
+        if len(answered) < self._quorum.needed:
+            return False
+        granted = [each for each in answered if each.reply[0]]
+        if len(granted) >= self._quorum.needed:
+            return self._is_majority(granted)
+        votes = Counter(each.reply[3] for each in answered if not each.reply[0])
+        return max(votes.values()) >= self._quorum.needed
+
+    def _is_majority(self, granted: Sequence[Question]) -> bool:
+        needed = self._quorum.needed
+        return len(granted) >= needed and len(self._quorum.of_one_time(granted)) >= needed
 
     async def _agree_on_fence(self, claim: Claim, attempt: int, granted: Sequence[Question]) -> int:
         """One that a majority knows before it is given: the next majority gives a greater one. 0: there is none."""
@@ -180,7 +176,7 @@ class RedlockPort:
             if votes >= self._quorum.needed:
                 return int(fence)
             highest = max(each.reply[0] for each in granted)
-            granted = [each for each in await self._vote(claim, attempt, highest, exact=True) if gave(each)]
+            granted = [each for each in await self._vote(claim, attempt, highest, given=True) if gave(each)]
             if len(granted) < self._quorum.needed:
                 return 0
 
@@ -189,21 +185,21 @@ class RedlockPort:
         ahead = [node.ahead_us for node in self._quorum.nodes if node.ahead_us is not None]
         return max(ahead) + int(now() * 1_000_000) if ahead else 0
 
-    def _busy(self, granted: int, refusals: list[Reply]) -> Busy:
-        """When it may be had, and who has it; of this many votes for us and the refusals."""
-        token, votes = Counter(reply[3] for reply in refusals).most_common(1)[0]
-        ends = sorted(reply[2] / 1000 for reply in refusals)
-        remaining = ends[min(self._quorum.needed - granted, len(ends)) - 1]  # as many have to end as we lack
-        _, now_us, _, _, since, holder = next(reply for reply in refusals if reply[3] == token)
+    def _busy(self, granted: int, refused: Sequence[Question]) -> Busy:
+        """When it may be had, and who has it; of this many votes for us and these refusals."""
+        replies, needed = [each.reply for each in refused], self._quorum.needed
+        token, votes = Counter(reply[3] for reply in replies).most_common(1)[0]
+        ends = sorted(reply[2] / 1000 for reply in replies)
+        remaining = ends[min(needed - granted, len(ends)) - 1]  # as many have to end as we lack
+        _, now_us, _, _, since, holder = next(reply for reply in replies if reply[3] == token)
         who, held_for = holder.decode("utf-8", "replace"), max(0, now_us - since) / 1_000_000
-        silent = len(self._quorum.nodes) - granted - len(refusals)
+        silent = len(self._quorum.nodes) - granted - len(replies)
         # Where nodes are silent, one who has just got too few votes may have to give them back, as we have.
-        has_it = votes + silent >= self._quorum.needed and held_for >= self._quorum.timeout
-        if votes < self._quorum.needed and not has_it:
-            return SplitVote(min(remaining, DICE.uniform(*SPLIT_PAUSES[-2:])), remaining, 0, who, held_for)
+        has_it = votes + silent >= needed and held_for >= self._quorum.timeout
+        if votes < needed and not has_it:
+            return Busy(min(remaining, DICE.uniform(*PAUSES[1:3])), remaining, NOBODY, who, held_for)
         # Not all who wait ask at the moment when it ends.
-        recheck_after, position = remaining + DICE.uniform(0, SPLIT_PAUSES[0]), int(token[-12:], 16)
-        return Busy(recheck_after, remaining, position, who, held_for)
+        return Busy(remaining + DICE.uniform(0, PAUSES[0]), remaining, int(token[-12:], 16) or 1, who, held_for)
 
     # To keep it and to give it back ----------------------------------------------------------------------------------
 
@@ -214,66 +210,54 @@ class RedlockPort:
             self._check_lease(claim.expire)
         tail = [value for claim in claims for value in (claim.token, _ms(claim.expire))]
 
-        def enough(questions: Sequence[Question]) -> bool:
-            # Nobody waits for a renewal: there all are asked, so that what a node has lost is known.
-            answers = [each.reply for each in questions if each.answered and len(each.reply) == len(claims)]
-            kept = (given.count(0) >= self._quorum.needed for given in zip(*answers, strict=True))
-            return not self._patient and len(answers) >= self._quorum.needed and all(kept)
+        def all_kept(questions: Sequence[Question]) -> bool:
+            answers = [each.reply for each in questions if each.answered]
+            return (
+                all(len(_fences(given)) >= self._quorum.needed for given in zip(*answers, strict=True))
+                and answers != []
+            )
 
+        # Nobody waits for a renewal: there all are asked, so that what a node has lost is known.
+        enough = every_answer if self._quorum.patient else all_kept
         names = [claim.name for claim in claims]
         questions = await self._quorum.ask(EXTEND, names, lambda node: (node.who, *tail), enough, within=timeout)
-        for question in questions:
-            explain(question)
-        raise_if_wrong(questions)
+        self._quorum.raise_if_wrong()
         answered = self._quorum.answered(questions)
-        losses: list[Loss | BackendUnavailable | None] = []
-        repairs: list[tuple[Claim, list[Node]]] = []
-        for place, claim in enumerate(claims):
-            given = [each.reply[place] for each in answered]
-            losses.append(self._loss_of(claim, given))
-            if losses[-1] is None and 1 in given:
-                repairs.append((claim, [each.node for each in answered if each.reply[place] == 1]))
-        for claim, nodes in repairs[:MAX_REPAIRS]:
-            await self._repair(claim, nodes)
+        given = list(zip(*(each.reply for each in answered), strict=True))
+        losses = [self._loss_of(claim, its) for claim, its in zip(claims, given, strict=True)]
+        lost = [place for place, its in enumerate(given) if losses[place] is None and 1 in its]
+        for place in lost[:MAX_REPAIRS]:
+            nodes = [each.node for each in answered if each.reply[place] == 1]
+            await self._take_again(claims[place], _most_common(_fences(given[place])), nodes)
         return losses
 
     def _loss_of(self, claim: Claim, given: Sequence[int]) -> Loss | BackendUnavailable | None:
-        if given.count(0) >= self._quorum.needed:
+        kept = len(_fences(given))
+        if kept >= self._quorum.needed:
             return None
-        if given.count(0) + len(self._quorum.nodes) - len(given) >= self._quorum.needed:  # the others may have it still
+        if kept + len(self._quorum.nodes) - len(given) >= self._quorum.needed:  # the others may have it still
             return BackendUnavailable(f"{len(given)} nodes told of {claim.name!r}, too few to know.")
         return self._why(given)
 
-    async def _repair(self, claim: Claim, nodes: Sequence[Node]) -> None:
-        """Take it again where a node has lost it: so a lease outlives the restart of one node after the other."""
+    async def _take_again(self, claim: Claim, fence: int, nodes: Sequence[Node]) -> None:
+        """Where these nodes have lost it: so a lease outlives the restart of one node after the other."""
+        attempt = _number(now())
         for again in (False, True):
             if claim.token in self._ended:
                 return
-            attempt = _number(now())
-            questions = await self._vote(claim, attempt, 0, exact=True, nodes=nodes)
+            await self._vote(claim, attempt, fence, given=True, nodes=nodes)
             if claim.token in self._ended:  # the release may have come there before this
                 await self._undo(claim, attempt, nodes)
+            elif again or not await self._quorum.found():
                 return
-            if again or not any(has_no_memory(each.reply) for each in questions):
-                return
-            await self._quorum.found(await self._quorum.look())
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
         def enough(questions: Sequence[Question]) -> bool:
             return [each.reply for each in questions if each.answered].count(0) >= self._quorum.needed
 
-        tail = (claim.token, "", _ms(cooldown) if cooldown else 0)
-        # The first node tells those who wait: it is sent to last.
-        nodes = self._quorum.nodes[::-1]
-        owing = [node for node in nodes if node.is_owing]
         self._ended.releasing.add(claim.token)
         try:
-            questions = await self._quorum.ask(RELEASE, [claim.name], lambda _: tail, enough, nodes=nodes)
-            if not cooldown:
-                for question in questions:
-                    if not question.answered or question.node in owing:
-                        self._undo_later(question.node, claim, "")
-            return self._loss_at_release(claim, questions)
+            return self._loss_at_release(claim, await self._give_back(claim, "", self._quorum.nodes, enough, cooldown))
         finally:
             self._ended.releasing.discard(claim.token)
 
@@ -290,25 +274,30 @@ class RedlockPort:
 
     def _why(self, given: Iterable[int]) -> Loss:
         """Why a lease that has no majority is gone."""
-        said = Counter(_LOSSES[answer] for answer in given)
+        said = Counter(_LOSSES.get(answer) for answer in given)
         if said["revoked"]:
             return "revoked"
         return "taken" if said["taken"] >= self._quorum.needed else "expired"
 
     async def _undo(self, claim: Claim, attempt: int | str, nodes: Sequence[Node]) -> None:
         """Take back what these nodes have given, or may give yet; where one does not answer, as soon as it does."""
-        if nodes:
-            for question in await self._quorum.ask(
-                RELEASE, [claim.name], lambda _: (claim.token, attempt, 0), nodes=nodes
-            ):
-                if not question.answered:
-                    self._undo_later(question.node, claim, attempt)
+        await self._give_back(claim, attempt, nodes)
 
-    def _undo_later(self, node: Node, claim: Claim, attempt: int | str) -> None:
-        keys = node.keys(claim.name)
-        work = partial(ask_one, node, RELEASE, keys, (claim.token, attempt, 0))
+    async def _give_back(
+        self,
+        claim: Claim,
+        attempt: int | str,
+        nodes: Sequence[Node],
+        enough: Enough = every_answer,
+        cooldown: float = 0.0,
+    ) -> list[Question]:
+        args = (claim.token, attempt, _ms(cooldown) if cooldown else 0)
         # After that it has ended by itself: a vote lives for `expire`, and the question was sent within the time-out.
-        node.later(work, within=claim.expire + node.timeout)
+        within = 0.0 if cooldown else claim.expire + self._quorum.timeout
+        # The first node tells those who wait: it is sent to last.
+        return await self._quorum.ask(
+            RELEASE, [claim.name], lambda _: args, enough, nodes=nodes[::-1], undo_within=within
+        )
 
     # To hand it over -----------------------------------------------------------------------------------------------
 
@@ -333,16 +322,14 @@ class RedlockPort:
         if len(fences) < self._quorum.needed:
             await self._undo(claim, "", [each.node for each in questions if gave(each) or each.is_open])
             return None
-        return Granted(max(sorted(fences), key=fences.count), begun)
+        return Granted(_most_common(fences), begun)
 
     async def _exchange(
         self, name: str, token: str, state: str, new: str, its_state: str, seconds: float, holder: str
     ) -> list[Question]:
         tail = (token, state, new, _number(now()), its_state, _ms(seconds), holder)
         questions = await self._quorum.ask(EXCHANGE, [name], lambda node: (node.who, *tail))
-        for question in questions:
-            explain(question)
-        raise_if_wrong(questions)
+        self._quorum.raise_if_wrong()
         return questions
 
     # To look ---------------------------------------------------------------------------------------------------------
@@ -374,6 +361,15 @@ class RedlockPort:
 
     async def _sleep(self, seconds: float) -> None:
         await self.runtime.parker().park(seconds)
+
+
+def _fences(given: Iterable[int]) -> list[int]:
+    """Of what EXTEND answers: under which the lease is there still. What is no fence says why it is not."""
+    return [answer for answer in given if answer not in _LOSSES]
+
+
+def _most_common(fences: Iterable[int]) -> int:
+    return Counter(fences).most_common(1)[0][0]
 
 
 def _number(moment: float) -> int:

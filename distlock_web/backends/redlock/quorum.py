@@ -1,19 +1,16 @@
-"""The nodes, asked together: what is the same for every verb."""
+"""The nodes, asked together: what is the same for every verb, and who they are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import TypeAlias
 
 from ...core.errors import BackendUnavailable, ConfigurationError
 from ..redis.scripts import NAMES, PackedKeys, Script, pack_keys
-from .asking import Enough, Question, ask, every_answer, unavailable
-from .membership import APART_US, OTHER, explain, has_no_memory, has_time, of_one_time, stored_quorum
+from .asking import Args, Enough, Question, ask_in_tasks, ask_in_thread, every_answer, unavailable
+from .membership import APART_US, FORGOT, OTHER, Forgot, WrongQuorum, no_vote, stored_quorum
 from .node import Node, waiting
 from .scripts import EXTEND, FOUND, INSPECT
-
-Args: TypeAlias = "tuple[str | int, ...]"
 
 
 class Quorum:
@@ -28,8 +25,8 @@ class Quorum:
         self.restart_delay = restart_delay
         #: A birth is known to within the time that clocks may be apart.
         self.delay_us = round(restart_delay * 1_000_000) + APART_US if restart_delay else 0
+        self.patient = patient  #: for renewals: nobody waits for them, and silent nodes are asked, too
         self._blocking = blocking  #: asks in this thread
-        self._patient = patient  #: for renewals: all nodes are asked, also those that count as silent
 
     async def ask(
         self,
@@ -40,15 +37,27 @@ class Quorum:
         *,
         nodes: Sequence[Node] | None = None,
         within: float | None = None,
+        undo_within: float = 0.0,
     ) -> list[Question]:
+        """Ask the nodes, all of them unless said otherwise.
+
+        ``undo_within``: a node that does not answer is asked as soon as it does, for so many seconds.
+        """
         nodes = self.nodes if nodes is None else nodes
         if not nodes:
             return []
         keys = _keys(script, nodes[0], names)
-        questions = [Question(node, script, keys, args(node)) for node in nodes]
+        questions = [Question(node, script, keys, args(node), undo_within) for node in nodes]
         time = self.timeout if within is None else within
-        await ask(questions, enough, time, blocking=self._blocking, patient=self._patient)
+        if self._blocking:
+            ask_in_thread(questions, enough, time, self.patient)
+        else:
+            await ask_in_tasks(questions, enough, time)
         return questions
+
+    def teller(self) -> Node:
+        """The node that tells those who wait of a release: the first that answers."""
+        return next((node for node in self.nodes if not node.outage.silent), self.nodes[0])
 
     def answered(self, questions: Sequence[Question]) -> list[Question]:
         """Those that have an answer; raises if they are too few."""
@@ -57,58 +66,79 @@ class Quorum:
             raise unavailable(questions, self.needed)
         return answered
 
+    def of_one_time(self, questions: Sequence[Question]) -> list[Question]:
+        """The most of them whose clocks agree: one that was set ahead may have ended leases, or its own delay."""
+        if not self.restart_delay:
+            return list(questions)
+        groups = [
+            [each for each in questions if 0 <= each.reply[1] - first.reply[1] <= APART_US] for first in questions
+        ]
+        return max(groups, key=len, default=[])
+
     # Membership and birth ------------------------------------------------------------------------------------------
 
-    async def found(self, questions: Sequence[Question], *, by_hand: bool = False) -> bool:
+    def raise_if_wrong(self) -> None:
+        """One node of another list is enough: its other nodes may be a majority for somebody else."""
+        for node in self.nodes:
+            if isinstance(node.no_vote, WrongQuorum):
+                raise node.no_vote
+
+    async def found(self, *, by_hand: bool = False) -> bool:
         """Tell nodes without a memory who they are, and that it begins now by the clocks of the majority.
 
-        By itself only where a majority remembers this list of nodes, or where all answer, and none has another list.
-        Answers whether one was told.
+        By itself only where a majority remembers this list of nodes; or where all answer, their clocks agree, and none
+        has another list. Answers whether one was told.
         """
-        nodes = [each.node for each in questions if has_no_memory(each.reply)]
-        heard = [each for each in questions if has_time(each)]
-        if not nodes or any(each.reply[0] == OTHER for each in heard):
+        if not (by_hand or any(isinstance(node.no_vote, Forgot) for node in self.nodes)):
             return False
-        # Else two lists of nodes could each win a node that has forgotten, while those that remember cannot be heard.
-        remember = len(heard) - len(nodes)
-        if self.restart_delay and not (by_hand or remember >= self.needed or len(heard) == len(self.nodes)):
+        heard = [each for each in await self.look() if each.answered]
+        for each in heard:
+            if each.reply[0] > 0:
+                each.node.no_vote = None  # somebody else has told it
+        forgot = [each.node for each in heard if each.reply[0] == FORGOT]
+        agreed = self.of_one_time(heard)
+        # Else two lists of nodes could each win a node that has forgotten, while those that remember cannot be heard;
+        # and nodes that come back with a clock that is behind, and set then, would be old enough at once.
+        remembered = by_hand or len(heard) - len(forgot) >= self.needed or not self.restart_delay
+        if any(each.reply[0] == OTHER for each in heard) or len(agreed) < self._needed_of(remembered):
             return False
-        times = [each.reply[1] for each in of_one_time(heard)]
-        if len(times) < self.needed:
-            return False
-        told = await self.ask(FOUND, [], lambda node: (node.who, int(median(times)), APART_US, "", 0), nodes=nodes)
+        born = int(median(each.reply[1] for each in agreed))
+        told = await self.ask(FOUND, [], lambda node: (node.who, born, APART_US, "", 0), nodes=forgot)
+        for each in told:
+            each.node.no_vote = no_vote(each.node, each.reply)
         return any(map(gave, told))
 
-    async def prepare(self) -> str:
-        """See ``RedlockBackend.prepare``."""
-        looked = await self.look()
-        new = sum(has_no_memory(each.reply) for each in looked)
-        await self.found(looked, by_hand=True)
-        looked = await self.look()
-        for question in looked:
-            explain(question)
-        self.answered(looked)
-        done = f"{new} of {len(looked)} nodes were new; they vote in {self.delay_us / 1e6:g} s." if new else "ready."
-        return " ".join([done, *(str(each.error) for each in looked if each.error is not None)])
+    def _needed_of(self, remembered: bool) -> int:
+        return self.needed if remembered else len(self.nodes)
 
     async def look(self) -> list[Question]:
         """Who the nodes are, and what time it is there."""
         return await self.ask(FOUND, [], lambda node: (node.who, 0, 0, "look", 0))
+
+    async def prepare(self) -> str:
+        """See ``RedlockBackend.prepare``."""
+        new = sum(each.answered and each.reply[0] == FORGOT for each in await self.look())
+        await self.found(by_hand=True)
+        looked = await self.look()
+        for each in looked:
+            each.error = each.error or no_vote(each.node, each.reply)
+        self.answered(looked)
+        done = f"{new} of {len(looked)} nodes were new; they vote in {self.delay_us / 1e6:g} s." if new else "ready."
+        return " ".join([done, *(str(each.error) for each in looked if each.error is not None)])
 
     async def adopt(self) -> str:
         """See ``RedlockBackend.adopt``. First those that vote with others until now: so at no time two lists count."""
         looked = await self.look()
         if not all(question.answered for question in looked):
             raise unavailable(looked, len(self.nodes))
-        times = [each.reply[1] for each in of_one_time(looked)]
-        if len(times) < len(looked):
+        if len(self.of_one_time(looked)) < len(looked):
             raise BackendUnavailable(
                 "The clocks of the nodes are apart: set them (`distlock doctor` says by how much)."
             )
         changed = [each for each in looked if each.reply[0] == OTHER]
         later = max((self._check_change(each) for each in changed), default=0)
         new = [each.node for each in looked if each not in changed]
-        args = (int(median(times)), APART_US, "adopt", later)
+        args = (int(median(each.reply[1] for each in looked)), APART_US, "adopt", later)
         for nodes in ([each.node for each in changed], new):
             told = await self.ask(FOUND, [], lambda node: (node.who, *args), nodes=nodes)
             if not all(map(gave, told)):

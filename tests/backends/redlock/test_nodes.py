@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from asgiref.sync import async_to_sync
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, configure, lock
 from distlock_web.core.runtime import drive, now
@@ -154,7 +156,8 @@ def test_a_renewal_takes_the_lease_again_where_a_node_has_lost_it(quorum: Quorum
             _flush(server)
             assert drive(harness.store.renewal_port().extend(claims)) == [None]
             assert len(left_on([server])) == 1
-        await harness.release(lease)
+        # Under the fence of before: the one that is handed over.
+        await harness.release(await harness.attach(await harness.detach(lease)))
 
     harness.run(case())
     eventually(lambda: left_on(servers) == {}, "released everywhere")
@@ -179,6 +182,48 @@ def test_no_thread_for_an_acquisition(quorum: Quorum) -> None:
         assert started <= {"distlock-outage", "distlock-close"}  # one looks for the node that hangs
 
     harness.run(case())
+
+
+def test_a_slow_node_costs_nothing_beside_its_own_requests(own_nodes: list[RedisServer], mode: Any) -> None:
+    """It was taken for one that had not heard of the release: a thread asked it again after each."""
+    with Proxy(own_nodes[4].port) as slow:
+        hosts = ",".join(f"127.0.0.1:{port}" for port in (*(server.port for server in own_nodes[:4]), slow.port))
+        registry = configure({"default": {"LOCATION": f"redlock://{hosts}/0?restart_delay=0&socket_timeout=5"}})
+        harness: Harness = mode(registry.store("default"))
+
+        async def case() -> None:
+            await cycle(harness)
+            slow.delay = 0.1
+            before, started = set(threading.enumerate()), set[str]()
+            for _ in range(20):
+                async with harness.inside(lock("order:7", expire=30)):
+                    await harness.sleep(0.01)
+                started |= {thread.name for thread in set(threading.enumerate()) - before}
+            assert started == set()
+
+        harness.run(case())
+        eventually(lambda: left_on(own_nodes) == {}, "nothing stays on the slow one")
+        registry.close()
+
+
+def test_an_event_loop_of_one_call_opens_no_connection(own_nodes: list[RedisServer], open_store: Any) -> None:
+    """Under WSGI each request of an ``async def`` view has a loop of its own, and opened one to each node."""
+    open_store(own_nodes)
+
+    def opened() -> int:
+        clients = [redis.Redis.from_url(server.url) for server in own_nodes]
+        with contextlib.ExitStack() as stack:
+            return sum(stack.enter_context(client).info("stats")["total_connections_received"] for client in clients)
+
+    async def view(number: int) -> None:
+        async with lock(f"view:{number}", expire=30):
+            await asyncio.sleep(0)
+
+    async_to_sync(view)(0)
+    before = opened()
+    for number in range(10):
+        async_to_sync(view)(number)
+    assert opened() - before == len(own_nodes), "those of this test alone"
 
 
 def test_a_lease_that_a_silent_node_may_have_still_is_not_lost(quorum: Quorum) -> None:

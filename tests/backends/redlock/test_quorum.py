@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, configure, lock
-from distlock_web.backends.redlock.asking import ask_one
+from distlock_web.backends.redis.scripts import Script
 from distlock_web.backends.redlock.node import Node
 from distlock_web.backends.redlock.scripts import FOUND, RELEASE, VOTE
 from distlock_web.core.registry import Store
-from distlock_web.core.runtime import now
+from distlock_web.core.runtime import drive, now
 from distlock_web.testing.contract.base import claim
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
@@ -278,6 +278,30 @@ def test_a_clock_that_is_ahead_of_the_others_has_no_vote(
     eventually(takes, "when c is old enough there are two whose clocks agree")
 
 
+def test_nodes_that_come_back_with_clocks_behind_are_not_believed_though_they_agree(
+    clocks: list[ShiftedRedis], open_store: Callable[..., Store]
+) -> None:
+    """Two of three: a majority of clocks, by which they were old enough as soon as NTP had set them."""
+    a, b, c = clocks
+    open_store(clocks, restart_delay=DELAY)
+    eventually(takes, "the quorum is old enough")
+    a.kill()
+    held = lock("order:7", expire=DELAY).acquire()  # by b and c
+    for server in (b, c):
+        server.kill()
+        server.shift(-60)
+        server.start()
+    a.start()
+    begun = now()
+    while now() - begun < DELAY / 4:  # they are all asked
+        assert not takes()
+    for server in (b, c):
+        server.shift(0)
+    while not takes():
+        pass
+    assert held.state == "lost"
+
+
 # What comes late ---------------------------------------------------------------------------------------------------
 
 
@@ -289,8 +313,13 @@ def node(redlock_nodes: list[RedisServer]) -> Node:
 
 
 def vote(node: Node, token: str, attempt: int, expire: float = 30) -> int:
-    args = (node.who, 0, token, attempt, round(expire * 1000), "", "", "somebody", "")
-    return int(ask_one(node, VOTE, node.keys(NAME), args)[0])
+    args = (token, attempt, node.who, 0, round(expire * 1000), "", "", "somebody", "")
+    return int(ask(node, VOTE, *args)[0])
+
+
+def ask(node: Node, script: Script, *args: str | int) -> Any:
+    names = [NAME] if script is not FOUND else []
+    return drive(node.server.threads().run(script, node.keys(*names), args))
 
 
 def test_an_undo_that_comes_late_takes_back_no_later_vote(node: Node) -> None:
@@ -298,16 +327,16 @@ def test_an_undo_that_comes_late_takes_back_no_later_vote(node: Node) -> None:
     token = claim().token
     assert vote(node, token, 1) > 0
     assert vote(node, token, 2) > 0
-    assert ask_one(node, RELEASE, node.keys(NAME), (token, 1, 0)) == 2
+    assert ask(node, RELEASE, token, 1, 0) == 2
     assert vote(node, claim().token, 3) == 0, "it is taken still"
-    assert ask_one(node, RELEASE, node.keys(NAME), (token, 2, 0)) == 0
+    assert ask(node, RELEASE, token, 2, 0) == 0
 
 
 def test_a_question_that_comes_late_is_not_answered_as_the_later_one(node: Node) -> None:
     token = claim().token
     assert vote(node, token, 2) > 0
     assert vote(node, token, 1) == 0
-    assert ask_one(node, RELEASE, node.keys(NAME), (token, 2, 0)) == 0, "the vote is the later attempt's"
+    assert ask(node, RELEASE, token, 2, 0) == 0, "the vote is the later attempt's"
 
 
 def test_a_birth_that_is_told_late_is_not_believed(node: Node, redlock_nodes: list[RedisServer]) -> None:
@@ -316,8 +345,8 @@ def test_a_birth_that_is_told_late_is_not_believed(node: Node, redlock_nodes: li
         client.flushall()
         seconds, us = client.time()
     at = seconds * 1_000_000 + us
-    answer = ask_one(node, FOUND, node.keys(), (node.who, at - 5_000_000, 1_000_000, "", 0))
+    answer = ask(node, FOUND, node.who, at - 5_000_000, 1_000_000, "", 0)
     assert answer[0] == 0
     assert vote(node, claim().token, 1) == -1
-    assert ask_one(node, FOUND, node.keys(), (node.who, at, 60_000_000, "", 0))[0] == 1
+    assert ask(node, FOUND, node.who, at, 60_000_000, "", 0)[0] == 1
     assert vote(node, claim().token, 1) > 0

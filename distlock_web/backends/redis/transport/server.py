@@ -44,8 +44,8 @@ class Server:
         self.released = deque[str](maxlen=RELEASED_TOKENS_KEPT)  #: tokens: a second release is no loss
         self._cancel = cancel
         self._replicas = Replicas(address, self.outage.look)
-        self._renewal_pool = ConnectionPool(address, self.outage, patient=patient)
-        self._threads, self._renewals = self._over(self.pool), self._over(self._renewal_pool)
+        self.renewal_pool = ConnectionPool(address, self.outage, patient=patient)
+        self._threads, self._renewals = self._over(self.pool), self._over(self.renewal_pool)
         self._changing = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
         self._loops: dict[asyncio.AbstractEventLoop, tuple[LoopConnection, Exchange]] = {}
         address.follow(self._moved)
@@ -80,7 +80,7 @@ class Server:
 
     def _let_go(self) -> None:
         self.pool.drop()
-        self._renewal_pool.drop()
+        self.renewal_pool.drop()
         with self._changing:
             loops = list(self._loops.items())
         for loop, (connection, _) in loops:

@@ -6,13 +6,14 @@
 --                 with the data of before or with none, flushed, or exchanged for another
 --       2 index   sorted set of names by the µs at which their vote ends; under FENCES the highest fence, negated
 --       3 N       string "token.attempt state fence since before holder"; its PTTL is what is left of the vote
---       4 {N}:waiting  sorted set of tokens that wait, by the µs at which they are forgotten: for those who look
+--       4 {N}:waiting  sorted set of tokens that wait and listen here, by the µs at which they are forgotten
 -- States: held; transit, detached and not yet attached; cooldown, kept for a while after its end; revoked, a tombstone: free.
 -- `before` is the token that was revoked before this one, behind a '!'; else '-'.
 
 local QUORUM, INDEX, N, WAITING = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local FENCES = '{fences}' -- no name has a brace
 local DAY = 86400000
+local IDENT_DIGITS = 16 -- of a token: the store object that waits, by which it is told
 local call, format = redis.call, string.format
 
 local function clock() -- µs
@@ -83,7 +84,13 @@ local function loss(lock, token)
   return lock.before == '!' .. token and 3 or lock.state == 'revoked' and 1 or 2
 end
 
--- Those who wait ask again. A message that is lost costs a lease at most, so a failure is not ours to raise.
+-- One of those who wait here asks again: the first whose process hears us. A message that is lost costs some seconds, so a
+-- failure is not ours to raise.
 local function tell()
-  redis.pcall('PUBLISH', 'distlock:wake:' .. N, '')
+  for _, token in ipairs(call('ZRANGEBYSCORE', WAITING, format('%d', clock()), '+inf', 'LIMIT', 0, 100)) do
+    local heard = redis.pcall('PUBLISH', 'distlock:wake:' .. string.sub(token, 1, IDENT_DIGITS), token .. ' - - ' .. N)
+    if type(heard) == 'number' and heard > 0 then
+      return
+    end
+  end
 end

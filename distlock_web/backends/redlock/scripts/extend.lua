@@ -2,7 +2,7 @@
 --
 -- KEYS     1 quorum  2 index, then N for each lock
 -- ARGV     1 who asks, as in QUORUM, then for each lock: token, expire (ms)
--- Answers  for each lock: 0 extended; 1 expired, 2 taken, 3 revoked. Or {-2, now, QUORUM}: a node of another quorum
+-- Answers  for each lock: its fence, extended; 1 expired, 2 taken, 3 revoked. Or {-2, now, QUORUM}: a node of another quorum
 
 local now = clock()
 local refused = no_vote(now, ARGV[1])
@@ -22,7 +22,7 @@ for i = 3, #KEYS do
     call('PEXPIRE', N, expire)
     list(now, expire)
   end
-  answers[i - 2] = lost
+  answers[i - 2] = lost == 0 and tonumber(lock.fence) or lost
 end
 if #answers > 0 and call('PTTL', INDEX) < DAY / 2 then
   call('PEXPIRE', INDEX, DAY)

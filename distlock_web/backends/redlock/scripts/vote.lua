@@ -1,6 +1,6 @@
 -- Vote for this attempt, if the node has not voted for somebody else.
 --
--- ARGV     1 who asks, as in QUORUM: "self;members;delay"  2 delay (µs)  3 token  4 attempt: more than every one before
+-- ARGV     1 token  2 attempt: more than every one before  3 who asks, as in QUORUM: "self;members;delay"  4 delay (µs)
 --          5 expire (ms)  6 the fence to give it, so that all nodes give the same; '' the time  7 µs that this fence may be ahead
 --          of the time; '' it is another node's, given already  8 holder, for people  9 '1': it waits, if it does not get it
 -- Answers  {fence, now}                            the vote is this attempt's, for `expire` at least
@@ -9,7 +9,7 @@
 
 local GRACE = 15000000 -- µs
 
-local who, delay, token, attempt, expire = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], tonumber(ARGV[5])
+local token, attempt, who, delay, expire = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local proposed, ahead = tonumber(ARGV[6]), tonumber(ARGV[7])
 local now = clock()
 local refused = no_vote(now, who, delay)
@@ -38,7 +38,7 @@ local floor = -(call('ZSCORE', INDEX, FENCES) or 0)
 if ours then
   lock.attempt = attempt
   if not ahead then
-    lock.fence = format('%d', math.max(proposed, lock.fence))
+    lock.fence = format('%d', proposed) -- agreed on; a node that answered late may have given more
   end
   expire = math.max(expire, call('PTTL', N)) -- never less: it may have been extended since
 else
