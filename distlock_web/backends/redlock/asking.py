@@ -33,6 +33,8 @@ from .scripts import EXCHANGE, EXTEND, RELEASE, VOTE
 Reply: TypeAlias = Any
 Args: TypeAlias = "tuple[str | int, ...]"
 
+#: Turns of an event loop after the time is over: where it was late, answers may lie unread.
+LATE_TURNS = 10
 #: Seconds for an answer that is there, or is not.
 AT_ONCE = 1e-6
 
@@ -276,10 +278,12 @@ def ask_in_thread(questions: Sequence[Question], enough: Enough, within: float, 
 async def ask_in_tasks(questions: Sequence[Question], enough: Enough, within: float) -> None:
     """The same in an event loop."""
     asked = {asyncio.ensure_future(question.ask()): question for question in questions}
-    pending, until = set(asked), now() + within
+    pending, until, turns = set(asked), now() + within, LATE_TURNS
     try:
-        while pending and not enough(questions) and (left := until - now()) > 0:
-            _, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        while pending and turns and not enough(questions):
+            left = until - now()
+            turns -= left <= 0
+            _, pending = await asyncio.wait(pending, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in pending:
             asked[task].leave()
