@@ -21,7 +21,7 @@ from .locks.fencing import fence_headers, read_fence
 from .locks.lease import Lease, Lost, current_lease
 from .locks.lock import Lock, aattach, attach, lock
 from .locks.options import LockOptions
-from .locks.request_scope import request_scope
+from .locks.request_context import request_scope
 from .web.held_locks import LockRow, aheld_locks, held_locks
 
 __version__ = "0.1.0"

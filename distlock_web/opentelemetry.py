@@ -25,8 +25,7 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span, Status, StatusCode, TracerProvider
 
 from .locks import events
-from .locks.background import Background
-from .locks.events import Event
+from .locks.events import Background, Event
 from .locks.live_leases import BoundedTemplates, LiveLeases
 
 __all__ = ["MAX_TEMPLATES", "Telemetry", "install"]
@@ -93,7 +92,6 @@ class Telemetry:
         global _installed
         events.unsubscribe(self.listen)
         atexit.unregister(self.flush)
-        self._aside.stop()
         _installed = None
 
     def _record(self, event: Event, around: Context) -> None:

@@ -8,13 +8,16 @@ that does not answer raises ``BackendUnavailable`` within a bounded time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from .config import StoreConfig
 from .errors import BackendUnavailable
 from .runtime import Runtime
+
+Args = TypeVarTuple("Args")
+T = TypeVar("T")
 
 #: Why a lease is gone, as a store can tell it. None: it is still ours.
 Loss: TypeAlias = Literal["expired", "taken", "revoked"]
@@ -129,6 +132,14 @@ class Port(Protocol):
 
     async def revoke(self, name: str, fence: int) -> bool:
         """Take the lock from the holder with this fence; its holder learns at its next round trip."""
+
+
+async def retry_once(verb: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
+    """Ask again, once, if the answer did not come: every verb may be sent twice (law 3)."""
+    try:
+        return await verb(*args)
+    except BackendUnavailable:
+        return await verb(*args)
 
 
 class Browsable(Protocol):

@@ -31,6 +31,8 @@ from .errors import ConfigurationError, KeyUnavailable
 
 #: The longest name, in bytes; a longer one keeps its beginning and ends in a digest of the whole.
 MAX_NAME_BYTES = 200
+#: As many characters always fit: none has more than four bytes.
+SURELY_SHORT = MAX_NAME_BYTES // 4
 
 #: What no value can add to a name: ':' separates its parts, '|' marks a template's second choice.
 SEPARATORS = ":|"
@@ -45,7 +47,7 @@ _WITH_ROWS = {"django.db.models": "distlock_web.django.rows", "sqlalchemy.orm": 
 # '%' is what escapes, '~' begins the digest of a shortened name; braces belong to the store.
 _RESERVED = frozenset("{}%~")
 # Most keys: nothing to escape, found in one step.
-_ORDINARY = re.compile(r"[ -$&-z|]*")
+is_ordinary = re.compile(r"[ -$&-z|]*").fullmatch
 _ESCAPED = re.compile(r"(%[0-9A-F]{2})")
 # A field of a template, or of an f-string: {}, {0}, {order_id}, {order.pk}. Not {"a": 1}.
 _FIELD = re.compile(r"\{(\d*|[^\W\d][^{}]*)\}")
@@ -54,7 +56,7 @@ _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 def escape_literal(text: str) -> str:
     """A whole key, or the fixed part of a template, made fit for a name. Escapes that it has already are kept."""
-    if _ORDINARY.fullmatch(text):
+    if is_ordinary(text):
         return text
     parts = _ESCAPED.split(text)  # every second one is an escape
     parts[::2] = ["".join(_escape(char) if must_escape(char) else char for char in part) for part in parts[::2]]
@@ -152,7 +154,7 @@ def row_of(found: object) -> Row | None:
 
 def shorten(name: str) -> str:
     """A name of bounded length. Two different names stay different (SHA-256)."""
-    if len(name) <= MAX_NAME_BYTES // 4:  # no character has more than four bytes
+    if len(name) <= SURELY_SHORT:
         return name
     data = name.encode("utf-8", "surrogatepass")
     if len(data) <= MAX_NAME_BYTES:
@@ -190,7 +192,7 @@ def _are_several(given: object) -> TypeGuard[Iterable[object]]:
 def whole_key(key: object) -> str:
     """A key that was given as it is, to ``lock(...)``: a string, or an object that stands for a row."""
     if isinstance(key, str) and key:
-        if _ORDINARY.fullmatch(key):
+        if is_ordinary(key):
             return key
         if (field := _FIELD.search(key)) is not None:
             raise ConfigurationError(

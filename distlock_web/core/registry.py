@@ -19,7 +19,7 @@ from .backend import Backend, Port
 from .config import StoreConfig, check_seconds, parse, unknown_name
 from .errors import ConfigurationError
 from .hold_times import HoldTimes
-from .runtime import TASKS, Runtime, after_fork, around_fork, check_process, new_ident
+from .runtime import TASKS, Process, Runtime, after_fork, around_fork, check_process, new_ident
 from .worker import start_thread
 
 logger = logging.getLogger("distlock_web")
@@ -248,6 +248,8 @@ def configured() -> Registry | None:
 
 def registry() -> Registry:
     """The stores in force: the running application's, else the configured ones, else those of ``DISTLOCK_URL``."""
+    if os.getpid() != Process.pid:
+        check_process()
     for resolve in resolvers:
         found = resolve()
         if found is not None:

@@ -13,18 +13,18 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from .errors import ConfigurationError
 from .request_id import request_token
 
 T = TypeVar("T")
 
-if hasattr(time, "CLOCK_BOOTTIME"):
-
-    def now() -> float:
-        """Seconds on a clock that never jumps and runs on while the machine sleeps, as the store's leases do."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
+#: Seconds on a clock that never jumps and runs on while the machine sleeps, as the store's leases do.
+now: Callable[[], float]
+if hasattr(time, "CLOCK_BOOTTIME"):  # noqa: SIM108 - a pragma for one of them
+    now = partial(time.clock_gettime, time.CLOCK_BOOTTIME)  # in C: it is asked several times for each lock
 else:  # pragma: no cover - macOS, Windows
     now = time.monotonic
 
@@ -220,6 +220,19 @@ TASKS = Tasks()
 def in_event_loop() -> bool:
     """Whether the running thread is inside an event loop, where a blocking call would stop every other task."""
     return asyncio._get_running_loop() is not None
+
+
+def refuse_in_event_loop(instead: str) -> None:
+    """``ConfigurationError`` for a blocking call inside a running event loop, where it would stop every other task."""
+    if in_event_loop():
+        raise ConfigurationError(f"This is a blocking call inside a running event loop. In async code write {instead}.")
+
+
+def blocking_runtime() -> Runtime:
+    """The runtime of a blocking entry point; refused inside a running event loop, which it would stop."""
+    if asyncio._get_running_loop() is not None:
+        refuse_in_event_loop("`async with lock(...)`, or `await lock(...).aacquire()`")
+    return THREADS
 
 
 def lives_for_one_call(loop: asyncio.AbstractEventLoop) -> bool:

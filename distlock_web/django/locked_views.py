@@ -10,7 +10,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.views import View
 
 from ..locks.decorator import LockedFunction
-from ..locks.naming import bound_method
+from ..locks.key_templates import bound_method
 
 Callback = Callable[..., Any]
 

@@ -23,18 +23,11 @@ from ..core.runtime import Process, after_fork, check_process
 from .hold import Hold
 from .scope import Scope
 
-#: A scope, and what it is nested in.
-Link: TypeAlias = "tuple[weakref.ref[Scope], Link | None]"
-
-
-#: By store and name the innermost scope that holds it: found at once, and copied at C's speed.
-Holders: TypeAlias = "dict[tuple[Store, str], Link]"
-
-#: The scopes around the running code: the innermost, how many there are at most, and who holds what.
-Chain: TypeAlias = "tuple[Link | None, int, Holders]"
+#: A scope, the chain that it is nested in, and how long the chain is at most. None: inside of no scope.
+Chain: TypeAlias = "tuple[weakref.ref[Scope], Chain, int] | None"
 
 #: Inside of no scope.
-OUTSIDE: Chain = (None, 0, {})
+OUTSIDE: Chain = None
 
 #: When the chain grows past a power of two, from this length on, it is freed of scopes that are over.
 _COMPACT_FROM = 64
@@ -60,56 +53,43 @@ if sys.version_info < (3, 12):
 
 def enter(scope: Scope) -> None:
     """From now on the running code is inside of this scope."""
-    reference = weakref.ref(scope)
-    innermost, length, holders = _chain.get()
-    holders, length = holders.copy(), length + 1
-    for hold in scope.holds:
-        key = (hold.store, hold.claim.name)
-        outer = holders.get(key)
-        holders[key] = (reference, outer and _current(outer))
-    chain: Chain = ((reference, innermost and _current(innermost)), length, holders)
+    chain = _chain.get()
+    if chain is not None:
+        chain = _current(chain)
+    length = 1 if chain is None else chain[2] + 1
     if length >= _COMPACT_FROM and length & (length - 1) == 0:
-        chain = _compacted(chain)
+        chain = _without(chain, None)
+        length = 1 if chain is None else chain[2] + 1
     if scope.opener is not None:
         _blocks.add(scope)
-    _chain.set(chain)
+    _chain.set((weakref.ref(scope), chain, length))
 
 
 def leave(scope: Scope) -> None:
     """The running code is no longer inside of this scope, which has ended, or goes on (under a streaming response)."""
-    innermost, length, holders = chain = _chain.get()
-    if chain is OUTSIDE:
+    chain = _chain.get()
+    if chain is None:
         return
     if _collecting is not None and _collecting == threading.get_ident():
         # ContextVar.set() may collect garbage whose block ends here. Setting it again would free what the outer call
         # works on: a crash. What has ended is passed over where it is met.
         return
-    if scope not in _blocks:  # released by hand inside of its block, it stays until the block ends
-        if innermost is not None and innermost[0]() is scope:
-            if innermost[1] is None:  # the outermost: nothing is left
-                _chain.set(OUTSIDE)
-                return
-            length -= 1
-        innermost = _without(innermost, scope)
-    keys = [key for hold in scope.holds if (key := (hold.store, hold.name)) in holders]
-    if keys:
-        holders = holders.copy()
-        for key in keys:
-            link = _without(holders[key], scope)
-            if link is None:
-                del holders[key]
-            else:
-                holders[key] = link
-    _chain.set((innermost, length, holders) if innermost or holders else OUTSIDE)
+    if scope in _blocks:  # released by hand inside of its block, it stays until the block ends
+        return
+    if chain[0]() is scope:
+        chain = chain[1]
+    elif scope.alive:
+        chain = _without(chain, scope)
+    _chain.set(chain if chain is None else _current(chain))
 
 
 def is_inside(scope: Scope) -> bool:
     """Whether the running code is inside of this scope."""
-    link = _chain.get()[0]
-    while link is not None:
-        if link[0]() is scope:
+    chain = _chain.get()
+    while chain is not None:
+        if chain[0]() is scope:
             return True
-        link = link[1]
+        chain = chain[1]
     return False
 
 
@@ -118,22 +98,18 @@ def find_block(opener: object) -> Scope | None:
 
     Several threads and tasks may use one lock object: it is the innermost block of this call chain, if there is one.
     """
-    link = _chain.get()[0]
-    while link is not None:
-        scope = link[0]()
+    chain = _chain.get()
+    while chain is not None:
+        scope = chain[0]()
         if scope is not None and scope.opener is opener and scope in _blocks:
-            break
-        link = link[1]
-    else:
-        scope = _block_of_another_context(opener)
-    return scope
+            return scope
+        chain = chain[1]
+    return _block_of_another_context(opener)
 
 
 def exit_block(scope: Scope) -> None:
     """Its ``with`` block ends here."""
     _blocks.discard(scope)
-    if not scope.alive:
-        leave(scope)
 
 
 def _block_of_another_context(opener: object) -> Scope | None:
@@ -155,15 +131,26 @@ def _block_of_another_context(opener: object) -> Scope | None:
 def innermost_scope() -> Scope | None:
     """The innermost live scope that the running code is inside of."""
     check_process()
-    return _alive(_chain.get()[0])
+    chain = _chain.get()
+    while chain is not None:
+        scope = chain[0]()
+        if scope is not None and scope.alive:
+            return scope
+        chain = chain[1]
+    return None
 
 
 def find_enclosing(store: Store, name: str) -> tuple[Scope, Hold] | None:
     """The innermost live scope of the call chain that holds this name, and its hold."""
-    link = _chain.get()[2].get((store, name))
-    if link is None or (scope := _alive(link)) is None:
-        return None
-    return scope, next(hold for hold in scope.holds if hold.store is store and hold.name == name)
+    chain = _chain.get()
+    while chain is not None:
+        scope = chain[0]()
+        if scope is not None and name in scope.spec.names and scope.spec.store is store and scope.alive:
+            for hold in scope.holds:
+                if hold.claim.name == name:
+                    return scope, hold
+        chain = chain[1]
+    return None
 
 
 def current_chain() -> Chain:
@@ -186,50 +173,21 @@ def _counts(scope: Scope | None) -> bool:
     return scope is not None and (scope.alive or scope in _blocks)
 
 
-def _current(link: Link | None) -> Link | None:
-    """The link without scopes in front that are over."""
-    while link is not None and not _counts(link[0]()):
-        link = link[1]
-    return link
+def _current(chain: Chain) -> Chain:
+    """The chain without scopes in front that are over."""
+    while chain is not None and not _counts(chain[0]()):
+        chain = chain[1]
+    return chain
 
 
-def _alive(link: Link | None) -> Scope | None:
-    """The innermost scope of the link that is not over."""
-    while link is not None:
-        scope = link[0]()
-        if scope is not None and scope.alive:
-            return scope
-        link = link[1]
-    return None
-
-
-def _without(link: Link | None, scope: Scope) -> Link | None:
-    if link is not None and link[0]() is scope:
-        return _current(link[1])
-    # Further out, a scope that has ended is passed over where it is met.
-    return _linked(_references(link, scope)) if scope.alive else link
-
-
-def _compacted(chain: Chain) -> Chain:
-    innermost, _, holders = chain
-    references = _references(innermost)
-    holders = {key: current for key, link in holders.items() if (current := _current(link)) is not None}
-    return _linked(references), len(references), holders
-
-
-def _references(link: Link | None, left: Scope | None = None) -> list[weakref.ref[Scope]]:
-    """The scopes of the link that are not over, innermost first."""
-    found = []
-    while link is not None:
-        scope = link[0]()
+def _without(chain: Chain, left: Scope | None) -> Chain:
+    """The chain without this scope, and without any that is over."""
+    kept: list[weakref.ref[Scope]] = []
+    while chain is not None:
+        scope = chain[0]()
         if scope is not left and _counts(scope):
-            found.append(link[0])
-        link = link[1]
-    return found
-
-
-def _linked(references: list[weakref.ref[Scope]]) -> Link | None:
-    link: Link | None = None
-    for reference in reversed(references):
-        link = (reference, link)
-    return link
+            kept.append(chain[0])
+        chain = chain[1]
+    for length, reference in enumerate(reversed(kept), 1):
+        chain = (reference, chain, length)
+    return chain

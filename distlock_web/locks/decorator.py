@@ -5,29 +5,68 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, Protocol, Required, TypeAlias, TypeVar, Unpack, overload
 
 from ..core.config import check_plain, check_policy
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
-from ..core.runtime import TASKS, Runtime, drive
-from . import chain, engine, hooks
+from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
+from . import chain, ending, engine, hooks
 from .events import log_fields
-from .function_options import OPTIONS, AnsweringOptions, FunctionOptions, Skipping, SkippingOptions
-from .hooks import TransactionManager
-from .key_templates import KeyInFront, KeyTemplates, MalformedValue
+from .hooks import TransactionManager, Until
+from .key_templates import Key, KeyInFront, KeyTemplates, MalformedValue, bound_method
 from .lease import Lease
-from .lock import blocking_runtime
-from .log_fields import of_scope
-from .naming import bound_method
-from .options import NO_TASK, Options, check_names, listing
-from .refusal import tell_of_no_lock
+from .options import NAMES, NO_TASK, LockOptions, Options, check_names, listing
 from .scope import Scope
 
 logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: ``LockBusy`` is raised; or the call is skipped (None) and logged; or the callable makes the answer.
+OnBusy: TypeAlias = "Literal['raise', 'skip'] | Callable[..., Any]"
+#: ``BackendUnavailable`` is raised; or the call goes on without a lock; or the callable makes the answer.
+OnBackendError: TypeAlias = "Literal['raise', 'open'] | Callable[..., Any]"
+
+
+class _CommonOptions(LockOptions, total=False):
+    key: Key | None
+    on_backend_error: OnBackendError | None
+    until: Until | None
+    database: object
+
+
+class FunctionOptions(_CommonOptions, total=False):
+    """What ``distributed_lockable(...)`` takes: the options of a lock, and those beside them."""
+
+    on_busy: OnBusy | None
+
+
+class SkippingOptions(_CommonOptions, total=False):
+    """The same where a busy call is skipped."""
+
+    on_busy: Required[Literal["skip"]]
+
+
+class AnsweringOptions(_CommonOptions, total=False):
+    """The same where it is not."""
+
+    on_busy: Literal["raise"] | Callable[..., Any] | None
+
+
+class Skipping(Protocol):
+    """The decorator then: the function may give None."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
+
+
+OPTIONS = ("key", *NAMES, "on_busy", "on_backend_error", "until", "database")
 
 
 @overload
@@ -154,14 +193,16 @@ class LockedFunction:
         except BackendUnavailable as error:
             if self._policy("on_backend_error", scope.spec.store.config.on_backend_error) != "open":
                 raise
-            logger.error("%s runs without its lock: %s", self.name, error, extra=of_scope("let_through", scope))
+            logger.error("%s runs without its lock: %s", self.name, error, extra=scope.log_fields("let_through"))
             scope = Scope(scope.spec, scope.runtime)
-            scope.let_through()
+            scope.locked = False
             chain.enter(scope)
-            tell_of_no_lock(scope, error)
+            engine.tell_of_no_lock(scope, error)
         return scope
 
-    async def refused(self, error: LockBusy | BackendUnavailable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def rejected(
+        self, error: LockBusy | BackendUnavailable, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """The call cannot run: what the policy makes of it."""
         config, name = self.options.config(), "on_busy" if isinstance(error, LockBusy) else "on_backend_error"
         chosen = self._policy(name, getattr(config, name))
@@ -203,7 +244,7 @@ class LockedFunction:
     def streamed(self, result: Any, scope: Scope) -> object | None:
         """The result as a streaming response that goes on under the lock; None if it is not one, or is not to."""
         if scope.spec.hold_at_least and not self.succeeded(result):
-            scope.keep_nothing()
+            scope.spec = scope.spec._replace(hold_at_least=0.0)  # free as soon as it is released
         return hooks.stream(result, self, Lease(scope)) if self.until is None else None
 
     def _policy(self, name: str, default: Any) -> Any:
@@ -225,15 +266,15 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
             try:
                 scope = drive(locked.acquire(scope))
             except (LockBusy, BackendUnavailable) as error:
-                return drive(locked.refused(error, args, kwargs))
+                return drive(locked.rejected(error, args, kwargs))
             result = locked.call(function, scope, args, kwargs)
             response = locked.streamed(result, scope)
             if response is not None:
                 return response
-            engine.end_now(scope, None)
+            ending.end_now(scope, None)
             return result
         except BaseException as error:
-            engine.end_now(scope, error)  # does nothing where the scope has ended
+            ending.end_now(scope, error)  # does nothing where the scope has ended
             raise
 
     return wrapper
@@ -246,16 +287,16 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
         try:
             scope = await locked.acquire(scope)
         except (LockBusy, BackendUnavailable) as error:
-            return await locked.refused(error, args, kwargs)
+            return await locked.rejected(error, args, kwargs)
         try:
             result = await function(*args, **kwargs)
             response = locked.streamed(result, scope)
         except BaseException as error:
-            await engine.end(scope, error)
+            await ending.end(scope, error)
             raise
         if response is not None:
             return response
-        await engine.end(scope, None)
+        await ending.end(scope, None)
         return result
 
     return wrapper

@@ -1,7 +1,7 @@
-"""The algorithm: acquire, re-enter, wait, release, extend. Written once, as coroutines, for threads and for asyncio.
+"""The algorithm: acquire, re-enter, wait. Written once, as coroutines, for threads and for asyncio.
 
 It awaits nothing but a store's port (``core/backend.py``), its runtime (``core/runtime.py``) and, to re-enter, the gate
-of a hold (``reentry.py``). The outcomes:
+of a hold. The outcomes:
 
     verb      answer of the port        what happens
     -------   -----------------------   -----------------------------------------------------------------------------
@@ -20,32 +20,20 @@ of a hold (``reentry.py``). The outcomes:
               BackendUnavailable        at the end of a block: logged, for the lease ends by itself; else raised
     any       BackendUnavailable        asked once more; if there is no answer again, an acquisition is cancelled
 
-A scope has all of its names or none: if one fails, the others are released (``release.py``).
+A scope has all of its names or none: if one fails, the others are released. How a scope ends stands in ``ending.py``,
+what is extended in ``watchdog.py``.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import TypeAlias
-
-from ..core.backend import Busy, Claim, Granted, Port
-from ..core.errors import BackendUnavailable, DistLockError, LeaseLost
-from ..core.runtime import TASKS, THREADS, Runtime, drive, new_token, now
-from . import chain, events, watchdog
-from .extension import extend_holds
-from .hold import Hold
-from .log_fields import of_scope
-from .refusal import busy_error, claimant, tell_of_refusal
-from .release import cancel_quietly, clean_up_after, release_all, retry_once, run_to_completion
-from .scope import Scope, names_of
-
-logger = logging.getLogger("distlock_web")
-
-#: How a name is asked for: one or more verbs of the port.
-Ask: TypeAlias = "Callable[[Port, Claim], Awaitable[Granted | Busy]]"
+from ..core.backend import Busy, Claim, Granted, Port, retry_once
+from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy, NotHeld
+from ..core.holder import HolderInfo
+from ..core.runtime import new_token, now
+from . import call_site, chain, events, watchdog
+from .ending import abort, cancel_quietly, undo
+from .scope import Scope, Spec
+from .transfer import Ticket
 
 #: Seconds between two questions to a store that does not answer while we wait for a lock.
 UNREACHABLE_RECHECK_SECONDS = 0.25
@@ -53,118 +41,113 @@ UNREACHABLE_RECHECK_SECONDS = 0.25
 REFUSED_PAUSE = 0.05
 
 
-# Acquire ------------------------------------------------------------------------------------------------------------
+async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
+    """Take or re-enter every name of the scope, all or none. ``LockBusy``, ``LeaseLost`` or ``BackendUnavailable``.
 
-
-async def acquire(scope: Scope) -> None:
-    """Take or re-enter every name of the scope, all or none. ``LockBusy``, ``LeaseLost`` or ``BackendUnavailable``."""
-    spec, clock = scope.spec, _WaitClock(scope.spec.wait)
+    With a ``ticket``, take on what was handed over with it, which is never re-entered; ``NotHeld`` if that is gone.
+    """
+    spec = scope.spec
     port = spec.store.port(scope.runtime)
-
-    async def ask(port: Port, claim: Claim) -> Granted | Busy:
-        answer = await retry_once(port.acquire, claim, clock.wait)
-        if isinstance(answer, Busy) and clock.wait != 0:
-            begun = now()
-            try:
-                with watchdog.keep_alive(scope.holds):
-                    return await _queue(scope, port, claim, answer, clock)
-            finally:
-                scope.note_waited(now() - begun)
-        return answer
-
+    until = now() + spec.wait if spec.wait else None  # over all names
     try:
         for name in spec.names:
-            scope.note_waited(0.0)
-            if chain.find_enclosing(spec.store, name) is None or not await _reenter(scope, port, name, clock):
-                await _take(scope, port, name, ask)
-        if clock.waited and scope.acquired and len(scope.holds) > 1:
+            scope.waited = 0.0
+            if ticket is not None:
+                await _take_on(scope, port, name, ticket)
+            elif chain.find_enclosing(spec.store, name) is None or not await _reenter(scope, port, name, until):
+                await _take(scope, port, name, until)
+        if scope.has_waited and scope.acquired and len(scope.holds) > 1:
             # The first leases have aged while the others were awaited, and the store may have lost one of them, to a
             # failover or by force: the block begins only when it has confirmed all, each with a full lease.
-            await extend_holds(port, scope.acquired, None)
-        _begin(scope)
+            await watchdog.extend_holds(port, scope.acquired, None)
+        scope.raise_if_lost()  # while the others were taken, or while the answer was on its way
+        if spec.renew or spec.on_lost not in ("raise", "warn"):
+            watchdog.register(scope)
+        if call_site.transaction_lookups:
+            scope.warn_once()
+        chain.enter(scope)
     except BaseException as error:
         await abort(scope, error)
-        tell_of_refusal(scope, error)
+        _tell_of_rejection(scope, error)
         raise
 
 
-async def attach(scope: Scope, ask: Ask) -> None:
-    """Take every name of the scope by asking so, all or none. What was handed over is never re-entered."""
-    port = scope.spec.store.port(scope.runtime)
-    try:
-        for name in scope.spec.names:
-            await _take(scope, port, name, ask, "attached")
-        _begin(scope)
-    except BaseException as error:
-        await abort(scope, error)
-        tell_of_refusal(scope, error)
-        raise
-
-
-def _begin(scope: Scope) -> None:
-    """Every name is ours: the block begins, and the running code is inside of it."""
-    scope.raise_if_lost()  # while the others were taken, or while the answer was on its way
-    watchdog.register(scope)
-    scope.warn_once()
-    chain.enter(scope)
-
-
-class _WaitClock:
-    """What is left of the time the caller wants to wait, over all names."""
-
-    __slots__ = ("_until", "wait", "waited")
-
-    def __init__(self, wait: float | None) -> None:
-        self.wait = wait
-        self.waited = False
-        self._until = now() + wait if wait else None
-
-    def left(self) -> float | None:
-        if self._until is None:
-            return self.wait
-        return max(0.0, self._until - now())
-
-    def start_waiting(self) -> float | None:
-        self.waited = True
-        return self.left()
-
-
-async def _take(scope: Scope, port: Port, name: str, ask: Ask, how: str = "") -> None:
-    """Take one name from the store, with a fresh claim. ``how``, for the event, where it was not free before."""
+async def _take(scope: Scope, port: Port, name: str, until: float | None) -> None:
+    """Take one name from the store, with a fresh claim."""
     spec = scope.spec
-    claim = Claim(name, new_token(spec.store.ident), spec.expire, claimant(scope))
+    claim = Claim(name, new_token(spec.store.ident), spec.expire, scope.claimant())
     try:
-        answer = await ask(port, claim)
+        try:
+            answer = await port.acquire(claim, spec.wait)
+        except BackendUnavailable:  # asked again, once: every verb may be sent twice
+            answer = await port.acquire(claim, spec.wait)
+        if isinstance(answer, Busy) and spec.wait != 0:
+            answer = await _queue(scope, port, claim, answer, until)
         if isinstance(answer, Granted):
-            hold = Hold(spec.store, claim, answer, spec.template, scope.waited)
-            scope.add(hold)
+            hold = scope.add(claim, answer)
     except BaseException as error:
         # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
-        await clean_up_after(error, scope, lambda port: cancel_quietly(scope, port, claim))
+        await undo(error, scope, lambda port: cancel_quietly(scope, claim, port))
         raise
     if isinstance(answer, Busy):
-        raise busy_error(scope.spec, name, answer)
+        raise _busy_error(spec, name, answer)
     if events.listeners:
         if hold.waited:
             hold.tell("waited")
-        hold.tell("acquired", how)
+        hold.tell("acquired")
 
 
-async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, clock: _WaitClock) -> Granted:
-    """Wait for our turn. A store that stops answering meanwhile is asked again for one lease, then given up.
+async def _take_on(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
+    """Take one name from whoever has handed it over."""
+    spec = scope.spec
+    claim = Claim(name, new_token(spec.store.ident), spec.expire, scope.claimant())
+    try:
+        granted = await retry_once(port.attach, claim, ticket.proof)
+        # Another fence is another acquisition than the one that was handed over: a failover has forgotten that one.
+        if granted is None or granted.fence != ticket.fences[name]:
+            raise NotHeld(
+                f"The lock {name!r} cannot be taken on: the string was used before, came too late or was altered.",
+                name=name,
+            )
+        hold = scope.add(claim, granted)
+    except BaseException as error:
+        await undo(error, scope, lambda port: cancel_quietly(scope, claim, port))
+        raise
+    if events.listeners:
+        hold.tell("acquired", "attached")
+
+
+async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, until: float | None) -> Granted:
+    """Wait for our turn, while what is held already is kept."""
+    begun = now()
+    scope.has_waited = True
+    try:
+        with watchdog.keep_alive(scope.holds):
+            return await _wait(scope, port, claim, answer, until)
+    finally:
+        scope.waited = now() - begun
+
+
+def _left(scope: Scope, until: float | None) -> float | None:
+    """Seconds that the caller wants to wait still; None: for ever."""
+    return scope.spec.wait if until is None else max(0.0, until - now())
+
+
+async def _wait(scope: Scope, port: Port, claim: Claim, answer: Busy, until: float | None) -> Granted:
+    """Until it is ours. A store that stops answering meanwhile is asked again for one lease, then given up.
 
     ``LeaseLost`` if one of the locks that are held already is lost meanwhile.
     """
     unreachable_since: float | None = None
-    left = clock.start_waiting()
     while True:
         scope.raise_if_lost()
+        left = _left(scope, until)
         if left is not None and left <= 0:
             # What we know is from before we slept: the lock may be free, for nobody tells of a lease that ended.
             last = await retry_once(port.acquire, claim, 0.0)
             if isinstance(last, Granted):
                 return last
-            raise busy_error(scope.spec, claim.name, last)
+            raise _busy_error(scope.spec, claim.name, last)
         begun = now()
         try:
             asked = await port.wait(claim, answer, left)
@@ -179,7 +162,7 @@ async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, clock: _W
                 await scope.runtime.parker().park(REFUSED_PAUSE)
         if isinstance(asked, Granted):
             return asked
-        answer, left = asked, clock.left()
+        answer = asked
 
 
 _STILL_INSIDE = (
@@ -188,150 +171,71 @@ _STILL_INSIDE = (
 )
 
 
-async def _reenter(scope: Scope, port: Port, name: str, clock: _WaitClock) -> bool:
+async def _reenter(scope: Scope, port: Port, name: str, until: float | None) -> bool:
     """Enter a lock that the call chain holds already: no round trip, unless a longer lease is asked for."""
-    while (found := chain.find_enclosing(scope.spec.store, name)) is not None:
+    spec = scope.spec
+    while (found := chain.find_enclosing(spec.store, name)) is not None:
         outer, hold = found
         hold.raise_if_lost(_STILL_INSIDE)
         gate = outer.gate(hold)
         turn = gate.try_enter()
-        if turn == "busy" and clock.wait != 0:
+        if turn == "busy" and spec.wait != 0:
+            scope.has_waited = True
             with watchdog.keep_alive(scope.holds):
-                turn = await gate.enter(scope.runtime, clock.start_waiting())
+                turn = await gate.enter(scope.runtime, _left(scope, until))
         if turn == "busy":
-            raise busy_error(
-                scope.spec,
-                name,
-                Busy(hold.remaining, hold.remaining, holder=hold.claim.holder, held_for=now() - hold.since),
-            )
+            left = hold.remaining
+            raise _busy_error(spec, name, Busy(left, left, holder=hold.claim.holder, held_for=now() - hold.since))
         if turn == "closed":
             continue  # the block around us has ended meanwhile
         scope.reenter(hold, gate)
         hold.raise_if_lost(_STILL_INSIDE)
-        if scope.spec.expire > hold.claim.expire:
-            await extend_holds(port, [hold], scope.spec.expire)
-            hold.renew_to(scope.spec.expire)
+        if spec.expire > hold.claim.expire:
+            await watchdog.extend_holds(port, [hold], spec.expire)
+            hold.renew_to(spec.expire)
         return True
     return False
 
 
-# Release ------------------------------------------------------------------------------------------------------------
+# A block that does not begin ----------------------------------------------------------------------------------------
 
 
-async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASKS) -> None:
-    """The scope is over: release what it took, once, whatever happens, and never hide the block's own exception."""
-    # A nested scope in a task of its own may outlive the one whose lock it re-entered: from then on it had no lock.
-    orphaned = scope.orphaned()
-    if not close(scope, runtime):
+def _busy_error(spec: Spec, name: str, answer: Busy) -> LockBusy:
+    """What to say of a lock that somebody else has: who, as far as the store tells, and how long it usually takes."""
+    holder = HolderInfo.loads(answer.holder)
+    who = holder.describe()
+    since = "" if answer.held_for is None else f", for {answer.held_for:.1f} s"
+    return LockBusy(
+        f"Somebody else holds the lock {name!r}{': ' if who else ''}{who}{since}.",
+        name=name,
+        retry_after=answer.remaining,
+        holder=holder if who else None,
+        usual=spec.store.hold_times.usual(holder.function if who else spec.function, name),
+        held_for=answer.held_for,
+    )
+
+
+def _tell_of_rejection(scope: Scope, error: BaseException) -> None:
+    """The lock is busy, or the store has failed: tell who listens. Other errors are the caller's."""
+    if isinstance(error, LockBusy | BackendUnavailable):
+        error.log_fields = scope.log_fields("busy" if isinstance(error, LockBusy) else "error")
+    if not events.listeners or not isinstance(error, LockBusy | BackendUnavailable | ConfigurationError):
         return
-    try:
-        await _send_releases(scope, success=error is None)
-    except DistLockError as failure:
-        # The work was done under the lock, and the lease ends by itself: no reason to fail the caller.
-        logger.warning(
-            "Lock %s could not be released, it ends within its lease: %s",
-            names_of(scope),
-            failure,
-            extra=of_scope("error", scope, reason="release"),
-        )
-    except Exception as failure:
-        if error is None:
-            raise
-        logger.exception(
-            "Lock %s could not be released, it ends within its lease",
-            names_of(scope),
-            extra=of_scope("error", scope, reason="release"),
-        )
-        error.add_note(f"distlock_web: could not be released: {failure}")
-    lost = scope.lost_hold() or orphaned
-    if lost is not None:
-        _tell_of_loss(scope, lost.lost_error(), error)
-    elif error is None:
-        scope.warn_once()
+    spec, waited, claimant = scope.spec, scope.waited, scope.claimant()
+    where = (spec.store.alias, error.name or ", ".join(spec.names), spec.template)
+    if not isinstance(error, LockBusy):
+        events.failed("acquire", *where, error, claimant=claimant)
+        return
+    if waited:
+        events.publish("waited", *where, waited=waited, expire=spec.expire, claimant=claimant)
+    events.publish(
+        "busy", *where, waited=waited, expire=spec.expire, claimant=claimant, other=error.holder, held=error.held_for
+    )
 
 
-def _tell_of_loss(scope: Scope, loss: LeaseLost, error: BaseException | None) -> None:
-    ours = scope.take_back_cancellation()
-    if error is None:
-        if scope.spec.on_lost in ("raise", "cancel"):
-            raise loss
-        fields = of_scope("lost", scope, reason=loss.reason)
-        logger.warning("%s Its block has finished all the same.", loss, extra=fields)
-    elif isinstance(error, asyncio.CancelledError) and ours:
-        raise loss from error
-    elif not isinstance(error, LeaseLost):
-        error.add_note(f"distlock_web: {loss}")
-
-
-async def release(scope: Scope, runtime: Runtime = TASKS) -> None:
-    """Release by hand. Raises what :func:`end` only logs."""
-    orphaned = scope.orphaned()
-    if not close(scope, runtime):
-        raise scope.over_error()
-    await _send_releases(scope, success=True)
-    lost = scope.lost_hold() or orphaned
-    if lost is not None:
-        raise lost.lost_error()
-    scope.warn_once()
-
-
-def release_now(scope: Scope) -> None:
-    """:func:`release` for blocking callers: a signal's exception anywhere in it does not leave the lock held."""
-    try:
-        drive(release(scope, THREADS))
-    except DistLockError:
-        raise
-    except BaseException as interruption:
-        scope.use_runtime(THREADS)
-        drive(_leave_nothing(scope, interruption))
-        raise
-
-
-async def _send_releases(scope: Scope, success: bool) -> None:
-    if scope.acquired:
-        await run_to_completion(scope, partial(release_all, scope, success=success))
-    else:  # it only re-entered: there is nothing to send, so nothing to shield
-        await release_all(scope, scope.spec.store.port(scope.runtime))
-
-
-def end_now(scope: Scope, error: BaseException | None) -> None:
-    """:func:`end` for blocking callers: a signal's exception anywhere in it does not leave the lock held."""
-    try:
-        drive(end(scope, error, THREADS))
-    except BaseException as interruption:
-        scope.use_runtime(THREADS)
-        drive(abort(scope, interruption))
-        raise
-
-
-async def abort(scope: Scope, error: BaseException) -> None:
-    """The block does not begin, or its end was interrupted: nothing of it stays. The caller raises ``error`` then."""
-    chain.exit_block(scope)
-    await _leave_nothing(scope, error)
-
-
-async def _leave_nothing(scope: Scope, error: BaseException) -> None:
-    close(scope, scope.runtime)
-    scope.stop_watching()
-    scope.leave_gates()
-    if scope.acquired:
-        await clean_up_after(error, scope, partial(release_all, scope))
-
-
-def close(scope: Scope, runtime: Runtime) -> bool:
-    """End the scope in this runtime, wherever it began, and go out of it. True for exactly one caller."""
-    if not scope.close_once():
-        return False
-    scope.use_runtime(runtime)
-    chain.leave(scope)
-    return True
-
-
-# Extend -------------------------------------------------------------------------------------------------------------
-
-
-async def extend(scope: Scope, expire: float | None, runtime: Runtime = TASKS) -> None:
-    """Extend every hold of the scope; ``LeaseLost`` if one is gone."""
-    scope.check_usable()
-    if scope.holds:  # none: the call was let through without a lock
-        await extend_holds(scope.spec.store.port(runtime), scope.holds, expire)
+def tell_of_no_lock(scope: Scope, error: BackendUnavailable) -> None:
+    """The block runs without its locks, for nobody answers who could give them."""
+    if events.listeners:
+        spec, claimant = scope.spec, scope.claimant()
+        for name in spec.names:
+            events.publish("let_through", spec.store.alias, name, spec.template, detail=str(error), claimant=claimant)

@@ -25,13 +25,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..core.config import check_plain
 from ..core.holder import HolderInfo
 from ..core.runtime import after_fork, now
-from .background import Background
+from ..core.worker import MAX_EXIT_DELAY, Worker
 
 __all__ = ["Event", "Kind", "Listener", "flush", "log", "subscribe", "unsubscribe"]
 
@@ -44,6 +46,10 @@ Kind: TypeAlias = Literal[
 
 _SERIOUS = ("lost", "error", "let_through", "revoked")
 
+#: Events that may wait for one listener; what comes on top of them is dropped.
+MAX_QUEUED = 10_000
+#: Seconds that a listener's idle thread stays before it ends.
+IDLE_TIMEOUT = 1.0
 #: Seconds after which an inline listener is warned of, once: the lock is held, or waited for, meanwhile.
 SLOW_SECONDS = 0.1
 
@@ -101,6 +107,71 @@ def log_fields(event: str, store: str, name: str, template: str, **known: object
     return {f"lock_{key}": value for key, value in fields.items()}
 
 
+class Background:
+    """``Background(function)(*args)`` calls ``function(*args)`` soon, in a thread of its own: its caller never waits.
+
+    What the function raises is logged, once. It may be called while garbage is collected, anywhere.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+        self._dropping = self._failed = False
+        self.begin_anew()
+        _in_background.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Background {self._function!r}>"
+
+    def begin_anew(self) -> None:
+        """In a forked child: what is queued is done in the parent."""
+        self._queue: deque[tuple[Any, ...] | threading.Event] = deque()
+        self._idle_since = float("-inf")
+        self._worker = Worker("distlock-events", self._step, self._is_left, lambda: self.flush(MAX_EXIT_DELAY))
+
+    def __call__(self, *args: Any) -> None:
+        if self._worker.is_current():
+            return  # the function itself takes locks, and would be called for ever
+        if len(self._queue) >= MAX_QUEUED:
+            if not self._dropping:
+                self._dropping = True
+                logger.error("%r cannot keep up with the events of locks: some are dropped.", self._function)
+            return
+        self._dropping = False
+        self._queue.append(args)
+        if self._worker.runs or self._worker.start():
+            self._worker.wake()
+
+    def flush(self, timeout: float) -> None:
+        """Wait, for so many seconds, until all that was queued before has been done."""
+        if self._worker.is_current() or not (self._queue or self._worker.runs):
+            return
+        done = threading.Event()
+        self._queue.append(done)
+        if self._worker.start():
+            self._worker.wake()
+            done.wait(max(0.0, timeout))
+
+    def _is_left(self) -> bool:
+        return bool(self._queue) or now() - self._idle_since < IDLE_TIMEOUT
+
+    def _step(self) -> float:
+        while self._queue:
+            queued = self._queue.popleft()
+            if isinstance(queued, threading.Event):
+                queued.set()
+                continue
+            try:
+                self._function(*queued)
+            except BaseException:  # also a sys.exit(): without the thread nobody would be told any more
+                if not self._failed:
+                    self._failed = True
+                    logger.exception("The listener %r to the events of locks failed; not logged again.", self._function)
+        self._idle_since = now()
+        return IDLE_TIMEOUT
+
+
+_in_background: weakref.WeakSet[Background] = weakref.WeakSet()
+
 Listener: TypeAlias = Callable[[Event], object]
 
 #: Whom to call, in the thread where it happens. The tuple is replaced, never changed: it is read without a mutex.
@@ -135,8 +206,6 @@ def unsubscribe(listener: Listener) -> None:
         target = _by_subscriber.pop(listener, None)
         listeners = tuple(each for each in listeners if each is not target)
         _reported.discard(id(target))
-    if isinstance(target, Background):
-        target.stop()
 
 
 def log(event: Event) -> None:
@@ -242,6 +311,8 @@ _reported: set[int] = set()
 def _forked() -> None:
     global _changing
     _changing = threading.RLock()  # another thread of the parent may have had it
+    for each in list(_in_background):
+        each.begin_anew()
 
 
 after_fork(_forked)

@@ -1,9 +1,11 @@
-"""One name held under one token: its states and its deadline."""
+"""One name held under one token: its states, its deadline, and the gate through which nested blocks enter it."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
@@ -11,8 +13,11 @@ from ..core.backend import Claim, Granted, drift
 from ..core.errors import LeaseLost, LossReason
 from ..core.holder import HolderInfo
 from ..core.registry import Store
-from ..core.runtime import Process, acquisition_number, now
+from ..core.runtime import Parker, Process, Runtime, acquisition_number, now
 from . import events
+
+#: Of a nested block at the gate; ``closed``: the outer block has ended.
+Turn: TypeAlias = Literal["ours", "busy", "closed"]
 
 #: held: ours. unsure: the store is not answering, the deadline has not come. releasing: the release is on its way.
 State: TypeAlias = Literal["held", "unsure", "lost", "releasing", "released"]
@@ -70,7 +75,9 @@ class Hold:
 
     @property
     def state(self) -> State:
-        return self._state if self._due_loss() is None else "lost"
+        if self._state == "released" or self._due_loss() is None:
+            return self._state
+        return "lost"
 
     @property
     def reason(self) -> LossReason | None:
@@ -94,6 +101,8 @@ class Hold:
 
     def check(self, to: events.Listener = events.tell) -> bool:
         """Compare the deadline and the process, and make the loss happen if it is due. Whether it is held still."""
+        if self._state == "held" and now() < self.deadline and self._generation == Process.generation:
+            return True
         due = self._due_loss()
         if due is None:
             return self._state == "held" or self._state == "unsure"
@@ -171,17 +180,19 @@ class Hold:
         if events.listeners:
             self.tell("lost", reason, to)
 
-    def begin_release(self, to: events.Listener = events.tell) -> bool:
-        """From here on no renewal counts. False: there is nothing to release, the hold is lost or over.
+    def begin_release(self, to: events.Listener = events.tell) -> Literal["begun", "again", ""]:
+        """From here on no renewal counts. Empty: there is nothing to release, the hold is lost or over.
 
-        Begun again, a release that was interrupted goes on.
+        ``again``: a release that was interrupted goes on.
         """
         self.check(to)
         with self._lock:
-            if self._state not in ("held", "unsure", "releasing"):
-                return False
+            if self._state == "releasing":
+                return "again"
+            if self._state not in ("held", "unsure"):
+                return ""
             self._state = "releasing"
-            return True
+            return "begun"
 
     def released(self, how: str = "", to: events.Listener = events.tell) -> None:
         """It is over; ``how``, if it was not simply given back: as the event says it."""
@@ -218,12 +229,11 @@ class Hold:
         claim, template = self.claim, self.template_or_function
         events.failed(operation, self.store.alias, claim.name, template, error, claimant=claim.holder, to=to)
 
-    def enter(self) -> None:
-        """One more block is inside of it."""
-        self.depth += 1
-
-    def leave(self) -> None:
-        self.depth -= 1
+    def log_fields(self, event: str, **known: object) -> dict[str, object]:
+        """``extra=`` for a log record about it, with the id of the request that holds it: the watchdog runs in none."""
+        caller = HolderInfo.loads(self.claim.holder)
+        known |= {"request_id": caller.request_id, "function": caller.function, "fence": self.fence}
+        return events.log_fields(event, self.store.alias, self.name, self.template_or_function, **known)
 
     def renew_to(self, expire: float) -> None:
         """From now on it is renewed to ``expire`` seconds: a block inside of it asked for a longer lease."""
@@ -250,5 +260,88 @@ class Hold:
                 callback()
             except Exception:
                 # One callback's failure must not keep the others, or the renewal of other leases, from going on.
-                what = ("error", self.store.alias, self.name, self.template_or_function)
-                logger.exception("A callback at the end of a lock failed", extra=events.log_fields(*what))
+                logger.exception("A callback at the end of a lock failed", extra=self.log_fields("error"))
+
+
+class ReentryGate:
+    """Lets one nested block at a time into a hold, first come, first served.
+
+    Siblings are tasks or threads that inherited the same hold. If all of them re-entered, they would exclude nobody.
+
+    Garbage that is collected inside of a method may leave the gate, in this very thread. So the mutex is reentrant, and
+    each method is right wherever that happens.
+    """
+
+    __slots__ = ("_closed", "_inside", "_lock", "_taken", "_waiting")
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._taken = False
+        self._inside: weakref.ref[object] | None = None
+        self._closed = False
+        self._waiting: deque[Parker] = deque()
+
+    def try_enter(self) -> Turn:
+        """Enter if nobody is inside."""
+        with self._lock:
+            if self._closed:
+                return "closed"
+            if self._taken:
+                return "busy"
+            self._taken = True
+            return "ours"
+
+    def leave_with(self, inside: object, leave: Callable[[], None]) -> None:
+        """Who has our turn is this object: when it is garbage, nobody will ever ``leave`` by hand."""
+        self._inside = weakref.ref(inside, lambda _: leave())
+
+    async def enter(self, runtime: Runtime, wait: float | None) -> Turn:
+        """Wait for our turn, at most ``wait`` seconds (None: for ever)."""
+        parker = runtime.parker()
+        with self._lock:
+            self._waiting.append(parker)
+            turn = self.try_enter()  # from here on who leaves sees us
+            if turn != "busy":
+                self._waiting.remove(parker)
+                return turn
+        try:
+            woken = await parker.park(wait)
+        except BaseException:
+            if not self._give_up(parker):
+                self.leave()
+            raise
+        if not woken and self._give_up(parker):
+            return "busy"
+        return "closed" if self._closed else "ours"
+
+    def _give_up(self, parker: Parker) -> bool:
+        """Stop waiting. False: it became our turn at this very moment."""
+        with self._lock:
+            try:
+                self._waiting.remove(parker)
+            except ValueError:
+                return self._closed
+            return True
+
+    def leave(self) -> None:
+        """Let the next one in, of those whose event loop still runs."""
+        with self._lock:
+            self._inside = None
+            self._taken = self._wake_next()
+
+    def close(self) -> None:
+        """The outer block has ended: whoever waits here takes the lock from the store, like everybody else."""
+        with self._lock:
+            self._closed = True
+            while self._wake_next():
+                pass
+
+    def _wake_next(self) -> bool:
+        while self._waiting:
+            try:
+                parker = self._waiting.popleft()
+            except IndexError:
+                return False
+            if parker.unpark():
+                return True
+        return False

@@ -19,10 +19,11 @@ from ..core import keys, registry
 from ..core.errors import ConfigurationError
 from ..core.keys import Row
 from ..core.registry import Registry
-from . import open_transactions
-from .lease import Lease
+from . import call_site
 
 R = TypeVar("R")
+#: A ``distlock_web.Lease``. Not imported: hooks are below it, for the keys of functions are made with them.
+Lease: TypeAlias = Any
 Until: TypeAlias = Literal["return", "commit"]
 
 #: Whether the running code is in a framework's own context (an app's, for instance); ``none``: it has no such thing.
@@ -152,7 +153,7 @@ def install(integration: Integration) -> None:
         registry.resolvers.append(integration.running_registry)
         registry.explanations.append(integration.why_no_registry)
     if _offers(integration, "open_transaction"):
-        open_transactions.lookups.append(integration.open_transaction)
+        call_site.transaction_lookups.append(integration.open_transaction)
     if _offers(integration, "row_of"):
         keys.row_lookups.append(integration.row_of)
     if _offers(integration, "stream"):

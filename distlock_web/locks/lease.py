@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 from ..core.config import check_seconds
 from ..core.errors import ConfigurationError, LeaseLost, LossReason
-from ..core.runtime import TASKS, THREADS, Runtime, check_process, drive, in_event_loop, now
-from . import chain, engine, transfer
+from ..core.runtime import TASKS, THREADS, Runtime, check_process, drive, now, refuse_in_event_loop
+from . import chain, ending, watchdog
 from .hold import State
 from .scope import Scope, names_of
 
@@ -108,27 +108,27 @@ class Lease:
         try:
             self._enter()
         except LeaseLost as error:
-            engine.end_now(self._scope, error)  # of several locks only one may be lost, and nobody else releases them
+            ending.end_now(self._scope, error)  # of several locks only one may be lost, and nobody else releases them
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        engine.end_now(self._scope, error)
+        ending.end_now(self._scope, error)
 
     async def __aenter__(self) -> Lease:
         try:
             self._enter()
         except LeaseLost as error:
-            await engine.end(self._scope, error)
+            await ending.end(self._scope, error)
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await engine.end(self._scope, error)
+        await ending.end(self._scope, error)
 
     def _enter(self) -> None:
         scope = self._scope
@@ -219,11 +219,11 @@ class Lease:
         store does not answer (the lease then ends by itself).
         """
         refuse_in_event_loop("`await lease.arelease()`")
-        engine.release_now(self._scope)
+        ending.end_now(self._scope, None, by_hand=True)
 
     async def arelease(self) -> None:
         """The asyncio twin of :meth:`release`."""
-        await engine.release(self._scope)
+        await ending.end(self._scope, None, by_hand=True)
 
     def extend(self, expire: float | None = None) -> None:
         """Give the lease at least ``expire`` seconds from now (left out: its own); without a lock, nothing.
@@ -231,11 +231,11 @@ class Lease:
         Raises ``LeaseLost`` if it is lost, ``NotHeld`` if it is over, ``BackendUnavailable``.
         """
         refuse_in_event_loop("`await lease.aextend()`")
-        drive(engine.extend(self._scope, self._check_extension(expire), THREADS))
+        drive(watchdog.extend(self._scope, self._check_extension(expire), THREADS))
 
     async def aextend(self, expire: float | None = None) -> None:
         """The asyncio twin of :meth:`extend`."""
-        await engine.extend(self._scope, self._check_extension(expire))
+        await watchdog.extend(self._scope, self._check_extension(expire))
 
     def detach(self, transit: float = 60.0) -> str:
         """Give up the lock without freeing it; ``attach`` takes it on from the string, within ``transit`` seconds.
@@ -243,11 +243,11 @@ class Lease:
         The string is proof of ownership, good for one use: hand it to a Celery task, do not log it.
         """
         refuse_in_event_loop("`await lease.adetach()`")
-        return drive(transfer.detach(self._scope, self._check_lifetime(transit, "transit"), THREADS))
+        return drive(ending.detach(self._scope, self._check_lifetime(transit, "transit"), THREADS))
 
     async def adetach(self, transit: float = 60.0) -> str:
         """The asyncio twin of :meth:`detach`."""
-        return await transfer.detach(self._scope, self._check_lifetime(transit, "transit"), TASKS)
+        return await ending.detach(self._scope, self._check_lifetime(transit, "transit"), TASKS)
 
     def _check_extension(self, expire: float | None) -> float | None:
         return None if expire is None else self._check_lifetime(expire, "expire", or_none=", or None")
@@ -255,12 +255,6 @@ class Lease:
     def _check_lifetime(self, seconds: float, setting: str, or_none: str = "") -> float:
         shortest = self._scope.spec.store.backend.capabilities.min_expire
         return check_seconds(seconds, setting, minimum=shortest, or_none=or_none)
-
-
-def refuse_in_event_loop(instead: str) -> None:
-    """``ConfigurationError`` for a blocking call inside a running event loop, where it would stop every other task."""
-    if in_event_loop():
-        raise ConfigurationError(f"This is a blocking call inside a running event loop. In async code write {instead}.")
 
 
 def scope_of(lease: Lease) -> Scope:

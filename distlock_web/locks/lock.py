@@ -7,17 +7,18 @@ import sys
 from types import TracebackType
 from typing import Unpack
 
+from ..core.backend import retry_once
 from ..core.config import check_flag, check_seconds
-from ..core.errors import ConfigurationError, LockBusy
-from ..core.keys import whole_key, whole_keys
+from ..core.errors import DistLockError, LockBusy
+from ..core.keys import is_ordinary, whole_keys
 from ..core.registry import registry
-from ..core.runtime import TASKS, THREADS, Runtime, drive
-from . import chain, engine, events, transfer
-from .lease import Lease, refuse_in_event_loop
-from .options import LockOptions, Options, check_names, listing
-from .places import Instruction, line_of, place_of
-from .release import retry_once
+from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
+from . import chain, ending, engine, events
+from .call_site import Instruction, call_site, line_of
+from .lease import Lease
+from .options import LockOptions, Options, listing, options_of
 from .scope import Scope, Spec
+from .transfer import Ticket
 
 
 class Lock:
@@ -32,23 +33,23 @@ class Lock:
 
     def acquire(self) -> Lease:
         """Take the lock, waiting as ``wait`` says. Raises ``LockBusy``, ``BackendUnavailable``, ``LeaseLost``."""
-        return self._acquire_now(place_of(sys._getframe(1)))
+        return self._acquire_now(call_site(sys._getframe(1)))
 
     async def aacquire(self) -> Lease:
         """The asyncio twin of :meth:`acquire`."""
-        return await self._acquire(TASKS, place_of(sys._getframe(1)), outlives_task=_is_whole_task())
+        return await self._acquire(call_site(sys._getframe(1)), outlives_task=_is_whole_task())
 
     def try_acquire(self) -> Lease | None:
         """Take the lock, or None if somebody else has it (after ``wait``). ``BackendUnavailable`` is raised still."""
         try:
-            return self._acquire_now(place_of(sys._getframe(1)))
+            return self._acquire_now(call_site(sys._getframe(1)))
         except LockBusy:
             return None
 
     async def atry_acquire(self) -> Lease | None:
         """The asyncio twin of :meth:`try_acquire`."""
         try:
-            return await self._acquire(TASKS, place_of(sys._getframe(1)), outlives_task=_is_whole_task())
+            return await self._acquire(call_site(sys._getframe(1)), outlives_task=_is_whole_task())
         except LockBusy:
             return None
 
@@ -67,29 +68,29 @@ class Lock:
         spec = self._options.spec(self._keys, runtime)
         return bool(await retry_once(spec.store.listing_port(runtime).inspect, spec.names))
 
-    def _spec(self, runtime: Runtime, place: str) -> Spec:
-        made_at = line_of(self._made_at) if events.listeners or not place else ""
-        return self._options.spec(self._keys, runtime, "", None, made_at, place or made_at)
+    def _scope(self, runtime: Runtime, site: str, opener: Lock | None, outlives_task: bool = False) -> Scope:
+        made_at = line_of(self._made_at) if events.listeners or not site else ""
+        spec = self._options.spec(self._keys, runtime, "", None, made_at, site or made_at)
+        return Scope(spec, runtime, opener, outlives_task)
 
-    async def _acquire(
-        self, runtime: Runtime, place: str, opener: Lock | None = None, outlives_task: bool = False
-    ) -> Lease:
-        scope = Scope(self._spec(runtime, place), runtime, opener, outlives_task)
+    async def _acquire(self, site: str, opener: Lock | None = None, outlives_task: bool = False) -> Lease:
+        scope = self._scope(TASKS, site, opener, outlives_task)
         await engine.acquire(scope)
         return Lease(scope)
 
-    def _acquire_now(self, place: str, opener: Lock | None = None) -> Lease:
-        runtime = blocking_runtime()
-        scope = Scope(self._spec(runtime, place), runtime, opener)
+    def _acquire_now(self, site: str, opener: Lock | None = None) -> Lease:
+        scope = self._scope(blocking_runtime(), site, opener)
         try:
             drive(engine.acquire(scope))
             return Lease(scope)
+        except DistLockError:
+            raise
         except BaseException as error:  # a signal's may come when the lock is ours, and nobody would give it back
-            drive(engine.abort(scope, error))
+            drive(ending.abort(scope, error))
             raise
 
     def __enter__(self) -> Lease:
-        return self._acquire_now(place_of(sys._getframe(1)), self)
+        return self._acquire_now(call_site(sys._getframe(1)), self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -102,18 +103,18 @@ class Lock:
             scope = chain.find_block(self)
             if scope is not None:
                 chain.exit_block(scope)
-                engine.end_now(scope, error)
-        except ConfigurationError:
+                ending.end_now(scope, error)
+        except DistLockError:
             raise
         except BaseException as interruption:
             if scope is None:
                 scope = chain.find_block(self)
             if scope is not None:
-                drive(engine.abort(scope, interruption))
+                drive(ending.abort(scope, interruption))
             raise
 
     async def __aenter__(self) -> Lease:
-        return await self._acquire(TASKS, place_of(sys._getframe(1)), self)
+        return await self._acquire(call_site(sys._getframe(1)), self)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -121,13 +122,7 @@ class Lock:
         scope = chain.find_block(self)
         if scope is not None:
             chain.exit_block(scope)
-            await engine.end(scope, error)
-
-
-def blocking_runtime() -> Runtime:
-    """The runtime of a blocking entry point; refused inside a running event loop, which it would stop."""
-    refuse_in_event_loop("`async with lock(...)`, or `await lock(...).aacquire()`")
-    return THREADS
+            await ending.end(scope, error)
 
 
 def _is_whole_task() -> bool:
@@ -156,12 +151,9 @@ def lock(key: object, **options: Unpack[LockOptions]) -> Lock:
 
     Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when taken, ``LeaseLost`` at the end.
     """
-    check_names("lock", options)
     caller = sys._getframe(1)
-    made_at = (caller.f_code, caller.f_lasti, caller.f_globals)
-    if isinstance(key, str):
-        return Lock((whole_key(key),), Options(options), made_at)
-    return Lock(whole_keys(key), Options(options), made_at)
+    keys = (key,) if type(key) is str and key and is_ordinary(key) else whole_keys(key)
+    return Lock(keys, options_of(options), (caller.f_code, caller.f_lasti, caller.f_globals))
 
 
 def attach(ticket: str, *, expire: float | None = None, renew: bool | None = None) -> Lease:
@@ -170,18 +162,18 @@ def attach(ticket: str, *, expire: float | None = None, renew: bool | None = Non
     ``with attach(ticket) as lease:`` goes on under the same lock and the same fence, and releases it. Raises
     ``NotHeld`` if the string was used before, came after its transit time, or was altered.
     """
-    return drive(_attach(ticket, expire, renew, blocking_runtime(), place_of(sys._getframe(1))))
+    return drive(_attach(ticket, expire, renew, blocking_runtime(), call_site(sys._getframe(1))))
 
 
 async def aattach(ticket: str, *, expire: float | None = None, renew: bool | None = None) -> Lease:
     """The asyncio twin of :func:`attach`."""
-    return await _attach(ticket, expire, renew, TASKS, place_of(sys._getframe(1)), _is_whole_task())
+    return await _attach(ticket, expire, renew, TASKS, call_site(sys._getframe(1)), _is_whole_task())
 
 
 async def _attach(
-    text: str, expire: float | None, renew: bool | None, runtime: Runtime, place: str, outlives_task: bool = False
+    text: str, expire: float | None, renew: bool | None, runtime: Runtime, site: str, outlives_task: bool = False
 ) -> Lease:
-    ticket = transfer.Ticket.loads(text)
+    ticket = Ticket.loads(text)
     store = registry().store(ticket.store)
     shortest = store.backend.capabilities.min_expire
     spec = Spec(
@@ -190,9 +182,9 @@ async def _attach(
         expire=ticket.expire if expire is None else check_seconds(expire, "expire", minimum=shortest),
         wait=0.0,
         renew=ticket.renew if renew is None else check_flag(renew, "renew"),
-        template=place,
-        place=place,
+        template=site,
+        call_site=site,
     )
     scope = Scope(spec, runtime, outlives_task=outlives_task)
-    await transfer.attach(scope, ticket)
+    await engine.acquire(scope, ticket)
     return Lease(scope)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from types import CodeType
-from typing import Any, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from ..core.config import (
     StoreConfig,
@@ -17,7 +19,7 @@ from ..core.config import (
     unknown_name,
 )
 from ..core.errors import ConfigurationError
-from ..core.keys import shorten
+from ..core.keys import SURELY_SHORT, shorten
 from ..core.registry import Store, registry
 from ..core.runtime import TASKS, Runtime
 from .lease import Lease, OnLost
@@ -108,8 +110,19 @@ _CHECKS: Mapping[str, Callable[[Any, str], object]] = {
 }
 
 
+class _Resolved(NamedTuple):
+    """Options with what their store's settings say where they are left out, checked against what it can do."""
+
+    store: weakref.ref[Store]
+    prefix: str
+    expire: float
+    wait: float | None
+    renew: bool
+    on_lost: WhenLost
+
+
 class Options:
-    """The options of one lock, checked as far as that is possible before its store is known."""
+    """The options of a lock, checked as far as that is possible before its store is known."""
 
     # What is left out, which is most of it.
     store: str = "default"
@@ -127,6 +140,7 @@ class Options:
                 self.__dict__[name] = _CHECKS[name](value, name)
         if self.renew_for is not None and self.renew is False:
             raise _no_renewal()
+        self._resolved: dict[Runtime, _Resolved] = {}  # for the store that was asked last
 
     def config(self) -> StoreConfig:
         return registry().store(self.store).config
@@ -138,10 +152,27 @@ class Options:
         function: str = "",
         code: CodeType | None = None,
         template: str = "",
-        place: str = "",
+        call_site: str = "",
     ) -> Spec:
         """The request for these escaped keys. ``ConfigurationError`` for what the store cannot do."""
         store = registry().store(self.store)
+        known = self._resolved.get(runtime)
+        if known is None or known.store() is not store:
+            known = self._resolved[runtime] = self._resolve(store, runtime)
+        _, prefix, expire, wait, renew, on_lost = known
+        if self.renew_for is not None and not (renew or function):  # what a function returns may be a stream
+            raise _no_renewal()
+        names: tuple[str, ...] = (prefix + keys[0],)
+        if len(keys) > 1 or len(names[0]) > SURELY_SHORT:
+            # The one order in which everybody takes them: so nobody waits in a circle.
+            names = tuple(sorted({shorten(prefix + key) for key in keys}))
+        # By position, for every lock that is taken is asked for so.
+        return Spec(
+            store, names, expire, wait, renew, self.renew_for, on_lost, self.hold_at_least,
+            function, code, template, call_site,
+        )  # fmt: skip
+
+    def _resolve(self, store: Store, runtime: Runtime) -> _Resolved:
         config, capabilities = store.config, store.backend.capabilities
         expire = self.expire if self.expire is not None else config.expire
         if expire < capabilities.min_expire:
@@ -153,14 +184,7 @@ class Options:
             raise self._no_waiting(store)
         prefix = config.prefix if self.prefix is None else self.prefix
         renew = config.renew if self.renew is None else self.renew
-        if self.renew_for is not None and not (renew or function):  # what a function returns may be a stream
-            raise _no_renewal()
-        on_lost, hold_at_least = self._when_lost(config, runtime), self.hold_at_least
-        # By position, for every lock that is taken is asked for so.
-        return Spec(
-            store, _names(prefix, keys), expire, wait, renew, self.renew_for, on_lost, hold_at_least,
-            function, code, template, place,
-        )  # fmt: skip
+        return _Resolved(weakref.ref(store), prefix, expire, wait, renew, self._when_lost(config, runtime))
 
     def _too_long(self, store: Store, expire: float) -> ConfigurationError:
         longest = store.backend.capabilities.max_expire
@@ -207,8 +231,19 @@ def _with_lease(callback: Callable[[Lease], object]) -> Callable[[Scope], object
     return told
 
 
-def _names(prefix: str, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, in the one order in which everybody takes them: so nobody waits in a circle."""
-    if len(keys) == 1:
-        return (shorten(prefix + keys[0]),)
-    return tuple(sorted({shorten(prefix + key) for key in keys}))
+def options_of(given: LockOptions) -> Options:
+    """What ``lock(...)`` was given, checked; the same for the same options, for most locks are made again and again."""
+    try:
+        return Options(_checked(given)) if callable(given.get("on_lost")) else _known(**given)
+    except TypeError:  # a value that has no hash
+        return Options(_checked(given))
+
+
+@lru_cache(maxsize=256, typed=True)
+def _known(**given: Any) -> Options:
+    return Options(_checked(given))  # type: ignore[arg-type]
+
+
+def _checked(given: LockOptions) -> LockOptions:
+    check_names("lock", given)
+    return given

@@ -1,20 +1,22 @@
-"""A block of code that runs under one or more locks: what it holds, and how it ends."""
+"""A block of code that runs under one or more locks: what it holds, and who runs it."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import weakref
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from ..core.backend import Claim, Granted
 from ..core.errors import NotHeld
+from ..core.holder import HolderInfo
 from ..core.registry import Store
-from ..core.runtime import Process, Runtime, check_process
-from . import open_transactions
-from .hold import Hold, State
-from .reentry import ReentryGate
-from .runner import Runner
+from ..core.runtime import TASKS, Process, Runtime, check_process, in_event_loop, now
+from . import call_site, events
+from .hold import Hold, ReentryGate, State
 
 #: What happens when the locks are lost: raise at the end of the block, log, cancel the task, or call with the scope.
 WhenLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Scope], object]"
@@ -34,7 +36,7 @@ class Spec(NamedTuple):
     function: str = ""  #: what is locked, for people
     code: CodeType | None = None  #: the function's, for a warning that points to it
     template: str = ""  #: what the names are made of, for people: a decorator's key, or the line of ``lock(...)``
-    place: str = ""  #: the line that takes it, ``module:line``, where no function is locked
+    call_site: str = ""  #: the line that takes it, ``module:line``, where no function is locked
 
 
 class Scope:
@@ -44,40 +46,46 @@ class Scope:
     """
 
     __slots__ = (
-        "__weakref__", "_cancelled", "_gates", "_generation", "_on_end", "_open", "_resume_renewal", "_runner",
-        "_stop_watching", "_turns", "_warned", "acquired", "locked", "opener", "outlives_task", "reentered", "runtime",
-        "spec", "waited",
+        "__weakref__", "_cancelled", "_gates", "_generation", "_on_end", "_open", "_resume_renewal", "_unwatch",
+        "_warned", "acquired", "has_waited", "holds", "locked", "opener", "outlives_task", "reentered", "runner",
+        "runtime", "spec", "turns", "waited",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, runtime: Runtime, opener: object = None, outlives_task: bool = False) -> None:
         self.spec = spec
-        self.runtime = runtime
+        self.runtime = runtime  #: of the thread or task that uses it now, and ends it
         self.opener = opener  #: the object whose ``with`` block this is; None: it is not one's
         self.outlives_task = outlives_task  #: the task that runs now ends with the acquisition
         #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
         self.locked = True
+        self.has_waited = False  #: for one of its names
         self.waited = 0.0  #: seconds in the queue for the name that was asked for last
+        self.holds: list[Hold] = []  #: both of these
         self.acquired: list[Hold] = []  #: by this block, and released at its end
         self.reentered: list[Hold] = []  #: of a block around it
-        self._turns: list[tuple[Hold, ReentryGate]] = []  # in those, not given up yet
+        self.turns: list[tuple[Hold, ReentryGate]] = []  #: in those, not given up yet
+        self.runner: Runner | None = None  #: who is in the block, where a renewal or a loss depends on that
         self._gates: dict[str, ReentryGate] = {}
         self._generation = Process.generation
         self._open = [True]  # emptied by whoever ends the block: list.pop is atomic
         self._on_end: Callable[[], None] | None = None
-        self._stop_watching: Callable[[], None] | None = None
+        self._unwatch: Callable[[], None] | None = None
         self._resume_renewal: Callable[[], None] | None = None
         self._warned = False
-        self._runner: Runner | None = None
         self._cancelled: asyncio.Task[Any] | None = None
 
     # What it holds ------------------------------------------------------------------------------------------------
 
-    def add(self, hold: Hold) -> None:
+    def add(self, claim: Claim, granted: Granted) -> Hold:
+        """The store has granted this: it is released with the scope."""
+        hold = Hold(self.spec.store, claim, granted, self.spec.template, self.waited)
+        self.holds.append(hold)
         self.acquired.append(hold)
+        return hold
 
     def reenter(self, hold: Hold, gate: ReentryGate) -> None:
         """It is our turn in a hold of a block around this one."""
-        turns, generation = self._turns, self._generation
+        turns, generation = self.turns, self._generation
 
         def forgotten() -> None:
             check_process()
@@ -86,33 +94,15 @@ class Scope:
 
         gate.leave_with(self, forgotten)
         turns.append((hold, gate))
-        hold.enter()
+        hold.depth += 1
         self.reentered.append(hold)
-
-    def let_through(self) -> None:
-        """The block runs without its locks."""
-        self.locked = False
-
-    def keep_nothing(self) -> None:
-        """The block has not done its work: its locks are free as soon as they are released."""
-        self.spec = self.spec._replace(hold_at_least=0.0)
-
-    def note_waited(self, seconds: float) -> None:
-        """So long it stood in the queue for the name that is asked for now."""
-        self.waited = seconds
-
-    def use_runtime(self, runtime: Runtime) -> None:
-        """The block ends in a thread or in an event loop, wherever it began."""
-        self.runtime = runtime
-
-    @property
-    def holds(self) -> list[Hold]:
-        return [*self.acquired, *self.reentered] if self.reentered else self.acquired
+        self.holds.append(hold)
 
     def raise_if_lost(self) -> None:
         """``LeaseLost`` for the first hold that is not surely ours any more."""
         for hold in self.holds:
-            hold.raise_if_lost()
+            if not hold.check():
+                raise hold.lost_error()
 
     def check_usable(self) -> None:
         """``NotHeld`` if the block is over; ``LeaseLost`` if a lock is lost, also to a fork, which the parent kept."""
@@ -123,17 +113,12 @@ class Scope:
             raise self.over_error()
 
     def lost_hold(self) -> Hold | None:
-        for hold in self.holds:
-            if hold.state == "lost":
-                return hold
-        return None
+        """One of its locks that is lost, if any is."""
+        return next((hold for hold in self.holds if hold.state == "lost"), None)
 
     def orphaned(self) -> Hold | None:
         """A hold of a block around this one that has ended since."""
-        for hold in self.reentered:
-            if hold.state in ("releasing", "released"):
-                return hold
-        return None
+        return next((hold for hold in self.reentered if hold.state in ("releasing", "released")), None)
 
     @property
     def alive(self) -> bool:
@@ -159,14 +144,16 @@ class Scope:
 
     # How it ends --------------------------------------------------------------------------------------------------
 
-    def close_once(self) -> bool:
-        """Mark the block ended. True for exactly one caller, of all threads: release happens once."""
-        check_process()
+    def close(self, runtime: Runtime) -> bool:
+        """Mark the block ended, in this runtime, wherever it began. True for exactly one caller, of all threads."""
+        if os.getpid() != Process.pid:
+            check_process()
         if self._generation != Process.generation:
             return False
         try:
             self._open.pop()
             first = True
+            self.runtime = runtime
         except IndexError:
             first = False  # but it may have been interrupted before it closed the gates
         # Marked, then the gates are read; gate() adds its gate, then reads the mark: no gate stays open.
@@ -186,46 +173,37 @@ class Scope:
             gate.close()
         return gate
 
-    def leave_gates(self) -> None:
-        """Leave the holds of the blocks around: what happens to them from now on is those blocks' business."""
-        if self._on_end is not None:
-            for hold, _ in list(self._turns):
-                hold.forget_callback(self._on_end)
-        _leave(self._turns)
+    def let_go(self) -> None:
+        """It is renewed no more, and leaves the holds of the blocks around: those are those blocks' business."""
+        if self._unwatch is not None:
+            self._unwatch()
+        if self.turns:
+            if self._on_end is not None:
+                for hold, _ in list(self.turns):
+                    hold.forget_callback(self._on_end)
+            _leave(self.turns)
 
     def watch(self, stop: Callable[[], None], resume: Callable[[], None]) -> None:
         """The watchdog looks after its holds now, until ``stop`` is called; ``resume`` makes it renew them again."""
-        self.stop_watching()
-        self._stop_watching, self._resume_renewal = stop, resume
-
-    def stop_watching(self) -> None:
-        if self._stop_watching is not None:
-            self._stop_watching()
+        if self._unwatch is not None:
+            self._unwatch()
+        self._unwatch, self._resume_renewal = stop, resume
 
     def warn_once(self) -> None:
         """Warn, once, if the running code is inside a transaction that ends after this block."""
-        if open_transactions.lookups and self.acquired and not self._warned:
-            self._warned = open_transactions.warn_if_open(self.spec.function, self.spec.code)
+        if self.acquired and not self._warned:
+            self._warned = call_site.warn_of_open_transaction(self.spec.function, self.spec.code)
 
     # Who runs it --------------------------------------------------------------------------------------------------
 
     def bind_runner(self) -> None:
         """The running task or thread is the one in the block: it is renewed while that lives, and a loss cancels it."""
-        if self._runner is None or not self._runner.is_current():
-            self._runner = Runner()
+        if self.runner is None or not self.runner.is_current():
+            self.runner = Runner.current()
             if self._resume_renewal is not None:  # the one before may have ended, and its renewal with it
                 self._resume_renewal()
-        if self.state == "lost":  # while the one before was to be told
+        if self.spec.on_lost == "cancel" and self.state == "lost":  # while the one before was to be told
             self._cancel()
-
-    def abandoned(self) -> bool:
-        """Whether the one in the block has ended without releasing it, and nobody has entered it for a lease since.
-
-        So long a lease may be on its way: returned by a task, given to a thread that has been started.
-        """
-        return self._runner is not None and self._runner.ended_for() >= self.spec.expire
-
-    # Who is told of a loss ----------------------------------------------------------------------------------------
 
     def notify_when_lost(self, callback: Callable[[Scope], object]) -> None:
         """Call back once when the locks are lost: from the thread that notices."""
@@ -247,19 +225,34 @@ class Scope:
         self.notify_when_lost(Scope._cancel_soon)
 
     def _task(self) -> asyncio.Task[Any] | None:
-        return None if self._runner is None else self._runner.task
+        return None if self.runner is None else self.runner.task
 
     def _cancel_soon(self) -> None:
         if (task := self._task()) is not None and not (loop := task.get_loop()).is_closed():
             loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
-        if self.spec.on_lost == "cancel" and self.alive and self._cancelled is None and (task := self._task()):
+        if self.alive and self._cancelled is None and (task := self._task()):
             self._cancelled = task if task.cancel("the lock of this task is lost") else None
 
     def take_back_cancellation(self) -> bool:
         """Whether the cancellation that ended the block was only ours: ``LeaseLost`` is said in its place."""
         return self._cancelled is not None and self._cancelled.uncancel() == 0
+
+    # For people ---------------------------------------------------------------------------------------------------
+
+    def claimant(self) -> str:
+        """Who asks: what a store keeps beside the lock."""
+        spec = self.spec
+        return HolderInfo.current(spec.function or spec.call_site, spec.expire, self.runtime is TASKS)
+
+    def log_fields(self, event: str, **known: object) -> dict[str, object]:
+        """``extra=`` for a log record about all locks of the block."""
+        spec = self.spec
+        known["function"] = spec.function or spec.call_site
+        return events.log_fields(
+            event, spec.store.alias, ", ".join(spec.names), spec.template or spec.call_site, **known
+        )
 
 
 def _leave(turns: list[tuple[Hold, ReentryGate]]) -> None:
@@ -269,10 +262,63 @@ def _leave(turns: list[tuple[Hold, ReentryGate]]) -> None:
             hold, gate = turns.pop()
         except IndexError:
             return
-        hold.leave()
+        hold.depth -= 1
         gate.leave()
 
 
 def names_of(scope: Scope) -> str:
     """The scope's locks, for messages."""
     return ", ".join(repr(name) for name in scope.spec.names)
+
+
+class _ThisThread(threading.local):
+    runner: Runner | None = None
+
+
+_this_thread = _ThisThread()
+
+
+class Runner:
+    """The task, or where there is none the thread, that a block runs in: who is to release its locks."""
+
+    __slots__ = ("_seen_ended", "_task", "_thread")
+
+    def __init__(self, task: asyncio.Task[Any] | None, thread: threading.Thread | None) -> None:
+        # Weakly: a task refers to what it returns, which may be the lease.
+        self._task = None if task is None else weakref.ref(task)
+        self._thread = thread
+        self._seen_ended: float | None = None
+
+    @classmethod
+    def current(cls) -> Runner:
+        """What runs now. A thread has one for all of its blocks: whether it lives is asked once for all of them."""
+        if in_event_loop():  # a callback of it has no task, and no end of its own
+            return cls(asyncio.current_task(), None)
+        found = _this_thread.runner
+        if found is None or not found.is_current():
+            found = _this_thread.runner = cls(None, threading.current_thread())
+        return found
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        return None if self._task is None else self._task()
+
+    def is_current(self) -> bool:
+        """Whether it is what runs now."""
+        if in_event_loop():
+            return self.task is not None and self.task is asyncio.current_task()
+        return self._thread is threading.current_thread()
+
+    def ended_for(self) -> float:
+        """Seconds since it was first seen to have ended; 0: it runs."""
+        if self._runs():
+            return 0.0
+        if self._seen_ended is None:
+            self._seen_ended = now()
+        return now() - self._seen_ended
+
+    def _runs(self) -> bool:
+        if self._task is not None:
+            task = self._task()
+            return task is not None and not task.done()
+        return self._thread is None or self._thread.is_alive()

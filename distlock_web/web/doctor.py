@@ -21,7 +21,7 @@ from ..core.findings import SEVERITIES, Diagnosable, Finding
 from ..core.registry import Registry, Store
 from ..locks.decorator import LockedFunction
 from ..locks.lock import lock
-from ..locks.request_scope import request_scope
+from ..locks.request_context import request_scope
 
 logger = logging.getLogger("distlock_web")
 

@@ -10,15 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.backend import LockInfo, Port
+from ..core.backend import LockInfo, Port, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ..core.holder import HolderInfo
 from ..core.registry import Registry, Store
 from ..core.registry import registry as running_registry
-from ..core.runtime import TASKS, THREADS, Runtime, drive
+from ..core.runtime import TASKS, THREADS, Runtime, blocking_runtime, drive
 from ..locks import events
-from ..locks.lock import blocking_runtime
-from ..locks.release import retry_once
 from .printable import printable
 
 logger = logging.getLogger("distlock_web")

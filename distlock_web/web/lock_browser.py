@@ -14,11 +14,10 @@ from itertools import islice
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode
 
-from ..core.backend import Browsable, LockInfo, Port, WaiterInfo
+from ..core.backend import Browsable, LockInfo, Port, WaiterInfo, retry_once
 from ..core.errors import DistLockError
 from ..core.registry import Registry, Store
 from ..core.runtime import THREADS, drive
-from ..locks.release import retry_once
 from .held_locks import LockRow, inspect_store
 from .printable import printable
 

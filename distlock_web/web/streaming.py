@@ -17,9 +17,8 @@ from typing import Any, ParamSpec, TypeVar
 from ..core.errors import DistLockError, LeaseLost
 from ..core.request_id import current_origin, swap_origin
 from ..core.runtime import in_event_loop
-from ..locks import chain, engine, watchdog
+from ..locks import chain, ending, watchdog
 from ..locks.lease import Lease, scope_of
-from ..locks.log_fields import of_scope
 
 logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
@@ -56,11 +55,11 @@ class StreamLock:
 
     def end(self, error: BaseException | None = None) -> None:
         """Release the lock, from any thread. Raises ``LeaseLost`` as ``on_lost`` says."""
-        engine.end_now(self._scope, error)
+        ending.end_now(self._scope, error)
 
     async def aend(self, error: BaseException | None = None) -> None:
         """Release the lock, from an event loop."""
-        await engine.end(self._scope, error)
+        await ending.end(self._scope, error)
 
     def close(self) -> None:
         """The response is closed: release the lock if that has not happened. Nobody is left to be told of a loss."""
@@ -85,13 +84,13 @@ class StreamLock:
 
     def note_failure(self, error: BaseException, failure: Exception) -> None:
         """The body's exception wins over that of its closing."""
-        fields = of_scope("stream", self._scope)
+        fields = self._scope.log_fields("stream")
         logger.warning("A streaming response that has failed could not be closed: %s", failure, extra=fields)
         error.add_note(f"distlock_web: its closing failed, too: {failure!r}")
 
     def _log_loss(self, error: DistLockError) -> None:
         reason = error.reason if isinstance(error, LeaseLost) else "release"
-        fields = of_scope("lost" if isinstance(error, LeaseLost) else "error", self._scope, reason=reason)
+        fields = self._scope.log_fields("lost" if isinstance(error, LeaseLost) else "error", reason=reason)
         logger.warning("A streaming response ended without its lock: %s", error, extra=fields)
 
 

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 
 from distlock_web import distributed_lockable, lock
 from distlock_web.core.errors import OpenTransactionWarning
-from distlock_web.locks import open_transactions
+from distlock_web.locks import call_site
 
 pytestmark = pytest.mark.usefixtures("memory", "real_transactions")
 
@@ -64,7 +64,7 @@ def test_given_back_by_its_block_inside_a_transaction() -> None:
 
 async def test_in_async_code_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    monkeypatch.setattr(open_transactions, "lookups", [lambda: "a transaction"])
+    monkeypatch.setattr(call_site, "transaction_lookups", [lambda: "a transaction"])
     with told() as found:
         async with lock("order"):
             here = line() - 1

@@ -21,7 +21,7 @@ from distlock_web import ConfigurationError, LeaseLost, LockBusy, attach, config
 from distlock_web.core import config
 from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
-from distlock_web.locks.function_options import FunctionOptions
+from distlock_web.locks.decorator import FunctionOptions
 from distlock_web.locks.options import LockOptions
 from distlock_web.testing.servers import RedisServer
 from distlock_web.web.held_locks import list_all
@@ -235,7 +235,7 @@ assert b"".join(export(None)) == b"0 2\\n1 2\\n2 2\\n"
 """,
     ("responses.md", "Where a policy is said"): """
 from distlock_web.core.registry import registry
-from distlock_web.locks.function_options import FunctionOptions
+from distlock_web.locks.decorator import FunctionOptions
 from distlock_web.locks.options import LockOptions
 from distlock_web.django.responses import problem
 assert registry().store("default").config.on_busy is problem

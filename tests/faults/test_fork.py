@@ -115,7 +115,7 @@ def test_a_child_does_not_renew_its_parents_leases(redis_store: str, redis_clien
         os.read(stop_reading, 1)  # idle, until the parent ends it
         os._exit(0)
     try:
-        scope_of(lease).stop_watching()  # as if the parent had died: nobody may go on
+        scope_of(lease).let_go()  # as if the parent had died: nobody may go on
         eventually(lambda: not redis_client.exists(NAME), "the lease ends although the child lives", patience=10)
     finally:
         os.close(stop_writing)

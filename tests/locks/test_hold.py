@@ -10,9 +10,8 @@ from distlock_web import LeaseLost
 from distlock_web.core.backend import Claim, Granted, drift
 from distlock_web.core.registry import Registry
 from distlock_web.core.runtime import THREADS, drive, now
-from distlock_web.locks.extension import extend_holds
-from distlock_web.locks.hold import Hold
-from distlock_web.locks.reentry import ReentryGate
+from distlock_web.locks.hold import Hold, ReentryGate
+from distlock_web.locks.watchdog import extend_holds
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from distlock_web import ConfigurationError, Lease, distributed_lockable
 from distlock_web.core import registry
-from distlock_web.locks import hooks, open_transactions
+from distlock_web.locks import call_site, hooks
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
@@ -42,7 +42,7 @@ class Offering(hooks.Integration):
 
 @pytest.fixture(autouse=True)
 def _nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in [(hooks, "_installed"), (hooks, "_streaming"), (open_transactions, "lookups")]:
+    for module, name in [(hooks, "_installed"), (hooks, "_streaming"), (call_site, "transaction_lookups")]:
         monkeypatch.setattr(module, name, [])
     monkeypatch.setattr(registry, "resolvers", [])
 
@@ -76,9 +76,9 @@ def test_installing_twice_changes_nothing() -> None:
     integration = Everything("none")
     for _ in range(2):
         hooks.install(integration)
-    assert [len(registry.resolvers), len(open_transactions.lookups), len(hooks._streaming)] == [1, 1, 1]
+    assert [len(registry.resolvers), len(call_site.transaction_lookups), len(hooks._streaming)] == [1, 1, 1]
 
 
 def test_nobody_is_asked_for_what_he_does_not_offer() -> None:
     hooks.install(Offering("none"))
-    assert [registry.resolvers, open_transactions.lookups, hooks._streaming] == [[], [], []]
+    assert [registry.resolvers, call_site.transaction_lookups, hooks._streaming] == [[], [], []]

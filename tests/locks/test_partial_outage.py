@@ -14,7 +14,6 @@ from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS
 from distlock_web.locks import events, watchdog
 from distlock_web.locks.lease import scope_of
-from distlock_web.locks.watched_hold import WatchedHold
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import Beside, unrelated
 from tests.support.waiting import LONG, SOON
@@ -108,7 +107,7 @@ def test_a_log_that_blocks_takes_no_time_from_those_that_were_renewed(
         before = deadlines(lease)
         logged: list[dict[str, float]] = []
         monkeypatch.setattr(watchdog.logger, "warning", lambda *_, **__: logged.append(deadlines(lease)))
-        watchdog.Watchdog()._renew([WatchedHold(hold, renew=True) for hold in scope_of(lease).holds])
+        watchdog.Watchdog()._renew([watchdog.WatchedHold(hold, renew=True) for hold in scope_of(lease).holds])
     assert logged[0]["a"] > before["a"]
     assert logged[0]["b"] == before["b"]
 
@@ -121,7 +120,7 @@ def test_a_renewal_that_comes_too_late_is_none(
     servers = several(0)
     with lock("a", expire=0.5, on_lost="warn") as lease:
         servers.answering = lambda: time.sleep(max(0.0, lease.remaining) + 0.01)
-        watchdog.Watchdog()._renew([WatchedHold(hold, renew=True) for hold in scope_of(lease).holds])
+        watchdog.Watchdog()._renew([watchdog.WatchedHold(hold, renew=True) for hold in scope_of(lease).holds])
     assert [event.kind for event in told] == ["acquired", "lost"]
 
 

@@ -16,7 +16,7 @@ from distlock_web import BackendUnavailable, Lease, LeaseLost, configure, lock
 from distlock_web.core.backend import Claim, Loss
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, now
-from distlock_web.locks import engine, watchdog
+from distlock_web.locks import ending, watchdog
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.servers import RedisServer
@@ -212,7 +212,7 @@ def test_a_dropped_response_of_a_store_that_hangs_costs_no_lease(monkeypatch: py
     others = [unrelated("a", store=alias, expire=1.0, renew=True) for alias in ("default", "hanging")]
     try:
         look = watchdog.renew_while(
-            scope_of(dropped), 60, alive=lambda: alive[0], gone=lambda: engine.end_now(scope_of(dropped), None)
+            scope_of(dropped), 60, alive=lambda: alive[0], gone=lambda: ending.end_now(scope_of(dropped), None)
         )
         alive[0] = False
         look()

@@ -12,7 +12,7 @@ import pytest
 from distlock_web import LeaseLost, NotHeld, attach, configure, current_lease, distributed_lockable, lock
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
-from distlock_web.locks import transfer
+from distlock_web.locks import engine
 from distlock_web.locks.lease import scope_of
 from distlock_web.locks.scope import Scope
 from distlock_web.locks.transfer import Ticket
@@ -93,7 +93,7 @@ def test_a_ticket_whose_fence_is_not_the_stores_is_refused() -> None:
     store, hold = registry().store("default"), scope_of(lease).holds[0]
     assert drive(store.port(THREADS).detach(hold.claim, ticket.proof, 60)) is None
     with pytest.raises(NotHeld):
-        drive(transfer.attach(Scope(scope_of(lease).spec, THREADS), other))
+        drive(engine.acquire(Scope(scope_of(lease).spec, THREADS), other))
     assert held() == {}, "what was taken on by mistake is given back"
 
 

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from distlock_web import events
-from distlock_web.locks import background
 
 
 @pytest.fixture(autouse=True)
 def _nobody_listens(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No test hears of another's locks, and none leaves a thread behind that waits for events."""
-    monkeypatch.setattr(background, "IDLE_TIMEOUT", 0.02)
+    monkeypatch.setattr(events, "IDLE_TIMEOUT", 0.02)
     assert events.listeners == ()
     yield
     for listener in list(events._by_subscriber):

@@ -99,11 +99,11 @@ def test_a_function_is_named_and_not_its_line(memory_store: None) -> None:
 def test_code_that_is_made_at_run_time_does_not_fill_the_memory(
     memory_store: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from distlock_web.locks import places
+    from distlock_web.locks import call_site
 
     known: dict[Any, Any] = {}
-    monkeypatch.setattr(places, "_known", known)
-    monkeypatch.setattr(places, "_MAX_KNOWN", 10)
+    monkeypatch.setattr(call_site, "_known", known)
+    monkeypatch.setattr(call_site, "_MAX_KNOWN", 10)
     for number in range(100):
         exec(f"with lock('a'):\n    pass  # {number}", {"lock": lock, "__name__": "made"})
     assert 0 < len(known) <= 10

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from distlock_web import events, lock
-from distlock_web.locks import background
 from distlock_web.locks import events as stream
-from distlock_web.locks.background import Background
-from distlock_web.locks.events import Event
+from distlock_web.locks.events import Background, Event
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.harness import Harness
 from tests.support.callers import no_thread
@@ -121,7 +119,7 @@ def test_an_event_loop_goes_on_beside_a_listener_that_blocks() -> None:
 def test_what_does_not_fit_is_dropped_and_said_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "MAX_QUEUED", 3)
+    monkeypatch.setattr(stream, "MAX_QUEUED", 3)
     go_on, begun = threading.Event(), threading.Event()
     told: list[Event] = []
 

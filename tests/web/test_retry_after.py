@@ -16,7 +16,7 @@ from distlock_web import Lease, LeaseLost, LockBusy, distributed_lockable, lock
 from distlock_web.core.hold_times import MAX_REMEMBERED, HoldTimes
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
-from distlock_web.locks import engine
+from distlock_web.locks import ending, engine
 from distlock_web.locks.options import Options
 from distlock_web.locks.scope import Scope
 from distlock_web.testing.fault_injector import FaultInjector
@@ -44,7 +44,7 @@ def taken_by(view: Any, expire: float = 10) -> Iterator[None]:
     context = contextvars.Context()
     context.run(drive, engine.acquire(scope))
     yield
-    context.run(drive, engine.release(scope, THREADS))
+    context.run(drive, ending.end(scope, None, THREADS))
 
 
 urlpatterns = [path("at-once/", at_once)]

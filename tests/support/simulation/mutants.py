@@ -48,7 +48,7 @@ MUTANTS: dict[str, Mutant] = {
     "whoever is interrupted while it asks leaves its place and its lock behind": Mutant(
         "memory-1",
         "locks/engine.py",
-        "        await clean_up_after(error, scope, lambda port: cancel_quietly(scope, port, claim))\n",
+        "        await undo(error, scope, lambda port: cancel_quietly(scope, claim, port))\n",
         "",
     ),
     "in memory a renewal is written over a longer extension": Mutant(

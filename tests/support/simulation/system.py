@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -328,3 +329,5 @@ def put_into(module: ModuleType) -> None:
             setattr(module, name, MODULES[value])
         elif isinstance(value, random.SystemRandom):
             setattr(module, name, CHANCE)
+        elif isinstance(value, partial) and value.func is time.clock_gettime:
+            setattr(module, name, partial(MODULES[time].clock_gettime, *value.args))

@@ -1,9 +1,4 @@
-"""A request of your own making: a task, a command, a message from a queue.
-
-Three things are called a scope: a ``Scope`` (``scope.py``) is one block under its locks; ``request_scope`` is the time
-of one request in code of your own; ``RequestScope`` (``web/request_ids.py``) is what the middlewares make of a web
-request, and can be left and entered again.
-"""
+"""A request of your own making: a task, a command, a message from a queue. It holds no lock."""
 
 from __future__ import annotations
 
@@ -17,12 +12,12 @@ from ..core.errors import ConfigurationError
 from ..core.request_id import Bound, Origin, acceptable, bind_origin, unbind_origin
 from . import hooks
 from .chain import Chain, swap_scopes
-from .naming import qualified_name
+from .key_templates import qualified_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def request_scope(request_id: str | None = None, path: str = "") -> JobScope:
+def request_scope(request_id: str | None = None, path: str = "") -> RequestContext:
     """What the middleware does for a request, for a task or a command: ``with request_scope("job-17"):``.
 
     In the block ``current_request_id()`` is this id, a fresh one if it is left out; it is in the log records
@@ -41,10 +36,10 @@ def request_scope(request_id: str | None = None, path: str = "") -> JobScope:
         raise ConfigurationError(
             f"request_id is {request_id!r}; it has to be text of 1 to 128 characters: letters, digits and ._:=+/@~-"
         )
-    return JobScope(request_id, path)
+    return RequestContext(request_id, path)
 
 
-class JobScope(AbstractContextManager[str]):
+class RequestContext(AbstractContextManager[str]):
     """What ``request_scope`` gives: a ``with`` block, or a decorator."""
 
     __slots__ = ("_entered", "_path", "_request_id")
@@ -78,7 +73,7 @@ class JobScope(AbstractContextManager[str]):
 def _wrap_function(function: Callable[..., Any], request_id: str | None, path: str) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with JobScope(request_id, path):
+        with RequestContext(request_id, path):
             result = function(*args, **kwargs)
         if inspect.iscoroutine(result):
             result.close()
@@ -94,7 +89,7 @@ def _wrap_function(function: Callable[..., Any], request_id: str | None, path: s
 def _wrap_coroutine(function: Callable[..., Any], request_id: str | None, path: str) -> Callable[..., Any]:
     @functools.wraps(function)
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with JobScope(request_id, path):
+        with RequestContext(request_id, path):
             return await function(*args, **kwargs)
 
     return wrapper

@@ -1,0 +1,86 @@
+"""The line of code that takes a lock, ``module:line``: for people, and for the warning about an open transaction."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, TypeAlias
+
+from ..core.errors import OpenTransactionWarning
+
+_PACKAGE = __name__.partition(".")[0] + "."
+#: What stands between us and the line that is meant.
+_BETWEEN = ("contextlib",)
+_MAX_KNOWN = 4096
+
+#: Where in a code object, and in which module: what a frame is at, without the frame and its variables.
+Instruction: TypeAlias = tuple[CodeType, int, dict[str, Any]]
+
+#: By code object and instruction; the code object is kept, so that its id is not another's later.
+_known: dict[tuple[int, int], tuple[CodeType, str]] = {}
+
+#: Each says in words in which transaction of its kind the running code is, or None. ``hooks.install`` fills it.
+transaction_lookups: list[Callable[[], str | None]] = []
+_warned: dict[str, dict[Any, Any]] = {}  #: by file, what has been warned of: Python's own memory of it
+
+
+def call_site(frame: FrameType) -> str:
+    """The line that a frame is at; outside of this package, and empty in a task of asyncio's own making."""
+    known = _known.get((id(frame.f_code), frame.f_lasti))
+    if known is not None:
+        return known[1]
+    found = _outside(frame)
+    if found is None or found.f_globals.get("__name__", "").startswith("asyncio."):
+        return ""
+    return line_of((found.f_code, found.f_lasti, found.f_globals))
+
+
+def _outside(frame: FrameType | None) -> FrameType | None:
+    while frame is not None:
+        module = frame.f_globals.get("__name__") or "?"
+        if not module.startswith(_PACKAGE) and module not in _BETWEEN:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def line_of(instruction: Instruction) -> str:
+    """The line of an instruction. Found once, for Python counts the lines through a table."""
+    code, at, variables = instruction
+    known = _known.get((id(code), at))
+    if known is None:
+        module = variables.get("__name__") or "?"
+        if module == "__main__":
+            module = os.path.basename(code.co_filename)
+        line = next((line for first, end, line in code.co_lines() if first <= at < end), None)
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()  # code that is made at run time would fill it
+        known = _known[id(code), at] = (code, f"{module}:{line or code.co_firstlineno}")
+    return known[1]
+
+
+def warn_of_open_transaction(function: str, code: CodeType | None) -> bool:
+    """Warn if the running code is inside a transaction, which commits after the lock is released; whether it is.
+
+    ``function`` is what is locked, if it is one: the warning points to its ``code``, else to the calling line.
+    """
+    transaction = next((found for lookup in transaction_lookups if (found := lookup()) is not None), None)
+    if transaction is None:
+        return False
+    # No lock's name in the text: Python remembers every different warning for ever.
+    text = (
+        f"{function or 'A lock'} is held inside {transaction}, which commits after the lock is released: "
+        f"the next holder does not see the changes yet. Let the decorator own this transaction, with "
+        f'until="commit" (and database=), or take the lock outside of it.'
+    )
+    if code is not None:
+        file, line = code.co_filename, code.co_firstlineno
+    else:
+        frame = sys._getframe(1)
+        frame = _outside(frame) or frame
+        file, line = frame.f_code.co_filename, frame.f_lineno
+    warnings.warn_explicit(text, OpenTransactionWarning, file, line, registry=_warned.setdefault(file, {}))
+    return True

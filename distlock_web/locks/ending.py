@@ -1,0 +1,310 @@
+"""How a scope ends: once, to completion, and without hiding why (laws 3 and 8).
+
+    the scope was    by                     sent to the store         what its caller hears
+    --------------   --------------------   -----------------------   ------------------------------------------------
+    released         ``end``                release, of each hold     nothing: what fails is logged, the lease ends
+                     ``release``, by hand   the same                  what fails
+    lost             either of them         cancel, of what an        LeaseLost: at the end of a block as on_lost
+                                            extension may have left   says, never in place of its own exception
+    handed over      ``detach``             detach; if that fails,    the ticket, or what failed
+                                            cancel of both owners
+    never begun      ``abort``              release of what it had    what stopped it
+    interrupted      any of them            the same again, by the    the interruption
+                                            blocking port
+    its parent's     any of them            nothing: this is a fork   nothing; by hand NotHeld
+
+``shielded`` completes what was begun, whatever comes meanwhile: a cancellation, the end of the event loop, an exception
+that a signal's handler raises. ``undo`` does so on the way out with an error, which stays the one that is raised. What
+cannot be released ends with its lease.
+
+What Python does not allow: a signal's exception can come before the first instruction of ``__exit__``, and nothing of
+ours runs then. The lock is held until its lease ends; with ``renew``, until ``renew_for`` is over, or some leases after
+the end of the thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from ..core.backend import Claim, Loss, Port, retry_once
+from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld
+from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop, now
+from . import call_site, chain, events
+from .hold import Hold
+from .scope import Scope, names_of
+from .transfer import Ticket
+
+logger = logging.getLogger("distlock_web")
+T = TypeVar("T")
+
+
+async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASKS, *, by_hand: bool = False) -> None:
+    """The scope is over: release what it took, once, whatever happens, and never hide the block's own exception."""
+    # A nested scope in a task of its own may outlive the one whose lock it re-entered: from then on it had no lock.
+    orphaned = scope.orphaned() if scope.reentered else None
+    if not close(scope, runtime):
+        if by_hand:
+            raise scope.over_error()
+        return
+    try:
+        if scope.acquired:
+            await shielded(scope, partial(release_all, scope, success=error is None))
+        else:  # it only re-entered: there is nothing to send, so nothing to shield
+            scope.let_go()
+    except Exception as failure:
+        # The work was done under the lock, and the lease ends by itself: no reason to fail the caller.
+        if by_hand or not (error or isinstance(failure, DistLockError)):
+            raise
+        _note_unreleased(scope, failure, error)
+    lost = scope.lost_hold() or orphaned
+    if lost is None:
+        if error is None and call_site.transaction_lookups:
+            scope.warn_once()
+    elif by_hand:
+        raise lost.lost_error()
+    else:
+        _tell_of_loss(scope, lost.lost_error(), error)
+
+
+def _tell_of_loss(scope: Scope, loss: LeaseLost, error: BaseException | None) -> None:
+    ours = scope.take_back_cancellation()
+    if error is None:
+        if scope.spec.on_lost in ("raise", "cancel"):
+            raise loss
+        fields = scope.log_fields("lost", reason=loss.reason)
+        logger.warning("%s Its block has finished all the same.", loss, extra=fields)
+    elif isinstance(error, asyncio.CancelledError) and ours:
+        raise loss from error
+    elif not isinstance(error, LeaseLost):
+        error.add_note(f"distlock_web: {loss}")
+
+
+def end_now(scope: Scope, error: BaseException | None, *, by_hand: bool = False) -> None:
+    """:func:`end` for blocking callers: a signal's exception anywhere in it does not leave the lock held."""
+    try:
+        drive(end(scope, error, THREADS, by_hand=by_hand))
+    except DistLockError:
+        raise
+    except BaseException as interruption:
+        scope.runtime = THREADS
+        drive(_leave_nothing(scope, interruption))
+        raise
+
+
+async def abort(scope: Scope, error: BaseException) -> None:
+    """The block does not begin, or its end was interrupted: nothing of it stays. The caller raises ``error`` then."""
+    chain.exit_block(scope)
+    await _leave_nothing(scope, error)
+
+
+async def _leave_nothing(scope: Scope, error: BaseException) -> None:
+    close(scope, scope.runtime)
+    scope.let_go()
+    if scope.acquired:
+        await undo(error, scope, partial(release_all, scope))
+
+
+def close(scope: Scope, runtime: Runtime) -> bool:
+    """End the scope in this runtime, wherever it began, and go out of it. True for exactly one caller."""
+    first = scope.close(runtime)
+    chain.leave(scope)
+    return first
+
+
+async def detach(scope: Scope, transit: float, runtime: Runtime) -> str:
+    """Exchange the owner of every name for a ticket that ``attach`` understands, within ``transit`` seconds."""
+    scope.check_usable()
+    if scope.reentered or any(hold.depth > 1 for hold in scope.acquired):
+        raise ConfigurationError(
+            f"The lock {names_of(scope)} is held by several blocks of this call chain: detach it from the outermost."
+        )
+    if not scope.spec.store.backend.capabilities.transfer:
+        raise ConfigurationError(f"The store {scope.spec.store.alias!r} cannot hand a lock over: no detach, no attach.")
+    if not scope.acquired:
+        raise NotHeld("There is no lock to hand over: this call was let through without one.")
+    ticket = Ticket.of(scope)
+    try:
+        if close(scope, runtime):
+            await runtime.shield(_hand_over(scope, ticket.proof, transit))
+            return ticket.text
+    except BaseException as error:
+        # Nobody has the ticket: nothing may stay behind that only the ticket can take on.
+        close(scope, runtime)  # a signal's exception may have come before
+        await undo(error, scope, partial(_take_back, scope, ticket.proof, transit))
+        raise
+    raise scope.over_error()
+
+
+async def _hand_over(scope: Scope, proof: str, transit: float) -> None:
+    scope.let_go()
+    port = scope.spec.store.port(scope.runtime)
+    for hold in scope.acquired:
+        if not hold.begin_release():
+            raise hold.lost_error()
+        try:
+            loss = await retry_once(port.detach, hold.claim, proof, transit)
+        except DistLockError as error:
+            hold.tell_of_failure("transfer", error)
+            raise
+        if loss is not None:
+            hold.lose(loss)
+            raise hold.lost_error()
+        hold.released("detached")
+
+
+async def _take_back(scope: Scope, proof: str, transit: float, port: Port) -> None:
+    scope.let_go()
+    for hold in scope.acquired:
+        claim = hold.claim_to_the_end
+        for token in (proof, claim.token):
+            await cancel_quietly(scope, claim._replace(token=token, expire=max(claim.expire, transit)), port)
+        if hold.begin_release():
+            hold.released("")
+
+
+# To completion ------------------------------------------------------------------------------------------------------
+
+
+async def shielded(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+    """Do work for a scope that may be done twice, to completion. What interrupts the caller is raised after it.
+
+    The end of an event loop cancels the shielded work, too, and a signal's exception may come anywhere: then it is done
+    by the blocking port, in this thread, which its timeouts bound.
+    """
+    if scope.runtime is TASKS and in_event_loop():
+        return await _complete_in_task(scope, work)
+    # For threads, and for a coroutine that is closed after its loop: nobody would ever run a task that we await.
+    try:
+        return await work(scope.spec.store.port(THREADS))
+    except DistLockError:
+        raise
+    except BaseException:
+        await _do_again(scope, work)
+        raise
+
+
+async def _complete_in_task(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+    task = asyncio.ensure_future(work(scope.spec.store.port(TASKS)))
+    try:
+        return await TASKS.shield(task)
+    except DistLockError:
+        raise
+    except BaseException:
+        if not task.done() or task.cancelled():
+            await _do_again(scope, work)
+        elif isinstance(failure := task.exception(), DistLockError):
+            _note_unreleased(scope, failure)
+        elif failure is not None:  # an executor that has been shut down, for instance
+            await _do_again(scope, work)
+        raise
+
+
+async def _do_again(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, object]]) -> None:
+    """What was interrupted, by the blocking port."""
+    try:
+        await work(scope.spec.store.port(THREADS))
+    except Exception as failure:
+        _note_unreleased(scope, failure)
+
+
+async def undo(error: BaseException, scope: Scope, work: Callable[[Port], Coroutine[Any, Any, None]]) -> None:
+    """Do the work of cleaning up, to completion. The caller raises ``error`` then: a failure only adds a note to it.
+
+    A cancellation is raised if the error is less than one: the task has to end, whatever is made of the error.
+    """
+    try:
+        await shielded(scope, work)
+    except asyncio.CancelledError:
+        if isinstance(error, Exception):
+            raise
+    except Exception as failure:
+        _note_unreleased(scope, failure, error)
+
+
+def _note_unreleased(scope: Scope, failure: Exception, error: BaseException | None = None) -> None:
+    """Log it, with the traceback of a bug; ``error``, which the caller raises, has a note of it."""
+    text, names = "Lock %s could not be released, it ends within its lease: %s", names_of(scope)
+    bug = None if isinstance(failure, DistLockError) else failure
+    logger.warning(text, names, failure, exc_info=bug, extra=scope.log_fields("error", reason="release"))
+    if error is not None:
+        error.add_note(f"distlock_web: could not be released: {failure}")
+
+
+# What is sent -------------------------------------------------------------------------------------------------------
+
+
+async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
+    """Release every acquired hold, the last one first, and leave the re-entered ones; then raise the first failure.
+
+    Called again, it goes on where it was interrupted.
+    """
+    scope.let_go()
+    failure: DistLockError | None = None
+    kept: list[events.Event] = []
+    try:
+        for hold in reversed(scope.acquired):
+            begun = hold.begin_release(kept.append)
+            if not begun:
+                if (claim := hold.to_cancel) is not None:
+                    await cancel_quietly(scope, claim, port)
+                    hold.cancelled()
+                continue
+            cooldown = 0.0
+            if success and scope.spec.hold_at_least:  # so long it stays taken in all
+                cooldown = max(0.0, hold.since + scope.spec.hold_at_least - now())
+            failed: DistLockError | None = None
+            loss: LossReason | None
+            try:
+                loss = await _release(port, hold, cooldown, sent_before=begun == "again")
+            except DistLockError as error:
+                failure, failed = failure or error, error
+                loss = "unreachable" if now() >= hold.deadline else None
+            if loss is not None:
+                hold.lose(loss, kept.append)
+            else:
+                hold.released("unreachable" if failed else "", kept.append)
+            if failed is not None:
+                hold.tell_of_failure("release", failed, kept.append)
+            if success and loss is None:  # for the ``Retry-After`` of those that come later
+                taken = now() - hold.since + cooldown
+                scope.spec.store.hold_times.record(scope.spec.function, hold.claim.name, taken)
+    finally:
+        if kept:  # not sooner: a slow listener would hold up the releases that are still to come
+            events.tell_all(kept)
+    if failure is not None:
+        raise failure
+
+
+async def _release(port: Port, hold: Hold, cooldown: float, sent_before: bool) -> Loss | None:
+    claim = hold.claim_to_the_end
+    if not sent_before:
+        try:
+            return await port.release(claim, cooldown)
+        except BackendUnavailable:
+            pass
+    loss = await port.release(claim, cooldown)
+    if loss is None or loss == "revoked":
+        return loss
+    # The first release may have been done and its answer lost: then "not yours" is no loss.
+    logger.warning(
+        "Lock %s: the answer to its release did not come, and it is not held any more. Most likely the release was "
+        "done; if the store lost the lock before, the block was not alone to its end.",
+        claim.name,
+        extra=hold.log_fields("released", reason="unclear"),
+    )
+    return None
+
+
+async def cancel_quietly(scope: Scope, claim: Claim, port: Port) -> None:
+    """Nothing of this claim stays behind, neither in the queue nor held."""
+    try:
+        await retry_once(port.cancel, claim)
+    except ConfigurationError:
+        pass  # a password, a right that is missing: the store has refused the acquisition, too
+    except DistLockError as error:
+        text = "Lock %s: a claim could not be cancelled, it ends within its lease: %s"
+        logger.info(text, claim.name, error, extra=scope.log_fields("error", reason="cancel"))
