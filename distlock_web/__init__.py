@@ -11,10 +11,9 @@ from .core.errors import (
     OpenTransactionWarning,
     StaleFence,
 )
-from .core.holder import HolderInfo
 from .core.keys import escape_key
 from .core.registry import configure
-from .core.request_id import RequestIDFilter, current_request_id
+from .core.request_id import HolderInfo, RequestIDFilter, current_request_id
 from .locks import events
 from .locks.decorator import distributed_lockable
 from .locks.fencing import fence_headers, read_fence

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..core.backend import WaiterInfo
 from ..core.errors import DistLockError
-from ..core.holder import HolderInfo
 from ..core.registry import registry
+from ..core.request_id import HolderInfo
 from ..web.held_locks import (
     LockRow,
     StoreUnreachable,

@@ -39,9 +39,14 @@ class Capabilities:
     max_expire: float = float("inf")  #: the longest; also for what ``hold_at_least`` makes of it
 
 
+#: Of its time and, in seconds, beside that: how much sooner than the store we believe a lease to end. Clocks run
+#: unevenly (1 %, as Redlock assumes).
+DRIFT_RATIO, DRIFT_SECONDS = 0.01, 0.002
+
+
 def drift(expire: float) -> float:
-    """How much sooner than the store we believe a lease to end: clocks run unevenly (1 %, as Redlock assumes)."""
-    return expire * 0.01 + 0.002
+    """How much sooner than the store we believe a lease of so many seconds to end."""
+    return expire * DRIFT_RATIO + DRIFT_SECONDS
 
 
 class Claim(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from .holder import HolderInfo
+from .request_id import HolderInfo
 
 #: Why a lease is lost. A store tells the first three; ``ended``: the block that took it has ended before this one.
 LossReason: TypeAlias = Literal["expired", "taken", "revoked", "unreachable", "ended", "forked"]

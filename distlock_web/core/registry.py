@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from statistics import median
 from typing import Any, TypeAlias
 from weakref import WeakSet, finalize
 
 from .backend import Backend, Port
 from .config import StoreConfig, check_seconds, parse, unknown_name
 from .errors import ConfigurationError
-from .hold_times import HoldTimes
 from .runtime import TASKS, Process, Runtime, after_fork, around_fork, check_process, new_ident
 from .worker import start_thread
 
@@ -27,6 +27,41 @@ logger = logging.getLogger("distlock_web")
 #: What only a framework can know, by the setting that names it: ``{"CACHE": connection_pool, "DATABASE": address}``,
 #: called with its value.
 Resources: TypeAlias = Mapping[str, Callable[[str], object]]
+
+
+#: How many holds are remembered of one function or name, and of how many.
+LATELY, MAX_REMEMBERED = 15, 1000
+
+
+class HoldTimes:
+    """Of one store: by the function that is locked, for plain blocks by the lock's name.
+
+    Written at every release, so it is quick; a race of two threads may lose one of the times, no more.
+    """
+
+    __slots__ = ("_functions", "_names")
+
+    def __init__(self) -> None:
+        self._functions: dict[str, list[float]] = {}
+        self._names: dict[str, list[float]] = {}
+
+    def record(self, function: str, name: str, seconds: float) -> None:
+        """The lock was held for so long, to the end."""
+        table, key = (self._functions, function) if function else (self._names, name)
+        times = table.get(key)
+        if times is not None:
+            times.append(seconds)
+            if len(times) > LATELY:
+                del times[0]
+            return
+        if len(table) >= MAX_REMEMBERED:
+            table.clear()  # names that are never used again would fill it
+        table[key] = [seconds]
+
+    def usual(self, function: str, name: str) -> float | None:
+        """The median of the last times; None: there are none. ``function`` may be a line of code: that of a block."""
+        times = self._functions.get(function) or self._names.get(name)
+        return median(times.copy()) if times else None
 
 
 class Store:

@@ -1,4 +1,6 @@
-"""Who is asking: the request id, the request's own token and a few words on what runs, in a context variable.
+"""Who is asking, in a context variable: the request id, the request's own token and a few words on what runs.
+
+And who holds a lock, in words for people, made of that: stored beside the token, shown on the admin page.
 
 The request id is for people: it is logged and shown on the admin page. It may come from a header, so it is never
 proof of anything (law 1 of the design). The request's token is random and stays here: every lock that the request takes
@@ -7,14 +9,21 @@ is taken in its name, as a part of the token of each acquisition (``runtime.new_
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 import os
 import re
+import socket
 import sys
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
+
+logger = logging.getLogger("distlock_web")
 
 DEFAULT_HEADER = "Req-Id"
 
@@ -137,3 +146,136 @@ def _id_of_request(request: object) -> str | None:
     except RuntimeError:  # Flask's request, outside of any: a line in the log is no reason to fail
         return None
     return found if isinstance(found, str) else None
+
+
+# Who holds a lock, for people -----------------------------------------------------------------------------------------
+
+_HOST = socket.gethostname()
+_MAX_FIELD_CHARS = 200  # of one field: it is stored with every lock
+_MAX_WORKER_CHARS = 60
+_SHOWN_DIGITS = 8  # of the request's token, which has 24: the others stay secret
+
+_quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii
+
+#: Programs whose first argument says what they do. Another one's may be anybody's secret.
+_WITH_COMMANDS = ("manage.py", "django-admin", "flask", "celery", "dramatiq", "huey_consumer", "rq", "distlock")
+_COMMAND = re.compile(r"[A-Za-z][\w.:-]*", re.ASCII)
+
+
+@lru_cache(maxsize=1024)
+def _constant(function: str, expire: float, pid: int) -> str:
+    return f"{_quoted(function[:_MAX_FIELD_CHARS])},{_quoted(_HOST)},{pid},{expire}"
+
+
+class _ThisThread(threading.local):
+    #: What runs here, the command and the thread, as it is stored: found once, for its name hardly ever changes.
+    words = ""
+
+
+_this_thread = _ThisThread()
+
+
+def _in_thread() -> str:
+    words = f"{_command()},{_quoted(threading.current_thread().name[:_MAX_WORKER_CHARS])}"
+    _this_thread.words = words
+    return words
+
+
+def _in_task() -> str:
+    task = asyncio.current_task()
+    return _in_thread() if task is None else f"{_command()},{_quoted(task.get_name()[:_MAX_WORKER_CHARS])}"
+
+
+@lru_cache(maxsize=1)
+def _command() -> str:
+    """What was started: ``manage.py migrate``, ``gunicorn``, ``nightly.py``. In words that can be stored."""
+    path, *arguments = sys.argv or [""]
+    program = os.path.basename(path)
+    if program == "__main__.py":
+        program = os.path.basename(os.path.dirname(path))
+    if program in ("", "-", "-c"):
+        program = "python"
+    if program in _WITH_COMMANDS and arguments and _COMMAND.fullmatch(arguments[0]):
+        program = f"{program} {arguments[0]}"
+    return _quoted(program[:_MAX_FIELD_CHARS])
+
+
+def words_of_user(ask: Callable[[], object]) -> str:
+    """Whose request it is, where the project wants that, in few words. What ``ask`` raises is logged."""
+    try:
+        return str(ask() or "")[:_MAX_FIELD_CHARS]
+    except Exception as error:
+        if type(error) not in _told:  # once each: its text may be another one for every request
+            _told.add(type(error))
+            what = f"{type(error).__name__}: {error}"
+            logger.warning("DISTLOCK_USER failed, so that no user stands beside a lock: %s", what)
+        return ""
+
+
+_told: set[type[Exception]] = set()
+
+
+def ask_user() -> None:
+    """Find out now whose request it is, and not first when a lock is taken: that may read the project's database."""
+    origin = current_origin()
+    if origin is not None and origin.user is not None:
+        origin.user()
+
+
+@dataclass(frozen=True, slots=True)
+class HolderInfo:
+    request_id: str = ""
+    path: str = ""  #: method and route of the request, ``POST /orders/<int:order_id>/pay``
+    function: str = ""  #: that took the lock: a view, a task, a method; for ``lock(...)`` the line, ``module:line``
+    host: str = ""
+    pid: int = 0
+    expire: float = 0.0  #: the whole of the lease, in seconds: what is left is drawn against it
+    #: The beginning of the request's token: the same for all locks of one request (task, process), and for no other's,
+    #: which a request id does not promise. No proof of anything.
+    request: str = ""
+    command: str = ""  #: the program that runs: ``manage.py migrate``, ``gunicorn``
+    worker: str = ""  #: the thread's or the asyncio task's name
+    user: str = ""  #: whose request it is, as ``DISTLOCK_USER`` says
+
+    @classmethod
+    def current(cls, function: str = "", expire: float = 0.0, asynchronous: bool = False) -> str:
+        """Whoever runs now, in the words that :meth:`loads` reads. Made for every lock that is taken: it is quick.
+
+        ``asynchronous``: it is an asyncio task that takes it.
+        """
+        origin = _origin.get()
+        constant = _constant(function, expire, os.getpid())
+        tail = _in_task() if asynchronous else _this_thread.words or _in_thread()
+        if origin is None:
+            return f'["","",{constant},"{(_token.get() or request_token())[:_SHOWN_DIGITS]}",{tail},""]'
+        path, token = _quoted(origin.path[:_MAX_FIELD_CHARS]), origin.token[:_SHOWN_DIGITS]
+        user = '""' if origin.user is None else _quoted(origin.user())
+        return f'[{_quoted(origin.request_id)},{path},{constant},"{token}",{tail},{user}]'
+
+    @classmethod
+    def loads(cls, text: str) -> HolderInfo:
+        """The holder in a store's words; empty where the words are not ours (another program).
+
+        An older version says less, and a newer one may say more.
+        """
+        try:
+            words = json.loads(text)
+            if not isinstance(words, list):
+                return cls()
+            request_id, path, function, host, pid, expire, request, *more = words
+            names = [str(word) for word in more[:3]]
+            return cls(
+                str(request_id), str(path), str(function), str(host), int(pid), float(expire), str(request), *names
+            )
+        except (ValueError, TypeError, OverflowError, RecursionError):  # Infinity, or a thousand brackets
+            return cls()
+
+    def describe(self) -> str:
+        """In one printable line, for messages and logs; empty if nothing is known."""
+        if self == HolderInfo():
+            return ""
+        by_hand = ":" in self.function  # a line of code: what runs says more
+        what = (self.path if by_hand else "") or self.function or self.path or self.command or "a process"
+        request = f", request {self.request_id}" if self.request_id else ""
+        line = f"{what} on {self.host or 'an unknown host'} (pid {self.pid}){request}"
+        return line if line.isprintable() else ascii(line)[1:-1]

@@ -2,22 +2,21 @@
 
     lock              lock(...), Lock, attach: the entry points
     options           which options there are; options and the store's settings -> a Spec
+    engine            the algorithm: acquire, re-enter, wait. Begin here to learn how it works
+    ending            how a scope ends: released, lost, handed over, never begun, interrupted
     lease             Lease, what the caller holds: a view of a scope
-    engine            the algorithm: acquire, re-enter, wait, release, extend. Begin here to learn how it works
-    release           releasing, to completion, whatever comes meanwhile
-    watchdog          one thread for each store renews and tells of losses; watched_hold: what it looks after
+    scope             one block under its locks, and who runs it
+    hold              one name held: its states, its deadline, the gate to its re-entry
     chain             which scopes the running code is inside of
-    scope             one block under its locks; hold: one name held; reentry: the turns inside a hold
+    watchdog          leases are extended: by hand, and by one thread for each store, which tells of losses as well
 
-    transfer          detach and attach, the Ticket between them
-    request_scope     the request of a task or a command: an id, and no lock around it
-    fencing           fences on their way to where they are checked
-    decorator         distributed_lockable; key_templates: its key=; naming: what a function is called
+    decorator         distributed_lockable; key_templates: its key=, and what a function is called
     hooks             what a framework or a database library offers: Integration
-    events            what happens, in one stream, for those who listen; background: how they are called;
-                      live_leases, log_fields: what they need
-    refusal           a block that does not begin; places: which line of code takes a lock
-    open_transactions the warning about a transaction that ends after its lock
+    transfer          the ticket between detach and attach
+    fencing           fences on their way to where they are checked
+    request_context   the request of a task or a command: an id, and no lock around it
+    call_site         which line of code takes a lock; the warning about a transaction that is open there
+    events            what happens, in one stream, for those who listen; live_leases: what they keep of each lease
 
 No import goes in a circle, and nothing here imports a framework or a store.
 """

@@ -46,7 +46,9 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
     """The scope is over: release what it took, once, whatever happens, and never hide the block's own exception."""
     # A nested scope in a task of its own may outlive the one whose lock it re-entered: from then on it had no lock.
     orphaned = scope.orphaned() if scope.reentered else None
-    if not close(scope, runtime):
+    first = scope.close(runtime)
+    chain.leave(scope)
+    if not first:
         if by_hand:
             raise scope.over_error()
         return
@@ -102,17 +104,11 @@ async def abort(scope: Scope, error: BaseException) -> None:
 
 
 async def _leave_nothing(scope: Scope, error: BaseException) -> None:
-    close(scope, scope.runtime)
+    scope.close(scope.runtime)
+    chain.leave(scope)
     scope.let_go()
     if scope.acquired:
         await undo(error, scope, partial(release_all, scope))
-
-
-def close(scope: Scope, runtime: Runtime) -> bool:
-    """End the scope in this runtime, wherever it began, and go out of it. True for exactly one caller."""
-    first = scope.close(runtime)
-    chain.leave(scope)
-    return first
 
 
 async def detach(scope: Scope, transit: float, runtime: Runtime) -> str:
@@ -128,12 +124,15 @@ async def detach(scope: Scope, transit: float, runtime: Runtime) -> str:
         raise NotHeld("There is no lock to hand over: this call was let through without one.")
     ticket = Ticket.of(scope)
     try:
-        if close(scope, runtime):
+        first = scope.close(runtime)
+        chain.leave(scope)
+        if first:
             await runtime.shield(_hand_over(scope, ticket.proof, transit))
             return ticket.text
     except BaseException as error:
         # Nobody has the ticket: nothing may stay behind that only the ticket can take on.
-        close(scope, runtime)  # a signal's exception may have come before
+        scope.close(runtime)  # a signal's exception may have come before
+        chain.leave(scope)
         await undo(error, scope, partial(_take_back, scope, ticket.proof, transit))
         raise
     raise scope.over_error()

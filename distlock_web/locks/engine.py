@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from ..core.backend import Busy, Claim, Granted, Port, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy, NotHeld
-from ..core.holder import HolderInfo
+from ..core.request_id import HolderInfo
 from ..core.runtime import new_token, now
 from . import call_site, chain, events, watchdog
 from .ending import abort, cancel_quietly, undo

@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..core.config import check_plain
-from ..core.holder import HolderInfo
+from ..core.request_id import HolderInfo
 from ..core.runtime import after_fork, now
 from ..core.worker import MAX_EXIT_DELAY, Worker
 

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from ..core.backend import Claim, Granted, drift
+from ..core.backend import DRIFT_RATIO, DRIFT_SECONDS, Claim, Granted, drift
 from ..core.errors import LeaseLost, LossReason
-from ..core.holder import HolderInfo
 from ..core.registry import Store
+from ..core.request_id import HolderInfo
 from ..core.runtime import Parker, Process, Runtime, acquisition_number, now
 from . import events
 
@@ -53,7 +53,7 @@ class Hold:
         self.fence = granted.fence
         self.since = granted.since
         #: By our clock, before the store's: another can begin only after it.
-        self.deadline = granted.since + claim.expire - drift(claim.expire)
+        self.deadline = granted.since + claim.expire - (claim.expire * DRIFT_RATIO + DRIFT_SECONDS)
         self._asked_until = self.deadline  # what was asked for, answered or not
         self.depth = 1  #: how many blocks are inside of it
         self._state: State = "held"

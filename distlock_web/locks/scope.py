@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..core.backend import Claim, Granted
 from ..core.errors import NotHeld
-from ..core.holder import HolderInfo
 from ..core.registry import Store
+from ..core.request_id import HolderInfo
 from ..core.runtime import TASKS, Process, Runtime, check_process, in_event_loop, now
 from . import call_site, events
 from .hold import Hold, ReentryGate, State
@@ -114,7 +114,10 @@ class Scope:
 
     def lost_hold(self) -> Hold | None:
         """One of its locks that is lost, if any is."""
-        return next((hold for hold in self.holds if hold.state == "lost"), None)
+        for hold in self.holds:
+            if hold.state == "lost":
+                return hold
+        return None
 
     def orphaned(self) -> Hold | None:
         """A hold of a block around this one that has ended since."""

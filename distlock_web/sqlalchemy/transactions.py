@@ -9,8 +9,8 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, scoped_session
 
 from ..core.errors import ConfigurationError
-from ..core.holder import ask_user
 from ..core.keys import Row
+from ..core.request_id import ask_user
 from ..locks.hooks import Context, Integration, TransactionManager
 from ..locks.lease import Lease
 from .fencing import refusing_stale

@@ -14,9 +14,9 @@ import pytest
 from distlock_web.core import registry
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.config import StoreConfig
-from distlock_web.core.holder import HolderInfo
 from distlock_web.core.keys import shorten, whole_key
 from distlock_web.core.registry import Registry, Store
+from distlock_web.core.request_id import HolderInfo
 from distlock_web.core.runtime import THREADS, drive, new_token
 
 

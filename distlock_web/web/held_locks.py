@@ -12,9 +12,9 @@ from typing import Any
 
 from ..core.backend import LockInfo, Port, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError
-from ..core.holder import HolderInfo
 from ..core.registry import Registry, Store
 from ..core.registry import registry as running_registry
+from ..core.request_id import HolderInfo
 from ..core.runtime import TASKS, THREADS, Runtime, blocking_runtime, drive
 from ..locks import events
 from .printable import printable

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from ..core.backend import WaiterInfo
-from ..core.holder import HolderInfo
+from ..core.request_id import HolderInfo
 from .held_locks import LockRow, readable_holder
 from .printable import printable
 

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from ..core.config import check_plain
 from ..core.errors import ConfigurationError
-from ..core.holder import words_of_user
-from ..core.request_id import Bound, Origin, bind_origin, current_origin, unbind_origin
+from ..core.request_id import Bound, Origin, bind_origin, current_origin, unbind_origin, words_of_user
 from ..locks.chain import OUTSIDE, Chain, swap_scopes
 
 # Narrower than RFC 9110's token. No underscore: servers drop such a header, or hand "Req_Id" on as "Req-Id", so that it

@@ -14,8 +14,7 @@ import pytest
 
 from distlock_web import ConfigurationError, current_request_id, request_scope
 from distlock_web.core import request_id
-from distlock_web.core.holder import HolderInfo
-from distlock_web.core.request_id import Origin, request_token
+from distlock_web.core.request_id import HolderInfo, Origin, request_token
 from distlock_web.core.runtime import new_ident, new_token
 from distlock_web.web.request_ids import RequestScope
 from tests.support.origins import begin_request, end_request

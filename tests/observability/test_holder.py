@@ -22,7 +22,7 @@ from flask import Flask
 from flask import request as flask_request
 
 from distlock_web import ConfigurationError, HolderInfo, attach, distributed_lockable, held_locks, lock
-from distlock_web.core import holder as holder_module
+from distlock_web.core import request_id
 from distlock_web.core.registry import registry
 from distlock_web.django.middleware import RequestIDMiddleware
 from distlock_web.flask import DistLock
@@ -130,12 +130,12 @@ def test_code_that_is_made_at_run_time_does_not_fill_the_memory(
 def test_the_program_that_runs(argv: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name, and what it was told to do where that is known to be no secret."""
     monkeypatch.setattr(sys, "argv", argv)
-    holder_module._command.cache_clear()
-    monkeypatch.setattr(holder_module._this_thread, "words", "")
+    request_id._command.cache_clear()
+    monkeypatch.setattr(request_id._this_thread, "words", "")
     try:
         assert HolderInfo.loads(HolderInfo.current()).command == said
     finally:
-        holder_module._command.cache_clear()
+        request_id._command.cache_clear()
 
 
 def test_the_thread(memory_store: None) -> None:
@@ -237,7 +237,7 @@ def test_no_user_unless_the_project_wants_it(ask: Callable[..., str], memory: No
 def test_a_user_that_cannot_be_told_is_no_reason_to_fail(
     ask: Callable[..., str], memory: None, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    holder_module._told.clear()
+    request_id._told.clear()
     assert ask(broken, settings) == ""
     assert ask(broken, settings) == ""
     assert caplog.text.count("no session") == 1
@@ -252,7 +252,7 @@ def test_a_hook_that_says_something_else_each_time_is_logged_once(
     def lost(request: object) -> str:
         raise LookupError(f"no user {next(numbers)}")
 
-    holder_module._told.clear()
+    request_id._told.clear()
     for _ in range(3):
         assert in_flask(lost, settings) == ""
     assert caplog.text.count("DISTLOCK_USER failed") == 1

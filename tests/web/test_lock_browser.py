@@ -13,8 +13,8 @@ import redis
 
 from distlock_web import Lease, lock
 from distlock_web.core.backend import LockInfo
-from distlock_web.core.holder import HolderInfo
 from distlock_web.core.registry import Registry, registry
+from distlock_web.core.request_id import HolderInfo
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web import lock_browser
 from distlock_web.web.held_locks import LockRow

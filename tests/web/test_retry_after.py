@@ -13,8 +13,7 @@ from django.test import Client
 from django.urls import path
 
 from distlock_web import Lease, LeaseLost, LockBusy, distributed_lockable, lock
-from distlock_web.core.hold_times import MAX_REMEMBERED, HoldTimes
-from distlock_web.core.registry import registry
+from distlock_web.core.registry import MAX_REMEMBERED, HoldTimes, registry
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks import ending, engine
 from distlock_web.locks.options import Options
