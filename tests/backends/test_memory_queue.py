@@ -9,7 +9,7 @@ import pytest
 
 from distlock_web import configure
 from distlock_web.backends import memory
-from distlock_web.backends.memory import FORGET_AFTER, MemoryPort
+from distlock_web.backends.memory import FORGET_AFTER, GRACE, MemoryPort
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import TASKS, THREADS, drive, new_token, now
@@ -47,6 +47,22 @@ def test_nobody_sleeps_longer_than_a_lease_of_its_own(port: MemoryPort) -> None:
     assert sleeps == sorted(sleeps)
     assert sleeps[0] == 1
     assert sleeps[-1] < 1.1
+
+
+@pytest.mark.parametrize(("late", "kept"), [(GRACE - 1, True), (GRACE + 1, False)])
+def test_a_queue_is_kept_for_a_while_after_its_next_question_was_due(
+    port: MemoryPort, monkeypatch: pytest.MonkeyPatch, late: float, kept: bool
+) -> None:
+    """A waiter that is late keeps its place; those who are gone keep nobody out."""
+    offset = 0.0
+    monkeypatch.setattr(memory, "now", lambda: now() + offset)
+    acquired(port, claim(10))
+    waiting = claim(600)
+    queued(port, waiting)
+    queued(port, claim(1))  # asks again sooner: that takes nothing from the others
+    offset = 10 + late
+    assert isinstance(drive(port.acquire(claim(), 0)), Busy if kept else Granted)
+    assert drive(port.extend([waiting])) == [None if kept else "taken"]
 
 
 def test_a_lease_that_is_shorter_than_those_who_wait_know_wakes_the_first(port: MemoryPort, beside: Beside) -> None:

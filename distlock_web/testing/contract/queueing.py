@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from distlock_web import LockBusy, lock
+from distlock_web import LeaseLost, LockBusy, lock
 from distlock_web.core.backend import Granted
 from distlock_web.core.runtime import now
 
@@ -59,17 +59,24 @@ class QueueCases(Cases):
 
     @needs("waiting")
     @case
-    async def test_a_release_wakes_the_waiter_and_not_its_timer(self, harness: Harness) -> None:
+    async def test_a_release_or_a_revocation_wakes_the_waiter_and_not_its_timer(self, harness: Harness) -> None:
         async def waiter() -> float:
             begun = now()
             async with harness.inside(the_lock(wait=None, expire=300)):
                 return now() - begun
 
-        async with harness.inside(the_lock(expire=300)):
+        for revoked in (False, True):
+            holder = await harness.acquire(the_lock(expire=300))
             actor = harness.unrelated(waiter)
             await harness.waiters(NAME, 1)
-        # The lease would have lasted 300 s, so would its sleep: Actor.result() gives up long before that.
-        assert await actor.result() < 150
+            if revoked:
+                assert await harness.port.revoke(NAME, holder.fence or 0)
+                with pytest.raises(LeaseLost):
+                    await harness.release(holder)
+            else:
+                await harness.release(holder)
+            # The lease would have lasted 300 s, so would its sleep: Actor.result() gives up long before that.
+            assert await actor.result() < 150
 
     @needs("waiting")
     @case

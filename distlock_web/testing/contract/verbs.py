@@ -124,15 +124,16 @@ class VerbCases(Cases):
     @needs("transfer")
     @case
     async def test_detach_and_attach_twice(self, harness: Harness) -> None:
-        mine, receiver = claim(), claim()
+        mine, receiver = claim(), claim(expire=10)
         fence = (await granted(harness.port, mine)).fence
         for _ in range(2):
-            assert await harness.port.detach(mine, "transit-token", 10) is None
+            assert await harness.port.detach(mine, "transit-token", 300) is None
         assert await harness.port.release(mine) is not None
         for _ in range(2):
             attached = await harness.port.attach(receiver, "transit-token")
             assert attached is not None
             assert attached.fence == fence
+        assert (await harness.shown(NAME)).remaining <= 10, "the receiver's lease, and not what the way was given"
         assert await harness.port.attach(claim(), "transit-token") is None
         assert await harness.port.release(receiver) is None
 
