@@ -13,10 +13,10 @@ from distlock_web.core import registry
 from distlock_web.locks import call_site
 from tests.support.source import PACKAGE
 
-#: On Redis. Whoever adds a call says why it has to be on the way of every lock.
-MAX_CALLS, MAX_FILES = 93, 19
+#: On Redis, with what the store does. The aim is 75 in 16.
+MAX_CALLS, MAX_FILES = 95, 20
 
-#: What is called outside of the backend, as often as it stands here.
+#: What is called outside of the store, as often as it stands here. Whoever adds a call says why every lock needs it.
 KNOWN = """
 core/outage.py: refuse_if_silent refuse_if_silent
 core/registry.py: port port record registry store
