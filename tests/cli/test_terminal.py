@@ -107,27 +107,9 @@ def test_ctrl_c_ends_the_command_and_releases_the_lock(redis_store: str, shell: 
     assert list_all(registry()).rows == []
 
 
-#: An app with a store of its own.
-SHOP = """
-import os
-from flask import Flask
-from distlock_web.flask import DistLock
-
-app = Flask("shop")
-app.config["DISTLOCK"] = {"default": {"LOCATION": os.environ.pop("DISTLOCK_URL")}}
-DistLock(app)
-"""
-
-
-@pytest.mark.parametrize("program", ["distlock", "flask"])
-def test_who_waits_is_told_for_whom(
-    program: str, redis_store: str, elsewhere: Callable[..., Lease], tmp_path: Path
-) -> None:
-    tmp_path.joinpath("shop.py").write_text(SHOP)
-    flask = (sys.executable, "-m", "flask", "--app", str(tmp_path / "shop.py"), "distlock")
-    command = {"distlock": COMMAND, "flask": flask}[program]
+def test_who_waits_is_told_for_whom(redis_store: str, elsewhere: Callable[..., Lease]) -> None:
     elsewhere("x", expire=60)
-    with OnTerminal(redis_store, *command, "run", "-k", "x", "--", "echo", "done") as terminal:
+    with OnTerminal(redis_store, *COMMAND, "run", "-k", "x", "--", "echo", "done") as terminal:
         terminal.shows("Somebody else holds the lock 'disLock:x'")
         terminal.shows("Waiting for it.")
         revoke_the_lock()

@@ -211,19 +211,6 @@ def test_a_lease_that_is_forgotten_ends_with_its_time(otel: Collected, monkeypat
     assert sum(point.value for point in otel.points("distlock.held")) == 0
 
 
-def test_a_renewed_lease_goes_on(otel: Collected, monkeypatch: pytest.MonkeyPatch) -> None:
-    time = now()
-    monkeypatch.setattr(live_leases, "now", lambda: time)
-    with lock("a", expire=100) as lease:
-        time += 60
-        lease.extend(200)
-        otel.telemetry.flush(PATIENCE)
-        time += 150
-        pay(1)
-    outcomes = {said(span)["distlock.name"]: said(span)["distlock.outcome"] for span in otel.spans()}
-    assert outcomes["disLock:a"] == "released"
-
-
 def test_to_install_twice_is_to_install(otel: Collected) -> None:
     assert install() is otel.telemetry
     pay(1)

@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 
-from distlock_web import BackendUnavailable, current_lease, current_request_id, distributed_lockable, lock
+from distlock_web import current_lease, current_request_id, distributed_lockable, lock
 from tests.support.gate import Gate
 
 gate = Gate()
@@ -25,10 +25,6 @@ def answer(**more: object) -> JsonResponse:
     lease = current_lease()
     names = list(lease.names) if lease else []
     return JsonResponse({"locks": names, "request_id": current_request_id(), **more})
-
-
-def without_lock(request: HttpRequest) -> HttpResponse:
-    return answer(thread=threading.get_ident())
 
 
 async def without_lock_async(request: HttpRequest) -> HttpResponse:
@@ -73,29 +69,6 @@ async def siblings(request: HttpRequest) -> HttpResponse:
 
     await asyncio.gather(*(one() for _ in range(5)))
     return answer(most=most)
-
-
-@distributed_lockable(key="failing", expire=10)
-def failing(request: HttpRequest) -> HttpResponse:
-    raise ValueError("the view's own")
-
-
-async def failing_async(request: HttpRequest) -> HttpResponse:
-    raise ValueError("the view's own")
-
-
-def unavailable(request: HttpRequest) -> HttpResponse:
-    raise BackendUnavailable("Redis at 10.0.0.1 does not answer.")
-
-
-async def unavailable_async(request: HttpRequest) -> HttpResponse:
-    raise BackendUnavailable("Redis at 10.0.0.1 does not answer.")
-
-
-async def endless(request: HttpRequest) -> HttpResponse:
-    gate.entered.set()
-    await asyncio.Event().wait()
-    raise AssertionError
 
 
 class Methods(View):
@@ -183,18 +156,12 @@ router = SimpleRouter()
 router.register("sets", RestSet, basename="set")
 
 urlpatterns = [
-    path("without-lock/", without_lock),
     path("without-lock-async/", without_lock_async),
     path("function/<int:order_id>/", function),
     path("coroutine/<int:order_id>/", coroutine),
     path("nested/<int:order_id>/", nested),
     path("nested-async/<int:order_id>/", nested_async),
     path("siblings/", siblings),
-    path("failing/", failing),
-    path("failing-async/", failing_async),
-    path("unavailable/", unavailable),
-    path("unavailable-async/", unavailable_async),
-    path("endless/", endless),
     path("methods/<int:order_id>/", Methods.as_view()),
     path("async-methods/<int:order_id>/", AsyncMethods.as_view()),
     path("dispatched/<int:order_id>/", Dispatched.as_view()),
