@@ -14,10 +14,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from .errors import BackendUnavailable, DistLockError
-from .runtime import Runtime, now
+from .runtime import Runtime, ThreadParker, drive, now
 from .worker import Worker
 
 logger = logging.getLogger("distlock_web")
@@ -28,6 +29,8 @@ RETRY_AFTER = 0.1
 LOOK_WITHIN = 5.0
 #: Seconds between two looks of one who waits for the answer to ``ask``.
 POLL = 0.01
+#: Tasks that are done at a time when the server answers again, and the seconds for which others are kept out for them.
+AT_A_TIME, MAX_KEPT_OUT = 8, 1.0
 #: Tasks that are kept for later at most. Of more, those are dropped that end by themselves, with a lease.
 MAX_POSTPONED = 10_000
 #: Seconds for which tasks are kept that were left when the store was closed.
@@ -58,7 +61,12 @@ class Outage:
         # When somebody wanted to know, a question was sent, one was sent that was answered, somebody waited in vain.
         self._asked = self._probed = self._answered = self._in_vain = float("-inf")
         self._postponed: deque[Postponed] = deque()
-        self._worker = Worker("distlock-outage", self._step, self._is_left, last=self._finish)
+        self._worker = Worker("distlock-outage", self._step, self._is_left, last=partial(self._finish, alone=True))
+        self._to_do: deque[Postponed] = deque()  #: of these, what is done now
+        self._refused = False  #: the server answers, and refuses something of that
+        self._helpers = [
+            Worker("distlock-outage-helper", self._help, lambda: bool(self._to_do)) for _ in range(AT_A_TIME)
+        ]
 
     # May I ask? ---------------------------------------------------------------------------------------------------
 
@@ -68,15 +76,15 @@ class Outage:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller is the thread that asks again and again: nobody waits for it."""
-        return self._worker.is_current()
+        """Whether the caller is a thread that asks again, or does what was put off: nobody waits for it."""
+        return self._worker.is_current() or any(helper.is_current() for helper in self._helpers)
 
     def refuse_if_silent(self) -> None:
         """``BackendUnavailable`` at once where a request would only wait for its time-out. Before each request."""
         since = self._silent_since
         if since is None and self._postponed and not self._worker.runs:
             self.watch()  # no thread was to be had when it was postponed, and nobody else would ask for one
-        if since is not None and not self._worker.is_current() and self.watch():
+        if since is not None and not self.is_own_thread and self.watch():
             raise BackendUnavailable(
                 f"{self._name} does not answer, for {now() - since:.1f} s now ({self._cause}); "
                 f"it is asked again meanwhile."
@@ -182,16 +190,22 @@ class Outage:
             return RETRY_AFTER
         moment = now()
         caught_up = self._catch_up([item for item in list(self._postponed) if item.due <= moment])
-        if self._in_vain < self._answered:  # else somebody has waited in vain since this was asked
-            self._silent_since = None
+        self._let_in()
         return 0.0 if caught_up else RETRY_AFTER
 
-    def _finish(self) -> None:
-        """At the end of the store, or of the program: nobody shall have to wait until it has ended by itself."""
+    def _let_in(self) -> None:
+        if self._in_vain < self._answered:  # else somebody has waited in vain since the server was asked
+            self._silent_since = None
+
+    def _finish(self, *, alone: bool = False) -> None:
+        """At the end of the store, or of the program: nobody shall have to wait until it has ended by itself.
+
+        ``alone``: at the end of the program no thread can be started.
+        """
         left = [item for item in list(self._postponed) if item.until < FOR_EVER]
         if left and self._ask():
             self._silent_since = None
-            self._catch_up(left)
+            self._catch_up(left, alone=alone)
 
     def _due(self) -> bool:
         """Whether there is something to do now. What came too late is dropped: it has ended with its lease."""
@@ -223,24 +237,48 @@ class Outage:
         self._answered = moment
         return True
 
-    def _catch_up(self, items: list[Postponed]) -> bool:
-        """Do these. False: the server answers, and refuses that (a replica): not at once again."""
-        for item in items:
-            if item not in self._postponed:  # given up meanwhile, to make room
-                continue
-            try:
-                item.work()
-            except BackendUnavailable:
-                return False
-            except DistLockError as error:
-                logger.info("What was postponed could not be done: %s", error)
-                self._give_up(item)
-            except Exception:
-                logger.exception("What was postponed failed")
-                self._give_up(item)
-            else:
-                self._drop(item)
-        return True
+    def _catch_up(self, items: list[Postponed], *, alone: bool = False) -> bool:
+        """Do these, several at a time: of a server that is far away none waits for all that came before it.
+
+        False: the server answers, and refuses that (a replica): not at once again.
+        """
+        until, parker = now() + MAX_KEPT_OUT, ThreadParker()
+        self._refused = False
+        self._to_do.extend(items)
+        if len(items) > 1 and not alone:
+            all(helper.start() for helper in self._helpers[: len(items)])  # until no thread is to be had
+        if not any(helper.runs for helper in self._helpers):
+            while self._to_do:
+                self._help()
+        while any(helper.runs for helper in self._helpers):
+            drive(parker.park(POLL))
+            if now() > until:
+                self._let_in()
+        return not self._refused
+
+    def _help(self) -> float:
+        try:
+            item = self._to_do.popleft()
+        except IndexError:  # another one has just taken the last
+            return 0.0
+        if item in self._postponed:  # else it was given up meanwhile, to make room
+            self._do(item)
+        return 0.0
+
+    def _do(self, item: Postponed) -> None:
+        try:
+            item.work()
+        except BackendUnavailable:
+            self._refused = True
+            self._to_do.clear()
+        except DistLockError as error:
+            logger.info("What was postponed could not be done: %s", error)
+            self._give_up(item)
+        except Exception:
+            logger.exception("What was postponed failed")
+            self._give_up(item)
+        else:
+            self._drop(item)
 
     def _give_up(self, item: Postponed) -> None:
         """It will not be done any more."""
