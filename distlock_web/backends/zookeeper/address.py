@@ -13,7 +13,7 @@ from ...core.errors import ConfigurationError
 
 #: Seconds that a lock in front of a request waits for an answer: a write is on the disks of a majority by then.
 TIMEOUT = 2.0
-#: Seconds without a word from us after which the servers end our session: what we stood in line for goes with it.
+#: Seconds without a word from us after which the servers end our session: our places in the queues go with it.
 SESSION_TIMEOUT = 15.0
 
 _FILES = ("ca", "certfile", "keyfile")

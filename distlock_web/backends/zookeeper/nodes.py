@@ -2,7 +2,7 @@
 
     /distlock                          the root of all locks, below the chroot
     /distlock/disLock:stock:42         one lock: a container, which the servers remove when it has been empty for a time
-    /distlock/…/<digest>_0000000007    one in the line for it: the lowest number has the lock, the others wait
+    /distlock/…/<digest>_0000000007    one in the queue for it: the lowest number has the lock, the others wait
 
 A child's number is what ZooKeeper gave it when it was made, and it keeps the number when it changes hands. The digest
 is that of the token: whoever reads ZooKeeper cannot pass for the owner.
@@ -20,8 +20,8 @@ from ...core.errors import ConfigurationError
 
 ROOT = "/distlock"
 
-#: What a child is. The first in the line is ``claimed`` (it was alone when it came), ``held`` (it waited), ``cooldown``
-#: or ``transit``, and its lease counts from its last change; or it is still ``waiting``, and does not know of its luck,
+#: What a child is. The first in the queue is ``claimed`` (it was alone when it came), ``held`` (it waited),
+#: ``cooldown`` or ``transit``, and its lease counts from its last change; or it is still ``waiting``, and does not know of its luck,
 #: until somebody behind it says that its lease has begun: ``offered``.
 CLAIMED, HELD, COOLDOWN, TRANSIT, WAITING, OFFERED = "claimed", "held", "cooldown", "transit", "waiting", "offered"
 
@@ -47,7 +47,7 @@ def digest_of(token: str) -> str:
 
 
 class Child(NamedTuple):
-    """One in the line for a lock."""
+    """One in the queue for a lock."""
 
     node: str  #: the last part of its path
     digest: str
@@ -59,7 +59,7 @@ def child_node(digest: str, number: int) -> str:
 
 
 def in_order(nodes: list[str]) -> list[Child]:
-    """The line, its head first. What is not ours is left alone."""
+    """The queue, its head first. What is not ours is left alone."""
     found = [Child(node, match[1], int(match[2])) for node in nodes if (match := _CHILD.fullmatch(node))]
     if not found:
         return found

@@ -1,4 +1,4 @@
-"""What this process has in ZooKeeper: its places in the lines, whom it watches there, and what it has to remove."""
+"""What this process has in ZooKeeper: its places in the queues, whom it watches there, and what it has to remove."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Lease(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """One node of ours in the line for a lock."""
+    """One node of ours in the queue for a lock."""
 
     claim: Claim
     child: Child

@@ -20,7 +20,7 @@ def look_requests(path: str) -> tuple[Request, Request]:
     return lambda client: client.get_children_async(path), get_request(path)
 
 
-def delete_as_seen(path: str, version: int) -> Request:
+def delete_as_seen(path: str, version: int = ANY) -> Request:
     return lambda client: client.delete_async(path, version)
 
 
@@ -56,7 +56,7 @@ def written(answers: Sequence[Any], lease: Lease) -> Lease:
 
 
 def exchange(old: str, new: str, data: bytes, ephemeral: bool = False) -> Request:
-    """One node goes and another comes in its place, at once: nobody behind it sees the line without a head."""
+    """One node goes and another comes in its place, at once: nobody behind it sees the queue without a head."""
 
     def transaction(client: Client) -> Any:
         change = client.transaction()

@@ -67,7 +67,7 @@ class Session:
         self._on_change = on_change
         self._client: Client | None = None
         self._connected = threading.Event()
-        self._session_timeout = 0.0
+        self.granted = 0.0  #: seconds that the session lasts without a word from us, as the servers have granted it
         self._posted = False  #: whether there were requests that nobody waits for
         # Reentrant: garbage that is collected inside may release a lock of its own.
         self._lock = threading.RLock()
@@ -79,12 +79,7 @@ class Session:
         The session ends that much later than the leader last heard of us. A follower tells it of us in between, and may
         die before it does: then the leader knows of our heartbeat before the last, a third of the session earlier.
         """
-        return self._session_timeout * 2 / 3
-
-    @property
-    def granted(self) -> float:
-        """Seconds that the session lasts without a word from us, as the servers have granted it."""
-        return self._session_timeout
+        return self.granted * 2 / 3
 
     @property
     def ident(self) -> int | None:
@@ -166,21 +161,21 @@ class Session:
 
     def post(self, request: Request) -> None:
         """Send it and do not wait. If ZooKeeper has not done it, it is done as soon as ZooKeeper answers."""
-        client = self._client
-        if client is None or not self._connected.is_set():
-            self.send_later(request)
-            return
+
+        def send_later() -> None:
+            self.outage.postpone(partial(self.send, request), after=0.0, within=KEPT)
 
         def check(result: Any) -> None:
             if not result.successful() and not isinstance(result.exception, NODE_ERRORS):
-                self.send_later(request)
+                send_later()
+
+        client = self._client
+        if client is None or not self._connected.is_set():
+            send_later()
+            return
 
         self._posted = True
         request(client).rawlink(check)
-
-    def send_later(self, request: Request) -> None:
-        """When ZooKeeper answers, before others are let in."""
-        self.outage.postpone(partial(self.send, request), after=0.0, within=KEPT)
 
     def _settle(self) -> None:
         """At the end of the process: what was posted is not lost. A node that stayed would be the next to hold."""
@@ -210,13 +205,9 @@ class Session:
 
     def _running(self) -> Client:
         """The client, which connects by itself."""
-        client = self._client
-        if client is None or not client.is_running:
-            with self._lock:
-                client = self._client
-                if client is None or not client.is_running:
-                    client = self._start()
-        return client
+        with self._lock:
+            client = self._client
+            return client if client is not None and client.is_running else self._start()
 
     def _start(self) -> Client:
         self._end()
@@ -232,7 +223,7 @@ class Session:
     def _is_connected(self, client: Client, session_timeout: float) -> None:
         if client is self._client:
             with self._lock:
-                self._session_timeout = session_timeout
+                self.granted = session_timeout
                 self._connected.set()
             self._on_change()
 

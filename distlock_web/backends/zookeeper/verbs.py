@@ -5,19 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from kazoo.exceptions import NoNodeError, ZookeeperError
 
 from ...core.backend import Busy, Claim, Granted, Loss
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import now
-from .line import Line, View, lease_of
 from .listing import Listing
+from .lock_queue import LockQueue, View, lease_of
 from .nodes import CLAIMED, COOLDOWN, HELD, TRANSIT, WAITING, Child, child_node, digest_of, path_of
 from .places import Lease, Place, Places
 from .requests import delete_as_seen, exchange, get_request, take_away, write, written
-from .session import KEPT, Client, Request, Session, committed
+from .session import KEPT, Request, Session, committed
 
 logger = logging.getLogger("distlock_web")
 
@@ -31,9 +30,9 @@ class ZooKeeperVerbs:
     def __init__(self, session: Session, places: Places) -> None:
         self._session = session
         self._places = places
-        self._line = Line(session, places)
+        self._queue = LockQueue(session, places)
         self._clock = session.clock
-        self.inspect = Listing(session, self._line).inspect
+        self.inspect = Listing(session, self._queue).inspect
 
     # Acquire ------------------------------------------------------------------------------------------------------
 
@@ -51,36 +50,39 @@ class ZooKeeperVerbs:
         return answer
 
     def _attempt(self, claim: Claim, join: bool) -> Granted | Busy | None:
-        """One look at the line; None: it has changed."""
+        """One look at the queue; None: it has changed."""
         asked = now()
-        view = self._line.join(claim) if self._places.get(claim.token) is None else self._line.look(claim.name)
+        view = self._queue.join(claim) if self._places.get(claim.token) is None else self._queue.look(claim.name)
         place = self._places.get(claim.token)
-        if place is None or place.child not in view.line:
+        if place is None or place.child not in view.queue:
             self._places.forget(claim.token)  # removed by others: its lease or its turn was over, or the session
             return None
-        ahead = view.line[: view.line.index(place.child)]
+        ahead = view.queue[: view.queue.index(place.child)]
         if ahead:
-            return self._line.wait_behind(place, view, ahead, join)
-        return self._line.grant(place, view, asked)
+            return self._queue.wait_behind(place, view, ahead, join)
+        return self._queue.grant(place, view, asked)
 
     def cancel(self, claim: Claim) -> None:
         """Nothing of this claim is left; if ZooKeeper does not answer, as soon as it does."""
         try:
             self._cancel(claim)
         except BackendUnavailable:
-            self._session.outage.postpone(partial(self._cancel, claim), after=0.0, within=KEPT)
+            self._cancel_later(claim)
+
+    def _cancel_later(self, claim: Claim) -> None:
+        self._session.outage.postpone(partial(self._cancel, claim), after=0.0, within=KEPT)
 
     def _cancel(self, claim: Claim) -> None:
         place = self._places.get(claim.token)
         if place is not None:
-            self._session.send(lambda client: client.delete_async(place.path))
+            self._session.send(delete_as_seen(place.path))
             self._places.forget(claim.token)
             return
         uncertain = claim.token in self._places.uncertain
-        view = self._line.look_after_all(claim.name) if uncertain else self._line.look(claim.name)
+        view = self._queue.look_after_all(claim.name) if uncertain else self._queue.look(claim.name)
         digest = digest_of(claim.token)
-        for child in [child for child in view.line if child.digest == digest]:
-            head = self._line.read(view, child)
+        for child in [child for child in view.queue if child.digest == digest]:
+            head = self._queue.read(view, child)
             if head is not None and head.record.state != COOLDOWN:
                 self._session.send(delete_as_seen(head.path, head.stat.version))
         self._places.uncertain.discard(claim.token)
@@ -139,7 +141,7 @@ class ZooKeeperVerbs:
         answers = iter(self._session.send(*map(get_request, paths), timeout=timeout) if paths else ())
         for place, _ in refused:
             node, lock = next(answers), next(answers)
-            head = None if isinstance(lock, NoNodeError) else self._line.head_of(place.path, node)
+            head = None if isinstance(lock, NoNodeError) else self._queue.head_of(place.path, node)
             held = head is not None and head.record.state in (CLAIMED, HELD)
             yield lease_of(head, lock[1].version) if head is not None and held else None
 
@@ -150,12 +152,16 @@ class ZooKeeperVerbs:
         if place is None:
             return self._loss(claim)
         sent_before, place.releasing = place.releasing, True
+        request = delete_as_seen(place.path)
         if cooldown > 0:
             request = write(place.path, place.says(COOLDOWN, cooldown), persist=True, mark=place.mark)
+        try:
             (answer,) = self._session.send(request)
-            done = committed(answer)
-        else:
-            done = self._delete(place)
+        except BackendUnavailable:
+            if cooldown <= 0:
+                self._cancel_later(claim)  # nobody has to wait for the rest of its lease
+            raise
+        done = committed(answer) if cooldown > 0 else not isinstance(answer, ZookeeperError)
         if not done:
             self._places.forget(claim.token)
             loss = self._loss(claim)
@@ -165,19 +171,6 @@ class ZooKeeperVerbs:
         if cooldown > 0:
             self._places.remove_later(place.path, cooldown)
         return None
-
-    def _delete(self, place: Place) -> bool:
-        """Remove our node now; if nobody answers, later. False: it was gone already."""
-
-        def delete(client: Client) -> Any:
-            return client.delete_async(place.path)
-
-        try:
-            (answer,) = self._session.send(delete)
-        except BackendUnavailable:
-            self._session.send_later(delete)
-            raise
-        return not isinstance(answer, ZookeeperError)
 
     def _held(self, claim: Claim) -> Place | None:
         """Our place, if it has the lock and its lease is not over."""
@@ -191,13 +184,13 @@ class ZooKeeperVerbs:
         return place
 
     def _loss(self, claim: Claim) -> Loss:
-        view = self._line.look(claim.name)
+        view = self._queue.look(claim.name)
         digest = digest_of(claim.token)
         if view.mark.revoked == digest:
             return "revoked"
-        if not view.line or view.line[0].digest == digest:
+        if not view.queue or view.queue[0].digest == digest:
             return "expired"
-        head = self._line.head(view)
+        head = self._queue.head(view)
         return "expired" if head is None or (head.remaining <= 0 and head.record.state != WAITING) else "taken"
 
     # Changing hands -----------------------------------------------------------------------------------------------
@@ -212,21 +205,21 @@ class ZooKeeperVerbs:
             if committed(answer):
                 self._places.remove_later(path, seconds)
                 return None
-        if self._line.look(claim.name).find(digest) is not None:
+        if self._queue.look(claim.name).find(digest) is not None:
             return None  # the first answer did not come
         return self._loss(claim)
 
     def attach(self, claim: Claim, transit: str) -> Granted | None:
         since = now()
-        view = self._line.look(claim.name)
+        view = self._queue.look(claim.name)
         mine = view.find(digest_of(claim.token))
         if mine is not None:
             return self._attached_before(claim, view, mine, since)
         child = view.find(digest_of(transit))
-        head = self._line.head(view) if child is not None and child == view.line[0] else None
+        head = self._queue.head(view) if child is not None and child == view.queue[0] else None
         if child is None or head is None or head.record.state != TRANSIT:
             return None
-        if self._line.judge(view, head) is None:
+        if self._queue.judge(view, head) is None:
             return None  # too late
         digest = digest_of(claim.token)
         lease = Lease(claim.expire, head.stat, since, view.version)
@@ -248,7 +241,7 @@ class ZooKeeperVerbs:
         """A second copy; it may have been extended since."""
         place = self._places.get(claim.token)
         if place is None:
-            found = self._line.read(view, mine)
+            found = self._queue.read(view, mine)
             if found is None:
                 return None
             place = Place(claim, mine, HELD, lease_of(found, view.version), True, found.record.taken)
@@ -260,13 +253,13 @@ class ZooKeeperVerbs:
 
     def revoke(self, name: str, fence: int) -> bool:
         for _ in range(MAX_ROUNDS):
-            view = self._line.look(name)
-            if not view.line or view.fence(view.line[0]) != fence:
+            view = self._queue.look(name)
+            if not view.queue or view.fence(view.queue[0]) != fence:
                 return False
-            head = self._line.head(view)
-            if head is None or self._line.judge(view, head) is None:
+            head = self._queue.head(view)
+            if head is None or self._queue.judge(view, head) is None:
                 return False
-            mark = view.mark._replace(revoked=view.line[0].digest)
+            mark = view.mark._replace(revoked=view.queue[0].digest)
             (answers,) = self._session.send(take_away(head.path, view.path, view.version, mark.dumps()))
             if committed(answers):
                 return True

@@ -1,8 +1,8 @@
-"""The line for a lock: who comes joins its end, the first has the lock, the others wait.
+"""The queue for a lock: who comes joins its end, the first has the lock, the others wait.
 
 Two questions are decided here.
 
-*Whether the first in the line still has its lease*, by the leader's clock alone: its node's last change began the
+*Whether the first in the queue still has its lease*, by the leader's clock alone: its node's last change began the
 lease, and the node says how long it lasts. Whoever finds it over removes the node, in the version that it has seen: a
 renewal that comes meanwhile wins, or finds the node gone. A node that is made anew at the same path, to be persistent,
 begins its versions again; so the version of the lock's own node moves on with it, and is compared, too. Under a new
@@ -60,12 +60,12 @@ class View:
     """A lock, as it was a moment ago."""
 
     path: str
-    line: list[Child]
+    queue: list[Child]
     mark: Mark  #: with the base in force
     version: int
 
     def find(self, digest: str) -> Child | None:
-        return next((child for child in self.line if child.digest == digest), None)
+        return next((child for child in self.queue if child.digest == digest), None)
 
     def fence(self, child: Child) -> int:
         return self.mark.base + child.number
@@ -76,7 +76,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first in a line."""
+    """The first in a queue."""
 
     path: str
     record: Record
@@ -84,7 +84,7 @@ class Head:
     remaining: float
 
 
-class Line:
+class LockQueue:
     def __init__(self, session: Session, places: Places) -> None:
         self._session = session
         self._places = places
@@ -93,7 +93,7 @@ class Line:
     # Looking ------------------------------------------------------------------------------------------------------
 
     def look(self, name: str) -> View:
-        """Who stands in the line now; nobody, if there is no such lock."""
+        """Who stands in the queue now; nobody, if there is no such lock."""
         path = path_of(name)
         children, found = self._session.send(*look_requests(path))
         return view_of(path, children, found)
@@ -105,11 +105,11 @@ class Line:
         return view_of(path, children, found)
 
     def head(self, view: View) -> Head | None:
-        """The first in the line. None: it has gone meanwhile."""
-        return self.read(view, view.line[0])
+        """The first in the queue. None: it has gone meanwhile."""
+        return self.read(view, view.queue[0])
 
     def read(self, view: View, child: Child) -> Head | None:
-        """What one in the line says. None: it has gone meanwhile."""
+        """What one in the queue says. None: it has gone meanwhile."""
         path = view.child_path(child)
         (found,) = self._session.send(get_request(path))
         return self.head_of(path, found)
@@ -130,7 +130,7 @@ class Line:
     # Joining ------------------------------------------------------------------------------------------------------
 
     def join(self, claim: Claim) -> View:
-        """Take a place at the end of the line, and look who stands in it."""
+        """Take a place at the end of the queue, and look who stands in it."""
         path, digest = path_of(claim.name), digest_of(claim.token)
         if claim.token in self._places.uncertain:
             view = self.look_after_all(claim.name)
@@ -144,13 +144,14 @@ class Line:
             self._places.uncertain.add(claim.token)
             return client.create_async(f"{path}/{digest}_", value, ephemeral=True, sequence=True, include_data=True)
 
-        asked = now()
-        created, children, found = self._session.send(create, *look_requests(path))
-        if isinstance(created, NoNodeError):
-            _, created, children, found = self._session.send(self._make(path), create, *look_requests(path))
-        if isinstance(created, NoNodeError):
-            self._make_root()
-            _, created, children, found = self._session.send(self._make(path), create, *look_requests(path))
+        asked, made = now(), list[Request]()
+        for make_root in (False, False, True):
+            if make_root:
+                self._make_root()
+            *_, created, children, found = self._session.send(*made, create, *look_requests(path))
+            if not isinstance(created, NoNodeError):
+                break
+            made = [self._make(path)]
         if isinstance(created, ZookeeperError):
             raise BackendUnavailable(f"{self._session.address.name} did not make {path}.") from created
         node_path, stat = created
@@ -251,7 +252,7 @@ class Line:
         return Busy(max(MIN_RECHECK, recheck_after), remaining, place.child.number, head.record.holder, held_for)
 
     def judge(self, view: View, head: Head) -> Head | None:
-        """The first in the line, with what is left of its lease; None: that is over, and its node is removed.
+        """The first in the queue, with what is left of its lease; None: that is over, and its node is removed.
 
         Its lease begins here if it had not begun.
         """
@@ -275,7 +276,7 @@ class Line:
         """One of this session did not come when it was its turn: its process is gone, and costs the next no more."""
         if session == self._session.ident:  # it is ours, and lives
             return
-        paths = [view.child_path(child) for child in view.line[1:MAX_PASSED]]
+        paths = [view.child_path(child) for child in view.queue[1:MAX_PASSED]]
         found = [self.head_of(*one) for one in zip(paths, self._session.send(*map(get_request, paths)), strict=True)]
         theirs = [one for one in found if one is not None and one.stat.ephemeralOwner == session]
         # Of one that does not wait it is not known whether it has the lock by now: alone it does not write that.

@@ -12,7 +12,7 @@ import pytest
 from kazoo.exceptions import NoNodeError
 
 from distlock_web import BackendUnavailable, ConfigurationError, Lease, configure, lock
-from distlock_web.backends.zookeeper import line, places
+from distlock_web.backends.zookeeper import lock_queue, places
 from distlock_web.backends.zookeeper.nodes import child_node, digest_of, in_order, name_of, path_of
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
@@ -81,12 +81,12 @@ def test_a_renewal_in_the_race_with_a_removal_wins_or_loses_once(client: Any) ->
     store: Any = registry().store("default").backend
     mine = claim(expire=1.5)
     drive(port().acquire(mine, 0))
-    view = store._verbs._line.look(NAME)
-    eventually(lambda: store._verbs._line.head(view).remaining <= 0, "its lease is over")
-    seen = store._verbs._line.head(view)
+    view = store._verbs._queue.look(NAME)
+    eventually(lambda: store._verbs._queue.head(view).remaining <= 0, "its lease is over")
+    seen = store._verbs._queue.head(view)
     client.set(seen.path, seen.record.dumps())  # the renewal that was on its way
-    store._verbs._line.touch()
-    assert store._verbs._line.judge(view, seen) is None, "by what it knew"
+    store._verbs._queue.touch()
+    assert store._verbs._queue.judge(view, seen) is None, "by what it knew"
     assert len(line_of(client)) == 1, "but the renewal was first"
     assert isinstance(drive(port().acquire(claim(), 0)), Busy)
     eventually(lambda: isinstance(drive(port().acquire(claim(expire=5), 0)), Granted), "it ends, too")
@@ -116,13 +116,13 @@ def test_who_saw_the_node_before_does_not_remove_the_one_that_was_made_in_its_pl
     mine = claim(expire=1.5)
     drive(port().acquire(mine, 0))
     assert drive(port().extend([mine])) == [None]
-    view = store._verbs._line.look(NAME)
-    seen = store._verbs._line.head(view)
+    view = store._verbs._queue.look(NAME)
+    seen = store._verbs._queue.head(view)
     made_anew(mine)
     assert client.exists(seen.path).version == seen.stat.version
     eventually(lambda: store._verbs._clock.remaining(seen.stat, seen.record.expire) <= 0, "by what it saw it is over")
-    store._verbs._line.touch()
-    assert store._verbs._line.judge(view, replace(seen, remaining=0.0)) is None
+    store._verbs._queue.touch()
+    assert store._verbs._queue.judge(view, replace(seen, remaining=0.0)) is None
     assert len(line_of(client)) == 1
     assert isinstance(drive(port().acquire(claim(), 0)), Busy)
 
@@ -134,12 +134,12 @@ def test_nor_does_it_begin_another_lease_for_it(client: Any) -> None:
     drive(port().acquire(before, 0))
     busy = drive(port().acquire(mine, None))
     drive(port().release(before))
-    view = store._verbs._line.look(NAME)
-    seen = store._verbs._line.head(view)
+    view = store._verbs._queue.look(NAME)
+    seen = store._verbs._queue.head(view)
     assert isinstance(drive(port().wait(mine, busy, LONG)), Granted)
     assert drive(port().extend([mine._replace(expire=300)])) == [None]  # it becomes persistent
     assert client.exists(seen.path).version == seen.stat.version
-    store._verbs._line.judge(view, seen)
+    store._verbs._queue.judge(view, seen)
     (shown,) = drive(port().inspect([NAME]))
     assert shown.remaining > 100
 
@@ -313,7 +313,7 @@ def test_a_fence_that_has_fallen_behind_the_time_is_raised(client: Any, monkeypa
     with lock("order:7") as lease:
         fences = [lease.fence or 0]
     threading.Event().wait(0.3)
-    monkeypatch.setattr(line, "MAX_LAG", 100_000)  # microseconds
+    monkeypatch.setattr(lock_queue, "MAX_LAG", 100_000)  # microseconds
     for _ in range(5):
         mine = claim()
         answers = [drive(port().acquire(mine, 0)) for _ in range(2)]
@@ -388,14 +388,14 @@ def test_those_of_one_process_that_is_gone_cost_the_next_one_turn(absent: Any, b
 
 def _passed_over(store: Any) -> None:
     """It is the turn of the first in the line, and is over; the next one looks."""
-    view = store._verbs._line.look(NAME)
-    assert store._verbs._line.judge(view, store._verbs._line.head(view)).record.state == "offered"
+    view = store._verbs._queue.look(NAME)
+    assert store._verbs._queue.judge(view, store._verbs._queue.head(view)).record.state == "offered"
     eventually(lambda: _judged(store, view), "its turn is over")
 
 
 def _judged(store: Any, view: Any) -> bool:
-    head = store._verbs._line.head(view)
-    return head is None or store._verbs._line.judge(view, head) is None
+    head = store._verbs._queue.head(view)
+    return head is None or store._verbs._queue.judge(view, head) is None
 
 
 def test_who_does_not_come_has_half_of_its_lease_for_that(absent: Any, client: Any) -> None:
@@ -432,10 +432,10 @@ def test_one_that_has_just_come_is_not_passed_over(absent: Any, client: Any) -> 
     holder, late = claim(), claim(expire=0.5)
     drive(port().acquire(holder, 0))
     drive(absent.acquire(late, None))
-    come = registry().store("absent").backend._verbs._line.join(claim())  # type: ignore[attr-defined]
+    come = registry().store("absent").backend._verbs._queue.join(claim())  # type: ignore[attr-defined]
     drive(port().release(holder))
     _passed_over(store)
-    assert line_of(client) == [come.line[-1].node]
+    assert line_of(client) == [come.queue[-1].node]
 
 
 def test_those_of_the_process_that_looks_stay_in_the_line(client: Any) -> None:
