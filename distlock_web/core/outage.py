@@ -64,9 +64,7 @@ class Outage:
         self._worker = Worker("distlock-outage", self._step, self._is_left, last=partial(self._finish, alone=True))
         self._to_do: deque[Postponed] = deque()  #: of these, what is done now
         self._refused = False  #: the server answers, and refuses something of that
-        self._helpers = [
-            Worker("distlock-outage-helper", self._help, lambda: bool(self._to_do)) for _ in range(AT_A_TIME)
-        ]
+        self._helpers: list[Worker] = []
 
     # May I ask? ---------------------------------------------------------------------------------------------------
 
@@ -246,6 +244,8 @@ class Outage:
         self._refused = False
         self._to_do.extend(items)
         if len(items) > 1 and not alone:
+            while len(self._helpers) < AT_A_TIME:
+                self._helpers.append(Worker("distlock-outage-helper", self._help, lambda: bool(self._to_do)))
             all(helper.start() for helper in self._helpers[: len(items)])  # until no thread is to be had
         if not any(helper.runs for helper in self._helpers):
             while self._to_do:

@@ -21,8 +21,8 @@ from ...core.errors import ConfigurationError
 ROOT = "/distlock"
 
 #: What a child is. The first in the queue is ``claimed`` (it was alone when it came), ``held`` (it waited),
-#: ``cooldown`` or ``transit``, and its lease counts from its last change; or it is still ``waiting``, and does not know of its luck,
-#: until somebody behind it says that its lease has begun: ``offered``.
+#: ``cooldown`` or ``transit``, and its lease counts from its last change; or it is still ``waiting``, and does not know
+#: of its luck, until somebody behind it says that its lease has begun: ``offered``.
 CLAIMED, HELD, COOLDOWN, TRANSIT, WAITING, OFFERED = "claimed", "held", "cooldown", "transit", "waiting", "offered"
 
 _CHILD = re.compile(r"([0-9a-f]{32})_(-?\d{9,10})")
