@@ -19,14 +19,21 @@ from tests.support.forking import Fork, beside_threads, both_forks, in_child
 from tests.support.waiting import eventually
 
 
-def test_without_any_setting_the_message_names_all_the_ways() -> None:
+@pytest.fixture
+def no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor an app with some, of an earlier test, which is no garbage yet."""
+    monkeypatch.setattr(module, "explanations", [])
     module._configured = None
+
+
+@pytest.mark.usefixtures("no_stores")
+def test_without_any_setting_the_message_names_all_the_ways() -> None:
     with pytest.raises(ConfigurationError, match=r"DISTLOCK.*settings\.py.*app\.config.*configure.*DISTLOCK_URL"):
         registry()
 
 
+@pytest.mark.usefixtures("no_stores")
 def test_a_test_without_a_store_is_told_of_the_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
-    module._configured = None
     with pytest.raises(ConfigurationError, match="the fixture distlock_fake"):
         registry()
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
