@@ -67,6 +67,7 @@ NOT_QUICK = {
 }  # fmt: skip
 PATHS_NOT_QUICK = {
     "benchmarks", "browser", "cli", "docs", "example", "faults", "observability", "test_house.py",
+    "backends/cluster", "backends/redlock", "backends/zookeeper",
     *(f"backends/test_{store}.py" for store in ("cluster", "redlock", "sentinel", "sql", "valkey", "zookeeper")),
 }  # fmt: skip
 SERVERS = {"postgres", "mariadb"}
@@ -167,7 +168,7 @@ def _waits_for_leases(item: pytest.Item) -> bool:
 
 def _is_apart(path: Path) -> bool:
     relative = path.relative_to(HERE)
-    return not PATHS_NOT_QUICK.isdisjoint((relative.as_posix(), *relative.parts[:1]))
+    return not PATHS_NOT_QUICK.isdisjoint((relative.as_posix(), relative.parts[0], "/".join(relative.parts[:2])))
 
 
 def _is_quick(item: pytest.Item) -> bool:
