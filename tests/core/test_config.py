@@ -141,16 +141,10 @@ def test_a_cache_is_refused_at_once_where_there_is_no_django() -> None:
         Registry({"default": {"BACKEND": "memory", "CACHE": "default"}})
 
 
-@pytest.mark.parametrize("expire", [wrong for wrong in NOT_POSITIVE if wrong is not None])
-def test_expire_at_every_entry_point(expire: Any) -> None:
-    for entry_point in (lambda: lock("a", expire=expire), lambda: distributed_lockable(expire=expire)):
-        with pytest.raises(ConfigurationError, match=r"^expire is .* greater than 0"):
-            entry_point()
-
-
 @pytest.mark.parametrize(
     ("option", "wrong"),
     [
+        *[("expire", wrong) for wrong in (0, -1, float("nan"), float("inf"), "10", True)],
         *[("wait", wrong) for wrong in (-1, float("nan"), float("inf"), "5", True)],
         *[("renew_for", wrong) for wrong in (0, -1, float("nan"), "5", True)],
         *[("hold_at_least", wrong) for wrong in (-1, float("nan"), "5", True)],
@@ -169,24 +163,6 @@ def test_policies_at_the_entry_point(option: str, wrong: str) -> None:
     options: dict[str, Any] = {option: wrong}
     with pytest.raises(ConfigurationError, match=option):
         distributed_lockable(key="a", **options)
-
-
-def test_an_option_that_does_not_exist() -> None:
-    with pytest.raises((TypeError, ConfigurationError), match="expires"):
-        distributed_lockable(key="a", expires=5)  # type: ignore[call-overload]
-    with pytest.raises((TypeError, ConfigurationError), match="expires"):
-        lock("a", expires=5)  # type: ignore[call-arg]
-
-
-def test_renew_for_without_renewal_contradicts_itself() -> None:
-    with pytest.raises(ConfigurationError, match="renew_for"):
-        lock("a", renew=False, renew_for=5)
-
-
-@pytest.mark.usefixtures("memory_store")
-def test_cancel_is_for_tasks() -> None:
-    with pytest.raises(ConfigurationError, match="asyncio task"):
-        lock("a", on_lost="cancel").acquire()
 
 
 def test_the_stores_settings_are_the_defaults_of_its_locks() -> None:

@@ -46,11 +46,6 @@ async def test_a_lease_that_is_lost_before_it_is_entered_cancels_at_once() -> No
             await asyncio.sleep(SOON)
 
 
-async def test_wait_for() -> None:
-    async with await asyncio.wait_for(lock("a", expire=5).aacquire(), SOON), lock("a", wait=0):
-        pass
-
-
 def test_a_lease_from_another_thread_is_entered_here() -> None:
     leases: list[Lease] = []
     thread = threading.Thread(target=lambda: leases.append(lock("a", expire=5).acquire()))

@@ -28,17 +28,6 @@ def test_scopes_are_left_in_any_order(order: int) -> None:
     assert current_lease() is None
 
 
-def test_what_a_nested_block_re_entered_is_the_outer_blocks_again() -> None:
-    with lock("a") as outer, lock("b") as other:
-        with lock("a") as inner:
-            assert current_lease() == inner
-        assert current_lease() == other
-        with lock("a") as again:
-            assert (again.depth, again.fence) == (2, outer.fence)
-        with lock("b") as again:
-            assert (again.depth, again.fence) == (2, other.fence)
-
-
 def test_leases_that_nobody_has_any_more_do_not_gather_in_the_chain() -> None:
     with lock("around", expire=600) as around:
         for number in range(1000):

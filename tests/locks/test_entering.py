@@ -13,7 +13,7 @@ from distlock_web import ConfigurationError, Lease, LeaseLost, NotHeld, attach, 
 from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import TASKS, THREADS, drive
-from tests.support.callers import Beside, unrelated
+from tests.support.callers import unrelated
 from tests.support.revoking import revoke
 from tests.support.waiting import SOON
 
@@ -58,15 +58,6 @@ def test_a_lease_that_is_over_is_not_entered(end: Callable[[Lease], object]) -> 
     end(lease)
     with pytest.raises(NotHeld, match="is over"), lease:
         pytest.fail("the body ran")
-
-
-@pytest.mark.usefixtures("memory_store")
-async def test_a_lease_that_is_over_is_not_entered_by_a_task() -> None:
-    lease = await lock("a").aacquire()
-    await lease.arelease()
-    with pytest.raises(NotHeld, match="is over"):
-        async with lease:
-            pytest.fail("the body ran")
 
 
 @pytest.mark.usefixtures("memory_store")
@@ -162,18 +153,6 @@ async def test_a_threads_lease_does_not_block_the_loop_that_uses_it(
             pass
     else:
         await getattr(lease, verb)()
-
-
-def test_the_bodys_exception_wins_in_a_thread(beside: Beside, store: str) -> None:
-    lease = asyncio.run(lock("a", expire=60).aacquire())
-
-    def work() -> None:
-        with lease:
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        beside(work).result(SOON)
-    assert held() == []
 
 
 @pytest.mark.usefixtures("memory_store")

@@ -235,10 +235,3 @@ def test_a_lock_is_not_busy_that_became_free_while_its_waiter_slept(
     monkeypatch.setattr(MemoryPort, "wait", sleep)
     unrelated("a", expire=0.5)
     assert beside(lock("a", wait=1.0, expire=30).acquire).result(SOON).state == "held"
-
-
-def test_the_last_look_leaves_no_place_in_the_queue(beside: Beside) -> None:
-    unrelated("a", expire=60)
-    with pytest.raises(LockBusy):
-        beside(lock("a", wait=0.1).acquire).result(SOON)
-    eventually(lambda: drive(registry().store("default").port(THREADS).inspect())[0].waiters == 0, "it has left")

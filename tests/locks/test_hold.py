@@ -105,12 +105,6 @@ def test_an_extension_that_a_release_overtakes_does_not_make_a_loss_of_it(hold: 
     assert (hold.state, hold.reason) == ("released", None)
 
 
-def test_a_renewal_never_shortens(hold: Hold) -> None:
-    deadline = hold.deadline
-    hold.renewed(now(), 1)
-    assert hold.deadline == deadline
-
-
 def test_callbacks_are_called_once_and_a_failing_one_harms_no_other(
     hold: Hold, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,29 +125,6 @@ def test_callbacks_are_called_once_and_a_failing_one_harms_no_other(
     hold.on_end(lambda: called.append("after"))
     assert called == ["one", "after"]
     assert "a callback of the user's" in caplog.text
-
-
-def test_a_gate_admits_one() -> None:
-    gate = ReentryGate()
-    assert drive(gate.enter(THREADS, 0)) == "ours"
-    assert drive(gate.enter(THREADS, 0)) == "busy"
-    assert drive(gate.enter(THREADS, 0.01)) == "busy"
-    gate.leave()
-    assert drive(gate.enter(THREADS, 0)) == "ours"
-
-
-def test_a_closed_gate_refuses_everybody() -> None:
-    gate = ReentryGate()
-    assert drive(gate.enter(THREADS, 0)) == "ours"
-    heard: list[str] = []
-    waiting = threading.Thread(target=lambda: heard.append(drive(gate.enter(THREADS, None))))
-    waiting.start()
-    while not gate._waiting:
-        pass
-    gate.close()
-    waiting.join(10)
-    assert heard == ["closed"]
-    assert drive(gate.enter(THREADS, None)) == "closed"
 
 
 def test_a_gate_admits_those_who_wait_in_their_order() -> None:

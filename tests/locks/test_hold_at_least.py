@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
-import pytest
-
 from distlock_web import lock
 from distlock_web.core.backend import Granted
 from distlock_web.core.registry import registry
@@ -37,22 +33,3 @@ def test_a_cooldown_that_is_shorter_than_the_lease_does_not_keep_its_waiter_for_
     eventually(lambda: drive(port.inspect())[0].waiters, "it waits")
     holder.release()
     waiting.result(SOON).release()
-
-
-def test_it_counts_from_the_acquisition(store: str) -> None:
-    """As ShedLock's lockAtLeastFor does: a job that took longer leaves nothing behind."""
-    port = registry().store("default").port(THREADS)
-    with lock("a", expire=LONG, hold_at_least=0.2) as lease:
-        time.sleep(0.21)
-    assert drive(port.inspect()) == []
-    with lock("a", expire=LONG, hold_at_least=LONG):
-        time.sleep(0.1)
-    (line,) = drive(port.inspect())
-    assert (line.name, line.state) == (lease.name, "cooldown")
-    assert line.remaining <= LONG - 0.1
-
-
-def test_a_block_that_failed_is_open_again_at_once(store: str) -> None:
-    with pytest.raises(LookupError), lock("a", expire=LONG, hold_at_least=LONG):
-        raise LookupError
-    assert not lock("a").locked()

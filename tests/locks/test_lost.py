@@ -21,20 +21,6 @@ def test_it_is_true_when_the_lock_is_lost_and_not_before(memory_store: None) -> 
 
 
 @pytest.mark.timing
-def test_an_expired_lease_is_lost(memory_store: None) -> None:
-    with lock("order", expire=0.5, on_lost="warn") as lease:
-        assert not lease.lost
-        assert lease.lost.wait(5)
-        assert lease.lost
-
-
-def test_a_lease_that_was_given_back_is_not_lost(memory_store: None) -> None:
-    with lock("order") as lease:
-        pass
-    assert not lease.lost
-
-
-@pytest.mark.timing
 def test_it_says_of_which_lock_it_is_and_whether_that_is_lost(memory_store: None) -> None:
     with lock(["order", "stock"], expire=0.5, on_lost="warn") as lease:
         assert repr(lease.lost) == "<Lost 'disLock:order', 'disLock:stock': unset>"

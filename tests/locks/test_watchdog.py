@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from distlock_web import Lease, LeaseLost, aattach, configure, lock
+from distlock_web import Lease, aattach, configure, lock
 from distlock_web.core.runtime import now
 from distlock_web.locks import watchdog
 from distlock_web.locks.lease import scope_of
@@ -87,27 +87,6 @@ def test_a_dead_threads_lease_is_not_renewed_for_ever(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.timing
-async def test_a_dead_tasks_lease_is_not_renewed_for_ever() -> None:
-    leases: list[Lease] = []
-
-    async def holder() -> None:
-        leases.append(await lock("a", expire=TTL, renew=True).aacquire())
-
-    await asyncio.create_task(holder())
-    assert await asyncio.wait_for(leases[0].lost, 20)
-
-
-@pytest.mark.timing
-@pytest.mark.slow
-async def test_a_lease_taken_through_wait_for_is_renewed() -> None:
-    """Below 3.12 wait_for makes a task of its own, which ends with the acquisition; the lease does not."""
-    lease = await asyncio.wait_for(lock("a", expire=TTL, renew=True).aacquire(), 5)
-    await asyncio.sleep(3 * TTL)
-    lease.raise_if_lost()
-    await lease.arelease()
-
-
-@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", ["aacquire", "atry_acquire", "aattach"])
 async def test_a_lease_whose_task_only_acquired_it_is_renewed(entry: str) -> None:
@@ -119,30 +98,6 @@ async def test_a_lease_whose_task_only_acquired_it_is_renewed(entry: str) -> Non
     await asyncio.sleep(3 * TTL)
     lease.raise_if_lost()
     await lease.arelease()
-
-
-def test_a_store_that_is_unreachable_for_less_than_the_lease_costs_nothing(
-    injector: FaultInjector, caplog: pytest.LogCaptureFixture
-) -> None:
-    with lock("a", expire=1.5, renew=True) as lease:
-        injector.cut()
-        wait_until(lambda: lease.state == "unsure")
-        lease.raise_if_lost()
-        injector.mend()
-        wait_until(lambda: lease.state == "held")
-    assert "could not be renewed, trying again" in caplog.text
-
-
-@pytest.mark.timing
-@pytest.mark.slow
-def test_a_store_that_stays_unreachable_costs_the_lease_and_not_the_thread(injector: FaultInjector) -> None:
-    with pytest.raises(LeaseLost) as caught, lock("a", expire=TTL, renew=True) as lease:
-        injector.cut()
-        assert lease.lost.wait(20)
-    assert caught.value.reason == "unreachable"
-    injector.mend()
-    with lock("b", expire=TTL, renew=True) as lease:
-        assert not lease.lost.wait(2 * TTL)
 
 
 @pytest.mark.timing
