@@ -1,4 +1,4 @@
-"""The house rules: who may import whom, what is private, how long things are, what is shipped."""
+"""The house rules: who may import whom, how many floors there are, what is private and public, what is shipped."""
 
 from __future__ import annotations
 
@@ -64,9 +64,8 @@ PUBLIC = (
     "distlock_web.sqlalchemy",
 )
 
-#: Functions that may be longer than LINES, each with its reason.
-LINES = 40
-LONG_FUNCTIONS: dict[str, str] = {}
+#: How many floors a part may have, where a module stands above all of its part that it imports.
+FLOORS = {"locks": 8}
 
 
 def beyond(paths: Iterable[Path], ours: set[str], others: set[str]) -> list[str]:
@@ -130,6 +129,19 @@ def test_threads_of_ours_start_in_one_place() -> None:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Imports for the type checker and imports inside functions count: a circle of them is a circle for the reader."""
     assert source.circles(source.graph()) == []
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_a_part_has_few_floors(name: str) -> None:
+    """So many modules one has to have understood, at most, before the uppermost one."""
+    mine = {source.module_name(path) for path in below(name)}
+    edges = {module: used & mine for module, used in source.graph().items() if module in mine}
+
+    def floor(module: str) -> int:
+        return 1 + max(map(floor, edges[module]), default=0)
+
+    floors = {module: floor(module) for module in mine if not module.endswith(".__init__")}
+    assert max(floors.values()) <= FLOORS[name], sorted(floors.items(), key=lambda each: each[1])
 
 
 def test_a_circle_would_be_found() -> None:
@@ -209,15 +221,6 @@ def documented_attributes(of: type) -> set[str]:
     return set(re.findall(r"^ +(?:self\.)?(\w+)\b[^\n#]*#:", text, re.M)) | set(
         re.findall(r"^ +#:[^\n]*\n +(?:self\.)?(\w+)\b", text, re.M)
     )
-
-
-# How long things are ------------------------------------------------------------------------------------------------
-
-
-def test_no_function_is_longer_than_a_screen() -> None:
-    long = {f"{shown(path)}:{name}" for path in FILES for name, lines in source.functions(path) if lines > LINES}
-    assert sorted(long - LONG_FUNCTIONS.keys()) == []
-    assert sorted(LONG_FUNCTIONS.keys() - long) == [], "an exception that nobody needs any more"
 
 
 def test_the_readme_can_be_read_in_one_sitting() -> None:

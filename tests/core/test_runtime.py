@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from distlock_web.core.runtime import TASKS, THREADS, TaskParker, ThreadParker, drive, new_token, now
+from distlock_web.core.runtime import TASKS, THREADS, TaskParker, ThreadParker, drive
 
 
 async def answer() -> int:
@@ -130,14 +130,3 @@ async def test_finish_leaves_no_error_unseen_when_cancelled() -> None:
     del task
     await asyncio.sleep(0)
     assert seen == []
-
-
-def test_tokens_are_new_each_time_and_name_their_process() -> None:
-    tokens = [new_token() for _ in range(1000)]
-    assert len({token[16:] for token in tokens}) == 1000
-    assert len({token[:16] for token in tokens}) == 1
-
-
-def test_the_clock_does_not_go_back() -> None:
-    moments = [now() for _ in range(1000)]
-    assert moments == sorted(moments)

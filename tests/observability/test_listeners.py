@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
@@ -102,18 +101,6 @@ def test_a_listener_that_blocks_holds_up_no_lock() -> None:
     go_on.set()
     events.flush(PATIENCE)
     assert told == ["acquired", "released"] * 2
-
-
-def test_an_event_loop_goes_on_beside_a_listener_that_blocks() -> None:
-    go_on = threading.Event()
-    events.subscribe(lambda event: go_on.wait(PATIENCE))
-
-    async def work() -> None:
-        async with lock("a"):
-            await asyncio.sleep(0)
-
-    asyncio.run(work())
-    go_on.set()
 
 
 def test_what_does_not_fit_is_dropped_and_said_once(

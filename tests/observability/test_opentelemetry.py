@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from distlock_web.core.runtime import now
 from distlock_web.locks import live_leases
 from distlock_web.opentelemetry import Telemetry, install
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.web.held_locks import force_release, list_all
+from distlock_web.web.held_locks import list_all
 from tests.support.callers import unrelated
 from tests.support.revoking import revoke_the_lock
 from tests.support.waiting import PATIENCE, eventually
@@ -182,15 +181,6 @@ def test_the_metrics_never_name_a_lock_and_their_templates_are_bounded(otel: Col
         "lock hold export-1",
         "lock hold other",
     }
-
-
-def test_a_release_by_force_is_no_template(otel: Collected) -> None:
-    with pytest.raises(LeaseLost), lock("a"):
-        [row] = list_all(registry()).rows
-        force_release(registry(), replace(row, holder=replace(row.holder, function="another")), by="ada")
-    pay(1)
-    distributed_lockable(key="report")(lambda: None)()
-    assert "other" not in {point.attributes["template"] for point in otel.points("distlock.acquired")}
 
 
 def test_what_is_held(otel: Collected) -> None:

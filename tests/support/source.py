@@ -140,16 +140,3 @@ def _names_of_modules(path: Path) -> dict[str, str]:
                 if f"{module}.{alias.name}" in modules()
             }
     return names
-
-
-def functions(path: Path) -> Iterator[tuple[str, int]]:
-    """Every function of a file with its length in lines: signature and body, without the docstring."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            lines = node.end_lineno - node.lineno + 1
-            first = node.body[0]
-            if ast.get_docstring(node, clean=False) is not None:
-                assert first.end_lineno is not None
-                lines -= first.end_lineno - first.lineno + 1
-            yield node.name, lines
