@@ -48,8 +48,10 @@ MUTANTS: dict[str, Mutant] = {
     "whoever is interrupted while it asks leaves its place and its lock behind": Mutant(
         "memory-1",
         "locks/engine.py",
-        "        await undo(error, scope, lambda port: cancel_quietly(scope, claim, port))\n",
-        "",
+        """in the queue: nothing of this claim may stay behind.
+        await undo(error, scope, lambda port: cancel_quietly(scope, claim, port))
+""",
+        "in the queue: nothing of this claim may stay behind.\n",
     ),
     "in memory a renewal is written over a longer extension": Mutant(
         "memory-25",
