@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import socket
 from typing import Any
 
@@ -11,12 +12,14 @@ from pymysql.err import OperationalError
 
 #: Of those that lead elsewhere than to a host and a port, PyMySQL does all.
 _BY_PYMYSQL = {"unix_socket", "bind_address", "read_default_file", "defer_connect"}
+_SIGNATURE = inspect.signature(Connection)
 
 
 def connect(given: dict[str, Any], keepalive: int) -> Any:
     """``keepalive``: seconds between two questions of the kernel on a connection that says nothing."""
     if _BY_PYMYSQL & given.keys():
         return Connection(**given)
+    _SIGNATURE.bind(**given)  # a keyword that it does not have is a wrong setting, also while the host is away
     host = given.get("host") or "localhost"
     try:
         reached = socket.create_connection((host, int(given.get("port") or 3306)), given["connect_timeout"])
