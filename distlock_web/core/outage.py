@@ -58,6 +58,7 @@ class Outage:
         self._probe = probe  #: does what a request does, on a connection of its own; raises where that fails
         self._silent_since: float | None = None
         self._cause = ""
+        self._closed = False  #: and nobody has asked since
         # When somebody wanted to know, a question was sent, one was sent that was answered, somebody waited in vain.
         self._asked = self._probed = self._answered = self._in_vain = float("-inf")
         self._postponed: deque[Postponed] = deque()
@@ -79,6 +80,8 @@ class Outage:
 
     def refuse_if_silent(self) -> None:
         """``BackendUnavailable`` at once where a request would only wait for its time-out. Before each request."""
+        if self._closed:
+            self._closed = False
         since = self._silent_since
         if since is None and self._postponed and not self._worker.runs:
             self.watch()  # no thread was to be had when it was postponed, and nobody else would ask for one
@@ -93,7 +96,7 @@ class Outage:
     def begin(self, error: BaseException) -> None:
         """A request has waited in vain, and so has a fresh connection: the server is silent."""
         self._in_vain = now()
-        if self._silent_since is None:
+        if self._silent_since is None and not self._closed:  # else a late renewal would have it asked for ever
             self._cause = str(error).rstrip(".") or type(error).__name__
             self._silent_since = now()
             self.watch()
@@ -164,6 +167,7 @@ class Outage:
 
         Of what is left, that which ends by itself is kept for ``KEPT_AFTER_CLOSE``, and done if the server answers.
         """
+        self._closed = True
         self._finish()
         until = now() + KEPT_AFTER_CLOSE
         for item in list(self._postponed):

@@ -48,6 +48,20 @@ def test_what_does_not_end_by_itself_is_kept_however_much_comes_after_it(
     assert done == [-1, 16, 17, 18, 19]
 
 
+def test_a_request_that_fails_after_the_store_was_closed_has_nobody_ask_for_ever(
+    unanswered: tuple[Outage, threading.Event],
+) -> None:
+    """A renewal that was on its way when the store was closed left a thread that asked a stopped server."""
+    watched, _ = unanswered
+    watched.close()
+    watched.begin(IN_VAIN)
+    assert not watched.silent
+    assert not threads("distlock-outage")
+    watched.refuse_if_silent()
+    watched.begin(IN_VAIN)
+    assert watched.silent, "a store that is used again after it was closed is watched again"
+
+
 def test_one_that_fails_keeps_none_of_the_others(
     unanswered: tuple[Outage, threading.Event], caplog: pytest.LogCaptureFixture
 ) -> None:
