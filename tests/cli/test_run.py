@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -261,7 +262,8 @@ def test_signals_are_passed_on(redis_store: str, marker: Path) -> None:
     names = ["INT", "TERM", "HUP", "QUIT", "USR1", "USR2"]
     traps = " ".join(f'trap "echo {name} >> $0.got" {name};' for name in names)
     script = f"{traps} echo $$ > $0; while :; do sleep 0.05; done"
-    with started(redis_store, "run", "-k", "x", "--", "sh", "-c", script, str(marker)) as process:
+    heard = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # also where nohup has started the tests
+    with started(redis_store, "run", "-k", "x", "--", "sh", "-c", script, str(marker), preexec_fn=heard) as process:
         pid = pid_in(marker)
         for number, name in enumerate(names, 1):
             process.send_signal(getattr(signal, f"SIG{name}"))
