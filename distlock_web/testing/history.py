@@ -209,13 +209,14 @@ def _idle(events: list[Event], bound: float) -> Iterator[str]:
             wanting.pop(event.actor, None)
         if event.kind == "acquired":
             holding.add(event.actor)
-        elif event.kind in ("released", "lost", "detached", *_ENDS):
-            holding.discard(event.actor)
+        elif event.kind in ("released", "lost", "detached", *_ENDS) and event.actor in holding:
+            holding.remove(event.actor)
+            idle_since = event.at
         if event.kind == "fault":
             faults.add(event.actor)
         elif event.kind == "healed":
             faults.discard(event.actor)
-        if event.kind in ("acquired", "released", "lost", "detached", "killed", "fault", "healed"):
+        if event.kind in ("acquired", "fault", "healed"):
             idle_since = event.at
 
 
@@ -269,6 +270,7 @@ def _operations(events: list[Event], sections: list[Section], grace: float) -> I
                 yield Operation("take", event.value, one.begin, event.at, f"{event.actor} was given the lock")
         elif event.kind in _ENDS and event.actor in rounds:
             one = rounds.pop(event.actor)
+            one.faulty |= event.kind == "killed"  # it may have been given the lock, and does not hear of it
             last = event.at + grace if one.faulty else event.at
             ghost = next(ghosts)
             if event.kind == "gave_up":

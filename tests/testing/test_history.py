@@ -110,6 +110,12 @@ def test_a_lock_that_nobody_has_and_somebody_waits_for_is_found() -> None:
     outage: tuple[Said, ...] = ("nemesis", "fault", 2.5, None), ("nemesis", "healed", 4.0, None)
     assert history(*idle, *outage).violations(bound=2.9) == []
     assert len(history(*idle, *outage).violations(bound=0.9)) == 1
+    # Whoever wants two locks may have had this one while it waited for the other.
+    two: tuple[Said, ...] = (
+        ("a", "wanted", 0.0, 2), ("b", "wanted", 0.1, 1), ("a", "gave_up", 5.0, None), ("b", "acquired", 6.0, 10),
+    )  # fmt: skip
+    assert history(*two).violations(bound=1.1) == []
+    assert history(*two).violations(bound=0.9) == ["idle: b wanted the lock for 1.000 s, and nobody had it"]
 
 
 def test_a_refusal_without_a_cause_is_found() -> None:
@@ -125,6 +131,10 @@ def test_a_refusal_without_a_cause_is_found() -> None:
     for late in (*busy, *other, *fault), (*silent, *fault):
         assert len(history(*late).violations(honest=0.4)) == 1
     assert len(history(*busy, *other).violations(honest=1.0)) == 1
+    # Whoever was killed may have been given the lock, and never heard of it.
+    killed: tuple[Said, ...] = ("b", "wanted", 0.5, 1), ("b", "killed", 1.5, None)
+    assert history(*busy, *killed).violations(honest=1.0) == []
+    assert len(history(*busy, *killed).violations(honest=0.4)) == 1
 
 
 def test_an_order_of_the_locks_that_explains_all_answers_is_looked_for() -> None:
