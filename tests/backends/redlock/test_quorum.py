@@ -6,16 +6,15 @@ import contextvars
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import redis
 
-from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, configure, lock
+from distlock_web import BackendUnavailable, ConfigurationError, Lease, LockBusy, configure, lock
 from distlock_web.backends.redis.scripts import Script
 from distlock_web.backends.redlock.node import Node
 from distlock_web.backends.redlock.scripts import FOUND, RELEASE, VOTE
-from distlock_web.core.registry import Store
 from distlock_web.core.runtime import drive, now
 from distlock_web.testing.contract.base import claim
 from distlock_web.testing.harness import Harness
@@ -23,6 +22,9 @@ from distlock_web.testing.servers import RedisServer
 from tests.support.clock_shift import ShiftedRedis, compiled_shim
 from tests.support.stores.redlock import left_on, redlock_url
 from tests.support.waiting import SLACK, eventually
+
+Servers: TypeAlias = list[RedisServer]
+Open: TypeAlias = Callable[..., Any]
 
 NAME = "disLock:order:7"
 DELAY = 2
@@ -41,45 +43,59 @@ def _takes() -> bool:
         return False
 
 
+def take(seconds: float = 1) -> Lease:
+    return lock("order:7", expire=seconds).acquire()
+
+
 @pytest.fixture
-def three(own_nodes: list[RedisServer]) -> list[RedisServer]:
-    return own_nodes[:3]
+def old(open_store: Open) -> Open:
+    """The store over these nodes, which are a quorum for longer than their delay."""
+
+    def make(servers: Servers, restart_delay: float = DELAY) -> Any:
+        store = open_store(servers, restart_delay=restart_delay)
+        eventually(takes, "the quorum is old enough")
+        return store
+
+    return make
 
 
-def test_a_quorum_that_is_new_votes_after_its_delay(three: list[RedisServer], open_store: Callable[..., Store]) -> None:
+def lost_before_another_has_it(held: Lease) -> bool:
+    while not takes():
+        pass
+    return held.state == "lost"
+
+
+def test_a_quorum_that_is_new_votes_after_its_delay(own_nodes: Servers, open_store: Open) -> None:
     """It looks like one that has lost its data everywhere, while a holder goes on."""
-    open_store(three, restart_delay=DELAY)
+    open_store(own_nodes[:3], restart_delay=DELAY)
     begun = now()
     with pytest.raises(BackendUnavailable, match=r"may have forgotten locks.*votes again in [23] s"):
-        lock("order:7", expire=1).acquire()
+        take()
     eventually(takes, "it votes")
     assert now() - begun >= DELAY
 
 
 def test_a_node_that_came_back_with_the_data_of_before_has_forgotten_what_came_after(
-    make_redis: Callable[..., RedisServer], open_store: Callable[..., Store]
+    make_redis: Callable[..., RedisServer], old: Open
 ) -> None:
     """It has its key from a snapshot, and the votes that it had then: not those of the last minutes."""
     nodes = [make_redis(), make_redis("--save", "3600 1"), make_redis()]
-    open_store(nodes, restart_delay=DELAY)
-    eventually(takes, "the quorum is old enough")
+    old(nodes)
     with redis.Redis.from_url(nodes[1].url) as client:
         client.save()
     nodes[2].pause()
-    held = lock("order:7", expire=DELAY).acquire()  # by the first two
+    held = take(DELAY)  # by the first two
     nodes[1].kill()
     nodes[1].start()
     with redis.Redis.from_url(nodes[1].url) as client:
         assert client.exists("disLock:~quorum"), "it has come back with the snapshot"
     nodes[2].resume()
-    while not takes():
-        pass
-    assert held.state == "lost"
+    assert lost_before_another_has_it(held)
 
 
 @pytest.mark.parametrize("forget", ["restart", "flush"])
 def test_nodes_that_have_forgotten_a_lock_let_nobody_else_have_it(
-    own_nodes: list[RedisServer], open_store: Callable[..., Store], mode: Any, forget: str
+    own_nodes: Servers, open_store: Open, mode: Any, forget: str
 ) -> None:
     """Two of the three that had voted: with those that had not there would be a second majority."""
     harness: Harness = mode(open_store(own_nodes, restart_delay=DELAY))
@@ -113,13 +129,10 @@ def test_nodes_that_have_forgotten_a_lock_let_nobody_else_have_it(
     harness.run(case())
 
 
-def test_a_lease_outlives_nodes_that_are_restarted_one_after_the_other(
-    three: list[RedisServer], open_store: Callable[..., Store]
-) -> None:
-    open_store(three, restart_delay=DELAY)
-    eventually(takes, "the quorum is old enough")
+def test_a_lease_outlives_nodes_that_are_restarted_one_after_the_other(own_nodes: Servers, old: Open) -> None:
+    old(own_nodes[:3])
     with lock("order:7", expire=DELAY, renew=True) as lease:
-        for server in three:
+        for server in own_nodes[:3]:
             server.restart()
             eventually(partial(left_on, [server]), "it has been taken there again", 10 * SLACK)
         lease.raise_if_lost()
@@ -128,29 +141,22 @@ def test_a_lease_outlives_nodes_that_are_restarted_one_after_the_other(
 # Two lists of nodes ------------------------------------------------------------------------------------------------
 
 
-def test_another_list_of_nodes_is_refused_until_it_is_adopted(
-    own_nodes: list[RedisServer], open_store: Callable[..., Any]
-) -> None:
+def test_another_list_of_nodes_is_refused_until_it_is_adopted(own_nodes: Servers, old: Open, open_store: Open) -> None:
     """As in every deployment that exchanges a node: both lists had a majority of their own."""
     a, b, c, d, _ = own_nodes
-    open_store([a, b, c], restart_delay=DELAY)
-    eventually(takes, "the quorum is old enough")
-    held = lock("order:7", expire=DELAY).acquire()
+    old([a, b, c])
+    held = take(DELAY)
     new = open_store([a, b, d], restart_delay=DELAY)
     with pytest.raises(ConfigurationError, match=rf"127.0.0.1:{a.port} votes with .*:{c.port}.*distlock redlock adopt"):
-        lock("order:7", expire=1).acquire()
+        take()
     assert "2 of 3 nodes voted with others" in new.backend.adopt()
-    while not takes():  # with the new list
-        pass
-    assert held.state == "lost", "nobody got in before the last lease of the old list was over"
+    assert lost_before_another_has_it(held)
     open_store([a, b, c], restart_delay=DELAY)
     with pytest.raises(ConfigurationError, match="All processes have to name the same nodes"):
-        lock("order:7", expire=1).acquire()
+        take()
 
 
-def test_a_quorum_is_not_prepared_beside_a_node_that_votes_with_others(
-    own_nodes: list[RedisServer], open_store: Callable[..., Any]
-) -> None:
+def test_a_quorum_is_not_prepared_beside_a_node_that_votes_with_others(own_nodes: Servers, open_store: Open) -> None:
     a, b, c, d, e = own_nodes
     open_store([c, d, e])
     assert takes()
@@ -158,21 +164,24 @@ def test_a_quorum_is_not_prepared_beside_a_node_that_votes_with_others(
         open_store([a, b, c]).backend.prepare()
 
 
-def test_more_than_half_of_the_nodes_cannot_be_exchanged_at_once(
-    own_nodes: list[RedisServer], open_store: Callable[..., Any]
+def test_a_list_is_adopted_whole_and_node_by_node_or_the_old_one_counts(
+    own_nodes: Servers, old: Open, open_store: Open
 ) -> None:
     a, b, c, d, e = own_nodes
-    open_store([a, b, c], restart_delay=DELAY)
-    eventually(takes, "the quorum is old enough")
+    old([a, b, c])
     with pytest.raises(ConfigurationError, match="Exchange one node at a time"):
         open_store([a, d, e], restart_delay=DELAY).backend.adopt()
+    b.pause()
+    try:
+        with pytest.raises(BackendUnavailable, match="2 of 3 nodes answered"):
+            open_store([a, b, d], restart_delay=DELAY).backend.adopt()
+    finally:
+        b.resume()
     open_store([a, b, c], restart_delay=DELAY)
     assert takes(), "nothing has changed"
 
 
-def test_a_list_is_not_adopted_where_a_lease_may_be_of_any_length(
-    own_nodes: list[RedisServer], open_store: Callable[..., Any]
-) -> None:
+def test_a_list_is_not_adopted_where_a_lease_may_be_of_any_length(own_nodes: Servers, open_store: Open) -> None:
     a, b, c, d, _ = own_nodes
     open_store([a, b, c], restart_delay=0)
     assert takes()
@@ -181,50 +190,29 @@ def test_a_list_is_not_adopted_where_a_lease_may_be_of_any_length(
 
 
 def test_a_delay_that_becomes_shorter_begins_after_the_longer_one(
-    three: list[RedisServer], open_store: Callable[..., Any]
+    own_nodes: Servers, old: Open, open_store: Open
 ) -> None:
-    open_store(three, restart_delay=2 * DELAY)
-    eventually(takes, "the quorum is old enough")
-    held = lock("order:7", expire=2 * DELAY).acquire()
-    open_store(three, restart_delay=DELAY).backend.adopt()
-    while not takes():
-        pass
-    assert held.state == "lost"
+    old(own_nodes[:3], 2 * DELAY)
+    held = take(2 * DELAY)
+    open_store(own_nodes[:3], restart_delay=DELAY).backend.adopt()
+    assert lost_before_another_has_it(held)
 
 
 def test_a_node_of_another_list_is_not_won_while_it_has_forgotten(
-    own_nodes: list[RedisServer], open_store: Callable[..., Any]
+    own_nodes: Servers, old: Open, open_store: Open
 ) -> None:
     """A process with a new list that nobody has adopted: it would take one node after the other to its side."""
     a, b, c, d, _ = own_nodes
-    open_store([a, b, c], restart_delay=DELAY)
-    eventually(takes, "the quorum is old enough")
+    old([a, b, c])
     a.restart()
     open_store([a, b, d], restart_delay=DELAY)
     with pytest.raises(ConfigurationError, match="All processes have to name the same nodes"):
-        lock("order:7", expire=1).acquire()
+        take()
     b.pause()  # and is not heard
     with pytest.raises(BackendUnavailable, match="has no memory of this quorum"):
-        lock("order:7", expire=1).acquire()
+        take()
     b.resume()
-    open_store([a, b, c], restart_delay=DELAY)
-    eventually(takes, "the old list counts")
-
-
-def test_a_list_is_adopted_by_all_of_its_nodes_or_nothing_counts(
-    own_nodes: list[RedisServer], open_store: Callable[..., Any]
-) -> None:
-    a, b, c, d, _ = own_nodes
-    open_store([a, b, c], restart_delay=DELAY)
-    eventually(takes, "the quorum is old enough")
-    b.pause()
-    try:
-        with pytest.raises(BackendUnavailable, match="2 of 3 nodes answered"):
-            open_store([a, b, d], restart_delay=DELAY).backend.adopt()
-    finally:
-        b.resume()
-    open_store([a, b, c], restart_delay=DELAY)
-    assert takes(), "the old list still counts"
+    old([a, b, c])
 
 
 # Clocks ------------------------------------------------------------------------------------------------------------
@@ -244,32 +232,9 @@ def clocks() -> Iterator[list[ShiftedRedis]]:
         yield servers
 
 
-def test_a_node_whose_clock_is_set_after_its_start_votes_no_sooner(
-    clocks: list[ShiftedRedis], open_store: Callable[..., Store]
-) -> None:
-    """It starts with the time of its battery, and NTP sets it right: by its own clock it has run for long."""
+def test_a_clock_that_is_ahead_of_the_others_has_no_vote(clocks: list[ShiftedRedis], old: Open) -> None:
     _, b, c = clocks
-    open_store(clocks, restart_delay=DELAY)
-    eventually(takes, "the quorum is old enough")
-    c.kill()
-    held = lock("order:7", expire=DELAY).acquire()  # by a and b
-    b.kill()
-    b.shift(-300)
-    b.start()
-    c.start()
-    assert not takes(), "b has forgotten"
-    b.shift(0)
-    while not takes():
-        pass
-    assert held.state == "lost"
-
-
-def test_a_clock_that_is_ahead_of_the_others_has_no_vote(
-    clocks: list[ShiftedRedis], open_store: Callable[..., Store]
-) -> None:
-    _, b, c = clocks
-    open_store(clocks, restart_delay=DELAY)
-    eventually(takes, "the quorum is old enough")
+    old(clocks)
     c.kill()
     assert takes()
     b.shift(60)
@@ -279,14 +244,13 @@ def test_a_clock_that_is_ahead_of_the_others_has_no_vote(
 
 
 def test_nodes_that_come_back_with_clocks_behind_are_not_believed_though_they_agree(
-    clocks: list[ShiftedRedis], open_store: Callable[..., Store]
+    clocks: list[ShiftedRedis], old: Open
 ) -> None:
     """Two of three: a majority of clocks, by which they were old enough as soon as NTP had set them."""
     a, b, c = clocks
-    open_store(clocks, restart_delay=DELAY)
-    eventually(takes, "the quorum is old enough")
+    old(clocks)
     a.kill()
-    held = lock("order:7", expire=DELAY).acquire()  # by b and c
+    held = take(DELAY)  # by b and c
     for server in (b, c):
         server.kill()
         server.shift(-60)
@@ -297,9 +261,7 @@ def test_nodes_that_come_back_with_clocks_behind_are_not_believed_though_they_ag
         assert not takes()
     for server in (b, c):
         server.shift(0)
-    while not takes():
-        pass
-    assert held.state == "lost"
+    assert lost_before_another_has_it(held)
 
 
 # What comes late ---------------------------------------------------------------------------------------------------

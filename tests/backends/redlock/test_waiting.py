@@ -14,8 +14,7 @@ from distlock_web.core.registry import Store
 from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
-from tests.support.stores.redlock import left_on
-from tests.support.waiting import SLACK, eventually
+from tests.support.waiting import SLACK
 
 Quorum = tuple[list[RedisServer], Harness]
 KEY = "order:7"
@@ -30,24 +29,6 @@ def calls(servers: list[RedisServer]) -> int:
             stats = client.info("commandstats")
             total += sum(stats[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats)
     return total
-
-
-async def holders(harness: Harness, count: int, rounds: int, entered: list[int]) -> None:
-    async def take(number: int) -> None:
-        for _ in range(rounds):
-            async with harness.inside(lock(KEY, expire=30, wait=None)):
-                entered.append(number)
-
-    for actor in [harness.unrelated(partial(take, number)) for number in range(count)]:
-        await actor.result()
-
-
-def test_many_who_come_at_once_all_get_on(quorum: Quorum) -> None:
-    servers, harness = quorum
-    entered: list[int] = []
-    harness.run(holders(harness, 12, 5, entered))
-    assert len(entered) == 60
-    eventually(lambda: left_on(servers) == {}, "nothing left")
 
 
 @pytest.mark.parametrize("nodes", [4, 5])
