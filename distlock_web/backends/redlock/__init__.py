@@ -30,20 +30,19 @@ class RedlockBackend:
     settings = frozenset({"LOCATION", "OPTIONS"})
 
     def __init__(self, config: StoreConfig) -> None:
-        given = quorum_config(config)
-        self._restart_delay = given.restart_delay
-        longest = given.restart_delay or float("inf")
-        self.capabilities = replace(type(self).capabilities, max_expire=longest)
-        self._nodes = [Node(node) for node in given.nodes]
+        nodes, delay = quorum_config(config)
+        self._restart_delay = delay
+        self.capabilities = replace(type(self).capabilities, max_expire=delay or float("inf"))
+        self._nodes = [Node(node) for node in nodes]
         self._check(f"DISTLOCK[{config.alias!r}]")
         members = ",".join(sorted(node.member for node in self._nodes))
         for node in self._nodes:
-            node.who = f"{node.member};{members};{given.restart_delay:g}"
+            node.who = f"{node.member};{members};{delay:g}"
         self._ended = Ended()
-        quorum = self._quorum = Quorum(self._nodes, given.restart_delay)
+        quorum = self._quorum = Quorum(self._nodes, delay)
         self._sync_port = self._port(THREADS, quorum)
-        self._renewal_port = self._port(THREADS, Quorum(self._nodes, given.restart_delay, patient=True))
-        self._async_port = self._port(TASKS, Quorum(self._nodes, given.restart_delay, blocking=False))
+        self._renewal_port = self._port(THREADS, Quorum(self._nodes, delay, patient=True))
+        self._async_port = self._port(TASKS, Quorum(self._nodes, delay, blocking=False))
 
     def _check(self, where: str) -> None:
         seen: dict[str, Node] = {}

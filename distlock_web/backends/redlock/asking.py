@@ -17,15 +17,7 @@ from typing import Any, TypeAlias
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import drive, now
 from ..redis.scripts import PackedKeys, Script
-from ..redis.transport.errors import (
-    ENDED,
-    FAILURES,
-    TIMEOUTS,
-    ErrorReply,
-    as_error,
-    broke_connection,
-    translated,
-)
+from ..redis.transport.errors import ENDED, FAILURES, TIMEOUTS, ErrorReply, as_error, broke_connection, translated
 from .membership import no_vote
 from .node import Node
 from .scripts import EXCHANGE, EXTEND, RELEASE, VOTE
@@ -69,9 +61,6 @@ class Question:
     def is_open(self) -> bool:
         """It may have been done, or be done yet, though nobody has heard so."""
         return self.sent and self.reply is None
-
-    def packed(self) -> bytes:
-        return self.script.call(self.keys, self.args, by_source=self.by_source)
 
     def send(self, patient: bool) -> None:
         """By a thread. A failure is an answer, too, and not raised. ``patient``: ask also a node that is silent."""
@@ -169,7 +158,7 @@ class Channel:
         question.channel, question.sent = self, True
         self._questions.append(question)
         try:
-            self.connection.send(question.packed())
+            self.connection.send(question.script.call(question.keys, question.args, by_source=question.by_source))
         except FAILURES as error:
             self.broke(error)
 
@@ -198,17 +187,10 @@ class Channel:
         if _readable([self.connection.fileno()], 0.0):
             self.receive()
         if self._questions and now() >= self._questions[0].deadline:
-            error = self._overdue()
+            error = TimeoutError(f"no answer within {self.node.timeout:g} s")
             self.node.outage.begin(error)
             self.broke(error)
         return bool(self._questions)
-
-    def give_up(self) -> None:
-        """Its question has waited long enough here."""
-        self.broke(self._overdue())
-
-    def _overdue(self) -> TimeoutError:
-        return TimeoutError(f"no answer within {self.node.timeout:g} s")
 
     def broke(self, error: BaseException) -> None:
         pool = self.node.pools[self.patient]
@@ -264,7 +246,7 @@ def ask_in_thread(questions: Sequence[Question], enough: Enough, within: float, 
                     channel.receive()
             for question in channels.values():
                 if question.channel is not None and question.until <= now() < until:
-                    question.channel.give_up()
+                    question.channel.broke(TimeoutError(f"no answer within {question.node.timeout:g} s"))
     except BaseException:  # a signal's: what was read is lost, and an answer would reach the next one who asks there
         for question in questions:
             question.wanted = False

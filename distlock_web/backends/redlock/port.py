@@ -45,6 +45,9 @@ DICE = random.SystemRandom()  # a forked child throws others than its parent
 #: In place of who has a lock, where nobody has a majority.
 NOBODY = 0
 
+#: In place of the µs that a fence may be ahead of a node's time: another node has given it; a lease is held with it.
+GIVEN, HELD = "", "held"
+
 
 class Ended:
     """Tokens of leases that are over, for all ports of a store."""
@@ -104,7 +107,7 @@ class RedlockPort:
             answer = await self._attempt(claim, wait)
             if isinstance(answer, Granted) or answer.position not in (NOBODY, leaving):
                 return answer
-            await self._sleep(DICE.uniform(pause / 2, pause))
+            await self.runtime.parker().park(DICE.uniform(pause / 2, pause))
         return await self._attempt(claim, wait)
 
     async def _attempt(self, claim: Claim, wait: float | None) -> Granted | Busy:
@@ -136,12 +139,12 @@ class RedlockPort:
         fence: int,
         *,
         wait: float | None = 0,
-        given: bool = False,
+        ahead: int | str = APART_US,
         nodes: Sequence[Node] | None = None,
     ) -> list[Question]:
-        """``given``: a node has given this fence already; else a node may say another one."""
+        """A node may give another fence than this: where it has given a greater one, or its time is further behind."""
         head, expire = (claim.token, attempt), _ms(claim.expire)
-        tail = (expire, fence or "", "" if given else APART_US, claim.holder)
+        tail = (expire, fence or "", ahead, claim.holder)
         sent, delay, teller = now(), self._quorum.delay_us, self._quorum.teller() if wait != 0 else None
 
         def args(node: Node) -> Args:
@@ -176,7 +179,7 @@ class RedlockPort:
             if votes >= self._quorum.needed:
                 return int(fence)
             highest = max(each.reply[0] for each in granted)
-            granted = [each for each in await self._vote(claim, attempt, highest, given=True) if gave(each)]
+            granted = [each for each in await self._vote(claim, attempt, highest, ahead=GIVEN) if gave(each)]
             if len(granted) < self._quorum.needed:
                 return 0
 
@@ -212,10 +215,8 @@ class RedlockPort:
 
         def all_kept(questions: Sequence[Question]) -> bool:
             answers = [each.reply for each in questions if each.answered]
-            return (
-                all(len(_fences(given)) >= self._quorum.needed for given in zip(*answers, strict=True))
-                and answers != []
-            )
+            kept = (len(_fences(given)) >= self._quorum.needed for given in zip(*answers, strict=True))
+            return len(answers) >= self._quorum.needed and all(kept)
 
         # Nobody waits for a renewal: there all are asked, so that what a node has lost is known.
         enough = every_answer if self._quorum.patient else all_kept
@@ -245,7 +246,7 @@ class RedlockPort:
         for again in (False, True):
             if claim.token in self._ended:
                 return
-            await self._vote(claim, attempt, fence, given=True, nodes=nodes)
+            await self._vote(claim, attempt, fence, ahead=HELD, nodes=nodes)
             if claim.token in self._ended:  # the release may have come there before this
                 await self._undo(claim, attempt, nodes)
             elif again or not await self._quorum.found():
@@ -257,7 +258,7 @@ class RedlockPort:
 
         self._ended.releasing.add(claim.token)
         try:
-            return self._loss_at_release(claim, await self._give_back(claim, "", self._quorum.nodes, enough, cooldown))
+            return self._loss_at_release(claim, await self._undo(claim, "", self._quorum.nodes, enough, cooldown))
         finally:
             self._ended.releasing.discard(claim.token)
 
@@ -279,11 +280,7 @@ class RedlockPort:
             return "revoked"
         return "taken" if said["taken"] >= self._quorum.needed else "expired"
 
-    async def _undo(self, claim: Claim, attempt: int | str, nodes: Sequence[Node]) -> None:
-        """Take back what these nodes have given, or may give yet; where one does not answer, as soon as it does."""
-        await self._give_back(claim, attempt, nodes)
-
-    async def _give_back(
+    async def _undo(
         self,
         claim: Claim,
         attempt: int | str,
@@ -291,6 +288,7 @@ class RedlockPort:
         enough: Enough = every_answer,
         cooldown: float = 0.0,
     ) -> list[Question]:
+        """Take back what these nodes have given, or may give yet; where one does not answer, as soon as it does."""
         args = (claim.token, attempt, _ms(cooldown) if cooldown else 0)
         # After that it has ended by itself: a vote lives for `expire`, and the question was sent within the time-out.
         within = 0.0 if cooldown else claim.expire + self._quorum.timeout
@@ -358,9 +356,6 @@ class RedlockPort:
                 f"A lease of {seconds:g} s is longer than OPTIONS['restart_delay'], {longest:g} s: a node that has "
                 f"restarted would vote again before it ends."
             )
-
-    async def _sleep(self, seconds: float) -> None:
-        await self.runtime.parker().park(seconds)
 
 
 def _fences(given: Iterable[int]) -> list[int]:

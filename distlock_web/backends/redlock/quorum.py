@@ -100,16 +100,14 @@ class Quorum:
         # Else two lists of nodes could each win a node that has forgotten, while those that remember cannot be heard;
         # and nodes that come back with a clock that is behind, and set then, would be old enough at once.
         remembered = by_hand or len(heard) - len(forgot) >= self.needed or not self.restart_delay
-        if any(each.reply[0] == OTHER for each in heard) or len(agreed) < self._needed_of(remembered):
+        others = any(each.reply[0] == OTHER for each in heard)
+        if others or len(agreed) < (self.needed if remembered else len(self.nodes)):
             return False
         born = int(median(each.reply[1] for each in agreed))
         told = await self.ask(FOUND, [], lambda node: (node.who, born, APART_US, "", 0), nodes=forgot)
         for each in told:
             each.node.no_vote = no_vote(each.node, each.reply)
         return any(map(gave, told))
-
-    def _needed_of(self, remembered: bool) -> int:
-        return self.needed if remembered else len(self.nodes)
 
     async def look(self) -> list[Question]:
         """Who the nodes are, and what time it is there."""

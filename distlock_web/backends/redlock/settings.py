@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -22,14 +22,8 @@ _FORM = "redlock://[user:password@]host:6379,host:6379,host:6379/0 (TLS: redlock
 _NO_MASTER = "a node of a quorum is a server of its own, redis://host:6379; a master that fails over would vote twice."
 
 
-@dataclass(frozen=True)
-class QuorumConfig:
-    nodes: list[StoreConfig]
-    restart_delay: float  #: seconds
-
-
-def quorum_config(config: StoreConfig) -> QuorumConfig:
-    """What a store's settings say. Raises ``ConfigurationError`` for what cannot be right."""
+def quorum_config(config: StoreConfig) -> tuple[list[StoreConfig], float]:
+    """The settings of each node, and ``restart_delay`` in seconds. Raises ``ConfigurationError``."""
     where = f"DISTLOCK[{config.alias!r}]"
     options = dict(config.options)
     nodes, delay = options.pop("nodes", None), options.pop("restart_delay", None)
@@ -49,7 +43,7 @@ def quorum_config(config: StoreConfig) -> QuorumConfig:
         )
     setting = f'{where}["OPTIONS"]["restart_delay"]'
     seconds = max(RESTART_DELAY, config.expire) if delay is None else check_seconds(delay, setting, zero=True)
-    return QuorumConfig([replace(config, location=url, options=_with_timeouts(url, options)) for url in urls], seconds)
+    return [replace(config, location=url, options=_with_timeouts(url, options)) for url in urls], seconds
 
 
 def _of_nodes(nodes: object, setting: str) -> list[str]:
