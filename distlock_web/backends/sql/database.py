@@ -71,18 +71,6 @@ class Transaction:
         self._limit()
         return self.connection.execute(statement, parameters)
 
-    def one(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Row[Any]:
-        found: Row[Any] = self.run(statement, parameters).one()
-        return found
-
-    def first(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Row[Any] | None:
-        found: Row[Any] | None = self.run(statement, parameters).first()
-        return found
-
-    def all(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
-        found: Sequence[Row[Any]] = self.run(statement, parameters).all()
-        return found
-
     def wake(self, token: str) -> None:
         """The waiter with this token has something to hear, when this is committed."""
         self.woken.append(token)
@@ -183,7 +171,8 @@ class Database:
 
     def read(self, statement: Executable, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:
         """One question that locks and changes nothing, in one request. ``BackendUnavailable``."""
-        return self.run(lambda transaction: transaction.all(statement, parameters), begin=False)
+        found: Sequence[Row[Any]] = self.run(lambda it: it.run(statement, parameters).all(), begin=False)
+        return found
 
     def create_tables(self) -> None:
         """Make the tables where they are missing. Another process may do the same at the same moment."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from sqlalchemy import BigInteger, ColumnElement, Executable, bindparam, func, literal_column, select
 from sqlalchemy.exc import DBAPIError
@@ -49,19 +49,21 @@ _FULL = Fault("not_now", "has no more connections to give")
 _STARTING = Fault("not_now", "is starting or shutting down")
 
 
-class Dialect(Protocol):
+class Dialect:
     title: str  #: for messages
     driver: str  #: what SQLAlchemy calls it
     extra: str  #: what to install for it
     timeout: float  #: seconds
     begin: str
     clock: ColumnElement[int]
-    notify: Executable | None  #: tells ``:channel`` the ``:token`` when it is committed
+    notify: Executable | None = None  #: tells ``:channel`` the ``:token`` when it is committed
 
-    def connect_args(self) -> dict[str, Any]: ...
+    def connect_args(self) -> dict[str, Any]:
+        raise NotImplementedError
 
     def connect(self, given: dict[str, Any]) -> Any:
-        """A connection of a class of ours; None: of the driver's own."""
+        """A connection that is made here; None: the driver makes it."""
+        return None
 
     def connected(self, connection: Any) -> None:
         """A new connection of the driver."""
@@ -69,10 +71,11 @@ class Dialect(Protocol):
     def limit(self, connection: Any, seconds: float | None) -> None:
         """Wait for the next answer on the driver's connection for so long; None: as long as it lives."""
 
-    def fault(self, error: DBAPIError) -> Fault: ...
+    def fault(self, error: DBAPIError) -> Fault:
+        raise NotImplementedError
 
 
-class PostgreSQL:
+class PostgreSQL(Dialect):
     title, driver, extra = "PostgreSQL", "postgresql+psycopg", "postgresql"
     # Of the statement's beginning: an index can be searched for it, and a lease begins before the row was locked.
     clock: ColumnElement[int] = literal_column(
@@ -135,9 +138,6 @@ class PostgreSQL:
         connection.limit = self.timeout
         return connection
 
-    def connected(self, connection: Any) -> None:
-        """Nothing: see ``begin``."""
-
     def limit(self, connection: Any, seconds: float | None) -> None:
         connection.limit = seconds
 
@@ -146,11 +146,10 @@ class PostgreSQL:
         return self._codes.get(code or "") or _by_phrase(self._phrases, error)
 
 
-class MySQL:
+class MySQL(Dialect):
     driver, extra, begin = "mysql+pymysql", "mysql", "START TRANSACTION"
     # No UNIX_TIMESTAMP: it goes by the session's time zone, in which an hour of autumn comes twice.
     clock: ColumnElement[int] = literal_column("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))", BigInteger)
-    notify: Executable | None = None
     _codes: ClassVar[Mapping[int, Fault]] = {
         # 3101: another member of a group of MySQL servers has changed the same row.
         1050: AGAIN, 1213: AGAIN, 1062: AGAIN, 1586: AGAIN, 1020: AGAIN, 1412: AGAIN, 3101: AGAIN,
@@ -207,13 +206,12 @@ class MySQL:
         return self._codes.get(code, Fault("unknown"))
 
 
-class SQLite:
+class SQLite(Dialect):
     title, driver, extra, begin = "SQLite", "sqlite+pysqlite", "sqlite", "BEGIN IMMEDIATE"
     # No function of ours, in Python: SQLite would swallow the exception that a signal's handler raises in it.
     clock: ColumnElement[int] = literal_column(
         "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000", BigInteger
     )
-    notify: Executable | None = None
     _phrases: ClassVar[Mapping[str, Fault]] = {
         "database is locked": Fault("locked", "is locked: another program keeps its write lock"),
         "UNIQUE constraint failed": AGAIN,
@@ -234,9 +232,6 @@ class SQLite:
 
     def connect_args(self) -> dict[str, Any]:
         return {"timeout": self.timeout, "check_same_thread": False}
-
-    def connect(self, given: dict[str, Any]) -> Any:
-        return None
 
     def connected(self, connection: Any) -> None:
         if self._wal:

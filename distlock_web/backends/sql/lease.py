@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,7 +52,7 @@ class LeaseRow:
     @classmethod
     def lock(cls, transaction: Transaction, name: str) -> LeaseRow:
         """The row, which nobody else changes until the transaction ends. There may be none yet."""
-        return cls(transaction, name, transaction.first(transaction.tables.lock_one, {"key": key_of(name)}))
+        return cls(transaction, name, transaction.run(transaction.tables.lock_one, {"key": key_of(name)}).first())
 
     def _values(self) -> dict[str, Any]:
         return {
@@ -101,7 +101,7 @@ class LeaseRow:
 
     def read_clock(self) -> None:
         """The database's time for a name that it does not know, and the fence that its next one exceeds."""
-        found = self._transaction.one(self._transaction.tables.clock_and_floor)
+        found = self._transaction.run(self._transaction.tables.clock_and_floor).one()
         self.now, self.fence = found.now, found.floor or 0
 
     def own(self, token: str, holder: str, expire: int, state: str) -> None:
@@ -160,11 +160,9 @@ class LeaseRow:
     def _head(self, of_another_process: bool = False) -> Row[Any] | None:
         """The first who lives; the dead in front of it are dropped."""
         tables = self._transaction.tables
+        statement = tables.heads_of_others if of_another_process else tables.heads
         while self.queued:
-            if of_another_process:
-                heads = self._transaction.all(tables.heads_of_others, self._with_process())
-            else:
-                heads = self._transaction.all(tables.heads, {"key": self.key})
+            heads: Sequence[Row[Any]] = self._transaction.run(statement, self._with_process()).all()
             if not heads:
                 self.queued = self.queued if of_another_process else 0
                 break
@@ -184,9 +182,9 @@ class LeaseRow:
         if not (self.queued and self.expires_at < known):
             return
         tables, key = self._transaction.tables, {"key": self.key}
-        places = [row[0] for row in self._transaction.all(tables.firsts, key)]
+        places = [row[0] for row in self._transaction.run(tables.firsts, key).all()]
         if places:
-            tokens = [row.token for row in self._transaction.all(tables.at_places, {**key, "places": places})]
+            tokens = [row.token for row in self._transaction.run(tables.at_places, {**key, "places": places}).all()]
             self._transaction.run(tables.wake_many, {"tokens": tokens})
             for token in tokens:
                 self._transaction.wake(token)
@@ -194,7 +192,7 @@ class LeaseRow:
     def join(self, claim: Claim, position: int) -> tuple[float, int]:
         """Stand in the queue, where it stood before if it did: the seconds after which to ask again, and the place."""
         tables = self._transaction.tables
-        found = self._transaction.one(tables.place, {"key": self.key, "whose": claim.token})
+        found = self._transaction.run(tables.place, {"key": self.key, "whose": claim.token}).one()
         place = found.own or position or max(self.now, (found.last or 0) + 1)
         recheck = min(max(self.expires_at - self.now, 1_000), microseconds(claim.expire))
         recheck += microseconds(stagger(found.ahead, claim.expire))
@@ -215,7 +213,7 @@ class LeaseRow:
 def lock_rows(transaction: Transaction, names: list[str]) -> dict[str, LeaseRow]:
     """The rows of several names, by name."""
     by_key = {key_of(name): name for name in names}
-    found = transaction.all(transaction.tables.lock_many, {"keys": sorted(by_key)})
+    found = transaction.run(transaction.tables.lock_many, {"keys": sorted(by_key)}).all()
     known = {by_key[row.name_key]: row for row in found}
     rows = {name: LeaseRow(transaction, name, known.get(name)) for name in names}
     for row in rows.values():
@@ -226,12 +224,12 @@ def lock_rows(transaction: Transaction, names: list[str]) -> dict[str, LeaseRow]
 def purge(transaction: Transaction, age: float) -> int:
     """Forget names that nobody has used for so many seconds, a bounded number of them. How many it were."""
     tables = transaction.tables
-    idle = transaction.all(tables.idle, {"age": microseconds(age)})
+    idle = transaction.run(tables.idle, {"age": microseconds(age)}).all()
     if idle:
         # The next fence of such a name exceeds its last one even if the clock was set back in between.
         fence = max(row.fence for row in idle)
         transaction.run(tables.forget, {"keys": [row.name_key for row in idle]})
-        if transaction.first(tables.floor) is None:
+        if transaction.run(tables.floor).first() is None:
             transaction.run(tables.insert, {**NOBODY, "name_key": FLOOR, "name": FLOOR, "fence": fence})
         else:
             transaction.run(tables.raise_floor, {"highest": fence})

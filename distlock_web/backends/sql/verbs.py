@@ -218,8 +218,8 @@ class SQLVerbs:
         def work(transaction: Transaction) -> list[LockInfo]:
             tables = transaction.tables
             statement = tables.held if names is None else tables.held.where(tables.named(names))
-            held = transaction.all(statement)
-            waiters = {row.name_key: row.waiters for row in transaction.all(tables.waiters)} if held else {}
+            held = transaction.run(statement).all()
+            waiters = {row.name_key: row.waiters for row in transaction.run(tables.waiters).all()} if held else {}
             return [as_info(row, waiters.get(row.name_key, 0)) for row in held]
 
         return self._database.run(work)

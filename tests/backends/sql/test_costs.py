@@ -16,13 +16,6 @@ from distlock_web.core.runtime import drive
 from tests.support.callers import Beside, threads, unrelated
 from tests.support.waiting import LONG, PATIENCE, eventually
 
-DATABASES = ("sqlite", "postgres", "mariadb")
-
-
-@pytest.fixture(params=DATABASES)
-def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return request.getfixturevalue(f"{request.param}_settings")
-
 
 @pytest.fixture
 def store(settings: dict[str, Any]) -> Any:

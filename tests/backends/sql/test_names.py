@@ -26,11 +26,6 @@ APART = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return request.getfixturevalue(f"{request.param}_settings")
-
-
 @pytest.fixture
 def backend(settings: dict[str, Any]) -> Any:
     return configure({"default": settings}).store("default").backend

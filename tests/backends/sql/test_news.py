@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -13,16 +14,107 @@ from sqlalchemy.engine import make_url
 from distlock_web import configure, lock
 from distlock_web.backends.sql import news
 from distlock_web.core.backend import Busy, Claim, Granted, Port
-from distlock_web.core.registry import Registry, Store
+from distlock_web.core.registry import Registry
 from distlock_web.core.runtime import drive, new_token, now
 from tests.support.callers import Beside, no_thread, threads
 from tests.support.databases import Database
 from tests.support.pgbouncer import PgBouncer, pgbouncer_program
 from tests.support.proxy import Proxy
 from tests.support.requirements import require
-from tests.support.waiting import LONG, PATIENCE, SLACK, SOON, eventually
+from tests.support.waiting import LONG, PATIENCE, SOON, eventually
 
 NAME = "disLock:a"
+
+
+class Two:
+    """Two stores on one database, as two processes have them: neither wakes the other's waiters by itself."""
+
+    def __init__(self, beside: Beside, settings: dict[str, Any], waiting: dict[str, Any] | None = None) -> None:
+        self._beside = beside
+        self.registries = [Registry({"default": settings}), Registry({"default": waiting or settings})]
+        self.holder, self.waiter = (self._port(registry) for registry in self.registries)
+        self._held: Claim | None = None
+
+    def _port(self, registry: Registry) -> Port:
+        return registry.store("default").backend.sync_port()
+
+    def hold(self) -> None:
+        self._held = Claim(NAME, new_token(), LONG)
+        assert isinstance(drive(self.holder.acquire(self._held, 0)), Granted)
+
+    def release(self) -> None:
+        assert self._held is not None
+        drive(self.holder.release(self._held))
+
+    def wait(self, count: int = 1) -> list[Future[Any]]:
+        """So many begin to wait, and do."""
+        begun = [self._beside(self._wait) for _ in range(count)]
+        self.until_queued(count)
+        return begun
+
+    def until_queued(self, count: int) -> None:
+        eventually(lambda: drive(self.holder.inspect([NAME]))[0].waiters == count, f"{count} wait")
+
+    def _wait(self) -> None:
+        claim = Claim(NAME, new_token(), LONG)
+        answer = drive(self.waiter.acquire(claim, None))
+        while isinstance(answer, Busy):
+            answer = drive(self.waiter.wait(claim, answer, None))
+        drive(self.waiter.release(claim))
+
+    def close(self) -> None:
+        for registry in self.registries:
+            registry.close()
+
+
+def are_served(waiters: list[Future[Any]]) -> None:
+    """Sooner than by the end of the lease."""
+    for waiter in waiters:
+        waiter.result(LONG / 2)
+
+
+@pytest.fixture
+def two(beside: Beside) -> Iterator[Callable[..., Two]]:
+    made: list[Two] = []
+
+    def make(*args: Any) -> Two:
+        made.append(Two(beside, *args))
+        return made[-1]
+
+    yield make
+    for pair in made:
+        pair.close()
+
+
+def test_a_release_elsewhere_wakes_the_waiter(
+    settings: dict[str, Any], two: Callable[..., Two], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it listens it does not ask. The thread ends when nobody waits any more."""
+    monkeypatch.setattr(news, "IDLE", 0.05)
+    monkeypatch.setattr(news.Listener, "_look", None)
+    pair = two(settings)
+    for _ in range(2):
+        pair.hold()
+        waiters = pair.wait()
+        assert threads("distlock-sql") == 1
+        pair.release()
+        are_served(waiters)
+        eventually(lambda: threads("distlock-sql") == 0, "it ends")
+
+
+def test_a_listener_whose_connection_breaks_asks_again(
+    postgres_settings: dict[str, Any], make_proxy: Callable[[int], Proxy], two: Callable[..., Two]
+) -> None:
+    """What was said while it did not listen is not waited for until the lease ends."""
+    url = make_url(postgres_settings["LOCATION"])
+    proxy = make_proxy(url.port or 0)
+    pair = two(postgres_settings, {"LOCATION": str(url.set(port=proxy.port))})
+    pair.hold()
+    waiters = pair.wait()
+    proxy.refuse()
+    pair.release()
+    proxy.accept()
+    are_served(waiters)
 
 
 @pytest.fixture
@@ -32,112 +124,22 @@ def pooler(postgres_locks: Database) -> Iterator[PgBouncer]:
         yield running
 
 
-class Two:
-    """Two stores on one database, as two processes have them: neither wakes the other's waiters by itself."""
-
-    def __init__(self, settings: dict[str, Any], waiting: dict[str, Any] | None = None) -> None:
-        self.registries = [Registry({"default": settings}), Registry({"default": waiting or settings})]
-        self.holder, self.waiter = (registry.store("default") for registry in self.registries)
-
-    def port(self, store: Store) -> Port:
-        return store.backend.sync_port()
-
-    def hold(self) -> Claim:
-        claim = Claim(NAME, new_token(), LONG)
-        assert isinstance(drive(self.port(self.holder).acquire(claim, 0)), Granted)
-        return claim
-
-    def wait(self) -> float:
-        """Wait for the lock; when it was had."""
-        claim, port = Claim(NAME, new_token(), LONG), self.port(self.waiter)
-        answer = drive(port.acquire(claim, None))
-        while isinstance(answer, Busy):
-            answer = drive(port.wait(claim, answer, None))
-        had = now()
-        drive(port.release(claim))
-        return had
-
-    def until_queued(self) -> None:
-        eventually(lambda: drive(self.port(self.holder).inspect([NAME]))[0].waiters == 1, "it waits")
-
-    def close(self) -> None:
-        for registry in self.registries:
-            registry.close()
-
-
-@pytest.fixture
-def two(request: pytest.FixtureRequest) -> Iterator[Callable[..., Two]]:
-    made: list[Two] = []
-
-    def make(*args: Any) -> Two:
-        made.append(Two(*args))
-        return made[-1]
-
-    yield make
-    for pair in made:
-        pair.close()
-
-
-@pytest.mark.parametrize("kind", ["postgres", "mariadb", "sqlite"])
-def test_a_release_elsewhere_wakes_the_waiter(
-    kind: str, request: pytest.FixtureRequest, two: Callable[..., Two], beside: Beside
-) -> None:
-    pair = two(request.getfixturevalue(f"{kind}_settings"))
-    holder = pair.hold()
-    waiter = beside(pair.wait)
-    pair.until_queued()
-    released = now()
-    drive(pair.port(pair.holder).release(holder))
-    assert waiter.result(PATIENCE) - released < SLACK, "the lease would have lasted a minute"
-
-
-def test_with_listen_nobody_asks(
-    postgres_settings: dict[str, Any], two: Callable[..., Two], beside: Beside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(news.Poller, "_look", None)
-    pair = two(postgres_settings)
-    holder = pair.hold()
-    waiter = beside(pair.wait)
-    pair.until_queued()
-    drive(pair.port(pair.holder).release(holder))
-    waiter.result(PATIENCE)
-
-
-def test_a_listener_whose_connection_breaks_asks_again(
-    postgres_settings: dict[str, Any], make_proxy: Callable[[int], Proxy], two: Callable[..., Two], beside: Beside
-) -> None:
-    """What was said while it did not listen is not waited for until the lease ends."""
-    url = make_url(postgres_settings["LOCATION"])
-    proxy = make_proxy(url.port or 0)
-    pair = two(postgres_settings, {"LOCATION": str(url.set(port=proxy.port))})
-    holder = pair.hold()
-    waiter = beside(pair.wait)
-    pair.until_queued()
-    proxy.refuse()
-    drive(pair.port(pair.holder).release(holder))
-    proxy.accept()
-    waiter.result(PATIENCE / 2)  # less than the lease
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"listen": False}, {"listen": True}], ids=["asked", "never", "forced"])
 def test_behind_a_pooler_in_transaction_mode(
-    pooler: PgBouncer, postgres_settings: dict[str, Any], two: Callable[..., Two], beside: Beside, options: Any
+    pooler: PgBouncer, postgres_settings: dict[str, Any], two: Callable[..., Two], options: Any
 ) -> None:
     """No prepared statement, no setting of a session: each transaction is on another connection."""
     location = str(make_url(postgres_settings["LOCATION"]).set(port=pooler.port))
     pair = two({"LOCATION": location, "OPTIONS": options})
     for number in range(3):
-        holder = pair.hold()
-        if options.get("listen"):
-            drive(pair.port(pair.holder).release(holder))
-            continue  # whether anything is heard there is chance
-        waiters = [beside(pair.wait) for _ in range(1 + number)]
-        eventually(lambda: drive(pair.port(pair.holder).inspect([NAME]))[0].waiters == len(waiters), "they wait")  # noqa: B023
-        released = now()
-        drive(pair.port(pair.holder).release(holder))
-        for waiter in waiters:
-            assert waiter.result(PATIENCE) - released < LONG / 2
+        pair.hold()
+        if options.get("listen"):  # whether anything is heard there is chance
+            pair.release()
+            continue
+        waiters = pair.wait(1 + number)
+        pair.release()
+        are_served(waiters)
     with pytest.raises(ZeroDivisionError):
         configure({"default": {"LOCATION": location}})
         with lock("b", renew=True) as lease:
@@ -145,33 +147,13 @@ def test_behind_a_pooler_in_transaction_mode(
             raise ZeroDivisionError
 
 
-def test_the_thread_ends_when_nobody_waits(
-    sqlite_settings: dict[str, Any], two: Callable[..., Two], beside: Beside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(news, "IDLE", 0.05)
-    pair = two(sqlite_settings)
-    for _ in range(2):
-        holder = pair.hold()
-        waiter = beside(pair.wait)
-        pair.until_queued()
-        assert threads("distlock-sql") == 1
-        drive(pair.port(pair.holder).release(holder))
-        waiter.result(PATIENCE)
-        eventually(lambda: threads("distlock-sql") == 0, "it ends")
-
-
 @pytest.mark.parametrize("kind", ["postgres", "sqlite"])
 def test_an_error_that_nobody_expects_ends_no_news(
-    kind: str,
-    request: pytest.FixtureRequest,
-    two: Callable[..., Two],
-    beside: Beside,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, request: pytest.FixtureRequest, two: Callable[..., Two], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread died of it, was taken for alive, and every later waiter slept until the lease was over."""
     pair = two(request.getfixturevalue(f"{kind}_settings"))
     failures: list[Exception] = [MemoryError(), ValueError("a driver's own")]
-    listen, look = news.Listener._listen, news.Poller._look
 
     def failing(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -181,29 +163,29 @@ def test_an_error_that_nobody_expects_ends_no_news(
 
         return call
 
-    monkeypatch.setattr(news.Listener, "_listen", failing(listen))
-    monkeypatch.setattr(news.Poller, "_look", failing(look))
+    for owner, name in ((news.Listener, "_listen"), (news.Poller, "_look")):
+        monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
     for _ in range(2):
-        holder = pair.hold()
-        waiter = beside(pair.wait)
-        pair.until_queued()
+        pair.hold()
+        waiters = pair.wait()
         eventually(lambda: not failures, "it has failed")
-        drive(pair.port(pair.holder).release(holder))
-        waiter.result(PATIENCE / 2)  # less than the lease
+        pair.release()
+        are_served(waiters)
 
 
 def test_without_a_thread_for_the_news_one_waits_all_the_same(
     sqlite_settings: dict[str, Any], two: Callable[..., Two]
 ) -> None:
     pair = two({**sqlite_settings, "OPTIONS": {"timeout": 10.0}})  # for so long one would wait for the news to begin
-    holder, mine = pair.hold(), Claim(NAME, new_token(), LONG)
+    mine = Claim(NAME, new_token(), LONG)
+    pair.hold()
     with no_thread("distlock-sql"):
         begun = now()
-        busy = drive(pair.port(pair.waiter).acquire(mine, None))
+        busy = drive(pair.waiter.acquire(mine, None))
         assert isinstance(busy, Busy)
         assert now() - begun < 5.0, "nobody waits for news that will not come"
-    drive(pair.port(pair.holder).release(holder))
-    assert isinstance(drive(pair.port(pair.waiter).wait(mine, busy._replace(recheck_after=0.01), None)), Granted)
+    pair.release()
+    assert isinstance(drive(pair.waiter.wait(mine, busy._replace(recheck_after=0.01), None)), Granted)
 
 
 def test_a_process_that_died_in_the_queue_costs_one_lease(
@@ -211,66 +193,55 @@ def test_a_process_that_died_in_the_queue_costs_one_lease(
 ) -> None:
     """However many of it wait: a hand-over that nobody heard of strikes the others of its process."""
     pair = two(sqlite_settings)
-    holder, port = pair.hold(), pair.port(pair.holder)
-    dead = "dead" * 4
+    pair.hold()
     for number in range(20):
-        drive(port.acquire(Claim(NAME, f"{dead}{number:036d}", 0.5), None))
-    waiter = beside(pair.wait)
-    eventually(lambda: drive(port.inspect([NAME]))[0].waiters == 21, "all wait")
+        drive(pair.holder.acquire(Claim(NAME, f"{'dead' * 4}{number:036d}", 0.5), None))
+    waiter = beside(pair._wait)
+    pair.until_queued(21)
     released = now()
-    drive(port.release(holder))
-    assert waiter.result(PATIENCE) - released < 20 * 0.5 / 2
+    pair.release()
+    waiter.result(PATIENCE)
+    assert now() - released < 20 * 0.5 / 2
 
 
-@pytest.fixture
-def may_listen(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Nobody listens before it is set."""
-    allowed, listen = threading.Event(), news.Listener._listen
+@pytest.mark.parametrize("timeout", [PATIENCE, 2.0], ids=["in time", "late"])
+def test_who_waits_before_anybody_listens_hears_of_it_all_the_same(
+    postgres_settings: dict[str, Any],
+    two: Callable[..., Two],
+    beside: Beside,
+    monkeypatch: pytest.MonkeyPatch,
+    timeout: float,
+) -> None:
+    """The second joined while the first one's thread connected, was handed the lock and did not hear of it.
+
+    Where connecting takes longer than a waiter waits for it, both join, and are told when it has begun.
+    """
+    may_listen, listen = threading.Event(), news.Listener._listen
 
     def late(listener: news.Listener, connection: Any) -> None:
-        assert allowed.wait(PATIENCE)
+        assert may_listen.wait(PATIENCE)
         listen(listener, connection)
 
     monkeypatch.setattr(news.Listener, "_listen", late)
-    return allowed
-
-
-def test_nobody_joins_a_queue_before_its_news_are_heard(
-    postgres_settings: dict[str, Any], two: Callable[..., Two], beside: Beside, may_listen: threading.Event
-) -> None:
-    """While the first waiter's thread connects, the second would be handed the lock and not hear of it."""
-    pair = two(postgres_settings)
-    holder = pair.hold()
-    waiters = [beside(pair.wait)]
+    pair = two(postgres_settings, {**postgres_settings, "OPTIONS": {"timeout": timeout}})
+    pair.hold()
+    waiters = [beside(pair._wait)]
     eventually(lambda: threads("distlock-sql") == 1, "it connects")
-    waiters.append(beside(pair.wait))
-    time.sleep(0.3)  # for it to join, if it does
-    drive(pair.port(pair.holder).release(holder))
+    waiters.append(beside(pair._wait))
+    if timeout == PATIENCE:
+        time.sleep(0.3)  # for it to join, if it does
+    else:
+        pair.until_queued(2)
+    pair.release()
     may_listen.set()
-    for waiter in waiters:
-        waiter.result(PATIENCE / 2)  # less than the lease
-
-
-def test_who_joined_while_it_could_not_listen_is_told(
-    postgres_settings: dict[str, Any], two: Callable[..., Two], beside: Beside, may_listen: threading.Event
-) -> None:
-    """Its connection took longer than a waiter waits for it."""
-    pair = two(postgres_settings, {**postgres_settings, "OPTIONS": {"timeout": 2.0}})
-    holder = pair.hold()
-    waiter = beside(pair.wait)
-    pair.until_queued()
-    drive(pair.port(pair.holder).release(holder))
-    may_listen.set()
-    waiter.result(PATIENCE / 2)  # less than the lease
+    are_served(waiters)
 
 
 def test_whoever_starts_it_waits_no_longer_than_it_takes_to_begin(
     postgres_settings: dict[str, Any], two: Callable[..., Two]
 ) -> None:
     """Its caller was cancelled meanwhile, so that nobody was expected: the thread ended before it had begun."""
-    pair = two(postgres_settings)
-    listener = pair.waiter.backend._news  # type: ignore[attr-defined]
+    listener = two(postgres_settings).registries[1].store("default").backend._news  # type: ignore[attr-defined]
     begun = now()
     listener.start(new_token(), SOON)
     assert now() - begun < SOON / 2
-    eventually(lambda: threads("distlock-sql") == 0, "nobody waits")

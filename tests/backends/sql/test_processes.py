@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy.engine import make_url
 
-from distlock_web import BackendUnavailable, LockBusy, configure, lock
+from distlock_web import LockBusy, configure, lock
 from distlock_web.backends.sql.verbs import SQLVerbs
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.blocking_port import ACQUIRING_THREADS
 from distlock_web.core.config import DatabaseAddress
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
-from tests.support.callers import threads, unrelated
+from tests.support.callers import unrelated
 from tests.support.forking import Fork, beside_threads, both_forks, in_child
-from tests.support.proxy import Proxy
 from tests.support.waiting import LONG, eventually
 
 pytestmark = beside_threads
-
-
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return request.getfixturevalue(f"{request.param}_settings")
 
 
 def contend() -> None:
@@ -81,32 +73,6 @@ def test_a_fork_leaves_the_parent_what_is_in_memory() -> None:
     configured.close()
 
 
-async def test_a_task_cancelled_in_mid_acquisition_leaves_nothing(
-    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its thread goes on, and takes the lock: that is given back, and not before it was taken."""
-    store = configure({"default": settings}).store("default")
-    async with lock("a"):
-        pass
-    begun, go_on, acquire = asyncio.Event(), asyncio.Event(), SQLVerbs.acquire
-    loop = asyncio.get_running_loop()
-
-    def slowly(self: SQLVerbs, *args: Any) -> Granted | Busy:
-        loop.call_soon_threadsafe(begun.set)
-        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(LONG)
-        return acquire(self, *args)
-
-    monkeypatch.setattr(SQLVerbs, "acquire", slowly)
-    task = asyncio.create_task(lock("a").aacquire())
-    await begun.wait()
-    task.cancel()
-    await asyncio.sleep(0.02)
-    go_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert await store.backend.async_port().inspect() == []
-
-
 async def test_tasks_that_want_a_lock_do_not_keep_its_holder_from_releasing_it(
     sqlite_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,26 +94,6 @@ async def test_tasks_that_want_a_lock_do_not_keep_its_holder_from_releasing_it(
     stuck.set()
     for taken in await asyncio.gather(*crowd):
         await taken.arelease()
-
-
-@pytest.mark.parametrize("settings", ["postgres", "mariadb"], indirect=True)
-def test_a_claim_that_could_not_be_cancelled_is_when_the_database_answers(
-    settings: dict[str, Any], make_proxy: Callable[[int], Proxy]
-) -> None:
-    url = make_url(settings["LOCATION"])
-    proxy = make_proxy(url.port or 0)
-    claim = Claim("disLock:a", new_token(), LONG)
-    store = configure({"default": {"LOCATION": str(url.set(port=proxy.port))}}).store("default")
-    port = store.backend.sync_port()
-    assert isinstance(drive(port.acquire(claim, 0)), Granted)
-    proxy.refuse()
-    for _ in range(2):
-        with pytest.raises(BackendUnavailable):
-            drive(port.cancel(claim))
-    assert threads("distlock-outage") == 1
-    proxy.accept()
-    eventually(lambda: drive(port.inspect()) == [], "it is cancelled")
-    eventually(lambda: threads("distlock-outage") == 0, "the thread ends")
 
 
 def test_a_waiter_that_was_forgotten_stands_where_it_stood(settings: dict[str, Any]) -> None:
