@@ -22,14 +22,13 @@ from .verbs import SQLVerbs
 
 logger = logging.getLogger("distlock_web")
 
-#: Of its own, for the renewals: there is one thread that renews.
-RENEWAL_CONNECTIONS = 2
-#: Opened when all others are in use, for those that have a lock: else those that want one keep it from being released.
-RESERVE_CONNECTIONS = 2
+#: For the renewals; and opened when all others are in use, for those that have a lock: else those that want one keep it
+#: from being released.
+HOLDERS_CONNECTIONS = 4
 
 
 class SQLBackend:
-    """One database: a pool of connections, one for the renewals, and on PostgreSQL a connection to listen on."""
+    """One database: connections for requests, for those that have a lock, and one that finds out whether it answers."""
 
     capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.05)
     settings = frozenset({"LOCATION", "DATABASE", "OPTIONS"})
@@ -44,21 +43,16 @@ class SQLBackend:
         self._outage = Outage(self._address.name, self._probe)
         alone = self._address.in_memory  # there one transaction refuses the others, and lets none wait
         self._requests = self._database(1 if alone else self._address.max_connections)
-        self._renewals = self._requests if alone else self._database(RENEWAL_CONNECTIONS, patient=True)
-        self._reserve = self._requests if alone else self._database(RESERVE_CONNECTIONS)
+        self._holders = self._requests if alone else self._database(HOLDERS_CONNECTIONS, patient=True)
         self._probing = (
             self._requests if alone else Database(self._address, self._tables, self._wakeups, None, connections=1)
         )
-        self._listening: Database | None = None
-        if isinstance(self._address.dialect, PostgreSQL) and self._address.listen is not False:
-            self._listening = self._database(1, patient=True)
-            self._news: Poller = Listener(self._wakeups, self._requests, self._listening)
-        else:
-            self._news = Poller(self._wakeups, self._requests)
-        self._verbs = SQLVerbs(self._requests, self._reserve, self._news, self._outage)
+        listens = isinstance(self._address.dialect, PostgreSQL) and self._address.listen is not False
+        self._news = (Listener if listens else Poller)(self._wakeups, self._requests)
+        self._verbs = SQLVerbs(self._requests, self._holders, self._news, self._outage)
         self._sync_port = self._port(self._verbs, THREADS)
         self._async_port = self._port(self._verbs, TASKS)
-        self._renewal_port = self._port(SQLVerbs(self._renewals, self._reserve, self._news, self._outage), THREADS)
+        self._renewal_port = self._port(SQLVerbs(self._holders, self._holders, self._news, self._outage), THREADS)
 
     def _database(self, connections: int, patient: bool = False) -> Database:
         return Database(
@@ -109,6 +103,5 @@ class SQLBackend:
         self._news.close()
         self._verbs.close()
         self._executors.close()
-        for database in (self._requests, self._renewals, self._reserve, self._probing, self._listening):
-            if database is not None:
-                database.close()
+        for database in (self._requests, self._holders, self._probing):
+            database.close()

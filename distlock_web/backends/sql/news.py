@@ -113,9 +113,8 @@ class Poller:
 class Listener(Poller):
     """LISTENs on a connection of its own; asks as the other does where a pooler stands between, unless told."""
 
-    def __init__(self, wakeups: Wakeups, database: Database, listening: Database) -> None:
+    def __init__(self, wakeups: Wakeups, database: Database) -> None:
         super().__init__(wakeups, database)
-        self._listening = listening
         self._driver: Any = None
         self._behind_pooler = False
 
@@ -124,7 +123,7 @@ class Listener(Poller):
         driver = self._driver
         if driver is not None:
             with (
-                suppress(OSError, self._listening.driver_error),  # it has just ended by itself
+                suppress(OSError, self._database.driver_error),  # it has just ended by itself
                 socket.socket(fileno=dup(driver.fileno())) as connection,
             ):
                 connection.shutdown(socket.SHUT_RDWR)  # the thread that waits for news reads the end
@@ -139,12 +138,12 @@ class Listener(Poller):
         if self._behind_pooler:
             return super()._step()
         try:
-            with self._listening.open() as connection:
+            with self._database.open() as connection:
                 self._behind_pooler = self._is_pooled(connection)
                 if not self._behind_pooler:
                     self._listen(connection)
                 return 0.0
-        except (DistLockError, SQLAlchemyError, self._listening.driver_error) as error:
+        except (DistLockError, SQLAlchemyError, self._database.driver_error) as error:
             if self._worker.is_current():
                 logger.info("Waiters for locks are not told for a moment: %s", error)
             return RETRY
@@ -157,7 +156,7 @@ class Listener(Poller):
         """Whether we speak to a pooler, where the news would come to whoever has the server at that moment."""
         greeted_by: int = self._driver_of(connection).info.backend_pid
         return (
-            self._listening.address.listen is None
+            self._database.address.listen is None
             and connection.exec_driver_sql("SELECT pg_backend_pid()").scalar() != greeted_by
         )
 

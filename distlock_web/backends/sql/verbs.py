@@ -35,12 +35,12 @@ CROWDED = (0.05, 0.25)
 class SQLVerbs:
     """Blocking, for any thread. ``news`` tells those who wait here what others have done.
 
-    ``reserve``: for those that have a lock, when those that want one have all connections of ``database``.
+    ``holders``: for those that have a lock, when those that want one have all connections of ``database``.
     """
 
-    def __init__(self, database: Database, reserve: Database, news: Poller, outage: Outage) -> None:
+    def __init__(self, database: Database, holders: Database, news: Poller, outage: Outage) -> None:
         self._database = database
-        self._reserve = reserve
+        self._holders = holders
         self._news = news
         self._outage = outage
         # Aside: whoever finds that it is time has just got a lock, whose lease goes on.
@@ -76,7 +76,7 @@ class SQLVerbs:
         try:
             answer = self._database.run(work)
         except Locked:
-            crowded = self._look(claim)
+            crowded = self._look(claim, position)
             if crowded is None:
                 raise
             return crowded
@@ -85,14 +85,17 @@ class SQLVerbs:
             self._purger.start()
         return answer
 
-    def _look(self, claim: Claim) -> Busy | None:
-        """What a claim is told that does not get to the row for all the others: who has the lock, if anybody has."""
+    def _look(self, claim: Claim, position: int) -> Busy | None:
+        """What a claim is told that does not get to the row for all the others: who has the lock, if anybody has.
+
+        One that waits may have been handed it meanwhile: it asks again.
+        """
         tables = self._database.tables
         for row in self._database.read(tables.held.where(tables.named([claim.name])), {}):
-            if row.token != claim.token:
-                info = as_info(row, 0)
+            if row.token != claim.token or position:
+                info, held_for = as_info(row, 0), max(row.now - row.since, 0) / MICROSECONDS
                 asked_again = min(info.remaining, random.uniform(*CROWDED))  # noqa: S311 - no secret
-                return Busy(asked_again, info.remaining, 0, info.holder, max(row.now / MICROSECONDS - info.since, 0.0))
+                return Busy(asked_again, info.remaining, position, info.holder, held_for)
         return None
 
     def _purge(self) -> float:
@@ -136,7 +139,7 @@ class SQLVerbs:
                 row.let_go()
             row.save()
 
-        self._database.run(work)  # not on the reserve: it comes of a row that is kept locked, perhaps, and can wait
+        self._database.run(work)  # not beside the holders: it comes of a row that is kept locked, perhaps, and can wait
 
     def extend(self, claims: Sequence[Claim], timeout: float | None) -> list[Loss | None]:
         def work(transaction: Transaction) -> list[Loss | None]:
@@ -239,7 +242,7 @@ class SQLVerbs:
         try:
             return self._database.run(work, timeout)
         except AllInUse:
-            return self._reserve.run(work, timeout)
+            return self._holders.run(work, timeout)
 
 
 def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:

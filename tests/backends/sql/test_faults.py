@@ -147,7 +147,7 @@ def test_commits_that_hang_cost_the_server_no_more_connections_than_the_pools_ha
         time.sleep(0.05)
     for thread in trying:
         thread.result(PATIENCE)
-    assert 0 < most <= 4 + 2 + 2 + 1, "those of requests, renewals and releases, and the one that asks"
+    assert 0 < most <= 4 + 4 + 1, "those of requests and of holders, and the one that asks"
     await_standby(administration, "")
     eventually(lambda: can_take("b"), "the standby is back", SOON)
     with suppress(DistLockError):  # it is lost by then, perhaps

@@ -38,7 +38,7 @@ def database(settings: dict[str, Any]) -> Any:
 
 def ask(asked: Any) -> None:
     tables = asked.tables
-    asked.run(lambda transaction: transaction.all(tables.held))
+    asked.run(lambda transaction: transaction.run(tables.held).all())
 
 
 def at_every_moment(

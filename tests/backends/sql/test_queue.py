@@ -112,7 +112,9 @@ def test_who_does_not_get_to_a_lock_that_is_held_hears_that_it_is_busy(
     port: Port, in_the_way: Connection, beside: Beside
 ) -> None:
     """In a crowd of processes some waited for the row, or for the file, until their time was over: "unreachable"."""
-    holder = unrelated("a")
+    holder, queued = unrelated("a"), of_process(new_ident())
+    before = drive(port.acquire(queued, None))
+    assert isinstance(before, Busy)
     keep(in_the_way)
     waiting = beside(lambda: unrelated("a", wait=PATIENCE).release())
     assert lock("a").try_acquire() is None
@@ -120,7 +122,11 @@ def test_who_does_not_get_to_a_lock_that_is_held_hears_that_it_is_busy(
     assert isinstance(answer, Busy)
     assert answer.recheck_after <= 0.25
     assert answer.remaining > LONG / 2
+    again = drive(port.wait(queued, before._replace(recheck_after=0.001), None))
+    assert isinstance(again, Busy)
+    assert again.position == before.position, "it has kept its place"
     assert not waiting.done()
     in_the_way.exec_driver_sql("ROLLBACK")
+    drive(port.cancel(queued))
     holder.release()
     waiting.result(PATIENCE / 2)
