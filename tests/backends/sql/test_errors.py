@@ -131,9 +131,9 @@ def test_a_database_that_does_not_exist(location: str) -> None:
     refused(missing, "missing.*does not exist", wrong=True)
 
 
-def test_a_keyword_that_the_driver_does_not_have(mariadb_settings: dict[str, Any]) -> None:
-    """It was a TypeError of every lock, which nobody takes for a setting."""
-    refused(mariadb_settings["LOCATION"], "'ssl_mode'", wrong=True, connect_args={"ssl_mode": "REQUIRED"})
+def test_a_keyword_that_the_driver_does_not_have() -> None:
+    """It was a TypeError of every lock, which nobody takes for a setting; and an outage, where the host was away."""
+    refused("mysql://h.invalid/x", "'ssl_mode'", wrong=True, connect_args={"ssl_mode": "REQUIRED"})
 
 
 def test_a_server_that_refuses_or_does_not_answer(location: str, make_proxy: Callable[[int], Proxy]) -> None:
