@@ -24,6 +24,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span, Status, StatusCode, TracerProvider
 
+from .core.config import Duration, check_timeout
 from .locks import events
 from .locks.events import Background, Event
 from .locks.live_leases import BoundedTemplates, LiveLeases
@@ -84,9 +85,9 @@ class Telemetry:
         """Take note of an event, and of the span that runs."""
         self._aside(event, context.get_current())
 
-    def flush(self, timeout: float = 1.0) -> None:
+    def flush(self, timeout: Duration = 1.0) -> None:
         """Wait until what has happened so far has been handed to the SDK, before that is flushed or shut down."""
-        self._aside.flush(timeout)
+        self._aside.flush(check_timeout(timeout))
 
     def uninstall(self) -> None:
         global _installed

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
-from ..core.config import MAX_SECONDS
+from ..core.config import check_seconds
+from ..core.errors import ConfigurationError
 from ..core.findings import SEVERITIES, Finding
 from .exit_codes import BUSY, EPILOG, USAGE, CommandFailed
 from .output import Output
@@ -71,17 +72,14 @@ def _name(text: str) -> str:
     return text
 
 
-def _seconds(text: str) -> float:
-    value = float(text) if re.fullmatch(r"\d*\.?\d+", text) else -1.0
-    if not 0 <= value <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, 0 to {MAX_SECONDS:.0f}")
-    return value
+def _seconds(text: str, *, zero: bool = True) -> float:
+    try:
+        return check_seconds(text, "it", zero=zero, text=True)
+    except ConfigurationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _positive(text: str) -> float:
-    if (value := _seconds(text)) == 0:
-        raise argparse.ArgumentTypeError("it has to be more than 0 seconds")
-    return value
+_positive = partial(_seconds, zero=False)
 
 
 def _count(text: str) -> int:
@@ -131,25 +129,25 @@ _COMMANDS: dict[str, list[Argument | list[Argument]]] = {
     ],
     "watch": [
         _SEARCH,
-        _of("--interval", "-n", type=_positive, default=2.0, metavar="SECONDS", help="between two looks (2)"),
+        _of("--interval", "-n", type=_positive, default=2.0, metavar="TIME", help="between two looks (2)"),
         _of("--count", type=_count, metavar="N", help="leave after so many looks"),
     ],
     "doctor": [
         _store("only this store"),
         _json("an array"),
         _of("--fail-level", choices=SEVERITIES, default="error", help="the least severity that makes the status 1"),
-        _of("--gunicorn-timeout", type=_seconds, metavar="SECONDS", help="gunicorn's (what GUNICORN_CMD_ARGS says)"),
+        _of("--gunicorn-timeout", type=_seconds, metavar="TIME", help="gunicorn's (what GUNICORN_CMD_ARGS says)"),
         _of("--uwsgi", metavar="FILE", help="uWSGI's .ini file, to look at its options, too"),
     ],
     "run": [
         _of("--key", "-k", required=True, help="what to lock; runs with the same key exclude each other"),
-        _of("--expire", type=_positive, metavar="SECONDS", help="how long it outlives us (store's EXPIRE)"),
+        _of("--expire", type=_positive, metavar="TIME", help="how long it outlives us (store's EXPIRE)"),
         [
-            _of("--wait", "-w", type=_seconds, metavar="SECONDS", help="wait so long at most (for ever)"),
+            _of("--wait", "-w", type=_seconds, metavar="TIME", help="wait so long at most (for ever)"),
             _of("--no-wait", "-n", dest="wait", action="store_const", const=0.0, help="do not wait for a busy lock"),
         ],
         _of("--on-lost", choices=("kill", "warn"), default="kill", help="what to do when the lock is lost (kill)"),
-        _of("--kill-after", type=_seconds, default=10.0, metavar="SECONDS", help="from SIGTERM to SIGKILL (10)"),
+        _of("--kill-after", type=_seconds, default=10.0, metavar="TIME", help="from SIGTERM to SIGKILL (10)"),
         _of("--busy-exit-code", "-E", type=_exit_code, default=BUSY, metavar="N", help=f"if it is busy ({BUSY})"),
         _store("the store of the lock (default)"),
         _of("--prefix", help="the beginning of the lock's name (store's PREFIX)"),

@@ -92,7 +92,8 @@ all machines, as flock does it on one.
 
 It waits for the lock, for ever unless --wait or --no-wait is given; renews it
 while the command runs; and releases it when the command has ended. --expire
-is how long the lock stays taken if this machine goes down meanwhile.
+is how long the lock stays taken if this machine goes down meanwhile. TIME is
+a number of seconds, or text such as 90s, 1h30m, 500ms.
 
 If the lock is lost (released by force, or the store did not answer for so
 long that it ran out), the command's process group is ended: SIGTERM, and

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from .errors import ConfigurationError
 from .keys import must_escape
@@ -56,26 +58,58 @@ SCHEMES = {
 MAX_SECONDS = 315_360_000.0
 
 
-def check_seconds(given: object, setting: str, *, zero: bool = False, minimum: float = 0.0, or_none: str = "") -> float:
-    """A time that cannot mislead, or ``ConfigurationError`` with the name of the setting and what would be right."""
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
-        right = "a number of seconds, {least}{or_none}"
-    elif not 0 <= given <= MAX_SECONDS or (given == 0 and not zero):  # NaN is neither
+#: A time, wherever one is given: seconds, a ``timedelta``, or text such as ``"1h30m"``, ``"90s"``, ``"500ms"``.
+Duration: TypeAlias = float | timedelta | str
+
+_UNITS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_DURATION = re.compile("".join(rf"(?:([0-9]+(?:\.[0-9]+)?){unit})?" for unit in _UNITS))
+
+
+def _in_seconds(given: object) -> object:
+    """A ``timedelta``, or text such as ``"1h30m"``, in seconds. What is neither stays as it is."""
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    if isinstance(given, str) and given and (found := _DURATION.fullmatch(given)):
+        return sum(float(number) * unit for number, unit in zip(found.groups("0"), _UNITS.values(), strict=True))
+    return given
+
+
+def check_seconds(
+    given: object, setting: str, *, zero: bool = False, minimum: float = 0.0, or_none: str = "", text: bool = False
+) -> float:
+    """A time that cannot mislead, or ``ConfigurationError`` with the name of the setting and what would be right.
+
+    ``text``: it comes from a URL or a command line, where a number is text, too.
+    """
+    if text and isinstance(given, str):
+        with suppress(ValueError):
+            given = float(given)
+    seconds = _in_seconds(given)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        right = "a number of seconds, {least}{or_none}, a timedelta, or text such as '1h30m', '90s', '500ms'"
+    elif not 0 <= seconds <= MAX_SECONDS or (seconds == 0 and not zero):  # NaN is neither
         right = "a number of seconds, {least}{or_none}, and at most {most:.0f}"
-    elif 0 < given < minimum:
-        raise ConfigurationError(f"{setting} is {given}; the store cannot express less than {minimum:g} seconds.")
+    elif 0 < seconds < minimum:
+        raise ConfigurationError(
+            f"{setting} is {shown(given)}; the store cannot express less than {minimum:g} seconds."
+        )
     else:
-        return float(given)
+        return float(seconds)
     least = "0 or more" if zero else "greater than 0"
     right = right.format(least=least, or_none=or_none, most=MAX_SECONDS)
     raise ConfigurationError(f"{setting} is {shown(given)}; it has to be {right}.")
+
+
+def check_timeout(given: Duration) -> float:
+    """How long to wait for something at most. A number may be below 0, as that of Python's own events."""
+    return given if isinstance(given, (int, float)) else check_seconds(given, "timeout", zero=True)
 
 
 def shown(given: object) -> str:
     """What a message may show of a wrong value. What is in the wrong place may have a password in it."""
     if isinstance(given, str):
         return repr(without_credentials(given))
-    if given is None or callable(given) or isinstance(given, (int, float)):
+    if given is None or callable(given) or isinstance(given, (int, float, timedelta)):
         return repr(given)
     return f"of the type {type(given).__name__}"
 

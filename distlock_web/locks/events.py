@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ..core.config import check_plain
+from ..core.config import Duration, check_plain, check_timeout
 from ..core.request_id import HolderInfo
 from ..core.runtime import after_fork, now
 from ..core.worker import MAX_EXIT_DELAY, Worker
@@ -217,9 +217,9 @@ def log(event: Event) -> None:
         _event_logger.log(level, text, event.name, event.store, event.kind, why, extra=event.log_fields())
 
 
-def flush(timeout: float = 1.0) -> None:
-    """Wait until everybody has been told of what has happened so far, for so many seconds in all."""
-    until = now() + timeout
+def flush(timeout: Duration = 1.0) -> None:
+    """Wait until everybody has been told of what has happened so far, so long in all."""
+    until = now() + check_timeout(timeout)
     _deferred.flush(until - now())
     for listener in listeners:
         if isinstance(listener, Background):

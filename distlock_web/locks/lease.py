@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
-from ..core.config import check_seconds
+from ..core.config import Duration, check_seconds, check_timeout
 from ..core.errors import ConfigurationError, LeaseLost, LossReason
 from ..core.runtime import TASKS, THREADS, Runtime, check_process, drive, now, refuse_in_event_loop
 from . import chain, ending, watchdog
@@ -40,10 +40,10 @@ class Lost:
     def __bool__(self) -> bool:
         return self.is_set()
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the lease is lost (True), or until it is released or ``timeout`` seconds are over (False)."""
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Wait until the lease is lost (True), or until it is released or the time is over (False)."""
         refuse_in_event_loop("`await lease.lost`")
-        return drive(self._wait(THREADS, timeout))
+        return drive(self._wait(THREADS, None if timeout is None else check_timeout(timeout)))
 
     def __await__(self) -> Generator[Any, None, bool]:
         """Wait until the lease is lost (True) or released (False)."""
@@ -225,7 +225,7 @@ class Lease:
         """The asyncio twin of :meth:`release`."""
         await ending.end(self._scope, None, by_hand=True)
 
-    def extend(self, expire: float | None = None) -> None:
+    def extend(self, expire: Duration | None = None) -> None:
         """Give the lease at least ``expire`` seconds from now (left out: its own); without a lock, nothing.
 
         Raises ``LeaseLost`` if it is lost, ``NotHeld`` if it is over, ``BackendUnavailable``.
@@ -233,11 +233,11 @@ class Lease:
         refuse_in_event_loop("`await lease.aextend()`")
         drive(watchdog.extend(self._scope, self._check_extension(expire), THREADS))
 
-    async def aextend(self, expire: float | None = None) -> None:
+    async def aextend(self, expire: Duration | None = None) -> None:
         """The asyncio twin of :meth:`extend`."""
         await watchdog.extend(self._scope, self._check_extension(expire))
 
-    def detach(self, transit: float = 60.0) -> str:
+    def detach(self, transit: Duration = 60.0) -> str:
         """Give up the lock without freeing it; ``attach`` takes it on from the string, within ``transit`` seconds.
 
         The string is proof of ownership, good for one use: hand it to a Celery task, do not log it.
@@ -245,16 +245,16 @@ class Lease:
         refuse_in_event_loop("`await lease.adetach()`")
         return drive(ending.detach(self._scope, self._check_lifetime(transit, "transit"), THREADS))
 
-    async def adetach(self, transit: float = 60.0) -> str:
+    async def adetach(self, transit: Duration = 60.0) -> str:
         """The asyncio twin of :meth:`detach`."""
         return await ending.detach(self._scope, self._check_lifetime(transit, "transit"), TASKS)
 
-    def _check_extension(self, expire: float | None) -> float | None:
+    def _check_extension(self, expire: Duration | None) -> float | None:
         return None if expire is None else self._check_lifetime(expire, "expire", or_none=", or None")
 
-    def _check_lifetime(self, seconds: float, setting: str, or_none: str = "") -> float:
+    def _check_lifetime(self, given: Duration, setting: str, or_none: str = "") -> float:
         shortest = self._scope.spec.store.backend.capabilities.min_expire
-        return check_seconds(seconds, setting, minimum=shortest, or_none=or_none)
+        return check_seconds(given, setting, minimum=shortest, or_none=or_none)
 
 
 def scope_of(lease: Lease) -> Scope:

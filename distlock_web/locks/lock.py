@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Unpack
 
 from ..core.backend import retry_once
-from ..core.config import check_flag, check_seconds
+from ..core.config import Duration, check_flag, check_seconds
 from ..core.errors import DistLockError, LockBusy
 from ..core.keys import is_ordinary, whole_keys
 from ..core.registry import registry
@@ -144,10 +144,11 @@ def lock(key: object, **options: Unpack[LockOptions]) -> Lock:
     ends or ``expire`` seconds are over; a block that may take longer says ``renew=True``. Inside the block the same
     lock is entered again without waiting.
 
-    Options: ``prefix, expire, wait, renew, renew_for, store, on_lost, hold_at_least``. All times are seconds. ``wait``:
-    how long to queue, 0 not at all, None for ever. ``renew_for``: the longest that it is renewed. ``hold_at_least``:
-    after success, stay taken until so long after it was acquired. ``on_lost``: ``"raise"`` at the end of the block,
-    ``"warn"``, ``"cancel"`` the asyncio task, or a callable. What is left out comes from the store's settings.
+    Options: ``prefix, expire, wait, renew, renew_for, store, on_lost, hold_at_least``. Times are seconds, a
+    ``timedelta``, or text such as ``"1h30m"``, ``"90s"``, ``"500ms"``. ``wait``: how long to queue, 0 not at all, None
+    for ever. ``renew_for``: the longest that it is renewed. ``hold_at_least``: after success, stay taken until so long
+    after it was acquired. ``on_lost``: ``"raise"`` at the end of the block, ``"warn"``, ``"cancel"`` the asyncio task,
+    or a callable. What is left out comes from the store's settings.
 
     Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when taken, ``LeaseLost`` at the end.
     """
@@ -156,7 +157,7 @@ def lock(key: object, **options: Unpack[LockOptions]) -> Lock:
     return Lock(keys, options_of(options), (caller.f_code, caller.f_lasti, caller.f_globals))
 
 
-def attach(ticket: str, *, expire: float | None = None, renew: bool | None = None) -> Lease:
+def attach(ticket: str, *, expire: Duration | None = None, renew: bool | None = None) -> Lease:
     """Take on a lock from the string that ``lease.detach()`` gave, here or in another process.
 
     ``with attach(ticket) as lease:`` goes on under the same lock and the same fence, and releases it. Raises
@@ -165,13 +166,13 @@ def attach(ticket: str, *, expire: float | None = None, renew: bool | None = Non
     return drive(_attach(ticket, expire, renew, blocking_runtime(), call_site(sys._getframe(1))))
 
 
-async def aattach(ticket: str, *, expire: float | None = None, renew: bool | None = None) -> Lease:
+async def aattach(ticket: str, *, expire: Duration | None = None, renew: bool | None = None) -> Lease:
     """The asyncio twin of :func:`attach`."""
     return await _attach(ticket, expire, renew, TASKS, call_site(sys._getframe(1)), _is_whole_task())
 
 
 async def _attach(
-    text: str, expire: float | None, renew: bool | None, runtime: Runtime, site: str, outlives_task: bool = False
+    text: str, expire: Duration | None, renew: bool | None, runtime: Runtime, site: str, outlives_task: bool = False
 ) -> Lease:
     ticket = Ticket.loads(text)
     store = registry().store(ticket.store)

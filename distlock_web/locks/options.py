@@ -10,6 +10,7 @@ from types import CodeType
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from ..core.config import (
+    Duration,
     StoreConfig,
     check_flag,
     check_policy,
@@ -29,25 +30,26 @@ from .scope import Scope, Spec, WhenLost
 class LockOptions(TypedDict, total=False):
     """What ``lock(...)`` and ``distributed_lockable(...)`` share. What is left out comes from the store's settings.
 
-    All times are seconds. Beside ``wait``, whose None means something, None is as good as left out.
+    Times are seconds, a ``timedelta``, or text such as ``"1h30m"``, ``"90s"``, ``"500ms"``. Beside ``wait``, whose
+    None means something, None is as good as left out.
     """
 
     #: The fixed beginning of the names in the store.
     prefix: str | None
     #: How long the lock lives unless it is renewed or released.
-    expire: float | None
+    expire: Duration | None
     #: How long to queue: 0 not at all, None for ever.
-    wait: float | None
+    wait: Duration | None
     #: Renew it while the block runs.
     renew: bool | None
     #: The longest that it is renewed.
-    renew_for: float | None
+    renew_for: Duration | None
     #: The alias in ``DISTLOCK`` of the store that it is in: ``"default"``.
     store: str | None
     #: ``"raise"`` at the end of the block, ``"warn"``, ``"cancel"`` the asyncio task, or a callable with the lease.
     on_lost: OnLost | None
     #: After success it stays taken until so long after it was acquired.
-    hold_at_least: float | None
+    hold_at_least: Duration | None
 
 
 NAMES = tuple(LockOptions.__annotations__)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import traceback
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from distlock_web import ConfigurationError, attach, configure, distributed_lockable, lock
-from distlock_web.core.config import parse, read
+from distlock_web import ConfigurationError, attach, configure, current_lease, distributed_lockable, events, lock
+from distlock_web.core.config import check_seconds, parse, read
 from distlock_web.core.registry import Registry
 
-NOT_POSITIVE = [0, -1, -0.5, float("nan"), float("inf"), float("-inf"), 1e12, True, "10", None, [1]]
+NOT_POSITIVE = [
+    *[0, -1, -0.5, float("nan"), float("inf"), float("-inf"), 1e12, True, "10", None, [1]],
+    *["", "s", "-5s", "5 s", "5S", "1e3s", "5w", "5s1h", "1h1h", "1h30", "inf", "٥s", "0s", "9" * 400 + "h"],
+    *[timedelta(0), timedelta(seconds=-1), timedelta.max],
+]
 
 
 def test_what_is_left_out_is_what_the_seeds_had() -> None:
@@ -36,7 +41,11 @@ def test_what_is_given_is_kept() -> None:
     ("setting", "wrong", "right"),
     [
         *[("EXPIRE", wrong, "greater than 0") for wrong in NOT_POSITIVE],
-        *[("WAIT", wrong, "0 or more, or None") for wrong in NOT_POSITIVE if wrong not in (0, None) or wrong is True],
+        *[
+            ("WAIT", wrong, "0 or more, or None")
+            for wrong in NOT_POSITIVE
+            if wrong is True or wrong not in (0, None, "0s", timedelta(0))
+        ],
         ("RENEW", "yes", "True or False"),
         ("RENEW", 1, "True or False"),
         ("PREFIX", None, "prefix|PREFIX"),
@@ -57,6 +66,58 @@ def test_a_wrong_value_is_refused_by_name(setting: str, wrong: Any, right: str) 
         parse({"default": {}, "stock": {setting: wrong}})
     assert "DISTLOCK['stock']" in str(caught.value)
     assert setting in str(caught.value)
+
+
+TIMES: list[tuple[Any, float]] = [
+    (90, 90.0), (timedelta(minutes=5), 300.0), ("24h", 86_400.0), ("90s", 90.0), ("1h30m", 5400.0), ("500ms", 0.5),
+    ("7d", 604_800.0), ("1.5h", 5400.0), ("1d2h3m4s5ms", 93_784.005), ("1m1ms", 60.001), ("10m", 600.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "seconds"), TIMES)
+def test_a_time_is_seconds_or_a_timedelta_or_text(given: Any, seconds: float) -> None:
+    assert check_seconds(given, "expire") == pytest.approx(seconds, rel=1e-12)
+    config = parse({"default": {"EXPIRE": given, "WAIT": given}})["default"]
+    assert (config.expire, config.wait) == (check_seconds(given, "expire"),) * 2
+
+
+def test_a_number_as_text_is_seconds_where_all_is_text() -> None:
+    """In a URL and on a command line. In Python "10" may be a slip, so its unit is asked for."""
+    assert check_seconds("2.5", "pool_timeout", text=True) == 2.5
+    assert check_seconds("2m", "pool_timeout", text=True) == 120.0
+    for wrong in ("soon", "nan", "inf", "-1", "1e99", ""):
+        with pytest.raises(ConfigurationError, match=r"^pool_timeout is "):
+            check_seconds(wrong, "pool_timeout", text=True)
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_every_entry_point_takes_every_form_of_a_time() -> None:
+    minutes = timedelta(minutes=5)
+    with lock("a", expire="10m", wait="1s", renew=True, renew_for=timedelta(hours=1), hold_at_least="1ms") as lease:
+        assert 550 < lease.remaining < 600
+        lease.extend("20m")
+        assert 1150 < lease.remaining < 1200
+        assert not lease.lost.wait("1ms")
+        assert not lease.lost.wait(timedelta(milliseconds=1))
+
+    @distributed_lockable(key="b", expire=minutes, wait=timedelta(0), hold_at_least=timedelta(0))
+    def locked() -> float:
+        lease = current_lease()
+        assert lease is not None
+        return lease.remaining
+
+    assert 250 < locked() < 300
+    ticket = lock("c").acquire().detach(transit="1m30s")
+    with attach(ticket, expire=minutes) as lease:
+        assert 250 < lease.remaining < 300
+    with lock("d") as lease:
+        assert not lease.lost.wait(-1)  # as Python's own events take it
+        for wrong in ("soon", "5"):
+            with pytest.raises(ConfigurationError, match=rf"^transit is '{wrong}'; it has to be a number.*'1h30m'"):
+                lease.detach(transit=wrong)
+            for wait in (lease.lost.wait, events.flush):
+                with pytest.raises(ConfigurationError, match=r"^timeout is"):
+                    wait(wrong)
 
 
 @pytest.mark.parametrize(

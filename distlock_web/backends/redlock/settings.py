@@ -42,7 +42,9 @@ def quorum_config(config: StoreConfig) -> tuple[list[StoreConfig], float]:
             f"{where} names {len(urls)} nodes; a quorum needs {FEWEST} or more, and an odd number is best: {_FORM}."
         )
     setting = f'{where}["OPTIONS"]["restart_delay"]'
-    seconds = max(RESTART_DELAY, config.expire) if delay is None else check_seconds(delay, setting, zero=True)
+    seconds = (
+        max(RESTART_DELAY, config.expire) if delay is None else check_seconds(delay, setting, zero=True, text=True)
+    )
     return [replace(config, location=url, options=_with_timeouts(url, options)) for url in urls], seconds
 
 
@@ -74,12 +76,7 @@ def _of_location(location: str, where: str) -> tuple[list[str], object]:
             f'{where}["LOCATION"] is {without_credentials(location)!r}; it has to be such as {_FORM}.'
         )
     parameters = dict(parse_qsl(query, keep_blank_values=True))
-    delay: Any = parameters.pop("restart_delay", None)
-    if delay is not None:
-        try:
-            delay = float(delay)
-        except ValueError:
-            pass  # refused later, as it stands
+    delay = parameters.pop("restart_delay", None)
     tail = f"/{path}" + (f"?{urlencode(parameters)}" if parameters else "")
     return [f"{node_scheme or 'redis'}://{credentials}{at}{host}{tail}" for host in hosts.split(",")], delay
 

@@ -126,8 +126,8 @@ def checked(
     for name in ("socket_timeout", "socket_connect_timeout"):
         kwargs[name] = check_seconds(kwargs.get(name) or TIMEOUT, f'{where}["OPTIONS"][{name!r}]')
     max_connections = _count(kwargs.pop("max_connections", 100), "max_connections", where)
-    given = _number(kwargs.pop("pool_timeout", TIMEOUT))
-    pool_timeout = check_seconds(given, f'{where}["OPTIONS"]["pool_timeout"]', zero=True)
+    given = kwargs.pop("pool_timeout", TIMEOUT)
+    pool_timeout = check_seconds(given, f'{where}["OPTIONS"]["pool_timeout"]', zero=True, text=True)
     replicas = _replicas(kwargs, where)
     if "driver_info" in known and not {"driver_info", "lib_name", "lib_version"} & kwargs.keys():
         kwargs["driver_info"] = driver_info()
@@ -143,14 +143,6 @@ def driver_info() -> DriverInfo:
     return DriverInfo()
 
 
-def _number(given: Any) -> Any:
-    """In a URL it is text. What is no number stays as it is, to be refused so."""
-    try:
-        return float(given) if isinstance(given, str) else given
-    except ValueError:
-        return given
-
-
 def _replicas(kwargs: dict[str, Any], where: str) -> tuple[int, float]:
     """``min_replicas`` and ``replica_timeout``, taken out of the keywords. In a URL they are text."""
     minimum, given = (kwargs.pop(name, None) for name in REPLICA_OPTIONS)
@@ -160,10 +152,9 @@ def _replicas(kwargs: dict[str, Any], where: str) -> tuple[int, float]:
         return 0, 0.0
     if isinstance(minimum, str) and minimum.isdecimal():
         minimum = int(minimum)
-    given = _number(given)
     half = kwargs["socket_timeout"] / 2
     setting = f'{where}["OPTIONS"]["replica_timeout"]'
-    seconds = min(REPLICA_TIMEOUT, half) if given is None else check_seconds(given, setting, minimum=0.001)
+    seconds = min(REPLICA_TIMEOUT, half) if given is None else check_seconds(given, setting, minimum=0.001, text=True)
     if seconds > half:  # two such times may pass before an answer comes: see LoopConnection
         raise ConfigurationError(
             f"{setting} is {seconds:g}; it has to be at most half of socket_timeout, which is {2 * half:g} s."
