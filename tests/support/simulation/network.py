@@ -54,8 +54,12 @@ class Server:
         self.up = True
 
 
+#: Seconds that a message takes at most, on a quiet day.
+QUIET = 0.002
+
+
 class Network:
-    def __init__(self, world: World, slowest: float = 0.002) -> None:
+    def __init__(self, world: World, slowest: float = QUIET) -> None:
         self.world = world
         self.slowest = slowest
         self.servers: dict[tuple[str, int], Server] = {}

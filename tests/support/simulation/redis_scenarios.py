@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from . import system
-from .network import Link, Network, Server
+from .network import QUIET, Link, Network, Server
 from .program import DRIVER, Program
 from .redis_server import Connection, RedisServer
 from .scenario import EXPIRE, LONGEST, Scenario
@@ -62,7 +62,9 @@ class RedisScenario(Scenario):
         return {"default": {"LOCATION": "redis://redis0:6379/0", "OPTIONS": options}}
 
     def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
-        every = self.random.choice((0.7, 2.0, 6.0))
+        every = self.random.choice((0.7, 2.0, 6.0, None))
+        if every is None:  # where nothing is at fault, no answer is excused
+            return [(0.15, self.interrupt_somebody)]
         return [
             *super().misfortunes(),
             (every, self.cut_a_way), (2 * every, self.let_a_connection_die), (2 * every, self.reset_a_connection),
@@ -249,13 +251,13 @@ class ReplicaWithGhosts(SentinelScenario):
 class RedlockScenario(RedisScenario):
     """A quorum. What is said of one server's data holds for a minority of these."""
 
-    servers = 3
     restart_delay = 2.0
 
     def __init__(self, seed: int, programs: list[Program]) -> None:
+        self.servers = 5 if seed % 4 == 3 else 3
         super().__init__(seed, programs)
         self._at_fault_for("nodes are new", self.restart_delay + 1.0 + TRACES)
-        self.rage += self.restart_delay
+        self.rage += self.restart_delay + 1.0
 
     def settings(self, number: int) -> Mapping[str, Any]:
         return self.settings_of(self.nodes)
@@ -271,6 +273,10 @@ class RedlockScenario(RedisScenario):
 
     def forgotten(self, node: RedisNode) -> None:
         """One of them is not all of them."""
+
+    def limits(self) -> dict[str, Any]:
+        # Nodes that are new count from when a majority of them could first be asked, which a fault may put off.
+        return {**super().limits(), "honest": LONGEST + self.restart_delay + 2.0}
 
     def restart_a_server(self) -> None:
         node, seconds = self._node(), self._a_while()
@@ -295,3 +301,23 @@ class ClockSetAfterStart(RedlockScenario):
 
     def _set_clock(self, node: RedisNode) -> None:
         node.machine.wall_ahead += 60.0
+
+
+class LateMessages(RedlockScenario):
+    """Many messages come after their time-out, an undo after the next vote, while many want one lock."""
+
+    locks = 1
+
+    def __init__(self, seed: int, programs: list[Program]) -> None:
+        super().__init__(seed, programs)
+        self.network.slowest = self.random.choice((0.01, 0.03, 0.05))
+
+    def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
+        return [(0.3, self.interrupt_somebody), (1.0, self.delay_a_connection)]
+
+    def calm(self) -> None:
+        self.network.slowest = QUIET
+        super().calm()
+
+    def limits(self) -> dict[str, Any]:
+        return {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .redis_scenarios import (
     ClockSetAfterStart,
+    LateMessages,
     LongOutage,
     RedisScenario,
     RedlockScenario,
@@ -20,4 +21,5 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "redis-outage": LongOutage,
     "sentinel-ghosts": ReplicaWithGhosts,
     "redlock-clock": ClockSetAfterStart,
+    "redlock-late": LateMessages,
 }
