@@ -40,7 +40,7 @@ class Mutant(NamedTuple):
 
 MUTANTS: dict[str, Mutant] = {
     "a deadline is counted from the answer, not from the question": Mutant(
-        "redis-18",
+        "redis-127",
         "locks/hold.py",
         "self.deadline = granted.since + claim.expire",
         "self.deadline = now() + claim.expire",
