@@ -29,6 +29,10 @@ class DjangoIntegration(Integration):
     def name_of(self, function: Callable[..., Any]) -> str | None:
         return made_name_of(function)
 
+    def request_method(self, args: tuple[object, ...], locked: object) -> str | None:
+        request = request_in(args)
+        return None if request is None else request.method
+
     def not_found(self, args: tuple[object, ...]) -> Http404 | None:
         # Without a text: Django's and REST framework's pages would show it to the client.
         return None if request_in(args) is None else Http404()

@@ -60,6 +60,15 @@ class DjangoTransactions:
                 lease.extend()
         return result
 
+    def run_open(self, function: Callable[..., Any], call: Callable[[], R], database: object) -> R:
+        """In the transaction of ``ATOMIC_REQUESTS`` that :meth:`mark` takes the view out of."""
+        own: set[str] = getattr(function, "_non_atomic_requests", set())
+        with ExitStack() as transactions:
+            for alias in aliases(database):
+                if connections[alias].settings_dict["ATOMIC_REQUESTS"] and alias not in own:
+                    transactions.enter_context(transaction.atomic(using=alias))
+            return call()
+
 
 def aliases(database: object) -> tuple[str, ...]:
     """The aliases that ``database=`` means; none if it means something else, such as an SQLAlchemy session."""

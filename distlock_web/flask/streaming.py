@@ -10,6 +10,7 @@ from werkzeug.wrappers import Response
 
 from ..locks.lease import Lease
 from ..web.streaming import LockedBody, StreamLock
+from .views import locked_functions
 
 
 def send_under_lock(result: Any, function: object, lease: Lease) -> Response | None:
@@ -33,8 +34,5 @@ def is_view(function: object) -> bool:
     """Whether the locked function is the view of this request: elsewhere a generator is just a generator."""
     if not has_request_context() or request.endpoint is None:
         return False
-    view: Any = current_app.view_functions[request.endpoint]
-    view_class = getattr(view, "view_class", None)
-    methods = ("dispatch_request", request.method.lower())
-    candidates = [view] if view_class is None else [getattr(view_class, name, None) for name in methods]
-    return any(getattr(candidate, "__distlock__", None) is function for candidate in candidates)
+    locks = locked_functions(request.endpoint, current_app.view_functions[request.endpoint])
+    return any(locked is function for _, locked in locks)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import re
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Literal, ParamSpec, Protocol, Required, TypeAlias, TypeVar, Unpack, overload
 
-from ..core.config import check_plain, check_policy
+from ..core.config import check_plain, check_policy, shown
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
 from . import chain, ending, engine, hooks
@@ -35,6 +36,7 @@ class _CommonOptions(LockOptions, total=False):
     on_backend_error: OnBackendError | None
     until: Until | None
     database: object
+    methods: Iterable[str] | None
 
 
 class FunctionOptions(_CommonOptions, total=False):
@@ -66,7 +68,7 @@ class Skipping(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
-OPTIONS = ("key", *NAMES, "on_busy", "on_backend_error", "until", "database")
+OPTIONS = ("key", *NAMES, "on_busy", "on_backend_error", "until", "database", "methods")
 
 
 @overload
@@ -100,6 +102,9 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
     around the function, extends the lease for, commits, and releases the lock after; ``database`` names it (a Django
     alias, an SQLAlchemy session).
 
+    ``methods=("POST",)``: a view is locked for requests of these methods only. GET means HEAD, too; OPTIONS is never
+    locked. What is no view is refused: when it is decorated, if no framework is loaded, else when it is called.
+
     Raises ``ConfigurationError`` when it is applied, if the key or an option cannot be right. The call raises
     ``KeyUnavailable`` if a value of the key is missing.
     """
@@ -113,15 +118,17 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
         check_policy(on_busy, "on_busy")
     if (on_backend_error := options.get("on_backend_error")) is not None:
         check_policy(on_backend_error, "on_backend_error")
-    methods: dict[Any, LockedFunction] = {}
+    if options.get("methods") is not None:
+        options["methods"] = _check_methods(options["methods"])
+    bound: dict[Any, LockedFunction] = {}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         method = bound_method(function)
         # Django's method_decorator decorates the method of the object anew for every call.
-        known = None if method is None else methods.get((type(method.__self__), method.__func__))
+        known = None if method is None else bound.get((type(method.__self__), method.__func__))
         locked = known or LockedFunction(function, lock_options, options)
         if method is not None:
-            methods[type(method.__self__), method.__func__] = locked
+            bound[type(method.__self__), method.__func__] = locked
         return locked.wrap(function)
 
     return decorate if given is None else decorate(given)
@@ -142,6 +149,9 @@ class LockedFunction:
         self.on_backend_error = options.get("on_backend_error")
         self.until = options.get("until")
         self.database = options.get("database")
+        self.methods = options.get("methods")
+        if self.methods is not None and not hooks.know_requests():
+            raise self._no_view("no framework is loaded")
         if not self.asynchronous:
             self._check_plain()
         self.transactions = self._transactions()
@@ -174,6 +184,26 @@ class LockedFunction:
         if self.transactions is not None:
             self.transactions.mark(wrapper, self.database)
         return wrapper
+
+    def is_open(self, args: tuple[Any, ...]) -> bool:
+        """Whether this call runs without the lock, for its request has another method than those that are locked."""
+        method = hooks.request_method(args, self)
+        if method is None:
+            raise self._no_view("this call has no request")
+        return method not in (self.methods or ())
+
+    def call_open(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the plain function as if it was not decorated."""
+        if self.transactions is None:
+            return function(*args, **kwargs)
+        return self.transactions.run_open(function, partial(function, *args, **kwargs), self.database)
+
+    def _no_view(self, why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.name}: methods= is for views, and {why}; leave it out for other functions. The app "
+            f'"distlock_web.django" has to be in INSTALLED_APPS, or distlock_web.flask imported, before a view is '
+            f"decorated."
+        )
 
     async def scope(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
         """The scope of one call, which holds nothing yet."""
@@ -258,6 +288,8 @@ class LockedFunction:
 def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if locked.methods is not None and locked.is_open(args):
+            return locked.call_open(function, args, kwargs)
         runtime = blocking_runtime()
         if locked.transactions is not None:
             locked.transactions.refuse_open(locked.name, locked.database)
@@ -283,6 +315,8 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
 def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Callable[..., Any]:
     @functools.wraps(function)
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if locked.methods is not None and locked.is_open(args):
+            return await function(*args, **kwargs)
         scope = await locked.scope(TASKS, args, kwargs)
         try:
             scope = await locked.acquire(scope)
@@ -301,6 +335,19 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
 
     return wrapper
 
+
+def _check_methods(given: object) -> frozenset[str]:
+    """The methods of requests that a view is locked for."""
+    names = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
+    if not names or not all(isinstance(name, str) and _METHOD.fullmatch(name) for name in names):
+        raise ConfigurationError(f'methods is {shown(given)}; it has to be several names, such as ("POST", "PUT").')
+    methods = {name.upper() for name in names}
+    if "OPTIONS" in methods:
+        raise ConfigurationError("methods names OPTIONS, which is never locked: it asks what a view can do.")
+    return frozenset(methods | ({"HEAD"} if "GET" in methods else set()))
+
+
+_METHOD = re.compile(r"[A-Za-z-]+")
 
 #: What the tasks of Celery, the actors of Dramatiq and the tasks of Django have.
 _VERBS_OF_TASKS = ("apply_async", "send_with_options", "enqueue")

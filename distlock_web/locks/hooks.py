@@ -52,6 +52,9 @@ class TransactionManager(Protocol):
     def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: object) -> R:
         """Make the call in a transaction, extend the lease at its end, and commit; an error rolls back."""
 
+    def run_open(self, function: Callable[..., Any], call: Callable[[], R], database: object) -> R:
+        """Make a call of ``function`` that is not locked, as the framework would if ``mark`` had not told it."""
+
 
 class Integration:
     """What a framework or a database library can offer; each method has a default that offers nothing."""
@@ -87,6 +90,13 @@ class Integration:
 
         Its own name would be that of the wrapper, the same for all of them. A name that ends in ``(...)`` may
         stand for several functions: people see it, but no key is made of it.
+        """
+        return None
+
+    def request_method(self, args: tuple[object, ...], locked: object) -> str | None:
+        """The HTTP method of the request that a view of its own was called with; None: it is no view that was called.
+
+        Asked for views with ``methods=``. ``locked`` is what the decorated function carries as ``__distlock__``.
         """
         return None
 
@@ -185,6 +195,16 @@ def not_found(args: tuple[object, ...]) -> Exception | None:
     return next((error for each in _installed if (error := each.not_found(args)) is not None), None)
 
 
+def know_requests() -> bool:
+    """Whether anybody can say which method a request has."""
+    return any(_offers(each, "request_method") for each in _installed)
+
+
+def request_method(args: tuple[object, ...], locked: object) -> str | None:
+    """The method of the request that a view was called with; None if no view was called."""
+    return next((method for each in _installed if (method := each.request_method(args, locked)) is not None), None)
+
+
 def variables() -> dict[str, Callable[[], object]]:
     """What a key may name beside the arguments of its function."""
     return {name: read for each in _installed for name, read in each.variables().items()}
@@ -240,6 +260,9 @@ class _Meant:
 
     def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: object) -> R:
         return self._one().run(function_name, call, lease, database)
+
+    def run_open(self, function: Callable[..., Any], call: Callable[[], R], database: object) -> R:
+        return self._one().run_open(function, call, database)
 
     def _one(self) -> TransactionManager:
         return min(self._managers, key=lambda manager: _PREFERRED.index(manager.context()))

@@ -58,6 +58,9 @@ class SessionTransactions:
         finally:
             event.remove(session, "before_commit", extend)
 
+    def run_open(self, function: Callable[..., Any], call: Callable[[], R], database: object) -> R:
+        return call()
+
 
 def _refuse_open(function_name: str, session: Session) -> None:
     if session.in_transaction():

@@ -13,6 +13,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand
 from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
+from django.test import Client
 from django.utils.decorators import method_decorator
 from django.views import View
 
@@ -296,3 +297,31 @@ def test_a_dead_store_is_a_503(memory: None, injector: FaultInjector, real_trans
     assert get(view).status_code == 503
     with pytest.raises(BackendUnavailable):
         lock("order").acquire()
+
+
+@distributed_lockable(key="order", until="commit", methods=("POST",))
+def form(request: HttpRequest) -> HttpResponse:
+    Group.objects.create(name=f"shown {Group.objects.count()}")
+    if "fail" in request.GET:
+        raise LookupError
+    return HttpResponse(f"{connection.in_atomic_block}")
+
+
+@distributed_lockable(key="order", until="commit", methods=("POST",))
+@transaction.non_atomic_requests
+def opted_out(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"{connection.in_atomic_block}")
+
+
+def test_a_method_that_is_not_locked_keeps_the_transaction_of_its_request(
+    history: list[str], atomic_requests: bool, get: Get
+) -> None:
+    """The decorator takes the view out of ``ATOMIC_REQUESTS``, and a GET was left without a transaction."""
+    assert get(form).content.decode() == f"{atomic_requests}"
+    assert history == ["BEGIN", "COMMIT"] * atomic_requests
+    assert get(form, raises=False, query="?fail").status_code == 500
+    assert Group.objects.count() == (1 if atomic_requests else 2)
+    assert get(opted_out).content == b"False"
+    history.clear()
+    assert Client().post("/view").content == b"True"
+    assert history == ["acquire", "BEGIN", "extend", "COMMIT", "release"]

@@ -326,7 +326,7 @@ BEFORE: dict[Script, str] = {
     ("responses.md", "REST framework"): 'DISTLOCK = {"default": {"BACKEND": "memory"}}',
     ("README.md", "distlock_web"): "from distlock_web import distributed_lockable",
     ("testing.md", "Locks in memory"): 'import sys; sys.modules["shop"] = sys.modules["__main__"]',
-    ("django.md", "Views"): f"{BEFORE_SETTINGS}\nMIDDLEWARE = []\n{AFTER_SETTINGS}",
+    ("django.md", "Views"): WITH_STORE,
 }
 
 

@@ -31,6 +31,9 @@ class Transactions:
     def run(self, function_name: str, call: Callable[[], Any], lease: Lease, database: object) -> Any:
         return self._context, call()
 
+    def run_open(self, function: Callable[..., Any], call: Callable[[], Any], database: object) -> Any:
+        return self._context, call()
+
 
 class Offering(hooks.Integration):
     def __init__(self, context: hooks.Context) -> None:

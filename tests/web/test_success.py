@@ -187,6 +187,13 @@ class Resource(MethodView):
         return {"message": "no"}, 400
 
 
+class Decorated(MethodView):
+    decorators = (kept,)  # type: ignore[assignment]
+
+    def post(self) -> Any:
+        return {"message": "no"}, 400
+
+
 def app() -> flask.Flask:
     app = flask.Flask("shop")
     app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
@@ -207,6 +214,7 @@ def app() -> flask.Flask:
     for name, answer in answers.items():
         app.add_url_rule(f"/{name}", name, kept(answer), methods=["POST"])
     app.add_url_rule("/resource", view_func=Resource.as_view("resource"))
+    app.add_url_rule("/decorated", view_func=Decorated.as_view("decorated"))
     return app
 
 
@@ -216,7 +224,9 @@ def client() -> Iterator[Any]:
         yield client
 
 
-@pytest.mark.parametrize("view", ["tuple", "text", "headers", "response", "inside", "login", "generator", "resource"])
+@pytest.mark.parametrize(
+    "view", ["tuple", "text", "headers", "response", "inside", "login", "generator", "resource", "decorated"]
+)
 def test_flask_opens_the_lock_after_a_refusal(client: Any, view: str) -> None:
     statuses = [client.post(f"/{view}", buffered=True).status_code for _ in range(2)]
     assert statuses[0] == statuses[1] != 409

@@ -1,0 +1,289 @@
+"""``methods=``: a view is locked for requests of these methods only, in Django, REST framework and Flask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import flask
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from django.views import View
+from flask.views import MethodView
+from flask.views import View as FlaskView
+from rest_framework.decorators import api_view
+from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+from distlock_web import ConfigurationError, configure, current_lease, distributed_lockable
+from distlock_web.flask import DistLock
+from distlock_web.locks import hooks
+from distlock_web.testing.plugin import hold_lock
+
+posted = distributed_lockable(key="form", methods=("POST",))
+
+LOCKED = ["POST"]
+OPEN = ["GET", "HEAD", "PUT", "OPTIONS"]
+
+
+def answer() -> str:
+    return "without" if current_lease() is None else "locked"
+
+
+# Django -------------------------------------------------------------------------------------------------------------
+
+
+@posted
+def function(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(answer())
+
+
+@posted
+async def coroutine(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(answer())
+
+
+class Form(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(answer())
+
+    post = put = options = get
+
+
+@method_decorator(posted, name="dispatch")
+class Dispatched(Form):
+    pass
+
+
+class AsyncForm(View):
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(answer())
+
+    post = put = options = head = get  # type: ignore[assignment]
+
+
+@method_decorator(posted, name="dispatch")
+class AsyncDispatched(AsyncForm):
+    pass
+
+
+class Methods(View):
+    @posted
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(answer())
+
+    post = put = options = get
+
+
+@api_view(["GET", "HEAD", "POST", "PUT", "OPTIONS"])
+@posted
+def api_function(request: Any) -> Response:
+    return Response(answer())
+
+
+@posted
+@api_view(["GET", "HEAD", "POST", "PUT", "OPTIONS"])
+def above_api_view(request: Any) -> Response:
+    return Response(answer())
+
+
+@method_decorator(posted, name="dispatch")
+class API(APIView):
+    def get(self, request: Any) -> Response:
+        return Response(answer())
+
+    post = put = options = get
+
+
+class Orders(ViewSet):
+    @posted
+    def create(self, request: Any) -> Response:
+        return Response(answer())
+
+    list = create
+
+
+@method_decorator(posted, name="dispatch")
+class DispatchedOrders(ViewSet):
+    def create(self, request: Any) -> Response:
+        return Response(answer())
+
+    list = create
+
+
+router = SimpleRouter(trailing_slash=False)
+router.register("orders", Orders, basename="orders")
+router.register("dispatched-orders", DispatchedOrders, basename="dispatched-orders")
+
+DJANGO: dict[str, Any] = {
+    "function": function, "coroutine": coroutine, "dispatched": Dispatched.as_view(),
+    "async-dispatched": AsyncDispatched.as_view(), "as-view": posted(Form.as_view()), "methods": Methods.as_view(),
+    "api-function": api_function, "above-api-view": above_api_view, "api": API.as_view(),
+}  # fmt: skip
+VIEW_SETS = ["orders", "dispatched-orders"]
+urlpatterns = [path("", include(router.urls)), *(path(name, view) for name, view in DJANGO.items())]
+
+
+@pytest.fixture
+def site(settings: Any) -> None:
+    configure({"default": {"BACKEND": "memory"}})
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
+
+
+async def ask(method: str, name: str) -> Any:
+    return await AsyncClient().generic(method, f"/{name}")
+
+
+@pytest.mark.parametrize("name", [*DJANGO, *VIEW_SETS])
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_django_locks_what_is_named_and_nothing_else(site: None, name: str, asgi: bool) -> None:
+    def request(method: str) -> Any:
+        return asyncio.run(ask(method, name)) if asgi else Client().generic(method, f"/{name}")
+
+    methods = ["GET", "OPTIONS"] if name in VIEW_SETS else OPEN
+    assert "locked" in request("POST").content.decode()
+    assert "without" in request("GET").content.decode()
+    with hold_lock("form"):
+        assert request("POST").status_code == 409
+        assert [request(method).status_code for method in methods] == [200] * len(methods)
+
+
+# Flask --------------------------------------------------------------------------------------------------------------
+
+EVERY = [*LOCKED, *OPEN]
+
+
+class Resource(MethodView):
+    @posted
+    def get(self) -> str:
+        return answer()
+
+    post = put = options = get
+
+
+class Whole(FlaskView):
+    methods = EVERY
+    decorators = (posted,)  # type: ignore[assignment]
+
+    def dispatch_request(self) -> str:
+        return answer()
+
+
+@posted
+def plain() -> str:
+    return answer()
+
+
+@posted
+async def asynchronous() -> str:
+    return answer()
+
+
+@pytest.fixture
+def client() -> Any:
+    app = flask.Flask("shop")
+    app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
+    DistLock(app)
+    blueprint = flask.Blueprint("of", "of")
+    blueprint.add_url_rule("/blueprint", view_func=plain, methods=EVERY)
+    app.register_blueprint(blueprint)
+    app.add_url_rule("/plain", view_func=plain, methods=EVERY)
+    app.add_url_rule("/asynchronous", view_func=asynchronous, methods=EVERY)
+    app.add_url_rule("/resource", view_func=Resource.as_view("resource"), methods=EVERY)
+    app.add_url_rule("/whole", view_func=Whole.as_view("whole"), methods=EVERY)
+    app.add_url_rule("/helped", view_func=lambda: plain(), endpoint="helped")
+    return app.test_client()
+
+
+@pytest.mark.parametrize("name", ["plain", "asynchronous", "blueprint", "resource", "whole"])
+def test_flask_locks_what_is_named_and_nothing_else(client: Any, name: str) -> None:
+    assert client.post(f"/{name}").text == "locked"
+    assert client.get(f"/{name}").text == "without"
+    with client.application.app_context(), hold_lock("form"):
+        assert client.post(f"/{name}").status_code == 409
+        assert [client.open(f"/{name}", method=method).status_code for method in OPEN] == [200] * len(OPEN)
+
+
+# Both ---------------------------------------------------------------------------------------------------------------
+
+
+def test_get_is_head_too(site: None) -> None:
+    """Both frameworks answer HEAD by the same function."""
+    view = distributed_lockable(key="form", methods=["get"])(lambda request: HttpResponse(answer()))
+
+    def text(method: str) -> str:
+        request = HttpRequest()
+        request.method = method
+        return str(view(request).content.decode())
+
+    assert [text(method) for method in ("GET", "HEAD", "POST", "OPTIONS")] == ["locked", "locked", "without", "without"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("POST", r"methods is 'POST'; it has to be several"),
+        (["POST", 5], "methods is of the type list; it has to be several names"),
+        (5, "methods is 5; it has to be several names"),
+        ((), "methods is of the type tuple; it has to be several names"),
+        (("P OST",), "methods is of the type tuple; it has to be several names"),
+        (("POST", "options"), "OPTIONS, which is never locked"),
+    ],
+)
+def test_what_is_no_list_of_methods_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        distributed_lockable(key="form", methods=given)
+
+
+def test_none_is_every_method(site: None) -> None:
+    assert distributed_lockable(key="form", methods=None)(answer)() == "locked"
+
+
+@pytest.mark.parametrize("frameworks", ["none", "both"])
+def test_a_function_that_is_no_view_is_refused(
+    site: None, frameworks: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no framework is loaded, when it is decorated; else at its call, for a view of Flask's has no argument."""
+    if frameworks == "none":
+        monkeypatch.setattr(hooks, "_installed", [])
+        with pytest.raises(ConfigurationError, match=r"plain: methods= is for views.*INSTALLED_APPS"):
+            distributed_lockable(key="form", methods=("POST",))(plain.__wrapped__)  # type: ignore[attr-defined]
+        return
+    refused = r"plain: methods= is for views.*no request"
+    with pytest.raises(ConfigurationError, match=refused):
+        plain()
+    with pytest.raises(ConfigurationError, match="asynchronous: methods= is for views"):
+        asyncio.run(asynchronous())
+    client.application.testing = True
+    with pytest.raises(ConfigurationError, match=refused):
+        client.get("/helped")  # of a request's, but not its view
+    with client.application.app_context(), pytest.raises(ConfigurationError, match=refused):
+        plain()
+
+
+def test_what_a_key_needs_is_asked_of_locked_requests_alone(site: None) -> None:
+    """The form is shown to who has no key yet."""
+
+    @distributed_lockable(key="pay:{request.POST[order]}", methods=("POST",))
+    def pay(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(answer())
+
+    request = HttpRequest()
+    request.method = "GET"
+    assert pay(request).content == b"without"
+
+
+def test_it_costs_nothing_where_it_is_left_out(site: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*args: object) -> None:
+        raise AssertionError("who asked for the method?")
+
+    monkeypatch.setattr(hooks, "request_method", asked)
+    locked: Callable[..., str] = distributed_lockable(key="form")(answer)
+    assert locked() == "locked"
