@@ -86,7 +86,7 @@ class RedisPort:
         return RedisPort(self._server, self._exchange.asking(), self.runtime, self._keys)
 
     async def acquire(self, claim: Claim, wait: float | None, position: int = 0) -> Granted | Busy:
-        """``position``: the place that it had where it has waited before."""
+        """``position``: the place that it has, for it has waited before, at another node."""
         if wait == 0:
             answer = await self._acquire(claim, None)
             if isinstance(answer, Busy) and claim.token in self._server.ambiguous:
@@ -96,9 +96,10 @@ class RedisPort:
         listener = self._listener
         waiter = listener.expect(claim, self.runtime)
         if not listener.ready:
-            answer = await self._acquire(claim, None, position)
-            if isinstance(answer, Granted):
-                return answer
+            if not position:  # else it would leave its queue, and while the slot moves nobody may make that anew
+                answer = await self._acquire(claim, None)
+                if isinstance(answer, Granted):
+                    return answer
             # The subscription comes before the place in the queue: nobody may be woken who does not hear.
             try:
                 await listener.listen(self.runtime)

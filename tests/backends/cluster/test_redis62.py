@@ -1,4 +1,4 @@
-"""What Redis 6.2 gets: it has no script over several slots, and answers ASK where 7 answers TRYAGAIN."""
+"""What differs in Redis 6.2: its errors inside scripts, and ASK where 7 answers TRYAGAIN."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from distlock_web import BackendUnavailable, lock
+from distlock_web import BackendUnavailable, LockBusy, lock
 from distlock_web.backends.redis.cluster import route
 from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
@@ -159,6 +159,24 @@ def test_a_waiter_of_this_process_hears_of_a_release_that_goes_ahead_of_the_slot
     holder.release()
     move.finish()
     waiter.result(SOON).release()
+
+
+def test_a_waiter_that_follows_its_lock_ahead_of_the_slot_keeps_its_place(
+    cluster_store: Cluster, beside: Beside
+) -> None:
+    """If it left the queue, there would be none: until the slot has moved nobody could release, or wait."""
+    holder = unrelated(KEY)
+    waiter = beside(unrelated, KEY, wait=LONG)
+    eventually(lambda: is_waited_for(cluster_store), "it waits")
+    move = cluster_store.move(SLOT)
+    move.carry(*move.left())
+    with pytest.raises(LockBusy):  # who learns where the lock is tells those who wait
+        unrelated(KEY, wait=0)
+    eventually(lambda: _heard(move), "it listens at the new node")
+    holder.release()
+    lease = waiter.result(SOON)
+    move.finish()
+    lease.release()
 
 
 def test_a_free_lock_in_a_moving_slot_is_refused_in_bounded_time_and_leaves_nothing(cluster_store: Cluster) -> None:

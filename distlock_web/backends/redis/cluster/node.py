@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ....core.backend import Claim, LockInfo, Loss
-from ....core.errors import BackendUnavailable, DistLockError
+from ....core.errors import DistLockError
 from ..listing import BATCH, NAMES_BATCH, ends, infos, inspected
 from ..port import RedisPort, extends, extension, losses
-from ..scripts import EXISTS, EXTEND, INDEXED, INSPECT, NAMES, Call, Script, pack_keys
-from ..transport.errors import ErrorReply
+from ..scripts import EXTEND, INDEXED, INSPECT, NAMES, Call, Script, pack_keys
 from ..transport.exchange import Exchange
 from ..transport.replicas import GivesLock
 from ..transport.server import Server
@@ -55,17 +54,10 @@ class NodePort(NamedTuple):
     async def indexed(self, slots: Sequence[int]) -> list[int]:
         """Those of these slots that have an index, so that there may be a lock in them. Or that are not here."""
         every, found = tags(), list[int]()
-        try:
-            for first in range(0, len(slots), PIPELINE):
-                some = slots[first : first + PIPELINE]
-                args = (self.keys.indexes, *[every[slot] for slot in some])
-                found += [some[place] for place in await self.exchange.run(INDEXED, pack_keys(), args)]
-        except DistLockError as error:
-            if isinstance(error, BackendUnavailable) or not isinstance(error.__cause__, ErrorReply):
-                raise
-            # Redis before 7 has no script that looks at several slots.
-            answers = await self._each(EXISTS, [(pack_keys(self.keys.index_in(slot)), ()) for slot in slots])
-            return [slot for slot, answer in zip(slots, answers, strict=True) if answer != 0]
+        for first in range(0, len(slots), PIPELINE):
+            some = slots[first : first + PIPELINE]
+            args = (self.keys.indexes, *[every[slot] for slot in some])
+            found += [some[place] for place in await self.exchange.run(INDEXED, pack_keys(), args)]
         return found
 
     async def names(self, slots: Sequence[int], limit: int | None) -> list[Listed | DistLockError]:

@@ -1,5 +1,5 @@
-#!lua flags=allow-cross-slot-keys,no-writes
--- Which of some slots have an index, of all that this node of a cluster serves. Redis before 7 does not know the flag.
+-- Which of some slots have an index, of all that this node of a cluster serves. A script may look at several slots if it
+-- declares neither keys nor flags.
 --
 -- ARGV     1 what an index's key begins with  2... the tags that end them
 -- Answers  places among the tags, from 0: of those that have one, or are not here
