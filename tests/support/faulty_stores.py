@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from distlock_web.testing.servers import RedisServer, Server
 from tests.support.proxy import Proxy
 from tests.support.requirements import require
 from tests.support.stores.redlock import redlock_url
+from tests.support.waiting import eventually
 from tests.support.zookeeper_server import ZooKeeperServer, leader_of, zookeeper_ensemble, zookeeper_programs
 
 #: Seconds that an answer is waited for.
@@ -133,15 +134,25 @@ def _sql_store(
 @contextmanager
 def _postgres_writes_hang(port: int) -> Iterator[None]:
     """COMMIT waits for a replica that is not there."""
-    with psycopg.connect(host="127.0.0.1", port=port, user="postgres", autocommit=True) as connection:
+    where: dict[str, Any] = {"host": "127.0.0.1", "port": port, "user": "postgres", "autocommit": True}
+    with psycopg.connect(**where) as connection, psycopg.connect(**where) as other, ThreadPoolExecutor(1) as thread:
+        writing: Future[Any] = thread.submit(int)
 
         def wait_for(standby: str) -> None:
             connection.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{standby}'")
             connection.execute("SELECT pg_reload_conf()")
-            time.sleep(0.5)  # nothing shows that each of its processes has read it
+
+        def hangs() -> bool:
+            """A COMMIT does: nothing else shows that the server's processes have read what they were told to."""
+            nonlocal writing
+            if writing.done():
+                writing = thread.submit(other.execute, "SELECT pg_logical_emit_message(true, '', '')")
+            waiting = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
+            return connection.execute(waiting, [other.info.backend_pid]).fetchone() is not None
 
         wait_for("nobody")
         try:
+            eventually(hangs, "a COMMIT hangs")
             yield
         finally:
             wait_for("")
