@@ -133,6 +133,11 @@ class DatabaseAddress:
     connect_args: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: further keywords of its driver
     migrated: bool = False  #: its tables come by the framework's migrations
 
+    @property
+    def in_memory(self) -> bool:
+        """An SQLite that no other process sees, as Django's test runner has it."""
+        return self.kind == "sqlite" and (self.name in ("", ":memory:") or "mode=memory" in self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from weakref import WeakSet, finalize
 
 from .backend import Backend, Port
-from .config import StoreConfig, check_seconds, parse, unknown_name
+from .config import DatabaseAddress, StoreConfig, check_seconds, parse, unknown_name
 from .errors import ConfigurationError
 from .runtime import TASKS, Process, Runtime, after_fork, around_fork, check_process, new_ident
 from .worker import start_thread
@@ -121,6 +121,9 @@ class Store:
 
     def _load(self) -> Backend:
         config = self.config
+        known = config.resource() if config.backend == "sql" and config.resource is not None else None
+        if isinstance(known, DatabaseAddress) and known.in_memory:  # nobody else sees that, nor has to see its locks
+            config = replace(config, backend="memory", database="", resource=None, options={})
         where = f'DISTLOCK[{config.alias!r}]["BACKEND"]'
         module, _, name = config.path.rpartition(".")
         try:

@@ -41,12 +41,9 @@ class SQLBackend:
         self._wakeups = Wakeups()
         self._executors = Executors("sql")
         self._outage = Outage(self._address.name, self._probe)
-        alone = self._address.in_memory  # there one transaction refuses the others, and lets none wait
-        self._requests = self._database(1 if alone else self._address.max_connections)
-        self._holders = self._requests if alone else self._database(HOLDERS_CONNECTIONS, patient=True)
-        self._probing = (
-            self._requests if alone else Database(self._address, self._tables, self._wakeups, None, connections=1)
-        )
+        self._requests = self._database(self._address.max_connections)
+        self._holders = self._database(HOLDERS_CONNECTIONS, patient=True)
+        self._probing = Database(self._address, self._tables, self._wakeups, None, connections=1)
         listens = isinstance(self._address.dialect, PostgreSQL) and self._address.listen is not False
         self._news = (Listener if listens else Poller)(self._wakeups, self._requests)
         self._verbs = SQLVerbs(self._requests, self._holders, self._news, self._outage)

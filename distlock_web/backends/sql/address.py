@@ -13,7 +13,6 @@ from sqlalchemy.exc import ArgumentError
 
 from ...core.config import DatabaseAddress, StoreConfig, check_flag, check_seconds, unknown_name
 from ...core.errors import ConfigurationError
-from ...core.runtime import new_ident
 from .dialects import Dialect, MySQL, PostgreSQL, SQLite
 
 #: A lock is in front of a request: an answer that takes longer than this, in seconds, is none.
@@ -50,7 +49,6 @@ class Address:
     schema: str | None
     listen: bool | None  #: whether to LISTEN on PostgreSQL; None: unless there is a pooler between
     connect_args: Mapping[str, Any] = field(repr=False)
-    in_memory: bool
 
     @property
     def name(self) -> str:
@@ -91,13 +89,12 @@ def address(config: StoreConfig) -> Address:
         schema=_text_or_none(options, "schema", where),
         listen=listen if listen is None else check_flag(listen, f'{where}["OPTIONS"]["listen"]'),
         connect_args={**dialect.connect_args(), **connect_args, **_mapping(options, "connect_args", where)},
-        in_memory=_is_memory(url),
     )
 
 
 def _dialect(kind: str, url: URL, timeout: float) -> Dialect:
     if kind == "sqlite":
-        return SQLite(timeout, wal=not _is_memory(url))
+        return SQLite(timeout)
     return PostgreSQL(timeout) if kind == "postgresql" else MySQL(timeout, mariadb=url.get_backend_name() == "mariadb")
 
 
@@ -105,10 +102,6 @@ def _from_framework(known: DatabaseAddress) -> tuple[str, URL, Mapping[str, Any]
     if known.kind == "sqlite":
         # An SQLite has one write lock for the whole file: a lock that is extended or released while its caller's own
         # transaction has that would wait for itself. So the locks of a framework's database have a file beside it.
-        if _in_memory(known.name):
-            # One that all connections of this store share, and nobody else: it lasts as long as one of them is open.
-            shared = {"mode": "memory", "cache": "shared", "uri": "true"}
-            return known.kind, URL.create(known.kind, database=f"file:distlock-{new_ident()}", query=shared), {}, False
         return known.kind, URL.create(known.kind, database=f"{_real_path(known.name)}.locks"), {}, False
     name, user, password = known.name or None, known.user or None, known.password or None
     url = URL.create(known.kind, user, password, known.host or None, known.port, name, known.query)
@@ -140,20 +133,12 @@ def _from_location(location: str, where: str) -> tuple[str, URL]:
         raise ConfigurationError(
             f'{where}["LOCATION"] has an @ too many: one in the user, the password or the database has to be %40.'
         )
-    if kind == "sqlite" and _in_memory(url.database or ""):
+    if DatabaseAddress(kind, url.database or "").in_memory:
         raise ConfigurationError(
             f'{where}["LOCATION"] is an SQLite in memory, which no other process sees: name a file, '
             f'sqlite:////path/to/file, or say "BACKEND": "memory".'
         )
     return kind, url
-
-
-def _is_memory(url: URL) -> bool:
-    return url.query.get("mode") == "memory"
-
-
-def _in_memory(file: str) -> bool:
-    return file in ("", ":memory:") or "mode=memory" in file
 
 
 def _remedy(create: bool, django_alias: str) -> str:

@@ -135,7 +135,6 @@ class Database:
         self._patient = patient
         #: Their COMMIT has no answer yet. The server has these connections still, so they keep their places.
         self._hanging: list[pool.Lent[Connection]] = []
-        self._memory: Connection | None = None  # what is in memory lasts as long as somebody has it open
         self.engine = _engine(address)
         self.connections: pool.Pool[Connection] = pool.Pool(connections, address.pool_timeout, self._connect, _close)
         self._passing: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -254,8 +253,6 @@ class Database:
 
     def _connect(self) -> Connection:
         try:
-            if self.address.in_memory and self._memory is None:
-                self._memory = self.engine.connect()
             return self.engine.connect()
         except DBAPIError as error:
             fault = self.address.dialect.fault(error)
@@ -293,9 +290,6 @@ class Database:
     def close(self) -> None:
         self._give_up_hanging()
         self.connections.drop()
-        memory, self._memory = self._memory, None
-        if memory is not None:
-            _close(memory)
 
 
 def _engine(address: Address) -> Engine:

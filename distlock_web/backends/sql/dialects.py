@@ -226,16 +226,14 @@ class SQLite(Dialect):
         "disk I/O error": Fault("not_now", "cannot be read or written"),
     }
 
-    def __init__(self, timeout: float, *, wal: bool) -> None:
+    def __init__(self, timeout: float) -> None:
         self.timeout = timeout
-        self._wal = wal
 
     def connect_args(self) -> dict[str, Any]:
         return {"timeout": self.timeout, "check_same_thread": False}
 
     def connected(self, connection: Any) -> None:
-        if self._wal:
-            connection.execute("PRAGMA journal_mode = WAL").close()
+        connection.execute("PRAGMA journal_mode = WAL").close()
         # What a loss of power could take is of no use after it: everybody who had a lock is gone with the machine.
         connection.execute("PRAGMA synchronous = NORMAL").close()
 

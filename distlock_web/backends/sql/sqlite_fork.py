@@ -2,7 +2,7 @@
 
 SQLite keeps in the process which locks it has on a file. A child inherits the bookkeeping and not the locks: it would
 wait for one that nobody has, or take itself for safe where it is not. So the connections are closed before a fork, when
-none is in use, and both sides open their own again. What is in memory has one more, which stays open.
+none is in use, and both sides open their own again.
 """
 
 from __future__ import annotations

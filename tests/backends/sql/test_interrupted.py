@@ -14,12 +14,11 @@ import pytest
 import sqlalchemy
 from sqlalchemy.exc import StatementError
 
-from distlock_web import DistLockError, LockBusy, configure
+from distlock_web import DistLockError, configure
 from distlock_web.backends import sql
 from distlock_web.backends.sql import sqlite_fork
 from distlock_web.backends.sql.database import in_transaction
 from distlock_web.core import pool
-from distlock_web.core.config import DatabaseAddress
 from distlock_web.core.registry import registry
 from tests.support.callers import unrelated
 from tests.support.interruptions import HardLimit, Limit, in_a_thread_of_its_own, interrupted_at
@@ -110,24 +109,6 @@ def test_a_file_is_locked_no_longer_than_its_user_lives(
             raise
 
     assert at_every_moment(work, kept.clear, limit, ALL) > 100
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("limit", [Limit, HardLimit])
-def test_what_is_in_memory_outlives_who_is_interrupted(limit: type[BaseException]) -> None:
-    """It went with the connection of the transaction: every lock of the process was free."""
-    known = DatabaseAddress("sqlite", ":memory:")
-    configured = configure({"default": {"DATABASE": "default"}}, resources={"DATABASE": lambda name: known})
-    asked = configured.store("default").backend._requests  # type: ignore[attr-defined]
-    unrelated("kept")
-
-    def check() -> None:
-        with pytest.raises(LockBusy):
-            unrelated("kept")
-
-    assert at_every_moment(lambda: ask(asked), check, limit) > 40
-    configured.close()
 
 
 @pytest.mark.slow

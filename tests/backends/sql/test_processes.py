@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from distlock_web import LockBusy, configure, lock
+from distlock_web import configure, lock
 from distlock_web.backends.sql.verbs import SQLVerbs
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.blocking_port import ACQUIRING_THREADS
-from distlock_web.core.config import DatabaseAddress
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
 from tests.support.callers import unrelated
@@ -54,23 +53,6 @@ def test_a_child_begins_afresh_and_the_parent_goes_on(settings: dict[str, Any], 
     contend()
     lease.extend()
     lease.release()
-
-
-def test_a_fork_leaves_the_parent_what_is_in_memory() -> None:
-    """Django's tests: every lock of the parent was gone."""
-    known = DatabaseAddress("sqlite", ":memory:")
-    configured = configure({"default": {"DATABASE": "default"}}, resources={"DATABASE": lambda name: known})
-    lease = unrelated("parent", expire=LONG)
-
-    def child() -> None:
-        with lock("parent"):
-            pass
-
-    in_child(child)
-    with pytest.raises(LockBusy):
-        unrelated("parent")
-    lease.release()
-    configured.close()
 
 
 async def test_tasks_that_want_a_lock_do_not_keep_its_holder_from_releasing_it(
