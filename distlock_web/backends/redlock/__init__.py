@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from ...core.backend import Capabilities
 from ...core.config import StoreConfig
 from ...core.errors import ConfigurationError
 from ...core.findings import Finding
-from ...core.runtime import TASKS, THREADS, Runtime, drive
+from ...core.runtime import TASKS, THREADS, drive
 from .diagnose import diagnose
 from .node import Node
 from .port import Ended, RedlockPort
@@ -38,11 +37,10 @@ class RedlockBackend:
         members = ",".join(sorted(node.member for node in self._nodes))
         for node in self._nodes:
             node.who = f"{node.member};{members};{delay:g}"
-        self._ended = Ended()
-        quorum = self._quorum = Quorum(self._nodes, delay)
-        self._sync_port = self._port(THREADS, quorum)
-        self._renewal_port = self._port(THREADS, Quorum(self._nodes, delay, patient=True))
-        self._async_port = self._port(TASKS, Quorum(self._nodes, delay, blocking=False))
+        self._quorum, ended = Quorum(self._nodes, delay), Ended()
+        self._sync_port = RedlockPort(THREADS, self._quorum, ended)
+        self._renewal_port = RedlockPort(THREADS, Quorum(self._nodes, delay, patient=True), ended)
+        self._async_port = RedlockPort(TASKS, Quorum(self._nodes, delay, blocking=False), ended)
 
     def _check(self, where: str) -> None:
         seen: dict[str, Node] = {}
@@ -59,9 +57,6 @@ class RedlockBackend:
                 where, len(seen), len(seen), len(seen) // 2 + 1,
             )  # fmt: skip
 
-    def _port(self, runtime: Runtime, quorum: Quorum) -> RedlockPort:
-        return RedlockPort(runtime, quorum, self._ended)
-
     def sync_port(self) -> RedlockPort:
         return self._sync_port
 
@@ -69,7 +64,6 @@ class RedlockBackend:
         return self._renewal_port
 
     def async_port(self) -> RedlockPort:
-        asyncio.get_running_loop()  # in each loop each node has a connection of its own
         return self._async_port
 
     def diagnose(self) -> list[Finding]:

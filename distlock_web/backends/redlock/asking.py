@@ -12,14 +12,14 @@ import asyncio
 import select
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import drive, now
 from ..redis.scripts import PackedKeys, Script
 from ..redis.transport.errors import ENDED, FAILURES, TIMEOUTS, ErrorReply, as_error, broke_connection, translated
-from .membership import no_vote
-from .node import Node
+from .node import Node, no_vote
 from .scripts import EXCHANGE, EXTEND, RELEASE, VOTE
 
 Reply: TypeAlias = Any
@@ -31,27 +31,24 @@ LATE_TURNS = 10
 AT_ONCE = 1e-6
 
 
+@dataclass(eq=False, slots=True)
 class Question:
     """What one node is asked, and what came of it: a reply, an error, or neither yet."""
 
-    __slots__ = (
-        "_repeated", "_undo_within", "args", "by_source", "channel", "deadline", "error",
-        "keys", "node", "reply", "script", "sent", "until", "wanted",
-    )  # fmt: skip
-
-    def __init__(self, node: Node, script: Script, keys: PackedKeys, args: Args, undo_within: float = 0.0) -> None:
-        self.node = node
-        self.script = script
-        self.keys = keys
-        self.args = args
-        self.sent = False  #: it may have arrived
-        self.wanted = True  #: else nobody waits for it any more: asked again it would come after what undoes it
-        self.reply: Reply = None
-        self.error: DistLockError | None = None
-        self.channel: Channel | None = None  #: of a thread, on which its answer is to come
-        self.until = self.deadline = 0.0  #: when its connection, and when the node is given up
-        self._undo_within = undo_within  #: a release: for so many seconds there is something to give back
-        self.by_source = self._repeated = False
+    node: Node
+    script: Script
+    keys: PackedKeys
+    args: Args
+    undo_within: float = 0.0  #: a release: for so many seconds there is something to give back
+    sent: bool = False  #: it may have arrived
+    wanted: bool = True  #: else nobody waits for it any more: asked again it would come after what undoes it
+    reply: Reply = None
+    error: DistLockError | None = None
+    channel: Channel | None = None  #: of a thread, on which its answer is to come
+    until: float = 0.0  #: when its connection is given up
+    deadline: float = 0.0  #: when the node is
+    by_source: bool = False
+    repeated: bool = False
 
     @property
     def answered(self) -> bool:
@@ -75,14 +72,6 @@ class Question:
         self.until = (moment + self.deadline) / 2 if channel.connection.was_idle else self.deadline
         channel.send(self)
 
-    def repeat(self, patient: bool) -> bool:
-        """Ask once more, where the connection had ended before it was used. That says nothing of the server."""
-        if not self.wanted or self._repeated:
-            return False
-        self._repeated = True
-        self.send(patient)
-        return True
-
     async def ask(self) -> None:
         """By a task."""
         try:
@@ -91,8 +80,8 @@ class Question:
                 reply = await self.node.server.tasks().run(self.script, self.keys, self.args)
             except BackendUnavailable as error:
                 if not (self.wanted and isinstance(error.__cause__, ENDED)):
-                    raise
-                reply = await self.node.server.tasks().run(self.script, self.keys, self.args)  # as in ``repeat``
+                    raise  # else its connection had ended before it was used, which says nothing of the server
+                reply = await self.node.server.tasks().run(self.script, self.keys, self.args)
         except DistLockError as error:
             self.fail(error)
         except asyncio.CancelledError:  # with its event loop
@@ -136,8 +125,8 @@ class Question:
         self._undo_later()
 
     def _undo_later(self) -> None:
-        if self._undo_within:
-            self.node.outage.postpone(self._undo, after=0.0, within=self._undo_within)
+        if self.undo_within:
+            self.node.outage.postpone(self._undo, after=0.0, within=self.undo_within)
 
     def _undo(self) -> None:
         drive(self.node.server.threads().run(self.script, self.keys, self.args))
@@ -198,11 +187,14 @@ class Channel:
         pool.drop_idle()  # most likely dead, too
         failure = translated(error, self.node.address)
         failure.__cause__ = error
-        says_nothing = self.connection.was_idle or isinstance(error, ENDED)
+        says_nothing = self.connection.was_idle or isinstance(error, ENDED)  # of the server
         questions, self._questions = self._questions, deque()
         for question in questions:
             question.channel = None
-            if not (says_nothing and question.repeat(self.patient)):
+            if says_nothing and question.wanted and not question.repeated:
+                question.repeated = True
+                question.send(self.patient)
+            else:
                 question.fail(failure)
 
 

@@ -10,8 +10,7 @@ from ...core.errors import DistLockError
 from ...core.findings import Finding
 from ..redis.diagnose import diagnose as of_server
 from ..redis.diagnose import server_time
-from .membership import APART_US
-from .node import Node
+from .node import APART_US, Node
 
 #: Seconds between the clocks of two nodes that show that nobody sets them: NTP keeps them within milliseconds.
 MAX_APART = APART_US / 2_000_000

@@ -1,4 +1,10 @@
-"""One node of a quorum: a Redis server of its own."""
+"""One node of a quorum: a Redis server of its own.
+
+Each node stores who it is, with whom it votes, and the moment of its birth; every vote is asked for in these words, and
+a node that stores others, or none, has no vote. So the vote itself notices a restart without data, a flush, a server
+that was exchanged for another, one server under two names, and a process with another list of nodes. The birth is by
+the clocks of the majority, so a node whose own clock was set cannot vote before its delay is over.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ from urllib.parse import quote
 
 from ...core.backend import Claim
 from ...core.config import StoreConfig
-from ...core.errors import ConfigurationError, DistLockError
+from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import drive
 from ..redis.scripts import PackedKeys, pack_keys
 from ..redis.transport.address import address
@@ -19,6 +25,11 @@ from ..redis.transport.server import Server
 from .scripts import RELEASE
 
 logger = logging.getLogger("distlock_web")
+
+#: µs that the nodes' clocks may be apart: those that are further from the others have no vote.
+APART_US = 1_000_000
+
+FORGOT, OTHER, YOUNG = -1, -2, -3  #: what a node answers that has no vote
 
 
 class Node:
@@ -53,8 +64,9 @@ class Node:
         return quote(f"{server}/{kwargs.get('db', 0)}", safe="/:[]")
 
     def keys(self, *names: str) -> PackedKeys:
-        """Of a script on one lock, or on none."""
-        return _packed(self.quorum_key, self.index, *names)
+        """Of a script on these locks, or on none."""
+        pack = _packed if len(names) == 1 else pack_keys  # packed once: what is locked often is sent often
+        return pack(self.index, self.quorum_key, *names)
 
     def warn(self, error: ConfigurationError) -> None:
         """Said once: while the others suffice nobody else would hear of it."""
@@ -70,15 +82,46 @@ class Node:
 
     def _cancel(self, claim: Claim, _: int) -> None:
         """Of one who waited here, and whose event loop has ended."""
-        drive(self.server.threads().run(RELEASE, self.keys(claim.name), (claim.token, "", 0)))
+        drive(self.server.threads().run(RELEASE, self.keys(claim.name), (claim.token, "", 0, "")))
 
 
-@lru_cache(maxsize=4096)
-def _packed(*names: str) -> PackedKeys:
-    """Packed once: what is locked often is sent often."""
-    return pack_keys(*names, *map(waiting, names[2:]))
+_packed = lru_cache(maxsize=4096)(pack_keys)
 
 
-def waiting(name: str) -> str:
-    """The key of those who wait for a lock."""
-    return f"{{{name}}}:waiting"
+class Forgot(BackendUnavailable):
+    """A node has no memory of the quorum: somebody has to tell it who it is."""
+
+
+class WrongQuorum(ConfigurationError):
+    """A node is another one than we think, or votes with others."""
+
+
+def no_vote(node: Node, reply: Any) -> DistLockError | None:
+    """Why the node that answers so has no vote. None: it has."""
+    if type(reply) is not list or not reply or type(reply[0]) is not int or reply[0] >= 0:
+        return None
+    if reply[0] == FORGOT:
+        return Forgot(f"{node} has no memory of this quorum: it was set up, emptied or restarted.")
+    if reply[0] == YOUNG:
+        return BackendUnavailable(
+            f"{node} may have forgotten locks, for it was set up, emptied or restarted: it votes again in "
+            f"{reply[2] / 1_000_000:.0f} s."
+        )
+    its_name, its_members, its_delay = stored_quorum(reply[2])
+    name, members, delay = node.who.split(";")
+    if (",".join(its_members), its_delay) != (members, float(delay)):
+        return WrongQuorum(
+            f"{node} votes with {','.join(its_members)} (restart_delay {its_delay:g} s), and here the nodes are "
+            f"{members} ({delay} s). All processes have to name the same nodes; `distlock redlock adopt` makes a new "
+            f"list count."
+        )
+    return WrongQuorum(f"{name} and {its_name} are one server, and would vote twice; or they have changed places.")
+
+
+def stored_quorum(stored: bytes) -> tuple[str, list[str], float]:
+    """Of a node that answers OTHER: its name, with whom it votes, and its delay in seconds."""
+    try:
+        name, members, delay = stored.decode("utf-8", "replace").rsplit(" ", 2)[0].split(";")
+        return name, members.split(","), float(delay)
+    except ValueError:  # not one of ours
+        return "?", ["?"], 0.0

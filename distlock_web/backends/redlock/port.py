@@ -15,15 +15,15 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, drift
 from ...core.errors import BackendUnavailable, ConfigurationError
 from ...core.runtime import Runtime, now
-from ..redis.listing import infos
+from ..redis.listing import BATCH, NAMES_BATCH, ends, infos
+from ..redis.scripts import NAMES
 from .asking import Args, Enough, Question, every_answer, unavailable
-from .listing import inspect
-from .membership import APART_US
-from .node import Node
+from .node import APART_US, Node
 from .quorum import Quorum, gave
 from .scripts import EXCHANGE, EXTEND, INSPECT, RELEASE, REVOKE, VOTE
 
@@ -71,13 +71,9 @@ class RedlockPort:
     # To take it ----------------------------------------------------------------------------------------------------
 
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
-        self._check_lease(claim.expire)
         if wait != 0:
             self._quorum.teller().server.listener.expect(claim, self.runtime)  # a release may be told before the answer
-        answer = await self._attempts(claim, wait, NOBODY)
-        if isinstance(answer, Granted):
-            self._wait_no_longer(claim)
-        return answer
+        return await self._attempts(claim, wait, NOBODY)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         listener, begun = self._quorum.teller().server.listener, now()
@@ -88,10 +84,7 @@ class RedlockPort:
         if left < pause and not woken:
             return busy._replace(remaining=max(0.001, busy.remaining - (now() - begun)))
         # The node that tells of a release has it back. A majority may not have it yet.
-        answer = await self._attempts(claim, None, busy.position if woken and hears else NOBODY)
-        if isinstance(answer, Granted):
-            self._wait_no_longer(claim)
-        return answer
+        return await self._attempts(claim, None, busy.position if woken and hears else NOBODY)
 
     async def cancel(self, claim: Claim) -> None:
         self._wait_no_longer(claim)
@@ -103,12 +96,15 @@ class RedlockPort:
 
     async def _attempts(self, claim: Claim, wait: float | None, leaving: int) -> Granted | Busy:
         """Again where nobody has it, for of those who come at the same moment one shall; or who is ``leaving``."""
+        answer = await self._attempt(claim, wait)
         for pause in PAUSES:
-            answer = await self._attempt(claim, wait)
             if isinstance(answer, Granted) or answer.position not in (NOBODY, leaving):
-                return answer
+                break
             await self.runtime.parker().park(DICE.uniform(pause / 2, pause))
-        return await self._attempt(claim, wait)
+            answer = await self._attempt(claim, wait)
+        if isinstance(answer, Granted):
+            self._wait_no_longer(claim)
+        return answer
 
     async def _attempt(self, claim: Claim, wait: float | None) -> Granted | Busy:
         quorum, begun = self._quorum, now()
@@ -122,7 +118,8 @@ class RedlockPort:
         fence = await self._agree_on_fence(claim, attempt, granted) if self._is_majority(granted) else 0
         if fence and now() - begun < claim.expire - drift(claim.expire):
             return Granted(fence, begun)
-        await self._undo(claim, attempt, [each.node for each in questions if gave(each) or each.is_open])
+        given = [each.node for each in questions if gave(each) or each.is_open]
+        await self._undo(claim, attempt, given, waits=wait != 0)
         if len(granted) >= quorum.needed:
             raise BackendUnavailable(
                 f"A majority gave {claim.name!r}, but it took {now() - begun:.2f} s of {claim.expire:g} s, or the "
@@ -253,25 +250,24 @@ class RedlockPort:
                 return
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
+        quorum, ended = self._quorum, self._ended
+
         def enough(questions: Sequence[Question]) -> bool:
-            return [each.reply for each in questions if each.answered].count(0) >= self._quorum.needed
+            return [each.reply for each in questions if each.answered].count(0) >= quorum.needed
 
-        self._ended.releasing.add(claim.token)
+        ended.releasing.add(claim.token)
         try:
-            return self._loss_at_release(claim, await self._undo(claim, "", self._quorum.nodes, enough, cooldown))
+            questions = await self._undo(claim, "", quorum.nodes, enough, cooldown)
+            given = [each.reply for each in questions if each.answered]
+            done, silent = given.count(0), len(questions) - len(given)
+            if done >= quorum.needed or (done and done + silent >= quorum.needed):
+                ended.released.append(claim.token)
+                return None
         finally:
-            self._ended.releasing.discard(claim.token)
-
-    def _loss_at_release(self, claim: Claim, questions: Sequence[Question]) -> Loss | None:
-        given = [each.reply for each in questions if each.answered]
-        silent = len(self._quorum.nodes) - len(given)
-        if given.count(0) >= self._quorum.needed or (given.count(0) and given.count(0) + silent >= self._quorum.needed):
-            self._ended.released.append(claim.token)
-            return None
-        if len(given) < self._quorum.needed:
-            raise unavailable(questions, self._quorum.needed)
+            ended.releasing.discard(claim.token)
+        quorum.answered(questions)
         loss = self._why(given)
-        return None if claim.token in self._ended.released and loss != "revoked" else loss
+        return None if claim.token in ended.released and loss != "revoked" else loss
 
     def _why(self, given: Iterable[int]) -> Loss:
         """Why a lease that has no majority is gone."""
@@ -287,15 +283,18 @@ class RedlockPort:
         nodes: Sequence[Node],
         enough: Enough = every_answer,
         cooldown: float = 0.0,
+        waits: bool = False,
     ) -> list[Question]:
         """Take back what these nodes have given, or may give yet; where one does not answer, as soon as it does."""
-        args = (claim.token, attempt, _ms(cooldown) if cooldown else 0)
+        head, teller = (claim.token, attempt, _ms(cooldown) if cooldown else 0), self._quorum.teller()
+
+        def args(node: Node) -> Args:
+            return (*head, 1 if waits and node is teller else "")
+
         # After that it has ended by itself: a vote lives for `expire`, and the question was sent within the time-out.
         within = 0.0 if cooldown else claim.expire + self._quorum.timeout
         # The first node tells those who wait: it is sent to last.
-        return await self._quorum.ask(
-            RELEASE, [claim.name], lambda _: args, enough, nodes=nodes[::-1], undo_within=within
-        )
+        return await self._quorum.ask(RELEASE, [claim.name], args, enough, nodes=nodes[::-1], undo_within=within)
 
     # To hand it over -----------------------------------------------------------------------------------------------
 
@@ -333,13 +332,44 @@ class RedlockPort:
     # To look ---------------------------------------------------------------------------------------------------------
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
-        return await inspect(self._quorum, names)
+        """What is held, as a majority shows it."""
+        quorum = self._quorum
+        given: dict[str, list[LockInfo]] = {}
+        waiting, silent = Counter[str](), 0
+        listed = await self._names() if names is None else names
+        for first in range(0, len(listed), BATCH):
+            some = listed[first : first + BATCH]
+            answered = quorum.answered(await quorum.ask(INSPECT, some, lambda _: ()))
+            silent = max(silent, len(quorum.nodes) - len(answered))  # they may have it, too
+            for question in answered:
+                waiting.update({name: line[5] for name, line in zip(some, question.reply, strict=True)})
+                for line in infos(some, question.reply):
+                    given.setdefault(line.name, []).append(line)
+        lines = [_merged(its, quorum.needed - silent, waiting[name]) for name, its in given.items()]
+        return sorted((line for line in lines if line is not None), key=lambda line: line.remaining)
+
+    async def _names(self) -> list[str]:
+        """What any node lists."""
+        quorum, found = self._quorum, set[str]()
+        nexts: dict[Node, tuple[str, int]] = dict.fromkeys(quorum.nodes, ("", 0))  # where each goes on
+        while nexts:
+            questions = await quorum.ask(NAMES, [], lambda node: (*nexts[node], NAMES_BATCH), nodes=list(nexts))
+            if len(questions) == len(quorum.nodes):
+                quorum.answered(questions)
+            for question in questions:
+                part = question.reply[1:] if question.answered else []
+                found.update(ends(part))
+                before, known = nexts.pop(question.node)
+                if len(part) == 2 * NAMES_BATCH:
+                    last = part[-1].decode()
+                    nexts[question.node] = last, part[1::2].count(part[-1]) + (known if last == before else 0)
+        return sorted(found)
 
     async def revoke(self, name: str, fence: int) -> bool:
         shown = self._quorum.answered(await self._quorum.ask(INSPECT, [name], lambda _: ()))
         lines = {each.node: line for each in shown for line in infos([name], each.reply)}
         holders = {line.holder for line in lines.values() if line.fence == fence}
-        # A node that has lost the lock and got it again has it under a fence of its own.
+        # A node that was not needed for the fence may have given the lock one of its own.
         meant = {node: line.fence or 0 for node, line in lines.items() if line.holder in holders}
         if not meant:
             return False
@@ -361,6 +391,24 @@ class RedlockPort:
 def _fences(given: Iterable[int]) -> list[int]:
     """Of what EXTEND answers: under which the lease is there still. What is no fence says why it is not."""
     return [answer for answer in given if answer not in _LOSSES]
+
+
+def _merged(given: Sequence[LockInfo], needed: int, waiters: int) -> LockInfo | None:
+    """The lock as at least ``needed`` nodes show it. None: what they have is left over, or on its way to be one."""
+    holder, votes = Counter(line.holder for line in given).most_common(1)[0]
+    if votes < needed:
+        return None
+    lines = [line for line in given if line.holder == holder]
+    fence = max(sorted(line.fence or 0 for line in lines), key=[line.fence for line in lines].count)
+    shown = next(line for line in lines if line.fence == fence)
+    longest = sorted((line.remaining for line in lines), reverse=True)
+    return replace(
+        shown,
+        since=min(line.since for line in lines),
+        remaining=longest[min(max(needed, 1), len(longest)) - 1],
+        waiters=waiters,  # each waits at one node, which may have forgotten the lock
+        state=Counter(line.state for line in lines).most_common(1)[0][0],
+    )
 
 
 def _most_common(fences: Iterable[int]) -> int:

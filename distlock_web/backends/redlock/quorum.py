@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from ...core.errors import BackendUnavailable, ConfigurationError
-from ..redis.scripts import NAMES, PackedKeys, Script, pack_keys
+from ..redis.scripts import Script
 from .asking import Args, Enough, Question, ask_in_tasks, ask_in_thread, every_answer, unavailable
-from .membership import APART_US, FORGOT, OTHER, Forgot, WrongQuorum, no_vote, stored_quorum
-from .node import Node, waiting
-from .scripts import EXTEND, FOUND, INSPECT
+from .node import APART_US, FORGOT, OTHER, Forgot, Node, WrongQuorum, no_vote, stored_quorum
+from .scripts import FOUND
 
 
 class Quorum:
@@ -46,7 +45,7 @@ class Quorum:
         nodes = self.nodes if nodes is None else nodes
         if not nodes:
             return []
-        keys = _keys(script, nodes[0], names)
+        keys = nodes[0].keys(*names)  # they have the same names on every node
         questions = [Question(node, script, keys, args(node), undo_within) for node in nodes]
         time = self.timeout if within is None else within
         if self._blocking:
@@ -164,14 +163,3 @@ class Quorum:
 def gave(question: Question) -> bool:
     """Of an answer that begins with a number: it is what was asked for."""
     return question.answered and bool(question.reply[0] > 0)
-
-
-def _keys(script: Script, node: Node, names: Sequence[str]) -> PackedKeys:
-    """The keys of all nodes: they have the same names there."""
-    if script is INSPECT:
-        return pack_keys(*(key for name in names for key in (name, waiting(name))))
-    if script is NAMES:
-        return pack_keys(node.index)
-    if script is EXTEND:
-        return pack_keys(node.quorum_key, node.index, *names)
-    return node.keys(*names)

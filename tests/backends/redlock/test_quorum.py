@@ -17,7 +17,6 @@ from distlock_web.backends.redlock.node import Node
 from distlock_web.backends.redlock.scripts import FOUND, RELEASE, VOTE
 from distlock_web.core.runtime import drive, now
 from distlock_web.testing.contract.base import claim
-from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
 from tests.support.clock_shift import ShiftedRedis, compiled_shim
 from tests.support.stores.redlock import left_on, redlock_url
@@ -51,12 +50,25 @@ def take(seconds: float = 1) -> Lease:
 def old(open_store: Open) -> Open:
     """The store over these nodes, which are a quorum for longer than their delay."""
 
-    def make(servers: Servers, restart_delay: float = DELAY) -> Any:
-        store = open_store(servers, restart_delay=restart_delay)
+    def make(servers: Servers, restart_delay: float = DELAY) -> None:
+        open_store(servers, restart_delay=restart_delay).backend.prepare()
+        for server in servers:
+            make_old(server)
         eventually(takes, "the quorum is old enough")
-        return store
 
     return make
+
+
+def make_old(server: RedisServer) -> None:
+    """It knows who it is; now for longer than any delay here."""
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        words, born = str(client.get("disLock:~quorum")).rsplit(" ", 1)
+        client.set("disLock:~quorum", f"{words} {int(born) - 60_000_000}")
+
+
+def forget(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
 
 
 def lost_before_another_has_it(held: Lease) -> bool:
@@ -93,40 +105,20 @@ def test_a_node_that_came_back_with_the_data_of_before_has_forgotten_what_came_a
     assert lost_before_another_has_it(held)
 
 
-@pytest.mark.parametrize("forget", ["restart", "flush"])
+@pytest.mark.parametrize("lose", [RedisServer.restart, forget])
 def test_nodes_that_have_forgotten_a_lock_let_nobody_else_have_it(
-    own_nodes: Servers, open_store: Open, mode: Any, forget: str
+    own_nodes: Servers, old: Open, lose: Callable[[RedisServer], None]
 ) -> None:
     """Two of the three that had voted: with those that had not there would be a second majority."""
-    harness: Harness = mode(open_store(own_nodes, restart_delay=DELAY))
-    eventually(takes, "the quorum is old enough")
+    old(own_nodes)
     for server in own_nodes[3:]:
         server.kill()
-
-    async def case() -> None:
-        held = await harness.acquire(lock("order:7", expire=DELAY))
-        for server in own_nodes[3:]:
-            server.start()
-        for server in own_nodes[:2]:
-            if forget == "restart":
-                server.restart()
-            else:
-                with redis.Redis.from_url(server.url) as client:
-                    client.flushall()
-
-        async def free() -> bool:
-            try:
-                lease = await harness.unrelated(lambda: harness.try_acquire(lock("order:7", expire=1))).result()
-            except BackendUnavailable:
-                return False
-            if lease is not None:
-                assert held.state == "lost", "the one before believes in it no longer"
-                await harness.release(lease)
-            return lease is not None
-
-        await harness.until(free)
-
-    harness.run(case())
+    held = take(DELAY)
+    for server in own_nodes[3:]:
+        server.start()
+    for server in own_nodes[:2]:
+        lose(server)
+    assert lost_before_another_has_it(held)
 
 
 def test_a_lease_outlives_nodes_that_are_restarted_one_after_the_other(own_nodes: Servers, old: Open) -> None:
@@ -134,6 +126,9 @@ def test_a_lease_outlives_nodes_that_are_restarted_one_after_the_other(own_nodes
     with lock("order:7", expire=DELAY, renew=True) as lease:
         for server in own_nodes[:3]:
             server.restart()
+            with redis.Redis.from_url(server.url) as client:
+                eventually(partial(client.exists, "disLock:~quorum"), "the renewal has told it who it is")
+            make_old(server)
             eventually(partial(left_on, [server]), "it has been taken there again", 10 * SLACK)
         lease.raise_if_lost()
 
@@ -289,22 +284,22 @@ def test_an_undo_that_comes_late_takes_back_no_later_vote(node: Node) -> None:
     token = claim().token
     assert vote(node, token, 1) > 0
     assert vote(node, token, 2) > 0
-    assert ask(node, RELEASE, token, 1, 0) == 2
+    assert ask(node, RELEASE, token, 1, 0, "") == 2
     assert vote(node, claim().token, 3) == 0, "it is taken still"
-    assert ask(node, RELEASE, token, 2, 0) == 0
+    assert ask(node, RELEASE, token, 2, 0, "") == 0
 
 
 def test_a_question_that_comes_late_is_not_answered_as_the_later_one(node: Node) -> None:
     token = claim().token
     assert vote(node, token, 2) > 0
     assert vote(node, token, 1) == 0
-    assert ask(node, RELEASE, token, 2, 0) == 0, "the vote is the later attempt's"
+    assert ask(node, RELEASE, token, 2, 0, "") == 0, "the vote is the later attempt's"
 
 
 def test_a_birth_that_is_told_late_is_not_believed(node: Node, redlock_nodes: list[RedisServer]) -> None:
     """A node that was emptied again meanwhile would count its delay from the first time."""
+    forget(redlock_nodes[0])
     with redis.Redis.from_url(redlock_nodes[0].url) as client:
-        client.flushall()
         seconds, us = client.time()
     at = seconds * 1_000_000 + us
     answer = ask(node, FOUND, node.who, at - 5_000_000, 1_000_000, "", 0)

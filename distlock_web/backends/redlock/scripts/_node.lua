@@ -1,18 +1,20 @@
 -- Put in front of every script of a node.
 --
--- KEYS  1 quorum  string "self;members;delay run born": which node this is, with whom it votes and how long it waits after a
+-- KEYS  1 index   sorted set of names by the µs at which their vote ends; under FENCES the highest fence, negated
+--       2 quorum  string "self;members;delay run born": which node this is, with whom it votes and how long it waits after a
 --                 loss of data; in which run of the server, and since when (µs, by the clocks of the majority), it forgets
 --                 nothing. A node without it, or of another run, may have forgotten votes: a server that was restarted,
 --                 with the data of before or with none, flushed, or exchanged for another
---       2 index   sorted set of names by the µs at which their vote ends; under FENCES the highest fence, negated
 --       3 N       string "token.attempt state fence since before holder"; its PTTL is what is left of the vote
---       4 {N}:waiting  sorted set of tokens that wait and listen here, by the µs at which they are forgotten
+-- and      {N}:waiting  sorted set of tokens that wait and listen here, by the µs at which they are forgotten
 -- States: held; transit, detached and not yet attached; cooldown, kept for a while after its end; revoked, a tombstone: free.
 -- `before` is the token that was revoked before this one, behind a '!'; else '-'.
 
-local QUORUM, INDEX, N, WAITING = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local INDEX, QUORUM, N = KEYS[1], KEYS[2], KEYS[3]
+local WAITING = N and '{' .. N .. '}:waiting'
 local FENCES = '{fences}' -- no name has a brace
 local DAY = 86400000
+local GRACE = 15000000 -- µs: who waits asks every few seconds
 local IDENT_DIGITS = 16 -- of a token: the store object that waits, by which it is told
 local call, format = redis.call, string.format
 
@@ -82,6 +84,12 @@ local function loss(lock, token)
     return lock.state == 'revoked' and 3 or 0
   end
   return lock.before == '!' .. token and 3 or lock.state == 'revoked' and 1 or 2
+end
+
+-- This token waits here, until it has to have asked again.
+local function wait(now, token)
+  call('ZADD', WAITING, format('%d', now + GRACE), token)
+  call('PEXPIRE', WAITING, format('%d', GRACE / 1000))
 end
 
 -- One of those who wait here asks again: the first whose process hears us. A message that is lost costs some seconds, so a

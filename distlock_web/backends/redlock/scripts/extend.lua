@@ -1,6 +1,6 @@
 -- Give many votes at least their `expire` again, each where it is still its token's.
 --
--- KEYS     1 quorum  2 index, then N for each lock
+-- KEYS     1 index  2 quorum, then N for each lock
 -- ARGV     1 who asks, as in QUORUM, then for each lock: token, expire (ms)
 -- Answers  for each lock: its fence, extended; 1 expired, 2 taken, 3 revoked. Or {-2, now, QUORUM}: a node of another quorum
 

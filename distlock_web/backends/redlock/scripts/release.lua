@@ -1,6 +1,7 @@
 -- Take a vote back: at the end of a lock, or because too few others came with it.
 --
 -- ARGV     1 token  2 the attempt that is undone; '' every one of this token  3 cooldown (ms): leave it taken for so long, or '0'
+--          4 '1': it goes on waiting here
 -- Answers  0 taken back, now or by an earlier copy of this; 1 expired, 2 taken, 3 revoked before
 
 local token, attempt, cooldown = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -18,6 +19,9 @@ if lost == 0 and lock.state ~= 'cooldown' then
     call('DEL', N)
     call('ZREM', INDEX, N)
   end
+end
+if ARGV[4] == '1' then
+  wait(clock(), token)
 end
 if attempt == '' then
   call('ZREM', WAITING, token)

@@ -8,8 +8,6 @@
 --          {0, now, remaining (ms), token, since (µs), holder}  somebody else's; or a later attempt's of the same token
 --          {-1, now} {-2, now, QUORUM} {-3, now, µs}  no vote: a node that may have forgotten some; another quorum's; too young
 
-local GRACE = 15000000 -- µs
-
 local token, attempt, who, delay, expire = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local proposed, ahead = tonumber(ARGV[6]), tonumber(ARGV[7])
 local now = clock()
@@ -21,12 +19,10 @@ end
 local lock = read()
 local ours = lock and lock.token == token and lock.state == 'held' and tonumber(attempt) >= tonumber(lock.attempt)
 if lock and lock.state ~= 'revoked' and not ours then
-  local left = math.max(call('PTTL', N), 1)
-  if ARGV[9] == '1' then -- until it has to have asked again
-    call('ZADD', WAITING, format('%d', now + left * 1000 + GRACE), token)
-    call('PEXPIRE', WAITING, format('%d', left + GRACE / 1000))
+  if ARGV[9] == '1' then
+    wait(now, token)
   end
-  return {0, now, left, lock.token, tonumber(lock.since), lock.holder}
+  return {0, now, math.max(call('PTTL', N), 1), lock.token, tonumber(lock.since), lock.holder}
 end
 if ARGV[9] == '1' then
   call('ZREM', WAITING, token)
