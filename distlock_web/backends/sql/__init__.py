@@ -10,7 +10,7 @@ from ...core.config import StoreConfig
 from ...core.errors import DistLockError
 from ...core.findings import Finding
 from ...core.outage import Outage
-from ...core.runtime import TASKS, THREADS, Runtime, new_ident
+from ...core.runtime import TASKS, THREADS, new_ident
 from .address import address
 from .database import AllInUse, Database, NoAnswer, Transaction
 from .diagnose import diagnose
@@ -46,10 +46,12 @@ class SQLBackend:
         self._probing = Database(self._address, self._tables, self._wakeups, None, connections=1)
         listens = isinstance(self._address.dialect, PostgreSQL) and self._address.listen is not False
         self._news = (Listener if listens else Poller)(self._wakeups, self._requests)
-        self._verbs = SQLVerbs(self._requests, self._holders, self._news, self._outage)
-        self._sync_port = self._port(self._verbs, THREADS)
-        self._async_port = self._port(self._verbs, TASKS)
-        self._renewal_port = self._port(SQLVerbs(self._holders, self._holders, self._news, self._outage), THREADS)
+        verbs = SQLVerbs(self._requests, self._holders, self._news, self._outage)
+        renewing = SQLVerbs(self._holders, self._holders, self._news, self._outage)
+        self._sync_port, self._async_port, self._renewal_port = (
+            BlockingPort(each, runtime, self._wakeups, self._executors)
+            for each, runtime in ((verbs, THREADS), (verbs, TASKS), (renewing, THREADS))
+        )
 
     def _database(self, connections: int, patient: bool = False) -> Database:
         return Database(
@@ -75,9 +77,6 @@ class SQLBackend:
         finally:
             self._probing.connections.drop()  # each time on a fresh one
 
-    def _port(self, verbs: SQLVerbs, runtime: Runtime) -> BlockingPort:
-        return BlockingPort(verbs, runtime, self._wakeups, self._executors)
-
     def sync_port(self) -> BlockingPort:
         return self._sync_port
 
@@ -98,7 +97,6 @@ class SQLBackend:
     def close(self) -> None:
         self._outage.close()
         self._news.close()
-        self._verbs.close()
         self._executors.close()
         for database in (self._requests, self._holders, self._probing):
             database.close()

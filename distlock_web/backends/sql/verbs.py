@@ -12,7 +12,6 @@ from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.outage import Outage
 from ...core.runtime import now
-from ...core.worker import Worker
 from .database import AllInUse, Database, Locked, Transaction, in_transaction
 from .lease import GRACE, MICROSECONDS, LeaseRow, as_info, lock_rows, microseconds, purge
 from .news import Poller
@@ -43,12 +42,6 @@ class SQLVerbs:
         self._holders = holders
         self._news = news
         self._outage = outage
-        # Aside: whoever finds that it is time has just got a lock, whose lease goes on.
-        self._purger = Worker("distlock-sql-purge", self._purge, lambda: self._purge_is_due)
-        self._purge_is_due = False
-
-    def close(self) -> None:
-        self._purger.stop()
 
     def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
         ready = join and self._news.ready()
@@ -81,8 +74,8 @@ class SQLVerbs:
                 raise
             return crowded
         if new and random.randrange(PURGE_ONE_IN) == 0:  # noqa: S311 - no secret
-            self._purge_is_due = True
-            self._purger.start()
+            # Aside: who finds that it is time has just got a lock, whose lease goes on.
+            self._outage.postpone(self._purge, after=0.0, within=FORGET_AFTER)
         return answer
 
     def _look(self, claim: Claim, position: int) -> Busy | None:
@@ -98,13 +91,11 @@ class SQLVerbs:
                 return Busy(asked_again, info.remaining, position, info.holder, held_for)
         return None
 
-    def _purge(self) -> float:
-        self._purge_is_due = False
+    def _purge(self) -> None:
         try:
             self._database.run(lambda transaction: purge(transaction, FORGET_AFTER))
         except DistLockError as error:  # the next one purges
             logger.info("Old names of locks were not purged: %s", error)
-        return 0.0
 
     def cancel(self, claim: Claim) -> None:
         if in_transaction():
