@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, models, router, transaction
 
 from ..core.errors import ConfigurationError
-from ..locks.fencing import fence_of, late, unstamped
+from ..locks.fencing import fence_of, fence_of_read, late, unstamped
 from ..locks.lease import Lease
 
 M = TypeVar("M", bound="FencedModel")
@@ -26,13 +26,20 @@ class FencedQuerySet(models.QuerySet[M]):
     A model with a manager of its own: ``objects = MyManager.from_queryset(FencedQuerySet)()``.
     """
 
-    def fenced_get(self, lease: Lease | int, **lookup: Any) -> M:
+    def fenced_get(self, lease: Lease | int, *, key: object = None, **lookup: Any) -> M:
         """The one object that matches, stamped with the fence and then read, in one transaction.
+
+        Of a lease over several locks ``key`` says which of them is the object's: ``key="wallet:1"``.
 
         Raises ``StaleFence`` if a newer holder has stamped it, ``DoesNotExist`` and ``MultipleObjectsReturned`` as
         ``get`` does.
         """
-        fence = fence_of(lease)
+        if key is not None and any(field.name == "key" for field in self.model._meta.get_fields()):
+            raise ConfigurationError(
+                f"{self.model._meta.label} has a field key: to look for it say key__exact=, and for the key of a lock "
+                f"give lease.fence_for(key) in place of the lease."
+            )
+        fence = fence_of(lease, key)
         if self._fields is not None:  # type: ignore[attr-defined]
             raise ConfigurationError(
                 f"{self.model._meta.label}: fenced_get gives an object, to be changed and saved: leave out values() "
@@ -89,9 +96,9 @@ class FencedQuerySet(models.QuerySet[M]):
                 raise unstamped(self.model._meta.label, fence)
             return self.model._base_manager.using(rows.db).filter(pk__in=keys).delete()
 
-    async def afenced_get(self, lease: Lease | int, **lookup: Any) -> M:
+    async def afenced_get(self, lease: Lease | int, *, key: object = None, **lookup: Any) -> M:
         """The asyncio twin of :meth:`fenced_get`."""
-        return await sync_to_async(self.fenced_get)(lease, **lookup)
+        return await sync_to_async(self.fenced_get)(lease, key=key, **lookup)
 
     async def afenced_update(self, lease: Lease | int, **values: Any) -> int:
         """The asyncio twin of :meth:`fenced_update`."""
@@ -117,18 +124,22 @@ class FencedModel(models.Model):
     def fenced_save(self, lease: Lease | int, *, update_fields: Any = None, **kwargs: Any) -> None:
         """``save()``, whose UPDATE only the holder with this fence can succeed with.
 
-        Read the object with ``fenced_get`` first. Raises ``StaleFence`` if a newer holder has stamped the row since; a
-        transaction around it can then only be rolled back. Signals, ``auto_now`` and ``update_fields`` work as ever.
+        Read the object with ``fenced_get`` first; of several locks the one that it was read under counts. Raises
+        ``StaleFence`` if a newer holder has stamped the row since; a transaction around it can then only be rolled
+        back. Signals, ``auto_now`` and ``update_fields`` work as ever.
         """
         if self._state.adding:
             raise ConfigurationError(f"{self._meta.label}: fenced_save is for rows that fenced_get has read.")
         if update_fields is not None:
             update_fields = {*update_fields, "fence"}  # else the fence's own table might have nothing to update
-        self._required_fence = self.fence = fence_of(lease)
+        self._required_fence = self.fence = self._fence_of(lease)
         try:
             self.save(force_update=update_fields is None, update_fields=update_fields, **kwargs)
         finally:
             del self._required_fence
+
+    def _fence_of(self, lease: Lease | int) -> int:
+        return fence_of_read(lease, self._read_under, f"{self._meta.label} {self.pk}")
 
     async def afenced_save(self, lease: Lease | int, *, update_fields: Any = None, **kwargs: Any) -> None:
         """The asyncio twin of :meth:`fenced_save`."""
@@ -139,7 +150,7 @@ class FencedModel(models.Model):
 
         Raises ``StaleFence`` if a newer holder has stamped the row since it was read with ``fenced_get``.
         """
-        self._read_under = fence_of(lease)
+        self._read_under = self._fence_of(lease)
         return self.delete(**kwargs)
 
     async def afenced_delete(self, lease: Lease | int, **kwargs: Any) -> tuple[int, dict[str, int]]:

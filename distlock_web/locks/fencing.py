@@ -13,22 +13,35 @@ HEADER = "Lock-Fence"
 MAX_FENCE = 2**63 - 1  # a database's BIGINT
 
 
-def fence_of(lease: Lease | int) -> int:
-    """The number to check against: a lease's ``fence``, or a number from elsewhere, such as ``lease.fences[name]``.
+def fence_of(lease: Lease | int, key: object = None) -> int:
+    """The number to check against: a lease's ``fence``, or that of its lock on ``key``; or a number from elsewhere.
 
     Raises ``LeaseLost`` for a lease that is gone, ``ConfigurationError`` if there is no fence or more than one.
     """
     if isinstance(lease, int) and not isinstance(lease, bool):
+        if key is not None:
+            raise ConfigurationError("key= names a lock of a lease, and the fence was given as a number.")
         return lease
     if not isinstance(lease, Lease):
         raise ConfigurationError(f"A fence comes from a lease or is a number, not {lease!r}.")
     lease.raise_if_lost()
     spec = scope_of(lease).spec
-    fence = lease.fence if spec.store.backend.capabilities.fencing else None
+    fence = lease.fence if key is None else lease.fence_for(key)
+    fence = fence if spec.store.backend.capabilities.fencing else None
     if fence is None:
         why = f"its store, {spec.store.alias!r}, has no fences" if lease.acquired else "it was not acquired"
         raise ConfigurationError(f"The lock {', '.join(spec.names)} gives no fence: {why}.")
     return fence
+
+
+def fence_of_read(lease: Lease | int, read_under: int | None, row: str) -> int:
+    """The number to check against for an object: of a lease over several locks the one that it was read under."""
+    if not isinstance(lease, Lease) or len(lease.names) < 2:
+        return fence_of(lease)
+    lease.raise_if_lost()
+    if read_under is None or read_under not in lease.fences.values():
+        raise StaleFence(f"{row} was not read with fenced_get under one of the locks {lease.name}.")
+    return read_under
 
 
 def fence_headers(lease: Lease | int) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from ..core.config import Duration, check_seconds, check_timeout
 from ..core.errors import ConfigurationError, LeaseLost, LossReason
+from ..core.keys import shorten, whole_key
 from ..core.runtime import TASKS, THREADS, Runtime, check_process, drive, now, refuse_in_event_loop
 from . import chain, ending, watchdog
 from .hold import State
@@ -159,12 +160,23 @@ class Lease:
     def fence(self) -> int | None:
         """The fence of a lease over one name; None where the store has none, or the lock was not acquired.
 
-        Raises ``ConfigurationError`` for a lease over several names: read ``fences``.
+        Raises ``ConfigurationError`` for a lease over several names: ask ``fence_for``.
         """
         holds = self._scope.holds
         if len(holds) > 1:
-            raise ConfigurationError("This lease holds several locks: read lease.fences, a number for each name.")
+            raise ConfigurationError("This lease holds several locks: each has its own fence, lease.fence_for(key).")
         return holds[0].fence if holds else None
+
+    def fence_for(self, key: object) -> int | None:
+        """The fence of one of its locks, by the key as ``lock(key)`` takes it; None as for ``fence``.
+
+        Raises ``ConfigurationError`` for a key that this lease is not over.
+        """
+        spec = self._scope.spec
+        name = shorten(spec.prefix + whole_key(key))
+        if name not in spec.names:
+            raise ConfigurationError(f"This lease does not hold {name!r}, only {', '.join(spec.names)}.")
+        return self.fences.get(name)
 
     @property
     def fences(self) -> dict[str, int]:

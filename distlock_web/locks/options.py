@@ -171,7 +171,7 @@ class Options:
         # By position, for every lock that is taken is asked for so.
         return Spec(
             store, names, expire, wait, renew, self.renew_for, on_lost, self.hold_at_least,
-            function, code, template, call_site,
+            function, code, template, call_site, prefix,
         )  # fmt: skip
 
     def _resolve(self, store: Store, runtime: Runtime) -> _Resolved:

@@ -37,6 +37,7 @@ class Spec(NamedTuple):
     code: CodeType | None = None  #: the function's, for a warning that points to it
     template: str = ""  #: what the names are made of, for people: a decorator's key, or the line of ``lock(...)``
     call_site: str = ""  #: the line that takes it, ``module:line``, where no function is locked
+    prefix: str = ""  #: what its names begin with
 
 
 class Scope:

@@ -59,15 +59,15 @@ for _moment, _listener in (
     event.listen(Fenced, _moment, _listener, propagate=True)
 
 
-def fenced_get(session: AnySession, entity: type[M], ident: Any, lease: Lease | int) -> M | None:
+def fenced_get(session: AnySession, entity: type[M], ident: Any, lease: Lease | int, *, key: object = None) -> M | None:
     """The object with this primary key, stamped with the fence and then read; None if there is none.
 
-    ``lease`` is the lease, or the number of a fence from elsewhere. Raises ``StaleFence`` if a newer holder has stamped
-    the row. Both statements belong to the session's transaction; after a rollback the row bears no stamp of ours, so
-    read it again. Keep the object: as long as the session has it, flushes ask for this fence, also after a commit or a
-    refresh.
+    ``lease`` is the lease, or the number of a fence from elsewhere; of a lease over several locks ``key`` says by which
+    the row is locked: ``key="wallet:1"``. Raises ``StaleFence`` if a newer holder has stamped the row. Both statements
+    belong to the session's transaction; after a rollback the row bears no stamp of ours, so read it again. Keep the
+    object: as long as the session has it, flushes ask for this fence, also after a commit or a refresh.
     """
-    fence = fence_of(lease)
+    fence = fence_of(lease, key)
     mapper, table = _mapped(entity)
     values = ident if isinstance(ident, tuple) else (ident,)
     row = [column == value for column, value in zip(mapper.primary_key, values, strict=True)]

@@ -263,6 +263,15 @@ from rest_framework.settings import api_settings
 answer = api_settings.EXCEPTION_HANDLER(LockBusy(retry_after=2.5), context)
 assert (answer.status_code, answer.data["retry_after"]) == (409, 3)
 """,
+    ("fencing.md", "A transfer between two accounts"): """
+from django.db import connection
+with connection.schema_editor() as editor:
+    editor.create_model(Account)
+Account.objects.bulk_create([Account(pk=1, balance=10), Account(pk=2, balance=0)])
+assert transfer(None, 1, 2).content == b"transferred"
+assert list(Account.objects.order_by("pk").values_list("balance", flat=True)) == [0, 10]
+assert transfer(None, 1, 1).status_code == 400
+""",
     ("integrations.md", "An example"): """
 sell("bicycle")
 assert connection.execute("SELECT count(*), min(fence) > 0 FROM sale").fetchone() == (1, 1)
@@ -320,6 +329,7 @@ BEFORE: dict[Script, str] = {
     ("transactions.md", "One method of a class"): WITH_ATOMIC_REQUESTS,
     ("django.md", "REST framework"): WITH_REST,
     ("fencing.md", "Django"): WITH_DATABASE,
+    ("fencing.md", "A transfer between two accounts"): WITH_DATABASE,
     ("keys.md", "One row, one key"): WITH_STORE,
     ("streaming.md", "Streaming"): WITH_STORE,
     ("responses.md", "Answers to choose from"): WITH_STORE,

@@ -13,9 +13,9 @@ from django.db.models import F
 from django.db.models.signals import post_save, pre_save
 from django.test.utils import CaptureQueriesContext
 
-from distlock_web import ConfigurationError, LeaseLost, StaleFence, configure, lock
+from distlock_web import ConfigurationError, Lease, LeaseLost, StaleFence, configure, lock
 from tests.support.databases import Database, Kind, django_alias
-from tests.support.fenced_tables import TABLES, Book, Shelf, Stock, Warehouse
+from tests.support.fenced_tables import TABLES, Book, Entry, Shelf, Stock, Warehouse
 
 Elsewhere = Callable[[Callable[[], Any]], Future[Any]]
 
@@ -490,7 +490,7 @@ def test_a_lease_gives_its_fence(stock: Stock) -> None:
 def test_a_lease_over_several_names(stock: Stock) -> None:
     configure({"default": {"BACKEND": "memory"}})
     with lock(["stock:1", "stock:2"]) as lease:
-        with pytest.raises(ConfigurationError, match=r"several locks: read lease.fences"):
+        with pytest.raises(ConfigurationError, match=r"several locks: .*fence_for\(key\)"):
             Stock.objects.fenced_get(lease, pk=stock.pk)
         assert Stock.objects.fenced_get(lease.fences["disLock:stock:1"], pk=stock.pk).fence > 0
 
@@ -499,3 +499,91 @@ def test_a_lease_over_several_names(stock: Stock) -> None:
 def test_what_is_no_fence_is_refused(nonsense: Any, stock: Stock) -> None:
     with pytest.raises(ConfigurationError, match="A fence comes from a lease or is a number"):
         Stock.objects.fenced_get(nonsense, pk=stock.pk)
+
+
+# Several locks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wallets(stock: Stock) -> list[Stock]:
+    configure({"default": {"BACKEND": "memory"}})
+    return [stock, Stock.objects.create(name="car", count=10)]
+
+
+def transfer(lease: Lease, wallets: list[Stock], amount: int) -> None:
+    """As the page on fencing has it."""
+    with transaction.atomic():
+        read = [Stock.objects.fenced_get(lease, key=f"wallet:{each.pk}", pk=each.pk) for each in wallets]
+        for found, change in zip(read, (-amount, amount), strict=True):
+            found.count += change
+            found.fenced_save(lease)
+
+
+def test_a_transfer_between_two_rows(wallets: list[Stock]) -> None:
+    names = [f"wallet:{wallet.pk}" for wallet in wallets]
+    with lock(names[1]):
+        pass  # so that the two have different fences
+    with lock(names) as lease:
+        transfer(lease, wallets, 3)
+        assert [fence_of_row(wallet) for wallet in wallets] == [lease.fence_for(name) for name in names]
+    assert list(Stock.objects.order_by("pk").values_list("count", flat=True)) == [7, 13]
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_transfer_that_is_late_at_one_of_its_rows_changes_neither(wallets: list[Stock], late: int) -> None:
+    names = [f"wallet:{wallet.pk}" for wallet in wallets]
+    with lock(names) as lease:
+        newer = (lease.fence_for(names[late]) or 0) + 1
+        Stock.objects.fenced_get(newer, pk=wallets[late].pk)
+        with pytest.raises(StaleFence, match="a newer holder"):
+            transfer(lease, wallets, 3)
+    assert list(Stock.objects.order_by("pk").values_list("count", flat=True)) == [10, 10]
+
+
+def test_what_a_newer_holder_has_stamped_since_is_not_saved(wallets: list[Stock]) -> None:
+    names = [f"wallet:{wallet.pk}" for wallet in wallets]
+    with lock(names) as lease:
+        first, second = (Stock.objects.fenced_get(lease, key=names[i], pk=wallets[i].pk) for i in range(2))
+        Stock.objects.fenced_get((lease.fence_for(names[1]) or 0) + 1, pk=second.pk)
+        first.fenced_save(lease)
+        for late in (second.fenced_save, second.fenced_delete):
+            with pytest.raises(StaleFence, match="a newer holder"):
+                late(lease)
+        first.fenced_delete(lease)
+    assert Stock.objects.filter(pk=second.pk).exists()
+
+
+async def test_a_transfer_in_a_task(wallets: list[Stock]) -> None:
+    await sync_to_async(forget_connection)()
+    first, second = wallets
+    async with lock([f"wallet:{first.pk}", f"wallet:{second.pk}"]) as lease:
+        found = await Stock.objects.afenced_get(lease, key=f"wallet:{second.pk}", pk=second.pk)
+        await found.afenced_save(lease)
+        await found.afenced_delete(lease)
+
+
+def test_a_row_that_none_of_the_locks_has_read(wallets: list[Stock]) -> None:
+    names = [f"wallet:{wallet.pk}" for wallet in wallets]
+    with lock(names[0]) as before:
+        older = Stock.objects.fenced_get(before, key=names[0], pk=wallets[0].pk)
+    with lock(names) as lease:
+        for row in (wallets[0], older):
+            for write in (row.fenced_save, row.fenced_delete):
+                with pytest.raises(StaleFence, match=r"was not read with fenced_get under one of the locks"):
+                    write(lease)
+
+
+def test_a_key_of_no_lock_of_the_lease(wallets: list[Stock]) -> None:
+    with lock(["wallet:1", "wallet:2"]) as lease:
+        with pytest.raises(ConfigurationError, match=r"does not hold 'disLock:wallet:3', only disLock:wallet:1, disL"):
+            Stock.objects.fenced_get(lease, key="wallet:3", pk=wallets[0].pk)
+        with pytest.raises(ConfigurationError, match="key= names a lock of a lease"):
+            Stock.objects.fenced_get(5, key="wallet:1", pk=wallets[0].pk)
+    with pytest.raises(LeaseLost):
+        Stock.objects.fenced_get(lease, key="wallet:1", pk=wallets[0].pk)
+    assert fence_of_row(wallets[0]) == 0
+
+
+def test_a_model_with_a_field_of_that_name_is_asked_which_is_meant(stock: Stock) -> None:
+    with pytest.raises(ConfigurationError, match=r"fencing.Entry has a field key: .*key__exact=.*fence_for"):
+        Entry.objects.fenced_get(5, key="wallet:1")

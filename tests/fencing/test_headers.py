@@ -73,7 +73,7 @@ def test_every_fence_that_is_one_can_be_stored(largest: int, post: Callable[...,
 
 
 def test_a_lease_without_a_fence_says_why(post: Callable[..., HttpResponse]) -> None:
-    with lock(["a", "b"]) as lease, pytest.raises(ConfigurationError, match=r"read lease\.fences"):
+    with lock(["a", "b"]) as lease, pytest.raises(ConfigurationError, match=r"lease\.fence_for\(key\)"):
         fence_headers(lease)
     with lock(["a", "b"]) as lease:
         assert fence_headers(lease.fences["disLock:a"])["Lock-Fence"].isdigit()

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import ForeignKey, String, create_engine, event, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
-from distlock_web import ConfigurationError, StaleFence, configure, current_lease, distributed_lockable, lock
+from distlock_web import ConfigurationError, Lease, StaleFence, configure, current_lease, distributed_lockable, lock
 from distlock_web.sqlalchemy import Fenced, fenced_delete, fenced_flush, fenced_get, fenced_update
 from distlock_web.sqlalchemy.stamps import stamps_of
 from tests.support.databases import Database
@@ -527,6 +527,45 @@ def test_many_at_once_lose_nothing(sessions: sessionmaker[Session], look: Callab
 def test_a_lease_over_several_names(a: Session) -> None:
     configure({"default": {"BACKEND": "memory"}})
     with lock(["stock:1", "stock:2"]) as lease:
-        with pytest.raises(ConfigurationError, match=r"read lease\.fences"):
+        with pytest.raises(ConfigurationError, match=r"lease\.fence_for\(key\)"):
             fenced_get(a, Stock, 1, lease)
         assert fenced_get(a, Stock, 1, lease.fences["disLock:stock:1"]).count == 10
+
+
+def test_a_transfer_between_two_rows(a: Session, b: Session) -> None:
+    configure({"default": {"BACKEND": "memory"}})
+    a.add(Stock(id=2, count=10))
+    a.commit()
+    with lock("wallet:2"):
+        pass  # so that the two have different fences
+
+    def transfer(lease: Lease, amount: int) -> None:
+        source = fenced_get(a, Stock, 1, lease, key="wallet:1")
+        target = fenced_get(a, Stock, 2, lease, key="wallet:2")
+        assert source is not None
+        assert target is not None
+        source.count -= amount
+        target.count += amount
+        fenced_flush(a)
+        a.commit()
+
+    with lock(["wallet:1", "wallet:2"]) as lease:
+        transfer(lease, 3)
+        fence = lease.fence_for("wallet:2")
+        assert fence is not None
+        assert [(row.count, row.fence) for row in b.scalars(select(Stock).order_by(Stock.id))] == [
+            (7, lease.fence_for("wallet:1")),
+            (13, fence),
+        ]
+        b.rollback()
+        assert fenced_update(a, Stock, fence, Stock.id == 2, count=14) == 1
+        a.commit()
+        fenced_get(b, Stock, 2, fence + 1)
+        b.commit()
+        with pytest.raises(StaleFence, match="a newer holder"):
+            transfer(lease, 3)
+        a.rollback()
+        with pytest.raises(ConfigurationError, match="does not hold 'disLock:wallet:3'"):
+            fenced_get(a, Stock, 1, lease, key="wallet:3")
+    b.expire_all()
+    assert list(b.scalars(select(Stock.count).order_by(Stock.id))) == [7, 14]

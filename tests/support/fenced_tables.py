@@ -56,4 +56,11 @@ class Shelf(FencedModel):
         app_label = "fencing"
 
 
+class Entry(FencedModel):
+    key: models.CharField[str, str] = models.CharField(max_length=20)
+
+    class Meta:
+        app_label = "fencing"
+
+
 TABLES = (Warehouse, Stock, Book, Shelf)
