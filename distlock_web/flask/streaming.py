@@ -8,16 +8,17 @@ from typing import Any
 from flask import current_app, has_request_context, request
 from werkzeug.wrappers import Response
 
+from ..locks.decorator import LockedFunction, undecorated
 from ..locks.lease import Lease
 from ..web.streaming import LockedBody, StreamLock
-from .views import locked_functions
+from .views import functions_of
 
 
-def send_under_lock(result: Any, function: object, lease: Lease) -> Response | None:
+def send_under_lock(result: Any, locked: object, lease: Lease) -> Response | None:
     """The streamed response, or the one that Flask makes of a view's generator, sent under the lock; else None."""
     if not isinstance(result, Response):
         content = result[0] if isinstance(result, tuple) and result else result
-        if not isinstance(content, (Iterator, Response)) or not is_view(function):
+        if not isinstance(content, (Iterator, Response)) or not is_view(locked):
             return None
         result = current_app.make_response(result)
     if not result.is_streamed:
@@ -30,9 +31,11 @@ def send_under_lock(result: Any, function: object, lease: Lease) -> Response | N
     return response
 
 
-def is_view(function: object) -> bool:
+def is_view(locked: object) -> bool:
     """Whether the locked function is the view of this request: elsewhere a generator is just a generator."""
-    if not has_request_context() or request.endpoint is None:
+    if not (has_request_context() and isinstance(locked, LockedFunction)):
         return False
-    locks = locked_functions(request.endpoint, current_app.view_functions[request.endpoint])
-    return any(locked is function for _, locked in locks)
+    endpoint = request.endpoint or ""
+    functions = functions_of(endpoint, current_app.view_functions.get(endpoint)).values()
+    # Not by ``__distlock__``: only the outermost of several is seen, and none where each request decorates anew.
+    return any(undecorated(function) is locked.function for function in functions)

@@ -75,15 +75,23 @@ class CheckedViews(dict[str, RouteCallable]):
 
 
 def locked_functions(endpoint: str, view: Callable[..., Any]) -> Iterator[tuple[str, LockedFunction]]:
-    """The locks on a view, or on the methods of a class-based one."""
+    """The locks on a view, or on the methods of a class-based one, each once."""
+    seen: set[LockedFunction] = set()
+    for name, function in functions_of(endpoint, view).items():
+        for each in _chain(function):  # one lock may be below another
+            locked = getattr(each, "__distlock__", None)
+            if isinstance(locked, LockedFunction) and locked not in seen:
+                seen.add(locked)
+                yield name, locked
+
+
+def functions_of(endpoint: str, view: Callable[..., Any] | None) -> dict[str, Any]:
+    """What may be locked of a view, by what people call it: itself, and the methods of a class-based one."""
     functions: dict[str, Any] = {repr(endpoint): view}
     view_class = getattr(view, "view_class", None)
     for name in ("dispatch_request", *sorted(map(str.lower, getattr(view_class, "methods", None) or ()))):
         functions[f"{endpoint!r} ({name})"] = getattr(view_class, name, None)
-    for name, function in functions.items():
-        locked = getattr(function, "__distlock__", None)
-        if isinstance(locked, LockedFunction):
-            yield name, locked
+    return functions
 
 
 def _is_locked_elsewhere(view: Any) -> bool:

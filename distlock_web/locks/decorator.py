@@ -143,7 +143,9 @@ class LockedFunction:
         self.asynchronous = hooks.is_coroutine(function)
         self.keys = KeyTemplates(options.get("key"), function, asynchronous=self.asynchronous)
         self.name = self.keys.function
-        self.code = getattr(inspect.unwrap(function), "__code__", None)
+        #: The undecorated function, in which all locks on one function agree; of a bound method, the class's.
+        self.function = undecorated(function)
+        self.code = getattr(self.function, "__code__", None)
         self.options = lock_options
         self.on_busy = options.get("on_busy")
         self.on_backend_error = options.get("on_backend_error")
@@ -334,6 +336,12 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
         return result
 
     return wrapper
+
+
+def undecorated(function: Any) -> Any:
+    """The function that all decorators are around, as far as they say so by ``functools.wraps``."""
+    function = inspect.unwrap(function)
+    return getattr(function, "__func__", function)
 
 
 def _check_methods(given: object) -> frozenset[str]:

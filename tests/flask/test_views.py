@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from flask import Blueprint, Flask, Response
+from flask import Blueprint, Flask, Response, current_app
 from flask.views import MethodView, View
 
 from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, current_lease, distributed_lockable
@@ -116,6 +117,99 @@ def test_a_method_of_a_class_based_view(app: Flask, gate: Gate) -> None:
     assert client.put("/order/7").text == "disLock:order:7"
 
 
+# A body that is made while it is sent ---------------------------------------------------------------------------------
+
+
+def _rows() -> Iterator[str]:
+    app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
+
+    def rows() -> Iterator[str]:
+        yield " ".join(sorted(lock.name for lock in _held(app)))
+
+    return rows()
+
+
+class Export(View):
+    def dispatch_request(self) -> Any:
+        return _rows()
+
+
+class ByItsDecorators(Export):
+    decorators = (distributed_lockable(key="inner"),)  # type: ignore[assignment]
+
+
+class ByTwoDecorators(Export):
+    decorators = (distributed_lockable(key="inner"), distributed_lockable(key="outer"))  # type: ignore[assignment]
+
+
+class ByItsMethod(MethodView):
+    @distributed_lockable(key="outer")
+    @distributed_lockable(key="inner")
+    def get(self) -> Any:
+        return _rows()
+
+
+class AroundAMethod(ByItsMethod):
+    decorators = (distributed_lockable(key="class"),)  # type: ignore[assignment]
+
+
+@distributed_lockable(key="outer")
+@distributed_lockable(key="inner")
+def stacked() -> Any:
+    return _rows()
+
+
+@distributed_lockable(key="outer")
+@distributed_lockable(key="inner")
+async def astacked() -> Any:
+    return _rows()
+
+
+@functools.wraps(stacked)
+def logged_in() -> Any:
+    return stacked()
+
+
+BODIES: dict[str, tuple[Any, list[str]]] = {
+    "two decorators": (stacked, ["inner", "outer"]),
+    "two decorators, async": (astacked, ["inner", "outer"]),
+    "behind another decorator": (logged_in, ["inner", "outer"]),
+    "a class": (distributed_lockable(key="inner")(Export.as_view("x")), ["inner"]),
+    "a class, by its decorators": (ByItsDecorators.as_view("x"), ["inner"]),
+    "a class, by two decorators": (ByTwoDecorators.as_view("x"), ["inner", "outer"]),
+    "a method, by two decorators": (ByItsMethod.as_view("x"), ["inner", "outer"]),
+    "a class and its method": (AroundAMethod.as_view("x"), ["class", "inner", "outer"]),
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_every_lock_of_a_view_is_held_until_its_body_is_sent(app: Flask, kind: str) -> None:
+    view, keys = BODIES[kind]
+    app.add_url_rule("/", "export", view)
+    with app.test_client() as client:
+        assert client.get("/").text.split() == [f"disLock:{key}" for key in keys]
+    assert _held(app) == []
+
+
+def test_a_generator_of_a_function_that_is_no_view_is_just_a_generator(app: Flask) -> None:
+    app.add_url_rule("/", "export", lambda: "".join(stacked()))
+    assert app.test_client().get("/").text == ""
+
+
+def test_a_body_is_sent_under_a_lock_that_each_request_makes_anew(app: Flask) -> None:
+    """As ``method_decorators`` of Flask-RESTful do."""
+
+    class Exported(MethodView):
+        def dispatch_request(self, **kwargs: Any) -> Any:
+            return distributed_lockable(key="inner")(self.get)()
+
+        def get(self) -> Any:
+            return _rows()
+
+    app.add_url_rule("/", view_func=Exported.as_view("export"))
+    assert app.test_client().get("/").text == "disLock:inner"
+
+
 # A view that is skipped ----------------------------------------------------------------------------------------------
 
 
@@ -157,8 +251,6 @@ def test_a_view_that_would_be_skipped_is_refused_when_it_is_registered(app: Flas
 
 
 def test_also_on_a_blueprint_and_behind_other_decorators(app: Flask) -> None:
-    import functools
-
     @functools.wraps(skipping)
     def logged_in() -> str:
         return skipping()
@@ -167,6 +259,11 @@ def test_also_on_a_blueprint_and_behind_other_decorators(app: Flask) -> None:
     blueprint.add_url_rule("/", "pay", logged_in)
     with pytest.raises(ConfigurationError, match=r"'orders.pay'"):
         app.register_blueprint(blueprint)
+
+
+def test_also_if_it_is_the_inner_one_of_two(app: Flask) -> None:
+    with pytest.raises(ConfigurationError, match=REMEDY):
+        app.add_url_rule("/", "pay", distributed_lockable(key="outer")(skipping))
 
 
 def test_also_if_the_store_says_it_or_the_view_was_there_before_the_extension(make_app: Callable[..., Flask]) -> None:
