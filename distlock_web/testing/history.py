@@ -270,8 +270,10 @@ def _operations(events: list[Event], sections: list[Section], grace: float) -> I
                 yield Operation("take", event.value, one.begin, event.at, f"{event.actor} was given the lock")
         elif event.kind in _ENDS and event.actor in rounds:
             one = rounds.pop(event.actor)
-            one.faulty |= event.kind == "killed"  # it may have been given the lock, and does not hear of it
+            one.faulty |= event.kind == "killed"
             last = event.at + grace if one.faulty else event.at
+            if event.kind == "killed" and one.fence is None:  # its place in a queue may be served at any time
+                last = float("inf")
             ghost = next(ghosts)
             if event.kind == "gave_up":
                 text = f"{event.actor} was told at {event.at:.6f} that the lock was busy"

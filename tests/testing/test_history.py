@@ -131,10 +131,9 @@ def test_a_refusal_without_a_cause_is_found() -> None:
     for late in (*busy, *other, *fault), (*silent, *fault):
         assert len(history(*late).violations(honest=0.4)) == 1
     assert len(history(*busy, *other).violations(honest=1.0)) == 1
-    # Whoever was killed may have been given the lock, and never heard of it.
-    killed: tuple[Said, ...] = ("b", "wanted", 0.5, 1), ("b", "killed", 1.5, None)
+    # Whoever was killed while it waited may be given the lock at any time, and nobody hears of it.
+    killed: tuple[Said, ...] = ("b", "wanted", 0.5, 1), ("b", "killed", 0.6, None)
     assert history(*busy, *killed).violations(honest=1.0) == []
-    assert len(history(*busy, *killed).violations(honest=0.4)) == 1
 
 
 def test_an_order_of_the_locks_that_explains_all_answers_is_looked_for() -> None:
