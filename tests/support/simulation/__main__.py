@@ -29,7 +29,6 @@ def main() -> int:
     parser.add_argument("--only", choices=list(SCENARIOS), action="append", help="this scenario, not all")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--before", type=int, default=0, help="with --seed: run so many others before it")
-    parser.add_argument("--until-found", action="store_true", help="end with the first violation")
     options = parser.parse_args()
     if options.seed:
         kind, _, number = options.seed.rpartition("-")
@@ -48,12 +47,9 @@ def _many(options: argparse.Namespace) -> int:
     with ProcessPoolExecutor(options.jobs) as pool:
         waiting = [(kind, pool.submit(_chunk, kind, seeds, begun + options.seconds)) for kind, seeds in chunks]
         for kind, future in waiting:
-            for result in future.result() if not (failures and options.until_found) else ():
+            for result in future.result():
                 results.setdefault(kind, []).append(result)
                 failures += _tell(kind, result)
-            if failures and options.until_found:
-                pool.shutdown(wait=False, cancel_futures=True)
-                break
     seconds = time.monotonic() - begun
     for kind, those in results.items():
         turns, sections = sum(each.turns for each in those), sum(each.sections for each in those)

@@ -148,23 +148,23 @@ class RedisServer:
         return self._string(name)
 
     def _set(self, name: bytes, value: bytes, *options: bytes) -> Reply:
-        ends, keep, condition = None, False, b""
+        ends, keep, only_new = None, False, False
         rest = iter(options)
         for option in rest:
             word = option.upper()
-            if word in (b"NX", b"XX"):
-                condition = word
+            if word == b"NX":
+                only_new = True
             elif word == b"KEEPTTL":
                 keep = True
-            elif word in (b"PX", b"EX"):
-                amount = _whole(next(rest)) * (1000 if word == b"EX" else 1)
+            elif word == b"PX":
+                amount = _whole(next(rest))
                 if amount <= 0:
                     raise Failure("ERR invalid expire time in 'set' command")
                 ends = self.now_ms + amount
             else:
                 raise Failure(_SYNTAX)
         there = self._find(name)
-        if (condition == b"NX" and there) or (condition == b"XX" and not there):
+        if only_new and there:
             return None
         if keep and there:
             ends = there.ends_ms
@@ -199,27 +199,10 @@ class RedisServer:
             key.ends_ms = self.now_ms + amount
         return 1
 
-    def _persist(self, name: bytes) -> Reply:
-        key = self._find(name)
-        if key is None or key.ends_ms is None:
-            return 0
-        key.ends_ms = None
-        self._wrote()
-        return 1
-
-    def _incr(self, name: bytes) -> Reply:
-        key, value = self._find(name), _whole(self._string(name) or b"0") + 1
-        self.data.keys[name] = Key(b"%d" % value, key.ends_ms if key else None)
-        self._wrote()
-        return value
-
     def _flush(self, *_: bytes) -> Reply:
         self.data.keys.clear()
         self._wrote()
         return Status("OK")
-
-    def _dbsize(self) -> Reply:
-        return sum(self._find(name) is not None for name in list(self.data.keys))
 
     def _time(self) -> Reply:
         seconds, us = divmod(self.now_us, 1_000_000)
@@ -230,7 +213,7 @@ class RedisServer:
     def _zadd(self, name: bytes, *words: bytes) -> Reply:
         flags = set()
         rest = list(words)
-        while rest and rest[0].upper() in (b"NX", b"XX", b"LT", b"GT", b"CH"):
+        while rest and rest[0].upper() in (b"NX", b"LT", b"CH"):
             flags.add(rest.pop(0).upper())
         if not rest or len(rest) % 2:
             raise Failure(_SYNTAX)
@@ -240,10 +223,8 @@ class RedisServer:
         for score, member in pairs:
             old = found.get(member)
             if old is None:
-                if b"XX" in flags:
-                    continue
                 added += 1
-            elif b"NX" in flags or (b"LT" in flags and score >= old) or (b"GT" in flags and score <= old):
+            elif b"NX" in flags or (b"LT" in flags and score >= old):
                 continue
             elif old != score:
                 changed += 1
@@ -326,19 +307,6 @@ class RedisServer:
             counts += [channel, sum(channel in each.channels for each in self.connections)]
         return counts
 
-    def _cluster(self, what: bytes, *_: bytes) -> Reply:
-        raise Failure("ERR This instance has cluster support disabled")
-
-    def _script(self, what: bytes, *rest: bytes) -> Reply:
-        if what.upper() == b"LOAD":
-            return self._load(rest[0])
-        if what.upper() == b"EXISTS":
-            return [int(sha.lower() in self.scripts) for sha in rest]
-        if what.upper() == b"FLUSH":
-            self.scripts.clear()
-            return Status("OK")
-        raise Failure(_SYNTAX)
-
     def _load(self, source: bytes) -> bytes:
         sha = hashlib.sha1(source).hexdigest().encode()
         self.scripts[sha] = _LUA.compiled(source)
@@ -362,15 +330,6 @@ class RedisServer:
         lines += [f"uptime_in_seconds:{uptime}", "# Replication", f"role:{self.role}"]
         return "".join(f"{line}\r\n" for line in lines).encode()
 
-    def _role(self, connection: Connection) -> Reply:
-        if self.role == "master":
-            return [b"master", self.data.offset, []]
-        return [b"slave", b"127.0.0.1", self.port, b"connected", self.data.offset]
-
-    def _wait(self, connection: Connection, number: bytes, ms: bytes) -> Reply:
-        """At once, with those that have caught up: the caller decides when a replica does (``copy_to``)."""
-        return sum(replica.data.offset >= self.data.offset for replica in self.replicas)
-
     def _ping(self, connection: Connection, *text: bytes) -> Reply:
         if connection.channels and connection.protocol == 2:
             return [b"pong", text[0] if text else b""]
@@ -391,9 +350,6 @@ class RedisServer:
 
     def _client(self, connection: Connection, what: bytes, *_: bytes) -> Reply:
         return connection.number if what.upper() == b"ID" else Status("OK")
-
-    def _fine(self, connection: Connection, *_: bytes) -> Reply:
-        return Status("OK")
 
     def _subscribe(self, connection: Connection, *channels: bytes) -> Reply:
         for channel in channels:
@@ -622,33 +578,16 @@ def _packed(reply: Reply, protocol: int) -> bytes:
 
 _Command: TypeAlias = Callable[..., Reply]
 _of = RedisServer
-_WRITES = frozenset(
-    {
-        b"SET",
-        b"DEL",
-        b"UNLINK",
-        b"PEXPIRE",
-        b"PERSIST",
-        b"INCR",
-        b"ZADD",
-        b"ZREM",
-        b"ZREMRANGEBYSCORE",
-        b"FLUSHALL",
-        b"FLUSHDB",
-    }
-)
+_WRITES = frozenset((b"SET", b"DEL", b"PEXPIRE", b"ZADD", b"ZREM", b"ZREMRANGEBYSCORE", b"FLUSHALL"))
 _DATA: dict[bytes, _Command] = {
-    b"GET": _of._get, b"SET": _of._set, b"DEL": _of._del, b"UNLINK": _of._del, b"EXISTS": _of._exists,
-    b"PTTL": _of._pttl, b"PEXPIRE": _of._pexpire, b"PERSIST": _of._persist, b"INCR": _of._incr,
-    b"FLUSHALL": _of._flush, b"FLUSHDB": _of._flush, b"DBSIZE": _of._dbsize, b"TIME": _of._time, b"ZADD": _of._zadd,
-    b"ZREM": _of._zrem, b"ZREMRANGEBYSCORE": _of._zremrangebyscore, b"ZRANGE": _of._zrange,
-    b"ZRANGEBYSCORE": _of._zrangebyscore, b"ZSCORE": _of._zscore, b"ZRANK": _of._zrank, b"ZCARD": _of._zcard,
-    b"ZCOUNT": _of._zcount, b"PUBLISH": _of._publish, b"PUBSUB": _of._pubsub, b"CLUSTER": _of._cluster,
-    b"INFO": _of._info, b"SCRIPT": _of._script, b"EVAL": _of._eval, b"EVALSHA": _of._evalsha,
+    b"GET": _of._get, b"SET": _of._set, b"DEL": _of._del, b"EXISTS": _of._exists, b"PTTL": _of._pttl,
+    b"PEXPIRE": _of._pexpire, b"FLUSHALL": _of._flush, b"TIME": _of._time, b"ZADD": _of._zadd, b"ZREM": _of._zrem,
+    b"ZREMRANGEBYSCORE": _of._zremrangebyscore, b"ZRANGE": _of._zrange, b"ZRANGEBYSCORE": _of._zrangebyscore,
+    b"ZSCORE": _of._zscore, b"ZRANK": _of._zrank, b"ZCARD": _of._zcard, b"ZCOUNT": _of._zcount,
+    b"PUBLISH": _of._publish, b"PUBSUB": _of._pubsub, b"INFO": _of._info, b"EVAL": _of._eval, b"EVALSHA": _of._evalsha,
 }  # fmt: skip
 _CONNECTION: dict[bytes, _Command] = {
-    b"ROLE": _of._role, b"WAIT": _of._wait, b"PING": _of._ping, b"HELLO": _of._hello,
-    b"CLIENT": _of._client, b"AUTH": _of._fine, b"SELECT": _of._fine, b"SUBSCRIBE": _of._subscribe,
+    b"PING": _of._ping, b"HELLO": _of._hello, b"CLIENT": _of._client, b"SUBSCRIBE": _of._subscribe,
     b"UNSUBSCRIBE": _of._unsubscribe,
 }  # fmt: skip
 _LUA = _Scripts()
