@@ -36,6 +36,13 @@ def test_a_good_store_stands_the_storm() -> None:
     assert storm(seed=1, seconds=3.0) == []
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "mariadb", "zookeeper"])
+def test_stores_that_are_not_simulated_stand_the_storm(store: str, request: pytest.FixtureRequest) -> None:
+    configure({"default": request.getfixturevalue(f"{store}_settings")})
+    assert [found for seed in range(3) for found in storm(seed=seed, seconds=5.0)] == []
+
+
 @pytest.mark.slow
 def test_a_store_whose_leases_end_too_early_is_found() -> None:
     configure({"default": {"BACKEND": f"{__name__}.ForgetfulBackend"}})
