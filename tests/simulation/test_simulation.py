@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,5 +39,12 @@ def test_a_seed_does_the_same_again_whatever_came_before(kind: str) -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found(name: str) -> None:
     """By the seed that found it first, or by one of the next: each change of our code shifts what a seed does."""
-    done = simulate("--only", name, "--within", "400", program="tests.support.simulation.mutants")
+    done = simulate("--only", name, program="tests.support.simulation.mutants")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_night_each_scenario_has_its_part_of_a_hundred_thousand_seeds() -> None:
+    nightly = (Path(__file__).parents[2] / ".github/workflows/nightly.yml").read_text("utf-8")
+    seeds = {kind: int(count) for kind, count in re.findall(r"scenario: (\S+), seeds: (\d+)", nightly)}
+    assert seeds.keys() == SCENARIOS.keys()
+    assert sum(seeds.values()) >= 100_000

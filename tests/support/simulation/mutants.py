@@ -54,13 +54,13 @@ MUTANTS: dict[str, Mutant] = {
         "in the queue: nothing of this claim may stay behind.\n",
     ),
     "in memory a renewal is written over a longer extension": Mutant(
-        "memory-25",
+        "memory-0",
         "backends/memory.py",
         "                    owner.until = max(owner.until, moment + claim.expire)",
         "                    owner.until = moment + claim.expire",
     ),
     "in Redis a renewal is written over a longer extension": Mutant(
-        "redis-3",
+        "redis-6",
         f"{_SCRIPTS}/extend.lua",
         "if lost == 0 and call('PTTL', name) < tonumber(expire) then",
         "if lost == 0 then",
@@ -72,7 +72,7 @@ MUTANTS: dict[str, Mutant] = {
         "redis-0", f"{_SCRIPTS}/release.lua", "local lost = loss(lock, token)", "local lost = lock and 0 or 1"
     ),
     "fences are the time, also where a clock was set back": Mutant(
-        "redis-2",
+        "redis-4",
         f"{_SCRIPTS}/_queue.lua",
         "math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))",
         "now",
@@ -81,10 +81,43 @@ MUTANTS: dict[str, Mutant] = {
         "redis-2", f"{_SCRIPTS}/_queue.lua", "      call('ZREM', line, first)\n", ""
     ),
     "a grant is counted from when it was read": Mutant(
-        "redis-10",
+        "redis-7",
         "backends/redis/transport/waiter.py",
         "since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.last_empty_poll))",
         "since = now()",
+    ),
+    "a renewal is counted from its answer": Mutant(
+        "redis-23",
+        "locks/hold.py",
+        "self.deadline = max(self.deadline, since + expire - drift(expire))",
+        "self.deadline = max(self.deadline, now() + expire - drift(expire))",
+    ),
+    "what was put off until the server answers is forgotten": Mutant(
+        "redis-outage-8",
+        "core/outage.py",
+        "        self._postponed.append(Postponed(moment + after, moment + within, work, over))\n",
+        "",
+    ),
+    "what is taken on keeps the time that it had on its way": Mutant(
+        "redis-2", f"{_SCRIPTS}/attach.lua", "write(lock, ARGV[3])", "call('SET', N, text(lock), 'KEEPTTL')"
+    ),
+    "a copy of a process has the locks of the first one": Mutant(
+        "redis-61", "core/runtime.py", "            Process.generation += 1\n", ""
+    ),
+    "the loss of several locks is told several times": Mutant(
+        "memory-148", "locks/scope.py", "for call in callbacks:", "for call in (callback,):"
+    ),
+    "an undo that comes late takes back a later vote": Mutant(
+        "redlock-late-13", "backends/redlock/scripts/release.lua", "attempt ~= '' and attempt ~= lock.attempt", "false"
+    ),
+    "a node without its data votes at once": Mutant(
+        "redlock-clock-12",
+        "backends/redlock/scripts/_node.lua",
+        "if delay and now - born < delay then",
+        "if false then",
+    ),
+    "the lease of a quorum is counted from its last answer": Mutant(
+        "redlock-23", "backends/redlock/port.py", "return Granted(fence, begun)", "return Granted(fence, now())"
     ),
     "a majority is one node fewer": Mutant(
         "redlock-0",
