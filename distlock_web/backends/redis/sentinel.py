@@ -7,9 +7,10 @@ lost, and of a wrong name or password it says that no master was found.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 import redis
@@ -36,6 +37,10 @@ from .transport.errors import Misconfigured
 PORT = 26379
 
 _FORM = "redis+sentinel://[user:password@]host:26379,host:26379/name/0"
+
+
+#: Opens a connection: in a thread it is one, in a task it will be.
+_Opening: TypeAlias = Callable[[Address], Any]
 
 
 class _Master(NamedTuple):
@@ -67,26 +72,26 @@ class SentinelAddress(Address):
     _known: _Known = field(default_factory=_Known)
 
     def connect(self, timeout: float | None = None) -> DriverConnection:
-        connection: DriverConnection = drive(self._connect(_Blocking(timeout)))
+        connection: DriverConnection = drive(self._connect(lambda address: address.connect(timeout)))
         return connection
 
     async def aconnect(self) -> AsyncDriverConnection:
-        connection: AsyncDriverConnection = await self._connect(_Suspending())
+        connection: AsyncDriverConnection = await self._connect(Address.aconnect)
         return connection
 
     def follow(self, moved: Callable[[], None]) -> None:
         self._known.moved = moved
 
-    async def _connect(self, mode: _Mode) -> Any:
-        master = await self._find(mode)
-        connection = await mode.open(self._server(master))
+    async def _connect(self, opening: _Opening) -> Any:
+        master = await self._find(opening)
+        connection = await _settled(opening(self._server(master)))
         try:
             # HELLO, not ROLE: every user may say it.
-            hello = await mode.ask(connection, "HELLO", "2")
+            hello = await _ask(connection, "HELLO", "2")
             if dict(zip(hello[::2], hello[1::2], strict=False)).get(b"role") != b"master":
                 raise driver.ReadOnlyError(f"{master.host}:{master.port}, which the sentinels name, is no master")
         except BaseException:
-            await mode.close(connection)
+            await _close(connection)
             raise
         known = self._known
         before, known.master = known.master, master
@@ -94,17 +99,17 @@ class SentinelAddress(Address):
             known.moved()  # also connections that nothing else would end: those to a machine that is gone
         return connection
 
-    async def _find(self, mode: _Mode) -> _Master:
+    async def _find(self, opening: _Opening) -> _Master:
         """Where the master is, says the first sentinel that knows it. Raises redis-py's errors."""
         failures: list[tuple[Address, BaseException | None]] = []
         first = self._known.first
         for sentinel in sorted(self.sentinels, key=lambda each: each is not first):
             try:
-                connection = await mode.open(sentinel)
+                connection = await _settled(opening(sentinel))
                 try:
-                    found = await mode.ask(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service_name)
+                    found = await _ask(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service_name)
                 finally:
-                    await mode.close(connection)
+                    await _close(connection)
             except (driver.RedisError, OSError) as error:
                 failures.append((sentinel, error))
                 continue
@@ -137,41 +142,20 @@ class SentinelAddress(Address):
         return Address(self.connection_class, kwargs, self.max_connections, self.pool_timeout, self.name, self.prefix)
 
 
-class _Mode(Protocol):
-    """What differs between threads and tasks."""
-
-    def open(self, address: Address) -> Awaitable[Any]: ...
-
-    def ask(self, connection: Any, *words: str) -> Awaitable[Any]: ...
-
-    def close(self, connection: Any) -> Awaitable[None]: ...
+async def _settled(result: Any) -> Any:
+    """What a call of redis-py returns: its asyncio twins return that later."""
+    return await result if inspect.isawaitable(result) else result
 
 
-class _Blocking:
-    def __init__(self, timeout: float | None) -> None:
-        self._timeout = timeout
-
-    async def open(self, address: Address) -> Any:
-        return address.connect(self._timeout)
-
-    async def ask(self, connection: Any, *words: str) -> Any:
-        connection.send_command(*words)
-        return connection.read_response()
-
-    async def close(self, connection: Any) -> None:
-        connection.disconnect()
+async def _ask(connection: Any, *words: str) -> Any:
+    await _settled(connection.send_command(*words))
+    return await _settled(connection.read_response())
 
 
-class _Suspending:
-    async def open(self, address: Address) -> Any:
-        return await address.aconnect()
-
-    async def ask(self, connection: Any, *words: str) -> Any:
-        await connection.send_command(*words)
-        return await connection.read_response()
-
-    async def close(self, connection: Any) -> None:
-        await connection.disconnect(nowait=True)
+async def _close(connection: Any) -> None:
+    """Without waiting for the server."""
+    blocking = isinstance(connection, redis.connection.AbstractConnection)
+    await _settled(connection.disconnect() if blocking else connection.disconnect(nowait=True))
 
 
 # Settings -----------------------------------------------------------------------------------------------------------

@@ -97,18 +97,6 @@ def test_tasks_lock_again_after_a_demotion(failover: Failover) -> None:
     asyncio.run(main())
 
 
-def test_a_waiter_asleep_through_a_demotion_is_woken_by_the_new_master(failover: Failover, beside: Beside) -> None:
-    configure({"default": {"LOCATION": failover.url}})
-    holder = unrelated(KEY)
-    waiting = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
-    queued(failover.first, KEY)
-    failover.take_over()
-    assert attempts_until_it_works() <= 2, "and whoever notices first tells the listener"
-    queued(failover.second, KEY)
-    holder.release()
-    waiting.result(SOON).release()
-
-
 @pytest.mark.slow
 def test_a_listener_that_alone_stayed_with_the_demoted_server_is_not_deaf_for_good(
     failover: Failover, beside: Beside

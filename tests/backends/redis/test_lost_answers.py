@@ -8,7 +8,7 @@ import random
 import pytest
 import redis
 
-from distlock_web import BackendUnavailable, Lease, LockBusy, configure
+from distlock_web import LockBusy, configure
 from distlock_web.core.runtime import now
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.harness import AsyncHarness, Harness
@@ -16,11 +16,9 @@ from tests.support.modes import in_both_modes
 from tests.support.proxy import Proxy
 from tests.support.redis_lock import (
     fence_of,
-    hold_for_another,
     left_behind,
     the_lock,
     until_queued,
-    waiters,
     warm_up,
 )
 from tests.support.waiting import SLACK
@@ -36,40 +34,6 @@ def proxied(proxy: Proxy) -> Proxy:
     return proxy
 
 
-@pytest.fixture
-def impatient(proxy: Proxy) -> Proxy:
-    """The same, for where no answer comes at all."""
-    configure({"default": {"LOCATION": proxy.url, "OPTIONS": {"socket_timeout": 0.5}}})
-    return proxy
-
-
-@pytest.mark.parametrize("through", [0, 3])
-@in_both_modes
-async def test_a_grant_whose_answer_was_lost_is_heard_the_second_time(
-    harness: Harness, proxied: Proxy, redis_client: redis.Redis, through: int
-) -> None:
-    await warm_up(harness)
-    proxied.lose_answer(EVAL, through)
-    async with harness.inside(the_lock()) as lease:
-        assert proxied.lost == 1
-        assert fence_of(redis_client) == str(lease.fence)
-    assert left_behind(redis_client) == {}
-
-
-@in_both_modes
-async def test_a_grant_that_is_never_heard_is_undone(
-    harness: Harness, proxied: Proxy, redis_client: redis.Redis
-) -> None:
-    await warm_up(harness)
-    proxied.lose_answer(EVAL)
-    proxied.lose_answer(EVAL)
-    with pytest.raises(BackendUnavailable):
-        await harness.acquire(the_lock())
-    assert proxied.lost == 2
-    assert redis_client.zscore("disLock:~held", "{fences}"), "the server had granted it"
-    assert left_behind(redis_client) == {}
-
-
 @pytest.mark.parametrize("through", [0, 2])
 @in_both_modes
 async def test_a_release_whose_answer_was_lost_is_no_loss(
@@ -79,26 +43,6 @@ async def test_a_release_whose_answer_was_lost_is_no_loss(
         proxied.lose_answer(EVAL, through)
     assert proxied.lost == 1
     assert lease.state == "released"
-    assert left_behind(redis_client) == {}
-
-
-@in_both_modes
-async def test_a_place_in_the_queue_whose_answer_was_lost_is_one_place(
-    harness: Harness, proxied: Proxy, redis_client: redis.Redis
-) -> None:
-    held = await harness.acquire(the_lock())
-
-    async def waiter() -> Lease:
-        proxied.lose_answer(EVAL)
-        return await harness.acquire(the_lock(wait=60))
-
-    waiting = harness.unrelated(waiter)
-    await until_queued(harness, redis_client)
-    assert proxied.lost == 1
-    await harness.release(held)
-    lease = await waiting.result()
-    assert fence_of(redis_client) == str(lease.fence)
-    await harness.release(lease)
     assert left_behind(redis_client) == {}
 
 
@@ -123,96 +67,6 @@ async def test_a_hand_over_that_is_never_heard_costs_one_lease(
     assert lease.remaining > 20
     await harness.release(lease)
     assert left_behind(redis_client) == {}
-
-
-@pytest.mark.slow
-@in_both_modes
-async def test_a_waiter_that_gives_up_on_a_broken_connection_leaves_the_queue(
-    harness: Harness, proxied: Proxy, redis_client: redis.Redis
-) -> None:
-    held = await harness.acquire(the_lock())
-    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=2)))
-    await until_queued(harness, redis_client)
-    redis_client.client_kill_filter(_type="normal", skipme=True)
-    with pytest.raises(LockBusy):
-        await waiting.result()
-    assert waiters(redis_client) == 0
-    await harness.release(held)
-    assert left_behind(redis_client) == {}
-
-
-@in_both_modes
-async def test_a_subscription_that_breaks_at_its_start_is_made_again(
-    harness: Harness, proxied: Proxy, redis_client: redis.Redis
-) -> None:
-    held = await harness.acquire(the_lock())
-    proxied.lose_answer(b"SUBSCRIBE")
-    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
-    await until_queued(harness, redis_client)
-    assert proxied.lost == 1
-    await harness.release(held)
-    await harness.release(await waiting.result())
-    assert left_behind(redis_client) == {}
-
-
-@in_both_modes
-async def test_everything_cut_while_waiting(harness: Harness, proxied: Proxy, redis_client: redis.Redis) -> None:
-    held = await harness.acquire(the_lock(expire=2, renew=True))
-    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
-    await until_queued(harness, redis_client)
-    proxied.cut()
-    await harness.release(held)
-    released = now()
-    lease = await waiting.result()
-    assert now() - released < 2 + SLACK
-    await harness.release(lease)
-    assert left_behind(redis_client) == {}
-
-
-@pytest.mark.slow
-@in_both_modes
-async def test_a_slow_server_is_only_slow(harness: Harness, proxied: Proxy, redis_client: redis.Redis) -> None:
-    proxied.delay = 0.1
-    held = await harness.acquire(the_lock())
-    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
-    await until_queued(harness, redis_client)
-    await harness.release(held)
-    await harness.release(await waiting.result())
-    assert left_behind(redis_client) == {}
-
-
-@in_both_modes
-async def test_a_lease_counts_from_before_a_slow_answer(harness: Harness, proxied: Proxy) -> None:
-    await warm_up(harness)
-    proxied.delay = 0.3
-    lease = await harness.acquire(the_lock(expire=2))
-    assert lease.remaining < 1.7
-    await harness.release(lease)
-
-
-@pytest.mark.slow
-@in_both_modes
-async def test_a_server_that_never_answers_is_refused_in_a_bounded_time(harness: Harness, impatient: Proxy) -> None:
-    begun = now()
-    impatient.swallow()
-    with pytest.raises(BackendUnavailable, match=r"Redis at 127\.0\.0\.1:\d+ does not answer"):
-        await harness.acquire(the_lock(wait=60))
-    assert now() - begun < 3 + SLACK  # two tries and the undo, each of them may connect: with a timeout of 0.5 s
-
-
-@pytest.mark.slow
-@in_both_modes
-async def test_a_server_that_falls_silent_while_we_wait_is_given_up_after_a_lease(
-    harness: Harness, impatient: Proxy, redis_client: redis.Redis
-) -> None:
-    hold_for_another(redis_client, 2000)
-    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=None, expire=1)))
-    await until_queued(harness, redis_client)
-    silent = now()
-    impatient.swallow()
-    with pytest.raises(BackendUnavailable):
-        await waiting.result()
-    assert now() - silent < 2 + 1 + 3 + SLACK  # the holder's lease, ours, and what the last two tries take
 
 
 async def test_a_cancellation_in_the_turn_in_which_a_release_ends_is_not_swallowed(redis_store: str) -> None:

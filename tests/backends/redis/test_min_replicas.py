@@ -14,7 +14,6 @@ from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, confi
 from distlock_web.backends.redis.transport import replicas
 from distlock_web.backends.redis.transport.address import Address
 from distlock_web.backends.redis.transport.replicas import Replicas, TooFewReplicas
-from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
@@ -87,17 +86,6 @@ async def _again(harness: Harness) -> None:
         except BackendUnavailable:
             await harness.sleep(0.05)
     raise AssertionError("the replicas answer, and no lock counts")
-
-
-@in_both_modes
-async def test_a_master_without_replicas_is_told_which_setting_asks_for_them(
-    harness: Harness, redis_server: RedisServer, redis_url: str
-) -> None:
-    options = {"min_replicas": 1, "replica_timeout": 0.05}
-    harness.store = configure({"default": {"LOCATION": redis_url, "OPTIONS": options}}).store("default")
-    with pytest.raises(BackendUnavailable, match="0 of the 1 replicas asked for by min_replicas") as refused:
-        await harness.acquire(the_lock())
-    assert str(redis_server.port) in str(refused.value)
 
 
 @in_both_modes
@@ -233,15 +221,6 @@ def test_a_frozen_replica_holds_up_a_crowd_of_tasks_as_it_does_one(replicated: R
             assert now() - begun < 10 * TIMEOUT, "they waited one after the other"
 
     asyncio.run(main())
-
-
-@in_both_modes
-async def test_without_the_option_nobody_is_asked(harness: Harness, replicated: Replicated) -> None:
-    replicated.configure()
-    harness.store = registry().store("default")
-    before = replicated.waits()
-    await harness.release(await harness.acquire(the_lock()))
-    assert replicated.waits() == before
 
 
 @in_both_modes

@@ -23,39 +23,27 @@ def granted(after: float, connection: int = 7, empty_poll: float | None = None) 
     return ReceivedGrant(Grant(42, ASKED + round(after * 1e6)), connection, now() if empty_poll is None else empty_poll)
 
 
-def test_news_is_counted_from_the_hand_over_on_the_safe_side() -> None:
-    waiter = waiter_that_asked(2.0)
-    waiter.news = granted(after=1.0)
-    assert waiter.sent_at is not None
-    assert waiter.granted_since() == (42, pytest.approx(waiter.sent_at + 0.99))
+@pytest.mark.parametrize(
+    ("news", "counted"),
+    [
+        pytest.param({"after": 1.0}, 1.01, id="from the hand-over, on the safe side"),
+        pytest.param({"after": 1.0, "connection": 8}, None, id="over another connection: perhaps of another server"),
+        pytest.param({"after": 1.5, "empty_poll": 1.9}, 1.9, id="the server's clock was set forward in between"),
+        pytest.param({"after": -0.001}, None, id="from before our question"),
+        pytest.param({"after": 0.1, "empty_poll": 1.8, "expire": 3.0}, None, id="it comes late"),
+    ],
+)
+def test_which_news_is_believed_and_from_when_it_counts(news: dict[str, float], counted: float | None) -> None:
+    """``counted``: seconds ago, of a question that was asked two seconds ago."""
+    waiter = waiter_that_asked(2.0, news.get("expire", 10.0))
+    looked = now() - news.get("empty_poll", 0.0)
+    waiter.news = granted(news["after"], int(news.get("connection", 7)), looked)
+    found = waiter.granted_since()
+    if counted is None:
+        assert found is None
+    else:
+        assert found == (42, pytest.approx(now() - counted, abs=0.2))
     assert waiter.granted_since() is None, "it is told once"
-
-
-def test_news_that_came_over_another_connection_than_the_one_on_which_we_asked_is_not_believed() -> None:
-    """Since then the address may lead to another server, whose clock and whose holders are others."""
-    waiter = waiter_that_asked(2.0)
-    waiter.news = granted(after=1.0, connection=8)
-    assert waiter.granted_since() is None
-
-
-def test_a_hand_over_is_not_later_than_the_last_look_that_found_nothing() -> None:
-    """A server's clock that was set forward in between would make the lease longer than the server's."""
-    waiter = waiter_that_asked(2.0)
-    poll = now() - 1.9
-    waiter.news = granted(after=1.5, empty_poll=poll)
-    assert waiter.granted_since() == (42, poll)
-
-
-def test_a_hand_over_from_before_our_question_is_not_believed() -> None:
-    waiter = waiter_that_asked(2.0)
-    waiter.news = granted(after=-0.001)
-    assert waiter.granted_since() is None
-
-
-def test_a_hand_over_that_comes_late_is_asked_for() -> None:
-    waiter = waiter_that_asked(2.0, expire=3.0)
-    waiter.news = granted(after=0.1, empty_poll=now() - 1.8)
-    assert waiter.granted_since() is None
 
 
 def test_without_a_question_of_ours_no_news_counts() -> None:

@@ -6,7 +6,6 @@ import contextvars
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,11 +13,9 @@ import redis
 
 from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
 from distlock_web.backends.redis import RedisBackend
-from distlock_web.backends.redis.transport.pool import ping
 from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
-from distlock_web.testing.servers import RedisServer
 from tests.support.callers import unrelated
 from tests.support.proxy import Proxy
 from tests.support.redis_lock import KEY
@@ -110,17 +107,6 @@ def test_a_connection_that_is_given_back_while_all_are_dropped_is_not_kept(redis
     assert connection not in connections._open
 
 
-def test_connections_that_the_server_closed_are_replaced_at_once(redis_url: str, redis_client: redis.Redis) -> None:
-    backend(redis_url, max_connections=5)
-    held = [unrelated(KEY, prefix=f"{number}:") for number in range(5)]
-    for _ in range(3):
-        redis_client.client_kill_filter(_type="normal", skipme=True)
-        for lease in held:
-            lease.extend()
-    for lease in held:
-        lease.release()
-
-
 def test_a_health_check_replaces_a_dead_connection_before_it_is_used(
     redis_url: str, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,16 +159,3 @@ def test_one_who_has_little_time_ends_it_for_nobody_else(proxy: Proxy, connectio
     assert not found.server.outage.silent
     proxy.swallow(False)
     lease.release()
-
-
-def test_a_server_that_holds_writes_back_is_silent(make_redis: Callable[..., RedisServer]) -> None:
-    """CLIENT PAUSE in a failover: it answered each PING, so that every request waited for its own time-out."""
-    server = make_redis()
-    found = backend(server.url, socket_timeout=0.4)
-    with redis.Redis.from_url(server.url) as client:
-        ping(found.server.address)
-        client.client_pause(60_000, all=False)
-        assert client.ping()
-        with pytest.raises(BackendUnavailable):
-            ping(found.server.address)
-        client.client_unpause()

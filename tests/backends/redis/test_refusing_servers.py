@@ -130,26 +130,6 @@ async def test_a_foreign_key_where_the_lock_should_be(
 
 
 @in_both_modes
-async def test_a_user_without_the_right_to_the_channels(harness: Harness, make_redis: MakeRedis) -> None:
-    server = make_redis()
-    with redis.Redis.from_url(server.url) as client:
-        client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~*", "resetchannels", "+@all")
-        url = f"redis://shop:secret@127.0.0.1:{server.port}"
-        harness.store = configure({"default": {"LOCATION": url}}).store("default")
-        held = await harness.acquire(the_lock(wait=60))  # a free lock needs no channel
-        with pytest.raises(ConfigurationError, match="&distlock:"):
-            await harness.unrelated(lambda: harness.acquire(the_lock(wait=60))).result()
-        await harness.release(held)
-        # The rights that the message names are the ones that are needed.
-        client.execute_command("ACL", "SETUSER", "shop", "&distlock:wake:*")
-        held = await harness.acquire(the_lock())
-        waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
-        await harness.waiters(NAME, 1)
-        await harness.release(held)
-        await harness.release(await waiting.result())
-
-
-@in_both_modes
 async def test_a_user_with_the_rights_that_the_message_names(harness: Harness, make_redis: MakeRedis) -> None:
     server = make_redis()
     with redis.Redis.from_url(server.url) as client:
@@ -164,11 +144,6 @@ async def test_a_user_with_the_rights_that_the_message_names(harness: Harness, m
         await harness.waiters(NAME, 1)
         await harness.release(held)
         await harness.release(await waiting.result())
-
-
-@in_both_modes
-async def test_nobody_listens_there(harness: Harness) -> None:
-    await refused(harness, f"redis://127.0.0.1:{free_port()}", BackendUnavailable, "does not answer")
 
 
 @in_both_modes
@@ -197,15 +172,6 @@ def deaf_port() -> Iterator[int]:
 @in_both_modes
 async def test_a_host_that_drops_everything(harness: Harness, deaf_port: int) -> None:
     await refused(harness, f"redis://127.0.0.1:{deaf_port}", BackendUnavailable, "does not answer", "imeout")
-
-
-@pytest.mark.slow
-@in_both_modes
-async def test_a_server_that_is_frozen(harness: Harness, make_redis: MakeRedis) -> None:
-    server = make_redis()
-    server.pause()
-    await refused(harness, server.url, BackendUnavailable, "does not answer")
-    server.resume()
 
 
 @in_both_modes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -41,36 +40,6 @@ def test_flushall_costs_a_waiter_one_lease(lab: Lab, redis_client: redis.Redis, 
     assert [holder.join(), waiter.join()] == [0, 0]
 
 
-@pytest.mark.timing
-@modes
-def test_a_flushed_lease_is_known_at_its_renewal(redis_store: str, redis_client: redis.Redis, mode: str) -> None:
-    lease = unrelated(KEY, expire=0.9, renew=True)
-    redis_client.flushall()
-    assert lease.lost.wait(SLACK)
-    assert lease.reason == "expired"
-    with pytest.raises(LeaseLost):
-        lease.release()
-
-
-@modes
-@pytest.mark.parametrize("kind", ["pubsub", "normal"])
-def test_connections_killed_while_waiting(lab: Lab, redis_client: redis.Redis, kind: str, mode: str) -> None:
-    expire = 2.0
-    holder = lab.start(mode=mode, hold=True, renew=True, expire=expire)
-    holder.saw("acquired")
-    waiters = [lab.start(mode=mode, expire=expire) for _ in range(3)]
-    for waiter in waiters:
-        waiter.saw("joined")
-    redis_client.client_kill_filter(_type=kind, skipme=True)
-    holder.go()
-    released = holder.saw("released")
-    assert [worker.join() for worker in (holder, *waiters)] == [0] * 4
-    assert lab.history.violations(counter=lab.counter) == []
-    assert lab.counter == 4
-    assert lab.history.events[-1].at - released.at < expire + SLACK
-    assert left_behind(redis_client) == {}
-
-
 def released(lab: Lab, times: int) -> bool:
     return lab.history.count("released") >= times
 
@@ -97,40 +66,6 @@ def test_connections_killed_again_and_again(lab: Lab, redis_client: redis.Redis)
     assert left_behind(redis_client) == {}
 
 
-def test_scripts_forgotten_in_the_middle(redis_store: str, redis_client: redis.Redis) -> None:
-    lease = unrelated(KEY)
-    redis_client.script_flush()
-    lease.extend()
-    redis_client.script_flush()
-    lease.release()
-    redis_client.script_flush()
-    unrelated(KEY, wait=5).release()
-    assert left_behind(redis_client) == {}
-
-
-@pytest.mark.slow
-@modes
-def test_a_restart_while_waiting_costs_one_lease(own_lab: tuple[Lab, RedisServer], mode: str) -> None:
-    """Nothing is stored: the restarted server is empty, and the first lease with it."""
-    lab, server = own_lab
-    expire = 2.0
-    holder = lab.start(mode=mode, hold=True, expire=expire, renew=True)
-    first = holder.saw("acquired")
-    waiters = [lab.start(mode=mode, expire=expire) for _ in range(2)]
-    for waiter in waiters:
-        waiter.saw("joined")
-    server.restart()
-    restarted = now()
-    begun = [waiter.saw("acquired") for waiter in waiters]
-    assert max(event.at for event in begun) - restarted < expire + SLACK
-    assert first.value is not None
-    assert all(event.value is not None and event.value > first.value for event in begun)
-    eventually(lambda: now() > restarted + expire, "the holder's renewal has told it")
-    holder.go()
-    holder.saw("lost")
-    assert [worker.join() for worker in (holder, *waiters)] == [0] * 3
-
-
 @modes
 def test_a_server_that_crashes_and_comes_back_late(own_lab: tuple[Lab, RedisServer], mode: str) -> None:
     """Unreachable for less than the waiter's lease: it goes on waiting, and gets its turn."""
@@ -146,27 +81,6 @@ def test_a_server_that_crashes_and_comes_back_late(own_lab: tuple[Lab, RedisServ
     assert waiter.saw("acquired").at > 0
     assert waiter.join() == 0
     assert lab.history.count("gave_up") == 0
-
-
-@pytest.mark.slow
-def test_a_store_unreachable_for_less_than_a_lease_makes_it_unsure_and_not_lost(
-    make_redis: Callable[..., RedisServer],
-) -> None:
-    server = make_redis()
-    configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": 1.0}}})
-    lease = unrelated(KEY, expire=9.0, renew=True)
-    told: list[str] = []
-    threading.Thread(target=lambda: lease.lost.wait() and told.append("lost"), daemon=True).start()
-    server.pause()
-    eventually(lambda: lease.state != "held", "a renewal fails")
-    assert lease.state == "unsure"
-    lease.raise_if_lost()
-    server.resume()
-    eventually(lambda: lease.state != "unsure", "a renewal comes through")
-    assert lease.state == "held"
-    assert lease.remaining > 3.0
-    lease.release()
-    assert told == []
 
 
 @pytest.mark.slow

@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 import redis
 
-from distlock_web import BackendUnavailable, configure, lock
-from distlock_web.backends.redis.scripts import ACQUIRE, CANCEL, Script
-from distlock_web.backends.redis.transport.exchange import Exchange
-from distlock_web.core.registry import registry
+from distlock_web import BackendUnavailable, configure
 from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, unrelated
 from tests.support.modes import in_both_modes
-from tests.support.redis_lock import KEY, NAME, left_behind, queued, the_lock, waiters
+from tests.support.redis_lock import KEY, NAME, left_behind, the_lock, waiters
 from tests.support.waiting import LONG, SOON, eventually, fastest
 
 pytestmark = pytest.mark.slow
@@ -49,28 +46,6 @@ async def refusal(harness: Harness, **options: Any) -> float:
     return now() - begun
 
 
-@pytest.mark.alone
-@pytest.mark.timing
-@in_both_modes
-async def test_locks_work_again_as_soon_as_the_server_does(harness: Harness, server: RedisServer) -> None:
-    await harness.release(await harness.acquire(the_lock()))
-
-    async def outage() -> float:
-        server.pause()
-        await refusal(harness)
-        server.resume()
-        resumed = now()
-        while True:
-            try:
-                await harness.release(await harness.acquire(the_lock()))
-                return now() - resumed
-            except BackendUnavailable:
-                await harness.sleep(0.002)
-
-    took = min([await outage() for _ in range(4)])
-    assert took < TIMEOUT / 2
-
-
 @in_both_modes
 async def test_a_place_that_was_taken_for_nobody_is_given_up_when_the_server_answers_again(
     harness: Harness, server: RedisServer, client: redis.Redis
@@ -96,29 +71,6 @@ async def test_a_place_that_was_taken_for_nobody_is_given_up_when_the_server_ans
     await free_and_stays_free(harness, client)
 
 
-def test_what_could_not_be_undone_is_undone_later(
-    server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Granted, and neither the answer nor the undoing came through: it is free as soon as something does."""
-    unrelated(KEY).release()
-    run, down = Exchange.run, True
-
-    async def lossy(self: Exchange, script: Script, *args: Any) -> Any:
-        if down and script is CANCEL:
-            raise BackendUnavailable("The test has lost a request.")
-        answer = await run(self, script, *args)
-        if down and script is ACQUIRE:
-            raise BackendUnavailable("The test has lost an answer.")
-        return answer
-
-    monkeypatch.setattr(Exchange, "run", lossy)
-    with pytest.raises(BackendUnavailable):
-        unrelated(KEY)
-    assert left_behind(client) == {NAME: 1}
-    down = False
-    eventually(lambda: left_behind(client) == {}, "it is undone", SOON)
-
-
 async def free_and_stays_free(harness: Harness, client: redis.Redis) -> None:
     """Seen free over a time in which a copy could come: nothing is postponed, and nothing is on its way."""
     backend: Any = harness.store.backend
@@ -129,21 +81,6 @@ async def free_and_stays_free(harness: Harness, client: redis.Redis) -> None:
     free_after = now() - begun
     assert free_after < LONG / 4
     await harness.release(await harness.acquire(the_lock()))
-
-
-def test_a_waiter_outlasts_an_outage(server: RedisServer, client: redis.Redis, beside: Beside) -> None:
-    """It had its place before; the server stands still for a moment, and the holder gives back after it."""
-    holder = unrelated(KEY)
-    waiting = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
-    queued(client, KEY)
-    server.pause()
-    with pytest.raises(BackendUnavailable):
-        unrelated("other")
-    server.resume()
-    client.ping()
-    eventually(lambda: not registry().store("default").backend.server.outage.silent, "it is heard again")  # type: ignore[attr-defined]
-    holder.release()
-    waiting.result(SOON).release()
 
 
 @pytest.mark.timing
