@@ -81,7 +81,7 @@ end
 local function own(now, token, ms, state, before, holder)
   local fence = math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
   local added = call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N, '-inf', MARK)
-  if added > 0 or tonumber(ms) > 60000 or fence > now + 60000000 then -- it may be new; or has to last for long
+  if added == 3 or tonumber(ms) > 60000 or fence > now + 60000000 then -- it is new; or has to last for long
     -- Where the clock was set back, the floor is known until it has come there again.
     keep_index(math.max(tonumber(ms), (fence - now) / 1000))
   end
@@ -89,10 +89,14 @@ local function own(now, token, ms, state, before, holder)
   return fence
 end
 
+-- Answers for how long (ms) it lives now.
 local function live_at_least(key, ms)
-  if call('PTTL', key) < tonumber(ms) then
-    call('PEXPIRE', key, format('%d', ms))
+  local left = call('PTTL', key)
+  if left >= tonumber(ms) then
+    return left
   end
+  call('PEXPIRE', key, format('%d', ms))
+  return ms
 end
 
 -- Why this token does not hold the lock: 0 it does, 1 expired, 2 taken by another, 3 revoked by force.
@@ -160,7 +164,8 @@ end
 
 -- The lock is free: the first waiter whose process listens has it from now on, for a whole lease and with a new fence;
 -- then it is told. Nobody hears of a grant that was not made: who listens is asked before, and only of this server.
--- `known` is for how long (ms) those who wait believe it taken. False: nobody listens, or `entry`, who asks, is first.
+-- `known` is for how long (ms) those who wait believe it taken; nil: for as long as it would be; `now`, nil: the clock says.
+-- False: nobody listens, or `entry`, who asks, is first.
 --
 -- A process that was handed the lock stands aside with its other waiters until it says something (a release, a question):
 -- if it is stopped or cut off, its lease ends, or is revoked, and the next one is not given to it as well.
@@ -180,6 +185,7 @@ local function hand_over(now, before, known, entry)
     if first and listens(process) then
       call('ZREM', line, first)
       local token, expire, holder = string.match(first, '^(%S+) (%d+) (.*)$')
+      known, now = known or call('PTTL', N), now or clock()
       local fence = own(now, token, expire, 'granted', before, holder)
       nudge(known, tonumber(expire))
       tell(process, token, format('%d', fence), format('%d', now))
@@ -190,16 +196,15 @@ end
 
 -- The owner has released, or was revoked (`state`): hand the lock on, or leave it free with a tombstone for `ms`.
 local function let_go(lock, state, ms)
-  local known, now = call('PTTL', N), clock()
   call('ZREM', INDEX, N) -- a write that a full server allows: what follows is allowed after it
   lock.state = state
   local before = as_before(lock)
   -- To be revoked is no sign of life: the owner's other waiters stand in the queue again only where there is nobody else.
-  if state == 'revoked' and hand_over(now, before, known) then
+  if state == 'revoked' and hand_over(nil, before) then
     return
   end
   set_place(string.sub(lock.token, 1, 16))
-  if not hand_over(now, before, known) then
+  if not hand_over(nil, before) then
     forget(lock, state, ms)
   end
 end

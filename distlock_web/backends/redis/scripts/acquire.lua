@@ -62,8 +62,8 @@ if free then
 end
 
 local remaining = math.max(call('PTTL', N), 1)
-if not free and tonumber(call('ZSCORE', INDEX, N) or 0) < now + (remaining - 2) * 1000 then
-  list() -- it is not listed, or was put too early by this
+if not free then
+  call('ZADD', INDEX, 'GT', format('%d', now + remaining * 1000), N) -- it is not listed, or was put too early by this
 end
 if join == '0' then
   leave(process, entry)
@@ -73,12 +73,16 @@ place = tonumber(place) or now
 if call('ZADD', line, 'NX', format('%d', place), entry) == 0 then
   place = tonumber(call('ZSCORE', line, entry)) -- sent again: the place it has, not a later one
 end
-set_place(process)
+local behind = call('ZRANK', line, entry)
+if behind == 0 then
+  call('ZADD', QUEUE, format('%d', place), process) -- a process stands where its first waiter does
+else
+  set_place(process)
+end
 contend(lock)
 -- Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder, to a
 -- message or to those in front costs more than that. Each place adds a millisecond, so that an expiry wakes one, not all.
-local ahead = call('ZRANK', QUEUE, process) + call('ZRANK', line, entry)
+local ahead = call('ZRANK', QUEUE, process) + behind
 local recheck = math.min(remaining, tonumber(expire)) + math.min(ahead, 1000)
-live_at_least(line, recheck + GRACE)
-live_at_least(QUEUE, recheck + GRACE)
+live_at_least(QUEUE, live_at_least(line, recheck + GRACE))
 return {0, now, recheck, remaining, place, listens(process) and 0 or 1, lock.holder, now - lock.since}

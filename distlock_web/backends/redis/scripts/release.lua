@@ -24,7 +24,7 @@ if lost ~= 0 then
   call('ZREM', QUEUE, process) -- a write that a full server allows: what follows is allowed after it
   set_place(process)
   if not lock or lock.state == 'released' or lock.state == 'revoked' then
-    hand_over(clock(), lock and as_before(lock) or '-', call('PTTL', N))
+    hand_over(nil, lock and as_before(lock) or '-')
   end
   local done = lock and (lock.before == token or (lock.token == token and lock.state ~= 'revoked'))
   return done and 0 or lost
