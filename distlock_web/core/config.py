@@ -316,6 +316,13 @@ def check_plain(given: Any, setting: str) -> Any:
     return given
 
 
+def refuse_coroutine(made: object, message: str) -> None:
+    """``ConfigurationError`` if what a plain function was called for is a coroutine, which nobody would await."""
+    if inspect.iscoroutine(made):
+        made.close()
+        raise ConfigurationError(message)
+
+
 def check_policy(given: Any, name: str, setting: str = "") -> Any:
     """One of the words of this policy, or a callable. ``setting``: what it is called where it is given."""
     words, setting = POLICIES[name], setting or name

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Literal, ParamSpec, Protocol, Required, TypeAlias, TypeVar, Unpack, overload
 
-from ..core.config import check_plain, check_policy, shown
+from ..core.config import check_plain, check_policy, refuse_coroutine, shown
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
 from . import chain, ending, engine, hooks
@@ -37,6 +37,7 @@ class _CommonOptions(LockOptions, total=False):
     until: Until | None
     database: object
     methods: Iterable[str] | None
+    success: Callable[[Any], object] | None
 
 
 class FunctionOptions(_CommonOptions, total=False):
@@ -68,7 +69,7 @@ class Skipping(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
-OPTIONS = ("key", *NAMES, "on_busy", "on_backend_error", "until", "database", "methods")
+OPTIONS = ("key", *NAMES, "on_busy", "on_backend_error", "until", "database", "methods", "success")
 
 
 @overload
@@ -105,6 +106,9 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
     ``methods=("POST",)``: a view is locked for requests of these methods only. GET means HEAD, too; OPTIONS is never
     locked. What is no view is refused: when it is decorated, if no framework is loaded, else when it is called.
 
+    ``success``: a function that is given what the locked one returned, and says whether ``hold_at_least`` is kept. Left
+    out, what a view answers with a 4xx, a 5xx or a redirect to the login page is no success. An exception is none.
+
     Raises ``ConfigurationError`` when it is applied, if the key or an option cannot be right. The call raises
     ``KeyUnavailable`` if a value of the key is missing.
     """
@@ -118,6 +122,8 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
         check_policy(on_busy, "on_busy")
     if (on_backend_error := options.get("on_backend_error")) is not None:
         check_policy(on_backend_error, "on_backend_error")
+    if options.get("success") is not None:
+        _check_success(options)
     if options.get("methods") is not None:
         options["methods"] = _check_methods(options["methods"])
     bound: dict[Any, LockedFunction] = {}
@@ -151,6 +157,7 @@ class LockedFunction:
         self.on_backend_error = options.get("on_backend_error")
         self.until = options.get("until")
         self.database = options.get("database")
+        self.success = options.get("success")
         self.methods = options.get("methods")
         if self.methods is not None and not hooks.know_requests():
             raise self._no_view("no framework is loaded")
@@ -242,11 +249,7 @@ class LockedFunction:
             made = chosen(error, *args, **kwargs)
             if self.asynchronous:
                 return await made if inspect.isawaitable(made) else made
-            if inspect.iscoroutine(made):
-                made.close()
-                raise ConfigurationError(
-                    f"{self.name}: its {name} gave a coroutine, but it is a plain function: nobody would await that."
-                )
+            self._refuse_coroutine(made, name, "but it is a plain function: ")
             return made
         if chosen == "skip":
             fields = log_fields("busy", config.alias, error.name or "", self.keys.template, function=self.name)
@@ -271,13 +274,20 @@ class LockedFunction:
 
     def succeeded(self, result: object) -> bool:
         """Whether the call that returned this has done its work."""
-        return not hooks.is_failure(result, self)
+        if self.success is None:
+            return not hooks.is_failure(result, self)
+        succeeded = self.success(result)
+        self._refuse_coroutine(succeeded, "success", "")
+        return bool(succeeded)
 
     def streamed(self, result: Any, scope: Scope) -> object | None:
         """The result as a streaming response that goes on under the lock; None if it is not one, or is not to."""
         if scope.spec.hold_at_least and not self.succeeded(result):
             scope.spec = scope.spec._replace(hold_at_least=0.0)  # free as soon as it is released
         return hooks.stream(result, self, Lease(scope)) if self.until is None else None
+
+    def _refuse_coroutine(self, made: object, option: str, why: str) -> None:
+        refuse_coroutine(made, f"{self.name}: its {option} gave a coroutine, {why}nobody would await that.")
 
     def _policy(self, name: str, default: Any) -> Any:
         own = getattr(self, name)
@@ -342,6 +352,17 @@ def undecorated(function: Any) -> Any:
     """The function that all decorators are around, as far as they say so by ``functools.wraps``."""
     function = inspect.unwrap(function)
     return getattr(function, "__func__", function)
+
+
+def _check_success(options: FunctionOptions) -> None:
+    success = options["success"]
+    if not callable(success):
+        raise ConfigurationError(
+            f"success is {shown(success)}; it has to be a function, which is given what the locked one returned."
+        )
+    check_plain(success, "success")
+    if options.get("hold_at_least") is None:
+        raise ConfigurationError("success decides what hold_at_least is kept after: it needs hold_at_least.")
 
 
 def _check_methods(given: object) -> frozenset[str]:

@@ -17,6 +17,7 @@ from ..core.config import (
     check_prefix,
     check_seconds,
     check_seconds_or_none,
+    refuse_coroutine,
     unknown_name,
 )
 from ..core.errors import ConfigurationError
@@ -226,9 +227,7 @@ def _no_renewal() -> ConfigurationError:
 def _with_lease(callback: Callable[[Lease], object]) -> Callable[[Scope], object]:
     def told(scope: Scope) -> None:
         made = callback(Lease(scope))
-        if inspect.iscoroutine(made):
-            made.close()
-            raise ConfigurationError("on_lost gave a coroutine, which nobody would await: give a plain function.")
+        refuse_coroutine(made, "on_lost gave a coroutine, which nobody would await: give a plain function.")
 
     return told
 

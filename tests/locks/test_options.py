@@ -35,7 +35,15 @@ def test_help_shows_every_option() -> None:
     of_a_lock = list(inspect.signature(lock).parameters)[1:]
     assert of_a_lock == ["prefix", "expire", "wait", "renew", "renew_for", "store", "on_lost", "hold_at_least"]
     of_a_function = list(inspect.signature(distributed_lockable).parameters)[1:]
-    assert set(of_a_function) - set(of_a_lock) == {"key", "on_busy", "on_backend_error", "until", "database", "methods"}
+    assert set(of_a_function) - set(of_a_lock) == {
+        "key",
+        "on_busy",
+        "on_backend_error",
+        "until",
+        "database",
+        "methods",
+        "success",
+    }
 
 
 def test_the_decorators_own_options_are_none_of_a_locks() -> None:

@@ -18,7 +18,7 @@ from rest_framework.decorators import api_view, permission_classes
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.response import Response
 
-from distlock_web import distributed_lockable
+from distlock_web import ConfigurationError, distributed_lockable
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.flask import DistLock
@@ -119,11 +119,34 @@ async def adone(request: HttpRequest) -> HttpResponse:
     return HttpResponse("done")
 
 
+by_its_body = distributed_lockable(
+    key="job", hold_at_least=60, success=lambda response: response.content.startswith(b"queued")
+)
+
+
+@by_its_body
+def unavailable(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("queued for later", status=503)
+
+
+@by_its_body
+def nothing_to_do(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("nothing to do")
+
+
+@by_its_body
+async def aunavailable(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("queued for later", status=503)
+
+
 REFUSING = {
     "anonymous": anonymous, "without_next": without_next, "forbidden": forbidden, "invalid": invalid,
-    "asynchronous": asynchronous, "streaming": streaming,
+    "asynchronous": asynchronous, "streaming": streaming, "nothing_to_do": nothing_to_do,
 }  # fmt: skip
-DONE = {"redirected": redirected, "home": home, "streamed": streamed, "file": file, "adone": adone}
+DONE = {
+    "redirected": redirected, "home": home, "streamed": streamed, "file": file, "adone": adone,
+    "unavailable": unavailable, "aunavailable": aunavailable,
+}  # fmt: skip
 urlpatterns = [path(name, view) for name, view in {**REFUSING, **DONE}.items()]
 
 
@@ -161,7 +184,7 @@ def test_django_opens_the_lock_after_a_refusal(post: Callable[[str], int], view:
 
 @pytest.mark.parametrize("view", DONE)
 def test_django_keeps_the_lock_after_a_success(post: Callable[[str], int], view: str) -> None:
-    assert post(view) in (200, 302)
+    assert post(view) in (200, 302, 503)
     assert cooling() == ["disLock:job"]
     assert post(view) == 409
 
@@ -256,3 +279,69 @@ def test_a_tuple_of_a_function_that_is_no_view_is_just_a_tuple() -> None:
     with app().test_request_context():
         assert locked() == ("rows", 500)
         assert cooling() == ["disLock:job"]
+
+
+# success= -----------------------------------------------------------------------------------------------------------
+
+
+def test_success_decides_in_flask_of_what_the_view_returned(client: Any) -> None:
+    app = client.application
+    for name, answer in {"refused": ("no", 503), "accepted": ("queued", 503)}.items():
+        view = distributed_lockable(key=name, hold_at_least=60, success=lambda made: made[0] == "queued")
+        app.add_url_rule(f"/{name}", name, view(lambda answer=answer: answer), methods=["POST"])
+    assert [client.post("/refused").status_code for _ in range(2)] == [503, 503]
+    assert [client.post("/accepted").status_code for _ in range(2)] == [503, 409]
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize(("given", "kept"), [(3, True), (0, False)])
+def test_success_of_a_function_that_is_no_view(given: int, kept: bool) -> None:
+    """A job that found nothing to do may be asked again at once."""
+
+    @distributed_lockable(key="job", hold_at_least="1h", success=bool)
+    def rows(found: int) -> int:
+        return found
+
+    assert rows(given) == given
+    assert cooling() == (["disLock:job"] if kept else [])
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_an_exception_is_no_success_and_nobody_is_asked() -> None:
+    @distributed_lockable(key="job", hold_at_least=60, success=lambda made: pytest.fail("asked"))
+    def failing() -> None:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        failing()
+    assert cooling() == []
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_an_exception_of_success_is_the_calls_own() -> None:
+    @distributed_lockable(key="job", hold_at_least=60, success=lambda made: made["done"])
+    def job() -> dict[str, int]:
+        return {}
+
+    with pytest.raises(KeyError, match="done"):
+        job()
+    assert cooling() == []
+
+
+async def acheck(made: object) -> bool:
+    return True
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_a_success_that_cannot_be_right_is_refused() -> None:
+    for wrong in ("yes", True, 200):
+        with pytest.raises(ConfigurationError, match=r"^success is .*; it has to be a function"):
+            distributed_lockable(key="job", hold_at_least=60, success=wrong)  # type: ignore[call-overload]
+    with pytest.raises(ConfigurationError, match="coroutine function; it has to be a plain one"):
+        distributed_lockable(key="job", hold_at_least=60, success=acheck)
+    with pytest.raises(ConfigurationError, match="success decides what hold_at_least is kept after"):
+        distributed_lockable(key="job", success=bool)
+    job = distributed_lockable(key="job", hold_at_least=60, success=lambda made: acheck(made))(lambda: 1)
+    with pytest.raises(ConfigurationError, match="its success gave a coroutine"):
+        job()
+    assert cooling() == []
