@@ -53,6 +53,9 @@ class SlowVerbs:
     def cancel(self, claim: Claim) -> None:
         self.done.append("cancel")
 
+    def release(self, claim: Claim, cooldown: float) -> None:
+        self.done.append("release")
+
     async def until_asked(self) -> None:
         assert await asyncio.to_thread(self.asked.acquire, timeout=PATIENCE)
 
@@ -90,28 +93,12 @@ def _detach(port: BlockingPort, claim: Claim) -> Any:
     return port.detach(claim, "transit", 10.0)
 
 
-@pytest.mark.parametrize("token", ["transit", None], ids=["the new owner", "the old one"])
-def test_nor_does_one_overtake_what_was_to_be_handed_over(ports: Ports, token: str | None) -> None:
-    """Nobody has the ticket: handed over after that, the lock would be in transit for nobody."""
+@pytest.mark.parametrize(("take", "token"), [(_acquire, ""), (_attach, ""), (_detach, ""), (_detach, "transit")])
+def test_a_cancellation_does_not_overtake_what_it_cancels(ports: Ports, take: Callable[..., Any], token: str) -> None:
+    """The thread goes on: it would take the lock after it was cancelled, for nobody; or hand it over, without a ticket.
 
-    async def main() -> None:
-        claim = a_claim()
-        task = asyncio.ensure_future(_detach(ports.tasks, claim))
-        await ports.verbs.until_asked()
-        task.cancel()
-        await asyncio.wait({task})
-        cancelling = asyncio.ensure_future(ports.tasks.cancel(claim._replace(token=token or claim.token)))
-        await asyncio.sleep(0.02)
-        ports.verbs.may_answer.set()
-        await cancelling
-
-    asyncio.run(main())
-    assert ports.verbs.done == ["acquire", "cancel"]
-
-
-@pytest.mark.parametrize("take", [_acquire, _attach])
-def test_a_cancellation_does_not_overtake_what_it_cancels(ports: Ports, take: Callable[..., Any]) -> None:
-    """The thread goes on: it would take the lock after it was cancelled, for nobody."""
+    ``token``: of the one who cancels, where that is the new owner.
+    """
 
     async def main() -> None:
         claim = a_claim()
@@ -119,7 +106,7 @@ def test_a_cancellation_does_not_overtake_what_it_cancels(ports: Ports, take: Ca
         await ports.verbs.until_asked()
         task.cancel()
         await asyncio.wait({task})
-        cancelling = asyncio.ensure_future(ports.tasks.cancel(claim))
+        cancelling = asyncio.ensure_future(ports.tasks.cancel(claim._replace(token=token or claim.token)))
         await asyncio.sleep(0.02)
         ports.verbs.may_answer.set()
         await cancelling
@@ -166,6 +153,21 @@ def test_the_failure_of_an_interrupted_acquisition_is_nobodys(ports: Ports, capl
         asyncio.run(main())
     assert ports.verbs.done == ["acquire", "cancel"]
     assert not caplog.records
+
+
+def test_tasks_that_want_a_lock_keep_no_other_from_releasing_one(ports: Ports) -> None:
+    """All threads that acquire are stuck, as on a row that is locked: there are others for those that hold."""
+
+    async def main() -> None:
+        wanting = [asyncio.ensure_future(_acquire(ports.tasks, a_claim())) for _ in range(2 * ACQUIRING_THREADS)]
+        for _ in range(ACQUIRING_THREADS):
+            await ports.verbs.until_asked()
+        await asyncio.wait_for(ports.tasks.release(a_claim()), PATIENCE / 2)
+        assert ports.verbs.done == ["release"]
+        ports.verbs.may_answer.set()
+        await asyncio.gather(*wanting)
+
+    asyncio.run(main())
 
 
 def test_tasks_for_which_no_thread_becomes_free_are_refused(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:

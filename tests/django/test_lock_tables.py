@@ -13,6 +13,8 @@ from django.core.management import call_command
 from django.db import connections, transaction
 
 from distlock_web import ConfigurationError, lock
+from distlock_web.backends.memory import MemoryBackend
+from distlock_web.core.registry import registry
 from tests.support.databases import Database, Kind, django_alias
 
 LOCKS = "locks"
@@ -116,10 +118,14 @@ def test_an_alias_that_does_not_exist_is_said_with_those_that_do(settings: Any) 
 
 
 def test_the_projects_sqlite_in_memory_serves_tests(settings: Any) -> None:
-    """As Django's test runner has it: nobody else is to be excluded."""
+    """As Django's test runner has it: nobody else is to be excluded, so that its locks are in memory, too.
+
+    On SQLite an interrupted transaction kept all others out.
+    """
     settings.DISTLOCK = {"default": {"DATABASE": "default"}}
     with lock("a", renew=True) as lease:
         lease.extend()
+    assert isinstance(registry().store("default").backend, MemoryBackend)
 
 
 def test_the_models_have_no_changes_without_a_migration() -> None:

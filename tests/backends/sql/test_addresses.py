@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from distlock_web import ConfigurationError, configure, lock
-from distlock_web.backends.memory import MemoryBackend
 from distlock_web.backends.sql.address import OPTIONS
 from distlock_web.core.config import DatabaseAddress, parse
 from distlock_web.core.registry import Registry
@@ -149,17 +148,6 @@ def test_a_file_has_one_file_of_locks_whatever_leads_to_it(
         registry.close()
     assert sorted(file.name for file in tmp_path.rglob("*.locks")) == ["db.sqlite3.locks"]
     assert (shared / "db.sqlite3.locks").exists()
-
-
-def test_the_locks_of_an_sqlite_in_memory_are_in_memory() -> None:
-    """Django's test runner puts the project's SQLite there. An interrupted transaction kept others out of all of it."""
-    known = DatabaseAddress("sqlite", "file:memorydb_default?mode=memory&cache=shared")
-    registry = configure({"default": {"DATABASE": "default"}}, resources={"DATABASE": lambda name: known})
-    with lock("a", renew=True) as lease:
-        lease.extend()
-        assert lock("a").try_acquire() is not None
-    assert isinstance(registry.store("default").backend, MemoryBackend)
-    registry.close()
 
 
 def test_the_page_has_every_option() -> None:

@@ -1,17 +1,12 @@
-"""Processes and modes: fork after use, a task that is cancelled in mid-acquisition, a claim that is cancelled later."""
+"""Forks after use, a waiter that comes back, garbage inside of a transaction."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import Any
 
-import pytest
-
 from distlock_web import configure, lock
-from distlock_web.backends.sql.verbs import SQLVerbs
 from distlock_web.core.backend import Busy, Claim, Granted
-from distlock_web.core.blocking_port import ACQUIRING_THREADS
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
 from tests.support.callers import unrelated
@@ -53,29 +48,6 @@ def test_a_child_begins_afresh_and_the_parent_goes_on(settings: dict[str, Any], 
     contend()
     lease.extend()
     lease.release()
-
-
-async def test_tasks_that_want_a_lock_do_not_keep_its_holder_from_releasing_it(
-    sqlite_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All threads that acquire are stuck, as on a row that is locked: there are others for those that hold."""
-    configure({"default": sqlite_settings})
-    lease = await lock("a").aacquire()
-    stuck, acquire = asyncio.Event(), SQLVerbs.acquire
-    loop = asyncio.get_running_loop()
-
-    def slowly(self: SQLVerbs, *args: Any) -> Granted | Busy:
-        asyncio.run_coroutine_threadsafe(stuck.wait(), loop).result(LONG)
-        return acquire(self, *args)
-
-    monkeypatch.setattr(SQLVerbs, "acquire", slowly)
-    crowd = [asyncio.create_task(lock(f"other:{number}").aacquire()) for number in range(2 * ACQUIRING_THREADS)]
-    await asyncio.sleep(0.02)
-    await lease.aextend()
-    await lease.arelease()
-    stuck.set()
-    for taken in await asyncio.gather(*crowd):
-        await taken.arelease()
 
 
 def test_a_waiter_that_was_forgotten_stands_where_it_stood(settings: dict[str, Any]) -> None:
