@@ -247,7 +247,8 @@ def test_commands_and_errors_beside_the_scripts(two: Two) -> None:
         ["EVAL", "return {redis.call('SET', KEYS[1], 1.5), redis.call('GET', KEYS[1]), ARGV[1]}", "1", "k", "v"],
         ["PEXPIRE", "a", "-1"], ["EXISTS", "a", "k"], ["DEL", "k", "k"], ["GET", "a"],
         ["ZADD", "z", "LT", "CH", "5", "a", "-inf", "b", "1.5", "c"], ["ZADD", "z", "LT", "CH", "6", "a", "3", "d"],
-        ["ZSCORE", "z", "c"], ["ZRANGE", "z", "0", "-1", "WITHSCORES"], ["ZRANK", "z", "a"],
+        ["ZADD", "z", "GT", "7", "a", "1", "c"], ["ZSCORE", "z", "c"], ["ZRANGE", "z", "0", "-1", "WITHSCORES"],
+        ["ZRANK", "z", "a"],
         ["ZCOUNT", "z", "2", "+inf"], ["ZREM", "z", "a", "b", "c", "d"], ["EXISTS", "z"],
         ["PUBSUB", "NUMSUB", "nobody"], ["PUBLISH", "nobody", "x"],
     ):  # fmt: skip

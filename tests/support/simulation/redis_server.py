@@ -213,7 +213,7 @@ class RedisServer:
     def _zadd(self, name: bytes, *words: bytes) -> Reply:
         flags = set()
         rest = list(words)
-        while rest and rest[0].upper() in (b"NX", b"LT", b"CH"):
+        while rest and rest[0].upper() in (b"NX", b"LT", b"GT", b"CH"):
             flags.add(rest.pop(0).upper())
         if not rest or len(rest) % 2:
             raise Failure(_SYNTAX)
@@ -224,7 +224,7 @@ class RedisServer:
             old = found.get(member)
             if old is None:
                 added += 1
-            elif b"NX" in flags or (b"LT" in flags and score >= old):
+            elif b"NX" in flags or (b"LT" in flags and score >= old) or (b"GT" in flags and score <= old):
                 continue
             elif old != score:
                 changed += 1
