@@ -33,7 +33,7 @@ class DjangoIntegration(Integration):
         request = request_in(args)
         return None if request is None else request.method
 
-    def not_found(self, args: tuple[object, ...]) -> Http404 | None:
+    def not_found(self, args: tuple[object, ...], locked: object) -> Http404 | None:
         # Without a text: Django's and REST framework's pages would show it to the client.
         return None if request_in(args) is None else Http404()
 

@@ -45,8 +45,8 @@ class FlaskIntegration(Integration):
     def request_method(self, args: tuple[object, ...], locked: object) -> str | None:
         return request.method if is_view(locked) else None
 
-    def not_found(self, args: tuple[object, ...]) -> NotFound | None:
-        return NotFound() if has_request_context() else None
+    def not_found(self, args: tuple[object, ...], locked: object) -> NotFound | None:
+        return NotFound() if is_view(locked) else None
 
     def variables(self) -> Mapping[str, Callable[[], object]]:
         return {"request": lambda: request, "session": lambda: session, "g": lambda: g}

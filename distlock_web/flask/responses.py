@@ -2,7 +2,8 @@
 400 if the request lacks what the key names.
 
 Each of these is an ``on_busy`` and an ``on_backend_error``: of a decorator, of an alias in ``DISTLOCK``, or of the app.
-Outside of a request, in a task or a command, they raise the error as if they were not there.
+A function that is not the view of the request raises the error as if they were not there, wherever it is called. Called
+by hand, in an error handler, for instance, they need a request only.
 """
 
 from __future__ import annotations
@@ -15,21 +16,25 @@ from jinja2 import TemplateNotFound
 
 from ..core.errors import DistLockError
 from ..core.request_id import current_request_id
+from ..locks.hooks import for_views
 from ..web.error_responses import OFFERED, TEMPLATE, ErrorResponse, Refusal, error_response, log_refused
 
 
+@for_views
 def refused(error: Refusal, *args: Any, **kwargs: Any) -> Response:
     """HTML or JSON, by what the client accepts: what the extension answers."""
     _need_request(error)
     return _response(error, request.accept_mimetypes.best_match(OFFERED))
 
 
+@for_views
 def page(error: Refusal, *args: Any, **kwargs: Any) -> Response:
     """A page of HTML: the template ``distlock_web/refused.html`` if there is one, given ``error``; else our own."""
     _need_request(error)
     return _response(error, "text/html")
 
 
+@for_views
 def problem(error: Refusal, *args: Any, **kwargs: Any) -> Response:
     """Problem details in JSON (RFC 9457), whatever the client accepts."""
     _need_request(error)

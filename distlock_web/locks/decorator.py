@@ -219,7 +219,7 @@ class LockedFunction:
         try:
             keys = await self.keys.keys(args, kwargs)
         except MalformedValue as error:
-            not_found = hooks.not_found(args)
+            not_found = hooks.not_found(args, self)
             if not_found is None:
                 raise
             raise not_found from error
@@ -246,6 +246,8 @@ class LockedFunction:
         config, name = self.options.config(), "on_busy" if isinstance(error, LockBusy) else "on_backend_error"
         chosen = self._policy(name, getattr(config, name))
         if callable(chosen):
+            if hasattr(chosen, "for_views") and hooks.request_method(args, self) is None:
+                raise error
             made = chosen(error, *args, **kwargs)
             if self.asynchronous:
                 return await made if inspect.isawaitable(made) else made

@@ -96,7 +96,8 @@ class Integration:
     def request_method(self, args: tuple[object, ...], locked: object) -> str | None:
         """The HTTP method of the request that a view of its own was called with; None: it is no view that was called.
 
-        Asked for views with ``methods=``. ``locked`` is what the decorated function carries as ``__distlock__``.
+        Asked for views with ``methods=``, and before a policy that is ``for_views``. ``locked`` is what the decorated
+        function carries as ``__distlock__``.
         """
         return None
 
@@ -108,10 +109,11 @@ class Integration:
         """
         return None
 
-    def not_found(self, args: tuple[object, ...]) -> Exception | None:
+    def not_found(self, args: tuple[object, ...], locked: object) -> Exception | None:
         """What the framework raises for a URL that leads nowhere, if a view of its own was called with these arguments.
 
         Asked where a value of the key is not of its form: ``{pk:int}`` of ``abc``. None: ``KeyUnavailable`` is raised.
+        ``locked`` is what the decorated function carries as ``__distlock__``.
         """
         return None
 
@@ -147,6 +149,18 @@ class Integration:
         Asked only where ``hold_at_least`` keeps the lock after a success. ``web/success.py`` has the rule.
         """
         return False
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def for_views(policy: F) -> F:
+    """Mark an ``on_busy`` or ``on_backend_error`` that answers a client: the call of what is no view raises the error.
+
+    For its caller would take the answer for what the function returns, and go on as if its work was done.
+    """
+    policy.for_views = True  # type: ignore[attr-defined]
+    return policy
 
 
 _installed: list[Integration] = []
@@ -190,9 +204,9 @@ def name_of(function: Callable[..., Any]) -> str | None:
     return next((name for each in _installed if (name := each.name_of(function)) is not None), None)
 
 
-def not_found(args: tuple[object, ...]) -> Exception | None:
+def not_found(args: tuple[object, ...], locked: object) -> Exception | None:
     """What a framework raises for a URL that leads nowhere; None if no view of one was called."""
-    return next((error for each in _installed if (error := each.not_found(args)) is not None), None)
+    return next((error for each in _installed if (error := each.not_found(args, locked)) is not None), None)
 
 
 def know_requests() -> bool:

@@ -48,6 +48,24 @@ async def awallet(pk: str) -> str:
     return wallet(pk)
 
 
+@distributed_lockable(key="stock:{item:int}")
+def reserve(item: str) -> bool:
+    return True
+
+
+@distributed_lockable(key="stock:{item:int}")
+async def areserve(item: str) -> bool:
+    return True
+
+
+def charge(item: str) -> str:
+    return "charged" if reserve(item) else "no stock"
+
+
+async def acharge(item: str) -> str:
+    return "charged" if await areserve(item) else "no stock"
+
+
 class Method(DjangoView):
     @method_decorator(distributed_lockable(key="order", on_busy=for_django.problem))
     def get(self, request: HttpRequest) -> HttpResponse:
@@ -60,6 +78,7 @@ class Method(DjangoView):
 
 MODES = {"sync": done, "async": adone}
 WALLETS = {"sync": wallet, "async": awallet}
+CHARGES = {"sync": charge, "async": acharge}
 FACTORIES = ("refused", "page", "problem")
 VIEWS = {
     **{f"{mode}/": View(function, {"key": "order"}) for mode, function in MODES.items()},
@@ -69,6 +88,7 @@ VIEWS = {
     },
     "broken/": View(broken, {"key": "order"}),
     **{f"wallet/{mode}/<pk>": View(function, {"key": "wallet:{pk:int}"}) for mode, function in WALLETS.items()},
+    **{f"charge/{mode}/<item>": View(function) for mode, function in CHARGES.items()},
     "pay/<token>/": View(lambda token: "done", {"key": "order"}),
 }
 urlpatterns = [*urls(VIEWS), path("method/", Method.as_view())]
@@ -98,6 +118,12 @@ def memory(settings: Any, tmp_path: Path) -> None:
 def get(request: pytest.FixtureRequest, settings: Any, tmp_path: Path) -> Iterator[Get]:
     with serving(request.param, __name__, VIEWS, settings, template_folder=str(tmp_path)) as get:
         yield get
+
+
+@pytest.fixture
+def framework(get: Get, request: pytest.FixtureRequest) -> str:
+    """That of the site, as the name of our package for it."""
+    return str(request.node.callspec.params["get"]).split(",")[0]
 
 
 @pytest.fixture
@@ -175,6 +201,28 @@ def test_a_number_is_a_number_and_all_else_leads_nowhere(get: Get, mode: str) ->
     answer = get(f"wallet/{mode}/one")
     assert answer.status == 404
     assert "disLock" not in answer.text, "nothing of the key is told"
+
+
+@modes
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_a_function_that_a_view_calls_is_refused_by_the_error(
+    get: Get, framework: str, settings: Any, elsewhere: Elsewhere, mode: str, factory: str
+) -> None:
+    """Its caller would take an answer for what the function returns: for the stock that is reserved."""
+    path = f"distlock_web.{framework}.responses.{factory}"
+    settings.DISTLOCK = {"default": {"BACKEND": "memory", "ON_BUSY": path, "ON_BACKEND_ERROR": path}}
+    elsewhere("stock:7")
+    injector = FaultInjector(registry().store("default"))
+    assert get(f"charge/{mode}/7").status == 409
+    assert get(f"charge/{mode}/8").text == "charged"
+    injector.cut()
+    assert get(f"charge/{mode}/8").status == 503
+    injector.mend()
+
+
+@modes
+def test_what_is_no_number_leads_nowhere_in_a_view_alone(get: Get, mode: str) -> None:
+    assert get(f"charge/{mode}/seven").status == 400
 
 
 def test_any_other_exception_is_the_frameworks_business(get: Get) -> None:
