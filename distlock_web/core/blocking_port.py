@@ -205,9 +205,19 @@ class BlockingPort:
 
 def _submit(pool: ThreadPoolExecutor, verb: Callable[..., T], *args: object) -> Future[T]:
     """Have a thread do it. Where none can be started nothing is done, and not later either."""
-    wanted = [verb]
+    done = Future[T]()
     try:
-        return pool.submit(lambda: wanted[0](*args))
+        pool.submit(_do, done, verb, args)
     except RuntimeError as error:  # the pool keeps what it could not begin, for the next thread
-        wanted.clear()
-        raise BackendUnavailable(f"There is no thread to ask the store: {error}.") from error
+        if done.cancel():
+            raise BackendUnavailable(f"There is no thread to ask the store: {error}.") from error
+    return done
+
+
+def _do(done: Future[T], verb: Callable[..., T], args: tuple[object, ...]) -> None:
+    if done.set_running_or_notify_cancel():
+        try:
+            done.set_result(verb(*args))
+        except BaseException as error:
+            done.set_exception(error)
+            del done  # with the frames of the exception it would be a circle

@@ -6,7 +6,7 @@ and goes on waiting. Only where that has no answer either (``answered``) the ser
 
 While it is, requests are refused at once. The thread asks again and again, so that it is known within milliseconds of
 the first answer, and does what could not be done meanwhile (``postpone``): what was perhaps taken, and nobody waits for
-any more, is given back before anybody else is let in.
+any more, is given back before anybody else is let in, who wait a second for it at most.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from .errors import BackendUnavailable, DistLockError
+from .errors import BackendUnavailable, ConfigurationError, DistLockError
 from .runtime import Runtime, ThreadParker, drive, now
 from .worker import Worker
 
@@ -31,6 +31,8 @@ LOOK_WITHIN = 5.0
 POLL = 0.01
 #: Tasks that are done at a time when the server answers again, and the seconds for which others are kept out for them.
 AT_A_TIME, MAX_KEPT_OUT = 8, 1.0
+#: Seconds that the end of a store, or of the program, waits for what was put off.
+FINISH_WITHIN = 2.0
 #: Tasks that are kept for later at most. Of more, those are dropped that end by themselves, with a lease.
 MAX_POSTPONED = 10_000
 #: Seconds for which tasks are kept that were left when the store was closed.
@@ -80,7 +82,7 @@ class Outage:
 
     def refuse_if_silent(self) -> None:
         """``BackendUnavailable`` at once where a request would only wait for its time-out. Before each request."""
-        if self._closed:
+        if self._closed and not self.is_own_thread:
             self._closed = False
         since = self._silent_since
         if since is None and self._postponed and not self._worker.runs:
@@ -159,15 +161,16 @@ class Outage:
             try:
                 item = other._postponed.popleft()
             except IndexError:  # its own thread has just done the last of them
-                return
+                break
             self.postpone(item.work, after=item.due - moment, within=item.until - moment, over=item.over)
+        other._rest()
+        other._worker.stop()
 
     def close(self) -> None:
-        """Do what is postponed, as far as the server answers now: it takes a few time-outs at most.
+        """Do what is postponed, as far as the server answers now: for ``FINISH_WITHIN`` and a time-out at most.
 
         Of what is left, that which ends by itself is kept for ``KEPT_AFTER_CLOSE``, and done if the server answers.
         """
-        self._closed = True
         self._finish()
         until = now() + KEPT_AFTER_CLOSE
         for item in list(self._postponed):
@@ -176,11 +179,16 @@ class Outage:
             else:
                 self._drop(item)
                 self._postponed.append(item._replace(until=min(item.until, until)))
-        self._silent_since = None
+        self._rest()
         if self._postponed:
             self.watch()
         else:
             self._worker.stop()
+
+    def _rest(self) -> None:
+        """Nobody wants to know any more whether the server answers, until the next request."""
+        self._closed = True
+        self._silent_since = None
 
     # Our own thread -----------------------------------------------------------------------------------------------
 
@@ -207,7 +215,7 @@ class Outage:
         left = [item for item in list(self._postponed) if item.until < FOR_EVER]
         if left and self._ask():
             self._silent_since = None
-            self._catch_up(left, alone=alone)
+            self._catch_up(left, within=FINISH_WITHIN, alone=alone)
 
     def _due(self) -> bool:
         """Whether there is something to do now. What came too late is dropped: it has ended with its lease."""
@@ -230,6 +238,11 @@ class Outage:
         moment = self._probed = now()
         try:
             self._probe()
+        except ConfigurationError as error:  # an answer: whoever asks next is told what is wrong
+            logger.debug("%s", error)
+            self._answered = moment
+            self._let_in()
+            return False
         except DistLockError as error:
             logger.debug("%s", error)
             return False
@@ -239,26 +252,34 @@ class Outage:
         self._answered = moment
         return True
 
-    def _catch_up(self, items: list[Postponed], *, alone: bool = False) -> bool:
+    def _catch_up(self, items: list[Postponed], *, within: float = FOR_EVER, alone: bool = False) -> bool:
         """Do these, several at a time: of a server that is far away none waits for all that came before it.
 
         False: the server answers, and refuses that (a replica): not at once again.
         """
-        until, parker = now() + MAX_KEPT_OUT, ThreadParker()
+        begun, parker = now(), ThreadParker()
         self._refused = False
         self._to_do.extend(items)
         if len(items) > 1 and not alone:
             while len(self._helpers) < AT_A_TIME:
                 self._helpers.append(Worker("distlock-outage-helper", self._help, lambda: bool(self._to_do)))
             all(helper.start() for helper in self._helpers[: len(items)])  # until no thread is to be had
-        if not any(helper.runs for helper in self._helpers):
-            while self._to_do:
+        while self._to_do or self._is_helped:
+            if self._is_helped:
+                drive(parker.park(POLL))
+            else:
                 self._help()
-        while any(helper.runs for helper in self._helpers):
-            drive(parker.park(POLL))
-            if now() > until:
+            if self._asked > self._probed:  # one of those that are done meets a dead connection, or somebody else does
+                self._ask()
+            if now() > begun + MAX_KEPT_OUT:
                 self._let_in()
+            if now() > begun + within:
+                self._to_do.clear()
         return not self._refused
+
+    @property
+    def _is_helped(self) -> bool:
+        return any(helper.runs for helper in self._helpers)
 
     def _help(self) -> float:
         try:

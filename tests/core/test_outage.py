@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from distlock_web import BackendUnavailable
+from distlock_web import BackendUnavailable, ConfigurationError
 from distlock_web.core import outage
 from distlock_web.core.outage import FOR_EVER, Outage
 from distlock_web.core.runtime import THREADS, drive
@@ -52,11 +52,15 @@ def test_a_request_that_fails_after_the_store_was_closed_has_nobody_ask_for_ever
     unanswered: tuple[Outage, threading.Event],
 ) -> None:
     """A renewal that was on its way when the store was closed left a thread that asked a stopped server."""
-    watched, _ = unanswered
+    watched, answers = unanswered
+    answers.set()
+    for _ in range(3):
+        watched.postpone(watched.refuse_if_silent, after=LONG, within=LONG)  # done at the close, and no new request
     watched.close()
+    answers.clear()
     watched.begin(IN_VAIN)
     assert not watched.silent
-    assert not threads("distlock-outage")
+    eventually(lambda: not threads("distlock-outage"), "nobody asks", SOON)
     watched.refuse_if_silent()
     watched.begin(IN_VAIN)
     assert watched.silent, "a store that is used again after it was closed is watched again"
@@ -205,6 +209,37 @@ def test_a_doubt_of_the_thread_that_asks_is_answered(unanswered: tuple[Outage, t
     assert said == [True]
 
 
+def test_a_doubt_is_answered_while_what_was_postponed_is_done_by_several(
+    unanswered: tuple[Outage, threading.Event],
+) -> None:
+    """The thread that asks waited for its helpers, and they for its answer: a server that was back went silent."""
+    watched, answers = unanswered
+    said: list[bool] = []
+    watched.begin(IN_VAIN)
+    for _ in range(2):
+        watched.postpone(lambda: said.append(answered(watched, watched.ask())), after=0.0, within=LONG)
+    answers.set()
+    eventually(lambda: len(said) == 2, "both are done", SOON)
+    assert said == [True, True]
+
+
+def test_a_server_that_refuses_us_answers() -> None:
+    """Its password was changed meanwhile: all were told that it hung, for as long as it did not."""
+    refusal: list[BackendUnavailable | ConfigurationError] = [BackendUnavailable("It hangs.")]
+
+    def probe() -> None:
+        raise refusal[0]
+
+    watched, done = Outage("The server", probe), list[int]()
+    watched.begin(IN_VAIN)
+    watched.postpone(lambda: done.append(1), after=0.0, within=LONG)
+    refusal[0] = ConfigurationError("WRONGPASS")
+    eventually(lambda: not watched.silent, "whoever asks is told what is wrong", SOON)
+    watched.refuse_if_silent()
+    assert not done
+    watched.close()
+
+
 def test_what_was_postponed_is_done_before_others_are_let_in(unanswered: tuple[Outage, threading.Event]) -> None:
     """Who came first was refused for what nobody wanted any more, and was to be given back just then."""
     watched, answers = unanswered
@@ -276,3 +311,35 @@ def test_what_is_left_at_the_close_is_not_kept_for_ever(unanswered: tuple[Outage
     watched.postpone(lambda: None, after=0.0, within=LONG)
     watched.close()
     eventually(lambda: not watched._worker.runs, "the thread ends by itself", SOON)
+
+
+def test_a_server_that_is_nobodys_any_more_is_not_asked_for_ever(unanswered: tuple[Outage, threading.Event]) -> None:
+    """Each node of a cluster that was replaced left a thread that went on to connect, perhaps to a stranger."""
+    watched, _ = unanswered
+    former = Outage("The former server", lambda: unavailable())
+    former.begin(IN_VAIN)
+    former.postpone(lambda: None, after=0.0, within=LONG)
+    watched.take_over(former)
+    former.begin(IN_VAIN)  # a request that was on its way
+    assert not former.silent
+    watched.close()
+    eventually(lambda: threads("distlock-outage") <= 1, "that of what is kept after the close", SOON)
+
+
+def unavailable() -> None:
+    raise BackendUnavailable("The server of the test does not answer.")
+
+
+def test_the_end_waits_only_so_long_for_what_was_put_off(
+    unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand cancels at a server that is far away held up the end of the program for minutes."""
+    monkeypatch.setattr(outage, "FINISH_WITHIN", 0.05)
+    watched, answers = unanswered
+    go_on, done = threading.Event(), list[bool]()
+    for _ in range(10 * outage.AT_A_TIME):
+        watched.postpone(lambda: done.append(go_on.wait(0.2)), after=LONG, within=2 * LONG)
+    answers.set()
+    watched.close()
+    assert 0 < len(done) < 10 * outage.AT_A_TIME
+    go_on.set()

@@ -71,7 +71,7 @@ class OneIndex:
 class RedisPort:
     """The verbs at one server, for callers of one kind."""
 
-    __slots__ = ("_clock", "_exchange", "_keys", "_listener", "_server", "confirms", "runtime")
+    __slots__ = ("_exchange", "_keys", "_listener", "_server", "confirms", "runtime")
 
     def __init__(self, server: Server, exchange: Exchange, runtime: Runtime, keys: Keys) -> None:
         self.runtime = runtime
@@ -133,7 +133,7 @@ class RedisPort:
 
     async def cancel(self, claim: Claim) -> None:
         self._listener.gave_up(claim.token)
-        # A copy of the acquisition may come after this: it does nothing once its time is over, or is undone then.
+        # A copy of the acquisition may come after this: it is undone once it has come.
         if claim.token in self._server.ambiguous:
             self._server.postpone(claim)
         try:
@@ -181,7 +181,7 @@ class RedisPort:
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
         since = now()
         args = (transit, claim.token, _ms(claim.expire), claim.holder)
-        confirm = bool if self.confirms else None
+        confirm = granted_fence if self.confirms else None
         fence = await self._exchange.run(ATTACH, self._keys.of(claim.name), args, None, confirm)
         return Granted(fence, since) if fence else None
 
@@ -262,6 +262,11 @@ def losses(answers: Sequence[int]) -> list[Loss | None]:
 def extends(answers: Any) -> bool:
     """Of EXTEND: at least one of them is ours still."""
     return type(answers) is list and 0 in answers
+
+
+def granted_fence(answer: Any) -> bool:
+    """Of ATTACH: it is ours. An error is for the caller, not for the replicas."""
+    return type(answer) is int and answer > 0
 
 
 def _busy(recheck_after: int, remaining: int, place: int, unheard: int, holder: bytes, held: int) -> tuple[Busy, bool]:

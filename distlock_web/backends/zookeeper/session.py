@@ -16,12 +16,15 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
     InvalidACLError,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
     SessionClosedRequireSaslError,
+    SessionExpiredError,
     UnimplementedError,
     ZookeeperError,
 )
@@ -48,6 +51,8 @@ Request: TypeAlias = "Callable[[Client], Any]"
 
 #: Answers about nodes, which the algorithm has to hear.
 NODE_ERRORS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
+#: What kazoo says where there was no answer.
+_UNANSWERED = (ConnectionLoss, ConnectionClosedError, SessionExpiredError)
 
 #: The name of kazoo's threads.
 THREAD = "distlock-zookeeper"
@@ -108,14 +113,15 @@ class Session:
                 raise BackendUnavailable(f"{self.address.name} cannot be reached.")
         connection = client.connection
         pending = [request(client) for request in requests]
-        if pending and self._wait(pending[-1].wait, until, has_all_its_time):
+        may_judge = has_all_its_time and until - now() >= self.address.timeout / 2  # else it had to wait for kazoo
+        if pending and self._wait(pending[-1].wait, until, may_judge):
             self._drop(client, connection)
         return [self._answer(result, until) for result in pending]
 
-    def _wait(self, wait: Callable[[float], bool], until: float, has_all_its_time: bool) -> bool:
+    def _wait(self, wait: Callable[[float], bool], until: float, may_judge: bool) -> bool:
         """Wait for it, or until ZooKeeper has answered a later question, on another connection: True.
 
-        Where it answers on none it is silent, if whoever waits has waited for as long as one has to.
+        Where it answers on none it is silent, if whoever waits has waited long enough to say so.
         """
         if wait(max(0.001, (until - now()) / 2)):
             return False
@@ -126,7 +132,7 @@ class Session:
                 return False
             if answered:
                 return True
-        if has_all_its_time and not self.outage.answered(asked):
+        if may_judge and not self.outage.answered(asked):
             self.outage.begin(TimeoutError(f"no answer within {self.address.timeout:g} s"))
         return False
 
@@ -141,13 +147,14 @@ class Session:
     def _probe(self) -> None:
         """A write on a fresh connection, as the beginning of a session is: a majority of the servers agrees to it.
 
-        Where our own client has no connection it is about to have a fresh one.
+        Where our own client has no connection it is about to have a fresh one: the write is its own.
         """
         client, answered = self._client, False
         try:
             if client is not None and client.is_running and not self._connected.is_set():
                 if self._connected.wait(self.address.timeout):
-                    answered = client.set_async(ROOT, b"").wait(self.address.timeout)
+                    written = client.set_async(ROOT, b"")
+                    answered = written.wait(self.address.timeout) and not isinstance(written.exception, _UNANSWERED)
             else:
                 other = Client(self.address, lambda *_: None)
                 try:
@@ -240,6 +247,7 @@ class Session:
         """
         self.outage.close()
         self._end()
+        self._on_change()  # whoever waits has lost its place in the queue, and asks again
 
     def _end(self) -> None:
         with self._lock:
@@ -322,6 +330,14 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def is_ours(self) -> bool:
         """Whether its threads are in this process, and not in the one that forked it."""
         return self._pid == os.getpid()
+
+    def start(self) -> None:
+        try:
+            super().start()
+        except RuntimeError:  # one of two threads was to be had, and kazoo's stop() would leave it: one for each try
+            self._running = True
+            super().stop()
+            raise
 
     def stop(self) -> None:
         # Also at the end of a child, where kazoo would wait for threads that are not there.

@@ -71,7 +71,9 @@ class ClusterPort:
         except BackendUnavailable:
             self._routes.postpone(claim)
         finally:
-            self._routes.waiting.pop(claim.token, None)
+            node = self._routes.waiting.pop(claim.token, None)
+            if node is not None:  # also where nobody serves the slot now: what it is handed there is given back
+                node.server.listener.gave_up(claim.token)
 
     async def cancel_now(self, claim: Claim, fence: int = 0) -> None:
         """The same for what was postponed: it is tried again where this raises."""

@@ -155,7 +155,7 @@ def _replicas(kwargs: dict[str, Any], where: str) -> tuple[int, float]:
     half = kwargs["socket_timeout"] / 2
     setting = f'{where}["OPTIONS"]["replica_timeout"]'
     seconds = min(REPLICA_TIMEOUT, half) if given is None else check_seconds(given, setting, minimum=0.001, text=True)
-    if seconds > half:  # two such times may pass before an answer comes: see LoopConnection
+    if seconds > half:  # two such times may pass before an answer comes: see Stream.confirm
         raise ConfigurationError(
             f"{setting} is {seconds:g}; it has to be at most half of socket_timeout, which is {2 * half:g} s."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket
 import asyncio
 import socket
+import signal
 import sys
 
 import redis
@@ -33,7 +34,9 @@ def plain_socket_of(connection: DriverConnection) -> socket.socket | None:
     # A socket of TLS is of a class below this one; where gevent has put its own in its place, that is of none above.
     plain = type(found) is socket.socket and issubclass(socket.socket, _socket.socket)
     # The time-outs are written as Linux reads them.
-    return found if own and plain and sys.platform == "linux" and not connection.health_check_interval else None
+    plain = plain and sys.platform == "linux" and not connection.health_check_interval
+    # Each signal begins the kernel's time-out anew, inside of recv(): beside a sampler's timer it would never be over.
+    return found if own and plain and not signal.getitimer(signal.ITIMER_REAL)[1] else None
 
 
 def transport_of(connection: AsyncDriverConnection) -> asyncio.WriteTransport:
