@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -188,6 +189,32 @@ def test_tasks_for_which_no_thread_becomes_free_are_refused(ports: Ports, monkey
     assert [type(answer) for answer in answers[:ACQUIRING_THREADS]] == [Granted] * ACQUIRING_THREADS
     assert {type(answer) for answer in answers[ACQUIRING_THREADS:]} == {BackendUnavailable}
     assert ports.verbs.done == ["acquire"] * ACQUIRING_THREADS, "the store was not asked by them"
+
+
+def test_where_no_thread_can_be_started_nothing_is_done_later_but_what_a_busy_one_has_begun(ports: Ports) -> None:
+    """It took the lock for nobody: the caller was told that there was no thread, and cancelled too early."""
+    begins: list[threading.Thread] = []
+
+    class Full(ThreadPoolExecutor):
+        def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Any:
+            thread = threading.Thread(target=work, args=args)
+            if not begins:
+                thread.start()  # a busy thread takes it just then
+                assert ports.verbs.asked.acquire(timeout=PATIENCE)
+            begins.append(thread)
+            raise RuntimeError("can't start new thread")
+
+    async def twice() -> None:
+        ports.executors.acquiring = Full(1)
+        ports.verbs.may_answer.set()
+        assert isinstance(await ports.tasks.acquire(a_claim(), 0), Granted)
+        with pytest.raises(BackendUnavailable, match="no thread"):
+            await ports.tasks.acquire(a_claim(), 0)
+        begins[1].start()  # the next thread of the pool finds it
+        begins[1].join()
+        assert ports.verbs.done == ["acquire"]
+
+    asyncio.run(twice())
 
 
 def test_a_queue_of_any_length_has_asked_before_another_lease_is_over() -> None:

@@ -11,8 +11,10 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, configure, lock
+from distlock_web.backends.redis.port import granted_fence
 from distlock_web.backends.redis.transport import replicas
 from distlock_web.backends.redis.transport.address import Address
+from distlock_web.backends.redis.transport.errors import ErrorReply
 from distlock_web.backends.redis.transport.replicas import Replicas, TooFewReplicas
 from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
@@ -188,6 +190,12 @@ async def test_what_was_detached_is_attached_only_where_enough_have_it(
     await _again(harness)
     ticket = await harness.detach(await harness.acquire(the_lock()))
     await harness.release(await harness.attach(ticket))
+
+
+def test_an_error_of_the_server_is_not_blamed_on_the_replicas() -> None:
+    assert not granted_fence(ErrorReply("NOPERM this user has no permissions"))
+    assert not granted_fence(0)
+    assert granted_fence(1)
 
 
 def test_tasks_that_ask_at_the_same_time_share_a_confirmation(replicated: Replicated) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -111,3 +113,30 @@ def works() -> bool:
         time.sleep(0.01)
         return False
     return True
+
+
+def test_a_timer_that_interrupts_the_thread_prolongs_no_time_out(server: RedisServer) -> None:
+    """Python reads on after a signal, with all of the kernel's time again: beside a sampler it never gave up."""
+    program = """
+import signal, sys
+from distlock_web import BackendUnavailable, configure, lock
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+configure({"default": {"LOCATION": sys.argv[1], "OPTIONS": {"socket_timeout": 0.5}}})
+lock("a").acquire().release()
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    lock("a").acquire()
+except BackendUnavailable:
+    print("refused")
+"""
+    command = [sys.executable, "-c", program, server.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        server.pause()
+        try:
+            assert process.communicate("go on\n", timeout=SOON)[0] == "refused\n"
+        finally:
+            process.kill()

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
+from kazoo.handlers.threading import KazooTimeoutError
 
 from distlock_web import BackendUnavailable, ConfigurationError, Lease, LeaseLost, LockBusy, configure, lock
+from distlock_web.backends.zookeeper import session as module
+from distlock_web.backends.zookeeper.address import address
 from distlock_web.backends.zookeeper.nodes import path_of
 from distlock_web.core.backend import Claim
+from distlock_web.core.config import StoreConfig
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, new_token, now
+from distlock_web.core.worker import start_thread
 from distlock_web.testing.servers import free_port
-from tests.support.callers import Beside
+from tests.support.callers import Beside, unrelated
 from tests.support.forking import beside_threads, in_child
 from tests.support.proxy import Proxy
 from tests.support.waiting import LONG, SLACK, SOON, eventually
@@ -243,6 +249,87 @@ def test_no_thread_stays_when_the_store_is_closed(zookeeper_store: str) -> None:
     eventually(
         lambda: not any(thread.name.startswith("distlock-zookeeper") for thread in threading.enumerate()), "they end"
     )
+
+
+def test_who_waits_while_the_store_is_closed_asks_again(zookeeper_store: str, beside: Beside) -> None:
+    """Its place had gone with the session: it slept on, for as long as the lease was that it had seen."""
+    holder = lock("order:7", expire=LONG).acquire()
+    waiter = beside(unrelated, "order:7", expire=LONG, wait=LONG)
+    backend: Any = registry().store("default").backend
+    eventually(lambda: [line.waiters for line in drive(backend.sync_port().inspect())] == [1], "it waits")
+    backend.close()
+    eventually(lambda: backend._session._client is not None, "it begins another session by itself", SOON)
+    eventually(lambda: [line.waiters for line in drive(backend.sync_port().inspect())] == [1], "it has a place again")
+    holder.release()
+    waiter.result(SOON).release()
+
+
+def test_a_client_that_gets_one_thread_of_two_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt left one more, where threads were short."""
+    started: list[threading.Thread] = []
+
+    def start(name: str, work: Callable[..., object], *args: object) -> threading.Thread:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(start_thread(name, work, *args))
+        return started[0]
+
+    monkeypatch.setattr(module, "start_thread", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        module._Handler(1.0).start()
+    started[0].join(SOON)
+    assert not started[0].is_alive()
+
+
+class Unanswered:
+    """kazoo's result, and a client with which it is the only one."""
+
+    connection = client_id = exception = None
+    is_running = True
+
+    def __init__(self, exception: Exception | None = None) -> None:
+        self.exception = exception
+
+    def set_async(self, path: str, value: bytes) -> Unanswered:
+        return self
+
+    def wait(self, seconds: float) -> bool:
+        time.sleep(0.0 if self.exception else seconds)
+        return self.exception is not None
+
+    def get(self, timeout: float) -> None:
+        raise KazooTimeoutError
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[module.Session]:
+    """A session whose server is not there, and has 0.4 seconds for an answer."""
+    store = StoreConfig("default", location=f"zookeeper://127.0.0.1:{free_port()}", options={"timeout": 0.4})
+    session = module.Session(address(store), lambda: None)
+    yield session
+    session.close()
+
+
+def test_a_request_that_could_be_sent_only_late_says_nothing_about_the_server(
+    alone: module.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper had come back in the last moment of a time-out, and everybody was refused."""
+    monkeypatch.setattr(alone, "_running", lambda: Unanswered())
+    connecting = threading.Timer(0.35, alone._connected.set)
+    connecting.start()
+    with pytest.raises(BackendUnavailable):
+        alone.send(lambda client: Unanswered())
+    assert alone._connected.is_set()
+    assert not alone.outage.silent
+
+
+def test_a_write_that_was_lost_with_its_connection_is_no_answer(alone: module.Session) -> None:
+    """The silence ended, and as many as came then waited for a time-out each."""
+    alone._client = Unanswered(ConnectionLoss())  # type: ignore[assignment]
+    threading.Timer(0.05, alone._connected.set).start()
+    with pytest.raises(BackendUnavailable):
+        alone._probe()
+    alone._client = None
 
 
 def test_kazoos_own_threads_are_never_made_to_wait_for_themselves(zookeeper_store: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import _socket
 import asyncio
-import socket
 import signal
+import socket
 import sys
 
 import redis
