@@ -21,7 +21,7 @@ from ..web.doctor import examine_store, examine_uwsgi, gunicorn_timeout, uwsgi_o
 from ..web.request_ids import header_name, user_hook
 from ..web.settings import unknown_settings
 from .diagnosis import shared_caches, slow_views
-from .locked_views import SKIP_REMEDY, is_api_view, is_outermost, locked_views, name_of, skips
+from .locked_views import SKIP_REMEDY, is_above_login, is_api_view, is_outermost, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
 from .stores import RESOURCES, project_mapping
 from .transactions import aliases
@@ -130,7 +130,15 @@ def _message(finding: Finding) -> checks.CheckMessage:
 def findings(gunicorn: float | None) -> list[Finding]:
     """What the doctor of ``manage.py distlock`` adds to that of the stores: these checks, and what is beside them."""
     found: list[Finding] = []
-    for check in (check_stores, check_names, check_request_id, check_views, check_keys, check_transactions):
+    for check in (
+        check_stores,
+        check_names,
+        check_request_id,
+        check_views,
+        check_keys,
+        check_logins,
+        check_transactions,
+    ):
         try:
             messages = check()
         except Exception as error:  # a URLconf that cannot be imported fails in any way
@@ -236,6 +244,21 @@ def _settings_are_right() -> bool:
 @checks.register(checks.Tags.urls)
 def check_keys(**kwargs: Any) -> list[checks.CheckMessage]:
     return list(unconverted_keys()) if getattr(settings, "ROOT_URLCONF", None) else []
+
+
+@checks.register(checks.Tags.urls)
+def check_logins(**kwargs: Any) -> list[checks.CheckMessage]:
+    return [
+        checks.Warning(
+            f"{where}: its lock is taken before it is known who asks. Who is then sent to the login page, or gets a "
+            f"403, has had the lock.",
+            hint="Put distributed_lockable below login_required and its like, and below @api_view; in a class, on the "
+            "method, and not on dispatch.",
+            id="distlock_web.W009",
+        )
+        for where, view, function in _views()
+        if is_above_login(view, function)
+    ]
 
 
 @checks.register(checks.Tags.urls)

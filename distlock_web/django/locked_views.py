@@ -111,6 +111,45 @@ def is_outermost(view: Callback, function: LockedFunction) -> bool:
     return getattr(view, "__distlock__", None) is function
 
 
+def is_above_login(view: Callback, function: LockedFunction) -> bool:
+    """Whether the lock is taken before Django or REST framework looks at who asks; False where that does not show.
+
+    ``login_required`` and its like, and what they decorate a method with, have the attributes of a redirect to login.
+    """
+    view_class = class_of(view)
+    handlers = _handlers(view, view_class, None) if view_class is not None else ()
+    places = [view, *(getattr(view_class, name, None) for name in handlers)]
+    places += map(_behind_api_view, places[1:])
+    if any(_leads_to_login(each) for place in places for each in _below(place, function)):
+        return True
+    if view_class is None or not is_outermost(view, function):
+        return False
+    classes = [each for each in view_class.__mro__ if "dispatch" in vars(each)]
+    if getattr(view_class.dispatch, "__distlock__", None) is function:
+        del classes[0]
+    if any(map(_leads_to_login, classes)):
+        return True
+    # On dispatch is where a lock of REST framework's may have to be. What is kept after a refusal is another matter.
+    permissions = getattr(view_class, "permission_classes", ())
+    return bool(function.options.hold_at_least) and any(
+        getattr(each, "__name__", "") != "AllowAny" for each in permissions
+    )
+
+
+def _leads_to_login(found: object) -> bool:
+    return hasattr(found, "login_url") and hasattr(found, "redirect_field_name")  # the login page has one of them
+
+
+def _below(place: Any, function: LockedFunction) -> list[Any]:
+    """What the lock is around, from the outside in. Copies of its mark, by ``functools.wraps``, are above it."""
+    chain = []
+    while place is not None:
+        chain.append(place)
+        place = getattr(place, "__wrapped__", None)
+    marked = [number for number, each in enumerate(chain) if getattr(each, "__distlock__", None) is function]
+    return chain[marked[-1] + 1 :] if marked else []
+
+
 def _dotted(function: Any) -> str:
     return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
 
