@@ -152,7 +152,7 @@ async def until(harness: Harness, lease: Lease, state: str) -> None:
 async def test_a_server_that_is_stopped_is_silent_until_it_is_resumed(harness: Harness, store: FaultyStore) -> None:
     """What could not be given back meanwhile is given back, and what was taken for nobody; a renewal goes on."""
     held = await harness.acquire(lock("held", expire=LONG))
-    renewed = await harness.acquire(lock("renewed", expire=6.0, renew=True))
+    renewed = await harness.acquire(lock("renewed", expire=9.0, renew=True))
     with store.stopped():
         await is_silent(harness, store)
         with suppress(BackendUnavailable):
