@@ -185,7 +185,7 @@ async def _attach(
         renew=ticket.renew if renew is None else check_flag(renew, "renew"),
         template=site,
         call_site=site,
-        prefix=store.config.prefix,
+        prefix=ticket.prefix,
     )
     scope = Scope(spec, runtime, outlives_task=outlives_task)
     await engine.acquire(scope, ticket)

@@ -26,24 +26,28 @@ class Ticket:
     fences: dict[str, int | None]  #: by name
     expire: float
     renew: bool
+    prefix: str  #: what the names begin with
 
     @classmethod
     def of(cls, scope: Scope) -> Ticket:
         """A new ticket over the locks that the scope has acquired."""
         spec, fences = scope.spec, {hold.name: hold.fence for hold in scope.acquired}
-        fields = [spec.store.alias, list(fences.items()), spec.expire, spec.renew, secrets.token_hex(16)]
+        fields = [spec.store.alias, list(fences.items()), spec.expire, spec.renew, spec.prefix, secrets.token_hex(16)]
         text = base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
-        return cls(text, spec.store.alias, fences, spec.expire, spec.renew)
+        return cls(text, spec.store.alias, fences, spec.expire, spec.renew, spec.prefix)
 
     @classmethod
     def loads(cls, text: str) -> Ticket:
         """Raises ``NotHeld`` for a text that is no ticket."""
         try:
-            store, held, expire, renew, _ = json.loads(base64.urlsafe_b64decode(text.encode("ascii", "replace")))
+            store, held, expire, renew, prefix, _ = json.loads(
+                base64.urlsafe_b64decode(text.encode("ascii", "replace"))
+            )
             fences = {str(name): None if fence is None else int(fence) for name, fence in held}
             if not fences:
                 raise ValueError("no names")
-            return cls(text, str(store), fences, check_seconds(float(expire), "expire"), bool(renew))
+            seconds = check_seconds(float(expire), "expire")
+            return cls(text, str(store), fences, seconds, bool(renew), str(prefix))
         # An infinite fence, brackets a hundred thousand deep, a lease that is no time.
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, ConfigurationError):
             raise NotHeld("This is not a string that lease.detach() gave, or it was altered.") from None

@@ -27,8 +27,9 @@ def test_a_fence_by_its_key(key: str, prefix: str | None) -> None:
         assert lease.fence_for(key) == lease.fence
 
 
-def test_a_fence_by_a_key_that_was_handed_over() -> None:
-    lease = lock(["a", "b"]).acquire()
+@pytest.mark.parametrize("prefix", [None, "shop:"])
+def test_a_fence_by_a_key_that_was_handed_over(prefix: str | None) -> None:
+    lease = lock(["a", "b"], prefix=prefix).acquire()
     fences = lease.fence_for("a"), lease.fence_for("b")
     with attach(lease.detach()) as lease:
         assert (lease.fence_for("a"), lease.fence_for("b")) == fences

@@ -79,7 +79,7 @@ def test_a_call_without_its_lock_has_nothing_to_hand_over() -> None:
 @pytest.mark.usefixtures("memory_store")
 def test_a_ticket_over_no_lock_is_refused() -> None:
     """Under it a block ran that believed to hold a lock."""
-    ticket = base64.urlsafe_b64encode(json.dumps(["default", [], 5.0, False, "secret"]).encode()).decode()
+    ticket = base64.urlsafe_b64encode(json.dumps(["default", [], 5.0, False, "p:", "secret"]).encode()).decode()
     with pytest.raises(NotHeld):
         attach(ticket)
 
@@ -108,11 +108,11 @@ def forged(fields: object) -> str:
         "no ticket",
         "W10=",
         "\N{SNOWMAN}",
-        forged(["default", [["n", float("inf")]], 10, False, "secret"]),
-        forged(["default", [["n", 1]], float("nan"), False, "secret"]),
-        forged(["default", [["n", 1]], float("inf"), False, "secret"]),
-        forged(["default", [["n", 1]], 10**400, False, "secret"]),
-        forged(["default", [["n", 1]], -1, False, "secret"]),
+        forged(["default", [["n", float("inf")]], 10, False, "p:", "secret"]),
+        forged(["default", [["n", 1]], float("nan"), False, "p:", "secret"]),
+        forged(["default", [["n", 1]], float("inf"), False, "p:", "secret"]),
+        forged(["default", [["n", 1]], 10**400, False, "p:", "secret"]),
+        forged(["default", [["n", 1]], -1, False, "p:", "secret"]),
         base64.urlsafe_b64encode(b"[" * 100_000).decode(),
     ],
     ids=["empty", "words", "list", "snowman", "endless fence", "nan", "for ever", "huge", "negative", "deep"],
