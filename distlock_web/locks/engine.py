@@ -176,24 +176,27 @@ async def _reenter(scope: Scope, port: Port, name: str, until: float | None) -> 
     spec = scope.spec
     while (found := chain.find_enclosing(spec.store, name)) is not None:
         outer, hold = found
-        hold.raise_if_lost(_STILL_INSIDE)
-        gate = outer.gate(hold)
-        turn = gate.try_enter()
-        if turn == "busy" and spec.wait != 0:
-            scope.has_waited = True
-            with watchdog.keep_alive(scope.holds):
-                turn = await gate.enter(scope.runtime, _left(scope, until))
-        if turn == "busy":
-            left = hold.remaining
-            raise _busy_error(spec, name, Busy(left, left, holder=hold.claim.holder, held_for=now() - hold.since))
-        if turn == "closed":
-            continue  # the block around us has ended meanwhile
-        scope.reenter(hold, gate)
-        hold.raise_if_lost(_STILL_INSIDE)
-        if spec.expire > hold.claim.expire:
-            await watchdog.extend_holds(port, [hold], spec.expire)
-            hold.renew_to(spec.expire)
-        return True
+        if hold.check():
+            gate = outer.gate(hold)
+            turn = scope.line_up(hold, gate)
+            admission = gate.try_enter(turn)
+            if admission == "busy" and spec.wait != 0:
+                scope.has_waited = True
+                with watchdog.keep_alive(scope.holds):
+                    admission = await gate.enter(turn, scope.runtime, _left(scope, until))
+            if admission == "busy":
+                left = hold.remaining
+                raise _busy_error(spec, name, Busy(left, left, holder=hold.claim.holder, held_for=now() - hold.since))
+            if admission == "ours" and hold.check():
+                scope.reenter(hold)
+                if spec.expire > hold.claim.expire:
+                    await watchdog.extend_holds(port, [hold], spec.expire)
+                    hold.renew_to(spec.expire)
+                return True
+            turn.leave()
+        if outer.alive:
+            raise hold.lost_error(_STILL_INSIDE)
+        # The block around us has ended meanwhile: it is not one.
     return False
 
 

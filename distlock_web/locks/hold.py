@@ -13,11 +13,11 @@ from ..core.backend import DRIFT_RATIO, DRIFT_SECONDS, Claim, Granted, drift
 from ..core.errors import LeaseLost, LossReason
 from ..core.registry import Store
 from ..core.request_id import HolderInfo
-from ..core.runtime import Parker, Process, Runtime, acquisition_number, now
+from ..core.runtime import Parker, Process, Runtime, acquisition_number, check_process, now
 from . import events
 
-#: Of a nested block at the gate; ``closed``: the outer block has ended.
-Turn: TypeAlias = Literal["ours", "busy", "closed"]
+#: What a nested block hears at the gate; ``closed``: the outer block has ended.
+Admission: TypeAlias = Literal["ours", "busy", "closed"]
 
 #: held: ours. unsure: the store is not answering, the deadline has not come. releasing: the release is on its way.
 State: TypeAlias = Literal["held", "unsure", "lost", "releasing", "released"]
@@ -42,7 +42,7 @@ class Hold:
 
     __slots__ = (
         "_asked_until", "_early", "_generation", "_lock", "_on_end", "_reason", "_state",
-        "claim", "deadline", "depth", "fence", "since", "store", "template", "waited",
+        "claim", "deadline", "fence", "nested", "since", "store", "template", "waited",
     )  # fmt: skip
 
     def __init__(self, store: Store, claim: Claim, granted: Granted, template: str = "", waited: float = 0.0) -> None:
@@ -55,7 +55,7 @@ class Hold:
         #: By our clock, before the store's: another can begin only after it.
         self.deadline = granted.since + claim.expire - (claim.expire * DRIFT_RATIO + DRIFT_SECONDS)
         self._asked_until = self.deadline  # what was asked for, answered or not
-        self.depth = 1  #: how many blocks are inside of it
+        self.nested: set[Turn] = set()  #: of the blocks that have re-entered it
         self._state: State = "held"
         self._reason: LossReason | None = None
         self._early = 0.0  #: seconds before the deadline that the store said it is not ours
@@ -67,6 +67,11 @@ class Hold:
     @property
     def name(self) -> str:
         return self.claim.name
+
+    @property
+    def depth(self) -> int:
+        """How many blocks are inside of it."""
+        return 1 + len(self.nested)
 
     @property
     def template_or_function(self) -> str:
@@ -111,9 +116,9 @@ class Hold:
         self.lose(due, to)
         return False
 
-    def raise_if_lost(self, advice: str = "") -> None:
+    def raise_if_lost(self) -> None:
         if not self.check():
-            raise self.lost_error(advice)
+            raise self.lost_error()
 
     def lost_error(self, advice: str = "") -> LeaseLost:
         reason = self.reason or "ended"
@@ -263,85 +268,99 @@ class Hold:
                 logger.exception("A callback at the end of a lock failed", extra=self.log_fields("error"))
 
 
+class Turn:
+    """Of one nested block in a hold of a block around it.
+
+    It is the block's before it is asked for, and left as often as one likes: so a signal's exception may come between
+    any two steps, and whoever ends the block leaves it.
+    """
+
+    __slots__ = ("_generation", "_inside", "gate", "hold", "parker")
+
+    def __init__(self, hold: Hold, gate: ReentryGate, inside: object) -> None:
+        self.hold = hold
+        self.gate = gate
+        self.parker: Parker | None = None  #: who waits for it
+        self._generation = Process.generation
+        # When the block is garbage, nobody will ever leave by hand.
+        self._inside: weakref.ref[object] | None = weakref.ref(inside, self._forgotten)
+
+    def _forgotten(self, _: object) -> None:
+        check_process()
+        if self._generation == Process.generation:  # else at the fork a thread that is not here may have had its mutex
+            self.leave()
+
+    def leave(self) -> None:
+        """The block is not inside of the hold any more, and does not wait for it."""
+        self.hold.nested.discard(self)
+        self.gate.leave(self)
+        self._inside = None
+
+
 class ReentryGate:
     """Lets one nested block at a time into a hold, first come, first served.
 
     Siblings are tasks or threads that inherited the same hold. If all of them re-entered, they would exclude nobody.
 
     Garbage that is collected inside of a method may leave the gate, in this very thread. So the mutex is reentrant, and
-    each method is right wherever that happens.
+    each method is right wherever that happens. To be woken is a hint: whoever wakes looks whether it may enter.
     """
 
-    __slots__ = ("_closed", "_inside", "_lock", "_taken", "_waiting")
+    __slots__ = ("_closed", "_inside", "_lock", "_waiting")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._taken = False
-        self._inside: weakref.ref[object] | None = None
+        self._inside: Turn | None = None
         self._closed = False
-        self._waiting: deque[Parker] = deque()
+        self._waiting: deque[Turn] = deque()
 
-    def try_enter(self) -> Turn:
-        """Enter if nobody is inside."""
+    def try_enter(self, turn: Turn) -> Admission:
+        """Enter if nobody is inside, and nobody waits in front."""
         with self._lock:
             if self._closed:
                 return "closed"
-            if self._taken:
+            if self._inside is not None or (self._waiting and self._waiting[0] is not turn):
                 return "busy"
-            self._taken = True
+            self._inside = turn
+            turn.hold.nested.add(turn)
+            self._forget(turn)
             return "ours"
 
-    def leave_with(self, inside: object, leave: Callable[[], None]) -> None:
-        """Who has our turn is this object: when it is garbage, nobody will ever ``leave`` by hand."""
-        self._inside = weakref.ref(inside, lambda _: leave())
-
-    async def enter(self, runtime: Runtime, wait: float | None) -> Turn:
-        """Wait for our turn, at most ``wait`` seconds (None: for ever)."""
-        parker = runtime.parker()
+    async def enter(self, turn: Turn, runtime: Runtime, wait: float | None) -> Admission:
+        """Wait for our turn, at most ``wait`` seconds (None: for ever). Whoever does not get it leaves."""
+        until = None if wait is None else now() + wait
+        turn.parker = runtime.parker()
         with self._lock:
-            self._waiting.append(parker)
-            turn = self.try_enter()  # from here on who leaves sees us
-            if turn != "busy":
-                self._waiting.remove(parker)
-                return turn
-        try:
-            woken = await parker.park(wait)
-        except BaseException:
-            if not self._give_up(parker):
-                self.leave()
-            raise
-        if not woken and self._give_up(parker):
-            return "busy"
-        return "closed" if self._closed else "ours"
+            self._waiting.append(turn)  # from here on who leaves sees us
+        while (admission := self.try_enter(turn)) == "busy":
+            left = None if until is None else until - now()
+            if left is not None and left <= 0:
+                break
+            await turn.parker.park(left)
+        return admission
 
-    def _give_up(self, parker: Parker) -> bool:
-        """Stop waiting. False: it became our turn at this very moment."""
+    def leave(self, turn: Turn) -> None:
+        """Neither inside nor waiting any more. The next one is woken, of those whose event loop still runs."""
         with self._lock:
-            try:
-                self._waiting.remove(parker)
-            except ValueError:
-                return self._closed
-            return True
-
-    def leave(self) -> None:
-        """Let the next one in, of those whose event loop still runs."""
-        with self._lock:
-            self._inside = None
-            self._taken = self._wake_next()
+            self._forget(turn)
+            if self._inside is turn:
+                self._inside = None
+            while self._inside is None and self._waiting:
+                first = self._waiting[0]
+                if first.parker is None or first.parker.unpark():
+                    break
+                self._forget(first)
 
     def close(self) -> None:
         """The outer block has ended: whoever waits here takes the lock from the store, like everybody else."""
         with self._lock:
             self._closed = True
-            while self._wake_next():
-                pass
+            for turn in self._waiting.copy():
+                if turn.parker is not None:
+                    turn.parker.unpark()
 
-    def _wake_next(self) -> bool:
-        while self._waiting:
-            try:
-                parker = self._waiting.popleft()
-            except IndexError:
-                return False
-            if parker.unpark():
-                return True
-        return False
+    def _forget(self, waiting: Turn) -> None:
+        try:
+            self._waiting.remove(waiting)
+        except ValueError:
+            pass  # it did not wait

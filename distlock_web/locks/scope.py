@@ -16,7 +16,7 @@ from ..core.registry import Store
 from ..core.request_id import HolderInfo
 from ..core.runtime import TASKS, Process, Runtime, check_process, in_event_loop, now
 from . import call_site, events
-from .hold import Hold, ReentryGate, State
+from .hold import Hold, ReentryGate, State, Turn
 
 #: What happens when the locks are lost: raise at the end of the block, log, cancel the task, or call with the scope.
 WhenLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Scope], object]"
@@ -64,7 +64,7 @@ class Scope:
         self.holds: list[Hold] = []  #: both of these
         self.acquired: list[Hold] = []  #: by this block, and released at its end
         self.reentered: list[Hold] = []  #: of a block around it
-        self.turns: list[tuple[Hold, ReentryGate]] = []  #: in those, not given up yet
+        self.turns: list[Turn] = []  #: in those, or waited for
         self.runner: Runner | None = None  #: who is in the block, where a renewal or a loss depends on that
         self._gates: dict[str, ReentryGate] = {}
         self._generation = Process.generation
@@ -84,18 +84,14 @@ class Scope:
         self.acquired.append(hold)
         return hold
 
-    def reenter(self, hold: Hold, gate: ReentryGate) -> None:
+    def line_up(self, hold: Hold, gate: ReentryGate) -> Turn:
+        """A turn in a hold of a block around this one: from here on it is left when this one ends."""
+        turn = Turn(hold, gate, self)
+        self.turns.append(turn)
+        return turn
+
+    def reenter(self, hold: Hold) -> None:
         """It is our turn in a hold of a block around this one."""
-        turns, generation = self.turns, self._generation
-
-        def forgotten() -> None:
-            check_process()
-            if generation == Process.generation:  # else at the fork a thread that is not here may have had its mutex
-                _leave(turns)
-
-        gate.leave_with(self, forgotten)
-        turns.append((hold, gate))
-        hold.depth += 1
         self.reentered.append(hold)
         self.holds.append(hold)
 
@@ -183,9 +179,11 @@ class Scope:
             self._unwatch()
         if self.turns:
             if self._on_end is not None:
-                for hold, _ in list(self.turns):
-                    hold.forget_callback(self._on_end)
-            _leave(self.turns)
+                for turn in self.turns.copy():
+                    turn.hold.forget_callback(self._on_end)
+            for turn in self.turns.copy():
+                turn.leave()
+            self.turns.clear()
 
     def watch(self, stop: Callable[[], None], resume: Callable[[], None]) -> None:
         """The watchdog looks after its holds now, until ``stop`` is called; ``resume`` makes it renew them again."""
@@ -257,17 +255,6 @@ class Scope:
         return events.log_fields(
             event, spec.store.alias, ", ".join(spec.names), spec.template or spec.call_site, **known
         )
-
-
-def _leave(turns: list[tuple[Hold, ReentryGate]]) -> None:
-    """Each once, whoever comes first: its owner, or garbage collection."""
-    while turns:
-        try:
-            hold, gate = turns.pop()
-        except IndexError:
-            return
-        hold.depth -= 1
-        gate.leave()
 
 
 def names_of(scope: Scope) -> str:

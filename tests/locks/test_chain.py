@@ -6,12 +6,15 @@ import contextvars
 import gc
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
-from distlock_web import ConfigurationError, Lease, current_lease, lock
+from distlock_web import ConfigurationError, Lease, LeaseLost, current_lease, lock
 from distlock_web.locks import chain
+from distlock_web.locks.hold import Turn
 from distlock_web.locks.lease import scope_of
+from tests.support.interruptions import at_moment
 from tests.support.waiting import LONG, SOON, eventually
 
 pytestmark = pytest.mark.usefixtures("memory_store")
@@ -86,6 +89,46 @@ def test_of_several_blocks_none_is_guessed() -> None:
         shared.__exit__(None, None, None)
 
 
+def takes_or_reenters(file: str) -> bool:
+    return file.endswith(("locks/engine.py", "locks/scope.py", "locks/chain.py"))
+
+
+def test_a_lock_whose_outer_block_ends_just_then_is_taken_from_the_store() -> None:
+    """Who was not inside of that yet heard that the lock was lost, which nobody had given it."""
+
+    def enter(step: int) -> tuple[bool, int]:
+        outer, depths, taken = lock("a", expire=30).acquire(), list[int](), list[Lease]()
+
+        def end_elsewhere() -> None:
+            depths.append(outer.depth)
+            ending = threading.Thread(target=outer.release)
+            ending.start()
+            ending.join()
+
+        def take() -> None:
+            taken.append(lock("a", expire=30).acquire())
+
+        try:
+            happened = at_moment(step, take, takes_or_reenters, end_elsewhere)
+        except LeaseLost:
+            assert depths == [2], "it was inside"
+            return True, 2
+        if depths == [1]:
+            assert (taken[0].depth, taken[0].state) == (1, "held")
+        with suppress(LeaseLost):
+            taken[0].release()
+        return happened, depths[0] if depths else 0
+
+    depths = []
+    for step in range(1000):
+        happened, depth = contextvars.Context().run(enter, step)
+        if not happened:
+            break
+        depths.append(depth)
+    assert depths.count(1) > 10, "before it is inside"
+    assert depths == sorted(depths)
+
+
 def test_two_leases_of_one_block_are_equal() -> None:
     with lock("a") as lease:
         found = current_lease()
@@ -129,4 +172,4 @@ def test_a_nested_lease_that_was_released_leaves_once() -> None:
             assert outer.depth == 2
             assert contextvars.Context().run(lock("a").try_acquire) is None
             (gate,) = scope_of(outer)._gates.values()
-            assert gate.try_enter() == "busy"
+            assert gate.try_enter(Turn(scope_of(outer).holds[0], gate, gc)) == "busy"

@@ -10,7 +10,7 @@ from distlock_web import LeaseLost
 from distlock_web.core.backend import Claim, Granted, drift
 from distlock_web.core.registry import Registry
 from distlock_web.core.runtime import THREADS, drive, now
-from distlock_web.locks.hold import Hold, ReentryGate
+from distlock_web.locks.hold import Hold, ReentryGate, Turn
 from distlock_web.locks.watchdog import extend_holds
 
 
@@ -127,14 +127,16 @@ def test_callbacks_are_called_once_and_a_failing_one_harms_no_other(
     assert "a callback of the user's" in caplog.text
 
 
-def test_a_gate_admits_those_who_wait_in_their_order() -> None:
+def test_a_gate_admits_those_who_wait_in_their_order(hold: Hold) -> None:
     gate, order = ReentryGate(), list[int]()
-    assert drive(gate.enter(THREADS, 0)) == "ours"
+    first = Turn(hold, gate, drive)
+    assert gate.try_enter(first) == "ours"
 
     def sit(number: int) -> None:
-        assert drive(gate.enter(THREADS, None)) == "ours"
+        turn = Turn(hold, gate, drive)
+        assert drive(gate.enter(turn, THREADS, None)) == "ours"
         order.append(number)
-        gate.leave()
+        turn.leave()
 
     threads = []
     for number in range(5):
@@ -142,7 +144,8 @@ def test_a_gate_admits_those_who_wait_in_their_order() -> None:
         threads[-1].start()
         while len(gate._waiting) <= number:
             pass
-    gate.leave()
+    first.leave()
     for thread in threads:
         thread.join(10)
     assert order == [0, 1, 2, 3, 4]
+    assert hold.depth == 1

@@ -9,6 +9,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -245,6 +246,54 @@ def test_a_lease_that_is_given_up_by_hand_is_given_up_wherever_that_is_interrupt
             registry().store("default").backend._table.__init__()  # type: ignore[attr-defined]
     assert step > 40
     assert all(each >= step - unavoidable for each in left), left
+
+
+def nested_block() -> None:
+    with lock("a", expire=60, wait=0):
+        pass
+
+
+def nested_lease() -> None:
+    with lock("a", expire=60, wait=0).acquire():
+        pass
+
+
+@distributed_lockable(key="a", expire=60, wait=0)
+def nested_call() -> None:
+    pass
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("nested", "unavoidable"), [(nested_block, 1), (nested_lease, 0), (nested_call, 0)])
+def test_a_nested_block_leaves_its_turn_wherever_it_is_interrupted(
+    nested: Callable[[], None], unavoidable: int
+) -> None:
+    """The block around it was shut out of its own lock: it waited for itself, for ever with ``wait=None``."""
+    left: list[tuple[int, int]] = []
+    for step in range(5000):
+        reached = False
+
+        def block() -> None:
+            nonlocal reached
+            with lock("a", expire=60) as outer:
+                reached = True
+                with suppress(Limit):
+                    reached = interrupted_at(step, nested, is_ours)  # noqa: B023 - called in this very turn
+                inner = lock("a", expire=60, wait=0).try_acquire()
+                if inner is None or inner.depth != 2:
+                    left.append((step, outer.depth))  # noqa: B023
+                if inner is not None:
+                    inner.release()
+
+        in_a_thread_of_its_own(block)
+        assert held() == []
+        if not reached:
+            break
+    assert step > 60
+    assert len(left) <= unavoidable, left
 
 
 # Garbage ------------------------------------------------------------------------------------------------------------

@@ -34,10 +34,11 @@ def in_a_thread_of_its_own(block: Callable[[], None]) -> None:
 
 @cache
 def moments(code: CodeType) -> frozenset[int]:
-    """Where Python runs the handlers of signals: when a function begins, at each turn of a loop, and after a call."""
+    """Where Python runs the handlers of signals, beside the beginning of a function: at each turn of a loop, and after
+    a call. Not so after a call whose result is returned at once: there it is before the ``try`` around has ended."""
     found, called = set(), False
     for instruction in dis.get_instructions(code):
-        if called or instruction.opname == "RESUME" or instruction.opname.startswith("JUMP_BACKWARD"):
+        if (called and instruction.opname != "RETURN_VALUE") or instruction.opname.startswith("JUMP_BACKWARD"):
             found.add(instruction.offset)
         called = instruction.opname.startswith("CALL")
     return frozenset(found)
@@ -47,6 +48,17 @@ def interrupted_at(
     step: int, call: Callable[[], object], concerns: Callable[[str], bool], limit: type[BaseException] = Limit
 ) -> bool:
     """Raise ``limit`` at this moment in the files that it concerns; False: there are not so many."""
+
+    def interrupt() -> None:
+        raise limit
+
+    return at_moment(step, call, concerns, interrupt)
+
+
+def at_moment(
+    step: int, call: Callable[[], object], concerns: Callable[[str], bool], happens: Callable[[], object]
+) -> bool:
+    """This happens at this moment in the files that it concerns; False: there are not so many."""
     left = step
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
@@ -54,11 +66,11 @@ def interrupted_at(
         if not concerns(frame.f_code.co_filename):
             return None
         frame.f_trace_opcodes = True
-        if event == "opcode" and frame.f_lasti in moments(frame.f_code):
+        if event == "call" or (event == "opcode" and frame.f_lasti in moments(frame.f_code)):
             left -= 1
             if left < 0:
                 sys.settrace(None)
-                raise limit
+                happens()
         return trace
 
     before = sys.gettrace()
