@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 from ...core.backend import Capabilities
@@ -15,8 +14,6 @@ from .node import Node
 from .port import Ended, RedlockPort
 from .quorum import Quorum
 from .settings import RESTART_DELAY, quorum_config
-
-logger = logging.getLogger("distlock_web")
 
 
 class RedlockBackend:
@@ -51,11 +48,6 @@ class RedlockBackend:
             seen[server] = node
             if node.address.min_replicas:
                 raise ConfigurationError(f"{where} asks for min_replicas: the nodes of a quorum have no replicas.")
-        if len(seen) % 2 == 0:
-            logger.warning(
-                "%s names %d nodes: one fewer would survive the loss of as many, for a majority of %d is %d.",
-                where, len(seen), len(seen), len(seen) // 2 + 1,
-            )  # fmt: skip
 
     def sync_port(self) -> RedlockPort:
         return self._sync_port

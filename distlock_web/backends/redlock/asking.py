@@ -162,7 +162,8 @@ class Channel:
                     self.broke(error)
                 return
             timeout, question = AT_ONCE, self._questions.popleft()
-            if isinstance(reply, ErrorReply) and reply.no_script and question.wanted and not question.by_source:
+            again = question.wanted or question.script is RELEASE  # what a release takes back stays taken back
+            if isinstance(reply, ErrorReply) and reply.no_script and again and not question.by_source:
                 question.by_source = True
                 self.send(question)
                 return

@@ -83,14 +83,6 @@ def test_nodes_may_have_options_of_their_own() -> None:
     assert {node.address.max_connections for node in nodes} == {7}
 
 
-def test_an_even_number_of_nodes_is_advised_against(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "distlock_web"):
-        made({"LOCATION": f"redlock://{THREE}/0"})
-        assert caplog.text == ""
-        made({"LOCATION": f"redlock://{THREE},127.0.0.1:7004/0"})
-    assert "4 nodes" in caplog.text
-
-
 def test_a_lease_longer_than_a_node_is_left_out_for_is_refused() -> None:
     configure({"default": {"LOCATION": f"redlock://{THREE}/0?restart_delay=20", "EXPIRE": 5}})
     with pytest.raises(ConfigurationError, match=r"longer than the longest lease .*, 20 s .*'restart_delay'"):
