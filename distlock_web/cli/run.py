@@ -75,7 +75,8 @@ class Run:
         self._starting = False
         self._early: list[int] = []  #: signals that came before the command was there
         self._lost = False
-        self._terminal: list[Any] = []  #: lent to the command: the settings that it had
+        self._terminal = -1  #: a descriptor of it, once the command has asked for it
+        self._settings: list[Any] = []  #: those that it had when it was lent to the command
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -176,12 +177,20 @@ class Run:
             self._send(signal.SIGCONT)
 
     def _lend_terminal(self) -> bool:
-        """Let the command read from the terminal. Not sooner: in ``distlock run … | less`` it belongs to the pager."""
-        foreground = os.tcgetpgrp(0)
-        if foreground == os.getpgrp():
-            self._terminal = termios.tcgetattr(0)
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])  # which would stop us when we take it back
-            os.tcsetpgrp(0, self._group)
+        """Let the command read from the terminal. Not sooner: in ``distlock run … | less`` it belongs to the pager.
+
+        False: it belongs to others, or there is none.
+        """
+        try:
+            if self._terminal < 0:
+                self._terminal = os.open("/dev/tty", os.O_RDWR)  # our input may be a file or a pipe
+            foreground = os.tcgetpgrp(self._terminal)
+            if foreground == os.getpgrp():
+                self._settings = termios.tcgetattr(self._terminal)
+                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])  # which would stop us when we take it back
+                os.tcsetpgrp(self._terminal, self._group)
+        except (OSError, termios.error):  # there is none, or it has hung up
+            return False
         return foreground in (os.getpgrp(), self._group)
 
     def _end(self) -> None:
@@ -199,12 +208,17 @@ class Run:
         while self._lives() and now() < until:
             time.sleep(0.01)
         self._group = 0
-        if self._terminal:
-            try:
-                os.tcsetpgrp(0, os.getpgrp())
-                termios.tcsetattr(0, termios.TCSADRAIN, self._terminal)  # one that was killed has not put them back
-            except (OSError, termios.error):  # hung up
-                pass
+        if self._terminal < 0:
+            return
+        try:
+            if self._settings:
+                os.tcsetpgrp(self._terminal, os.getpgrp())
+                # A command that was killed has not put them back.
+                termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._settings)
+        except (OSError, termios.error):  # hung up
+            pass
+        finally:
+            os.close(self._terminal)
 
     def _lives(self) -> bool:
         try:

@@ -131,6 +131,21 @@ def test_the_command_reads_from_the_terminal(shell: OnTerminal, tmp_path: Path) 
     shell.shows("again\r\n")
 
 
+@pytest.mark.parametrize("line", ["{} </dev/null", "echo a script | {}"], ids=["nothing", "a pipe"])
+def test_the_command_asks_at_the_terminal_though_its_input_comes_from_elsewhere(
+    shell: OnTerminal, tmp_path: Path, line: str
+) -> None:
+    """As ``ssh`` and ``sudo`` ask for a password."""
+    script = tmp_path / "ask.sh"
+    script.write_text('printf "word? " >/dev/tty; read -r word </dev/tty; echo "got $word"\n')
+    shell.press(line.format(distlock_run("sh", str(script))) + "; echo status $?\n")
+    shell.shows("word? ")
+    shell.press("secret\n")
+    shell.shows("got secret")
+    shell.shows("status 0")
+    shell.shows("ready> ")
+
+
 def test_the_terminal_stays_with_a_pager(shell: OnTerminal, tmp_path: Path) -> None:
     """``distlock run … | less``: the command does not ask for the terminal, and does not take it."""
     command, pager = tmp_path / "command.sh", tmp_path / "pager.sh"
