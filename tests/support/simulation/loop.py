@@ -26,10 +26,9 @@ class Loop(asyncio.BaseEventLoop):
         self._come: list[Callable[[], object]] = []
         self._nudged = False
         self.set_exception_handler(self._note)
-        self.errors: list[dict[str, Any]] = []
 
     def _note(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self.errors.append(context)
+        self._world.wrong.append(f"event loop: {context['message']}: {context.get('exception')!r}")
 
     def time(self) -> float:
         thread = self._thread
@@ -99,20 +98,6 @@ class Loop(asyncio.BaseEventLoop):
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         return transport, protocol
-
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        future: asyncio.Future[T] = self.create_future()
-
-        def work() -> None:
-            try:
-                result = func(*args)
-            except Exception as error:
-                self.call_soon_threadsafe(_unless_done, future, future.set_exception, error)
-            else:
-                self.call_soon_threadsafe(_unless_done, future, future.set_result, result)
-
-        self._world.here().process.spawn(work, name="executor")
-        return future
 
 
 def _unless_done(future: asyncio.Future[Any], action: Callable[[Any], None], value: Any) -> None:
@@ -184,21 +169,12 @@ class Transport(asyncio.Transport):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
 
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        return self._protocol
-
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
 
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
-
-    def is_reading(self) -> bool:
-        return not self._closing
-
-    def get_write_buffer_size(self) -> int:
-        return 0
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -316,12 +316,6 @@ class Socket:
     def settimeout(self, seconds: float | None) -> None:
         self._timeout = seconds
 
-    def gettimeout(self) -> float | None:
-        return self._timeout
-
-    def setblocking(self, blocking: bool) -> None:
-        self._timeout = None if blocking else 0.0
-
     def setsockopt(self, *_: Any) -> None: ...
 
     def fileno(self) -> int:

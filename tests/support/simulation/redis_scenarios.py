@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -260,10 +260,7 @@ class RedlockScenario(RedisScenario):
         self.rage += self.restart_delay + 1.0
 
     def settings(self, number: int) -> Mapping[str, Any]:
-        return self.settings_of(self.nodes)
-
-    def settings_of(self, nodes: Sequence[RedisNode]) -> Mapping[str, Any]:
-        where = ",".join(f"{node.machine.name}:6379" for node in nodes)
+        where = ",".join(f"{node.machine.name}:6379" for node in self.nodes)
         options = {"socket_timeout": 0.1, "socket_connect_timeout": 0.1, "restart_delay": self.restart_delay}
         return {"default": {"LOCATION": f"redlock://{where}/0", "OPTIONS": options}}
 

@@ -142,9 +142,6 @@ class Lock:
             if self._waiting:
                 _inside().wake(self._waiting[0])
 
-    def locked(self) -> bool:
-        return self._count > 0
-
     def __enter__(self) -> bool:
         return self.acquire()
 
@@ -236,16 +233,10 @@ class RandomModule(Module):
         super().__init__(real)
         vars(self).update((name, getattr(CHANCE, name)) for name in dir(CHANCE) if name in vars(real))
 
-    def SystemRandom(self) -> Chance:
-        return CHANCE
-
 
 class Secrets(Module):
     def token_hex(self, length: int) -> str:
         return CHANCE.randbytes(length).hex()
-
-    def token_bytes(self, length: int) -> bytes:
-        return CHANCE.randbytes(length)
 
 
 class System(Module):
