@@ -108,10 +108,10 @@ MUTANTS: dict[str, Mutant] = {
         "memory-148", "locks/scope.py", "for call in callbacks:", "for call in (callback,):"
     ),
     "an undo that comes late takes back a later vote": Mutant(
-        "redlock-late-13", "backends/redlock/scripts/release.lua", "attempt ~= '' and attempt ~= lock.attempt", "false"
+        "redlock-late-62", "backends/redlock/scripts/release.lua", "attempt ~= '' and attempt ~= lock.attempt", "false"
     ),
     "a node without its data votes at once": Mutant(
-        "redlock-clock-12",
+        "redlock-clock-45",
         "backends/redlock/scripts/_node.lua",
         "if delay and now - born < delay then",
         "if false then",
