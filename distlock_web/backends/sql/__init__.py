@@ -22,13 +22,14 @@ from .verbs import SQLVerbs
 
 logger = logging.getLogger("distlock_web")
 
-#: For the renewals; and opened when all others are in use, for those that have a lock: else those that want one keep it
-#: from being released.
-HOLDERS_CONNECTIONS = 4
+#: For the renewals alone: a crowd that releases keeps no lease from being renewed.
+RENEWAL_CONNECTIONS = 2
+#: Opened when all others are in use, for those that have a lock: else those that want one keep it from being released.
+RESERVE_CONNECTIONS = 2
 
 
 class SQLBackend:
-    """One database: connections for requests, for those that have a lock, and one that finds out whether it answers."""
+    """One database: connections for requests, for renewals, a reserve, and one that finds out whether it answers."""
 
     capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.05)
     settings = frozenset({"LOCATION", "DATABASE", "OPTIONS"})
@@ -42,12 +43,13 @@ class SQLBackend:
         self._executors = Executors("sql")
         self._outage = Outage(self._address.name, self._probe)
         self._requests = self._database(self._address.max_connections)
-        self._holders = self._database(HOLDERS_CONNECTIONS, patient=True)
+        self._renewals = self._database(RENEWAL_CONNECTIONS, patient=True)
+        self._reserve = self._database(RESERVE_CONNECTIONS)
         self._probing = Database(self._address, self._tables, self._wakeups, None, connections=1)
         listens = isinstance(self._address.dialect, PostgreSQL) and self._address.listen is not False
         self._news = (Listener if listens else Poller)(self._wakeups, self._requests)
-        verbs = SQLVerbs(self._requests, self._holders, self._news, self._outage)
-        renewing = SQLVerbs(self._holders, self._holders, self._news, self._outage)
+        verbs = SQLVerbs(self._requests, self._reserve, self._news, self._outage)
+        renewing = SQLVerbs(self._renewals, self._reserve, self._news, self._outage)
         self._sync_port, self._async_port, self._renewal_port = (
             BlockingPort(each, runtime, self._wakeups, self._executors)
             for each, runtime in ((verbs, THREADS), (verbs, TASKS), (renewing, THREADS))
@@ -98,5 +100,5 @@ class SQLBackend:
         self._outage.close()
         self._news.close()
         self._executors.close()
-        for database in (self._requests, self._holders, self._probing):
+        for database in (self._requests, self._renewals, self._reserve, self._probing):
             database.close()

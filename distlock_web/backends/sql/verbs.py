@@ -34,12 +34,12 @@ CROWDED = (0.05, 0.25)
 class SQLVerbs:
     """Blocking, for any thread. ``news`` tells those who wait here what others have done.
 
-    ``holders``: for those that have a lock, when those that want one have all connections of ``database``.
+    ``reserve``: for those that have a lock, when those that want one have all connections of ``database``.
     """
 
-    def __init__(self, database: Database, holders: Database, news: Poller, outage: Outage) -> None:
+    def __init__(self, database: Database, reserve: Database, news: Poller, outage: Outage) -> None:
         self._database = database
-        self._holders = holders
+        self._reserve = reserve
         self._news = news
         self._outage = outage
 
@@ -130,7 +130,7 @@ class SQLVerbs:
                 row.let_go()
             row.save()
 
-        self._database.run(work)  # not beside the holders: it comes of a row that is kept locked, perhaps, and can wait
+        self._database.run(work)  # not on the reserve: it comes of a row that is kept locked, perhaps, and can wait
 
     def extend(self, claims: Sequence[Claim], timeout: float | None) -> list[Loss | None]:
         def work(transaction: Transaction) -> list[Loss | None]:
@@ -233,7 +233,7 @@ class SQLVerbs:
         try:
             return self._database.run(work, timeout)
         except AllInUse:
-            return self._holders.run(work, timeout)
+            return self._reserve.run(work, timeout)
 
 
 def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:

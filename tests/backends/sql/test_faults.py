@@ -146,7 +146,7 @@ def test_commits_that_hang_cost_the_server_no_more_connections_than_the_pools_ha
         time.sleep(0.05)
     for thread in trying:
         thread.result(PATIENCE)
-    assert 0 < most <= 4 + 4 + 1, "those of requests and of holders, and the one that asks"
+    assert 0 < most <= 4 + 2 + 2 + 1, "those of requests, of renewals, of the reserve, and the one that asks"
     await_standby(administration, "")
     eventually(lambda: can_take("b"), "the standby is back", SOON)
     with suppress(DistLockError):  # it is lost by then, perhaps
@@ -201,6 +201,32 @@ def test_those_that_want_a_lock_keep_nobody_from_releasing_another(
     for thread in wanting:
         thread.result(PATIENCE)
     assert lines() == []
+
+
+@pytest.mark.slow
+def test_those_that_have_a_lock_keep_nobody_from_renewing_another(
+    server_settings: dict[str, Any], database: Connection, beside: Beside
+) -> None:
+    """All connections wait for rows that somebody keeps locked: those for releases and extensions, too."""
+    default_store(server_settings, max_connections=1, pool_timeout=0.1)
+    stuck = [unrelated(f"stuck:{number}") for number in range(40)]
+    renewed = unrelated("renewed", expire=4.0, renew=True, on_lost="warn")
+    for lease in stuck:
+        keep_the_row(database, lease.name)
+    over = now() + 7
+
+    def extend(lease: Any) -> None:
+        while now() < over:
+            with suppress(BackendUnavailable):
+                lease.extend()
+
+    extending = [beside(extend, lease) for lease in stuck]
+    for thread in extending:
+        thread.result(PATIENCE)
+    database.rollback()
+    assert renewed.state == "held"
+    for lease in (*stuck, renewed):
+        lease.release()
 
 
 @pytest.mark.slow
