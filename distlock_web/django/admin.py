@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import django
@@ -85,17 +85,17 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         if meant.rows and "confirmed" not in request.POST:
             context = release_context(meant, viewer, parameters)
             return self._page(request, render("release.html", context), _("Release by force?"))
-        for kind, text in release(meant, str(request.user), lambda row: self._audit(request, row)):
+        for kind, text in release(meant, str(request.user), partial(self._audit, request)):
             messages.add_message(request, LEVELS[kind], text)
         return HttpResponseRedirect(list_url(viewer, parameters))
 
-    def _audit(self, request: HttpRequest, row: LockRow) -> None:
+    def _audit(self, request: HttpRequest, row: LockRow, what: str) -> None:
         with transaction.atomic(router.db_for_write(LogEntry)):  # ATOMIC_REQUESTS: a failure ends no more than this
             LogEntry.objects.log_actions(
                 user_id=request.user.pk,  # type: ignore[arg-type]  # admin_view lets in nobody without one
                 queryset=[HeldLock(name=printable(row.lock.name))],  # PostgreSQL takes no NUL
                 action_flag=DELETION,
-                change_message=f"Released by force: {row.describe()}",
+                change_message=f"{what}: {row.describe()}",
             )
 
     def _viewer(self, request: HttpRequest) -> Viewer:

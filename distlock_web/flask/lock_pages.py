@@ -51,15 +51,16 @@ class LockPages:
         """Ask before, then take each lock from exactly the holder that was shown."""
         self._who("view")
         name = self._who("release")
-        if request.method == "POST":
+        posted = request.method == "POST"
+        if posted:
             _check_csrf(name)
-        given = request.form if request.method == "POST" else request.args
+        given = request.form if posted else request.args
         viewer, meant = self._viewer(), choose(given.getlist("lock"))
-        if meant.rows and "confirmed" not in request.form:
+        if meant.rows and not (posted and "confirmed" in given):  # a GET may have a form, too
             return self._send("release.html", release_context(meant, viewer, given), "Release by force?")
         by = name or f"somebody at {request.remote_addr}"
         context = {
-            "messages": release(meant, by, lambda row: None),
+            "messages": release(meant, by, lambda row, what: None),
             "list_url": list_url(viewer, given),
         }  # the log has it
         return self._send("released.html", context, "Release by force")

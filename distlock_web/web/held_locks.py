@@ -167,7 +167,8 @@ def _only(meant: list[LockRow], named: list[LockRow], name: str, fence: int | No
 def force_release(registry: Registry, row: LockRow, by: str) -> None:
     """Take this lock from exactly the holder that ``row`` shows, and log a warning that says who (``by``) did it.
 
-    The holder is not stopped: it learns of the loss at its next round trip. Blocking. Raises ``OtherFence`` if the
+    The holder is not stopped: it learns of the loss at its next round trip. Logged is also what is perhaps done,
+    because the store did not say. Blocking. Raises ``OtherFence`` if the
     lock is no longer held by that holder, or has no fence to know it by; ``StoreUnreachable`` if the store did not say
     whether it was released.
     """
@@ -177,6 +178,8 @@ def force_release(registry: Registry, row: LockRow, by: str) -> None:
     except ConfigurationError:
         raise
     except DistLockError as error:
+        text = "Lock %s perhaps released by force by %s: %s"  # if it was, nothing else says who did it
+        logger.warning(text, shown, by, row.describe(), extra=row.log_fields(reason=by))
         raise StoreUnreachable({row.alias: error}, "; the lock may be held still") from error
     if not released:
         raise OtherFence(f"The holder of {shown!r} changed meanwhile: nothing was released.", name=row.lock.name)

@@ -33,7 +33,7 @@ class Release:
     gone: list[str] = field(default_factory=list)  #: names that are not held (any more) by the holder that was meant
     errors: list[str] = field(default_factory=list)
     released: list[LockRow] = field(default_factory=list)
-    unrecorded: list[str] = field(default_factory=list)  #: names of those released that ``audit`` has failed for
+    unrecorded: list[str] = field(default_factory=list)  #: names of those that ``audit`` has failed for
 
     def messages(self) -> list[tuple[str, str]]:
         """For people: ``success``, ``warning`` or ``error``, and the text."""
@@ -51,7 +51,7 @@ class Release:
             begin = "Not released" if self.released else "Nothing was released"
             said.append(("warning", f"{begin}: {what} no longer held by that holder."))
         if self.unrecorded:
-            what = f"Released, and not recorded in the history: {_some(self.unrecorded)}."
+            what = f"Not recorded in the history: {_some(self.unrecorded)}."
             said.append(("warning", f"{what} The application's log says who released it, and why it was not recorded."))
         return said + [("error", error) for error in self.errors]
 
@@ -112,8 +112,12 @@ def release_context(meant: Release, viewer: Viewer, parameters: Mapping[str, str
     }
 
 
-def release(meant: Release, by: str, audit: Callable[[LockRow], object]) -> list[tuple[str, str]]:
-    """Take each lock from exactly the holder that is shown; what to tell of it. ``audit`` is told of each. Blocking.
+#: Told of each lock, and that it was released by force, or perhaps.
+Audit = Callable[[LockRow, str], object]
+
+
+def release(meant: Release, by: str, audit: Audit) -> list[tuple[str, str]]:
+    """Take each lock from exactly the holder that is shown; what to tell of it. Blocking.
 
     A store that does not answer, or refuses, is not asked for the others: each would wait for as long. What ``audit``
     raises is logged and said, and keeps no other lock from being released.
@@ -126,20 +130,24 @@ def release(meant: Release, by: str, audit: Callable[[LockRow], object]) -> list
             force_release(registry(), row, by)
         except OtherFence:
             meant.gone.append(printable(row.lock.name))
-        except (StoreUnreachable, ConfigurationError) as error:
+        except ConfigurationError as error:
             down.add(row.alias)
-            reason = error.errors[row.alias] if isinstance(error, StoreUnreachable) else error
-            meant.errors.append(failure_text(row.alias, reason))
+            meant.errors.append(failure_text(row.alias, error))
+        except StoreUnreachable as error:
+            down.add(row.alias)
+            unknown = f"It is not known whether the lock “{printable(row.lock.name)}” was released."
+            meant.errors.append(f"{unknown} {failure_text(row.alias, error.errors[row.alias])}")
+            _record(meant, row, audit, "Perhaps released by force")
         else:
             meant.released.append(row)
-            _record(meant, row, audit)
+            _record(meant, row, audit, "Released by force")
     return meant.messages()
 
 
-def _record(meant: Release, row: LockRow, audit: Callable[[LockRow], object]) -> None:
+def _record(meant: Release, row: LockRow, audit: Audit, what: str) -> None:
     name = printable(row.lock.name)
     try:
-        audit(row)
+        audit(row, what)
     except Exception:
         fields = row.log_fields(reason="unrecorded")
         logger.exception("The release by force of the lock %s was not recorded", name, extra=fields)

@@ -20,6 +20,7 @@ from distlock_web import Lease, LeaseLost, lock
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.flask.flask_admin import HeldLocksView
+from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.held_locks import list_all
 from distlock_web.web.page_assets import VERSION
 from tests.support.origins import begin_request
@@ -56,8 +57,11 @@ class DjangoSite:
         allowed = [name for name, given in (("view_heldlock", view), ("release_heldlock", release)) if given]
         self._user.user_permissions.set(Permission.objects.filter(codename__in=allowed))
 
-    def ask(self, method: str, path: str, query: dict[str, Any]) -> Page:
-        response = getattr(self._client, method)(self.url + path, QUERY_STRING=urlencode(query))
+    def ask(self, method: str, path: str, query: dict[str, Any], **form: str) -> Page:
+        response = self._client.generic(
+            method.upper(), self.url + path, urlencode(form), "application/x-www-form-urlencoded",
+            QUERY_STRING=urlencode(query),
+        )  # fmt: skip
         return Page(response.status_code, response.content.decode(), response.headers)
 
     def post(self, form: dict[str, Any]) -> Page:
@@ -82,8 +86,8 @@ class FlaskSite:
     def allow(self, *, view: bool, release: bool) -> None:
         self._may.update(view="ann" if view else None, release="ann" if release else None)
 
-    def ask(self, method: str, path: str, query: dict[str, Any]) -> Page:
-        response = self._client.open(self.url + path, method=method.upper(), query_string=query)
+    def ask(self, method: str, path: str, query: dict[str, Any], **form: str) -> Page:
+        response = self._client.open(self.url + path, method=method.upper(), query_string=query, data=form or None)
         return Page(response.status_code, response.text, response.headers)
 
     def post(self, form: dict[str, Any]) -> Page:
@@ -160,8 +164,9 @@ def test_who_may(site: Site, elsewhere: Elsewhere, view: bool, may_release: bool
 @pytest.mark.parametrize("method", ["get", "head", "put", "patch", "delete"])
 def test_only_a_post_releases(site: Site, elsewhere: Elsewhere, method: str) -> None:
     lease = elsewhere("order:7")
-    asked = site.ask(method, "release/", {"lock": key(lease), "confirmed": "1"})
-    assert asked.status in ((200,) if method in ("get", "head") else (405, site.stranger))
+    for form in ({}, {"confirmed": "1"}):  # a body is possible in each of them
+        asked = site.ask(method, "release/", {"lock": key(lease), "confirmed": "1"}, **form)
+        assert asked.status in ((200,) if method in ("get", "head") else (405, site.stranger))
     assert held() == [lease.name]
 
 
@@ -190,6 +195,18 @@ def test_release_by_force(site: Site, elsewhere: Elsewhere, caplog: pytest.LogCa
     with pytest.raises(LeaseLost) as lost:
         lease.extend()
     assert lost.value.reason == "revoked"
+
+
+def test_a_release_that_the_store_did_not_answer_is_logged_with_who_did_it(
+    site: Site, elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = elsewhere("order:7")
+    injector = FaultInjector(registry().store("default"))
+    injector.lose("revoke", "answer", "answer")
+    with caplog.at_level(logging.WARNING, "distlock_web"):
+        assert "It is not known whether the lock “disLock:order:7” was released." in release(site, key(lease))
+    assert "Lock disLock:order:7 perhaps released by force by ann: " in caplog.text
+    assert held() == []
 
 
 def test_several_at_once_each_from_the_holder_that_was_shown(site: Site, elsewhere: Elsewhere) -> None:
