@@ -97,7 +97,7 @@ def contend() -> float:
     listener: Any = registry().store("default").backend.server.listener  # type: ignore[attr-defined]
 
     def queued_here() -> bool:  # in this process: forked children contend as well
-        return any(waiter.sent_at is not None for waiter in list(listener._waiters.values()))
+        return any(waiter.sent_at is not None for waiter in list(listener.waiters.values()))
 
     # A wait that has failed never stands in the queue: then the last lines say what there is.
     eventually(lambda: queued_here() or not waiting.is_alive(), "the other one waits")

@@ -224,7 +224,8 @@ class RedisPort:
         """Ask for the lock; with a waiter, join its queue where it is not to be had."""
         server, token = self._server, claim.token
         confirm = _grants if self.confirms else None
-        somewhere = "?" if token in server.ambiguous or self._listener.may_be_queued(token) else ""
+        known = self._listener.waiters.get(token)
+        somewhere = "?" if token in server.ambiguous or (known is not None and known.sent_at is not None) else ""
         args = (token, _ms(claim.expire), int(waiter is not None), claim.holder, place or somewhere)
         since = now()
         try:
@@ -233,12 +234,10 @@ class RedisPort:
             if not isinstance(error, TooFewReplicas):  # else it is ours, and who gives up asking cancels it
                 server.ambiguous.add(token)
             raise
-        if type(answer) is int:
-            self._listener.remove(token)
-            return Granted(answer, since)
-        given, server_time_us, *rest = answer
+        given, server_time_us, *rest = (answer, 0) if type(answer) is int else answer
         if given:
-            self._listener.remove(token)
+            if known is not None:
+                self._listener.remove(token)
             return Granted(given, since)
         busy, unheard = _busy(*rest)
         if waiter is not None:

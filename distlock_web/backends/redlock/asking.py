@@ -140,7 +140,7 @@ class Channel:
     def __init__(self, node: Node, patient: bool) -> None:
         self.node = node
         self.patient = patient
-        self.connection = node.pools[patient].borrow(None)
+        self.connection = drive(node.pools[patient].open(None))
         self._questions: deque[Question] = deque()
 
     def send(self, question: Question) -> None:
@@ -169,7 +169,7 @@ class Channel:
                 return
             question.channel = None
             if not self._questions:
-                self.node.pools[self.patient].give_back(self.connection)
+                self.connection.end()
             question.take(reply)
 
     def is_awaited(self) -> bool:

@@ -73,7 +73,7 @@ def test_a_closed_loops_waiter_does_not_stay(
     holder = unrelated(KEY)
     abandon(redis_client)
     backend: Any = registry().store("default").backend
-    eventually(lambda: not backend.server.listener._waiters, "the waiter is forgotten", SOON)
+    eventually(lambda: not backend.server.listener.waiters, "the waiter is forgotten", SOON)
     eventually(lambda: waiters(redis_client) == 0, "its place is given up", SOON)
     eventually(lambda: threads("distlock-listener") == 0, "the thread ends", SOON)
     holder.release()

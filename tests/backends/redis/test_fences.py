@@ -132,7 +132,7 @@ def test_a_step_of_the_clock_and_a_pause_between_two_polls(
     waiting = beside(lock(KEY, expire=expire, wait=LONG).acquire)
     queued(redis_client, KEY)
     backend: Any = registry().store("default").backend
-    (waiter,) = backend.server.listener._waiters.values()
+    (waiter,) = backend.server.listener.waiters.values()
     eventually(lambda: waiter.sent_at is not None, "it sleeps")
     waiter.server_time_us -= int(step * 1_000_000)  # as if the server's clock had been set since
     deliver = Listener._deliver

@@ -66,7 +66,7 @@ def test_a_store_that_is_closed_under_a_waiter(redis_store: str) -> None:
     waiting = threading.Thread(target=wait)
     waiting.start()
     store = registry().store("default")
-    eventually(lambda: store.backend.server.listener._waiters, "it waits")  # type: ignore[attr-defined]
+    eventually(lambda: store.backend.server.listener.waiters, "it waits")  # type: ignore[attr-defined]
     store.close()
     held.release()
     waiting.join(20)

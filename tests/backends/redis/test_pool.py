@@ -53,57 +53,57 @@ def test_many_threads_share_two_connections(redis_url: str, redis_client: redis.
 
 def test_a_pool_that_stays_exhausted_is_said_with_the_setting_to_change(redis_url: str) -> None:
     connections = backend(redis_url, max_connections=1, pool_timeout=0.05).server.pool
-    connection = connections.borrow(None)
+    connection = drive(connections.open(None))
     with pytest.raises(
         BackendUnavailable, match=r"all 1 connections are in use \(OPTIONS: max_connections; pool_timeo"
     ):
         unrelated(KEY)
-    connections.give_back(connection)
+    connection.end()
     unrelated(KEY).release()
 
 
 def test_a_connection_that_another_thread_takes_first_is_waited_for(redis_url: str) -> None:
     """Idle when it was looked at, and gone when it was taken: the next one that becomes free."""
     connections = backend(redis_url, max_connections=1, pool_timeout=30).server.pool
-    connection = connections.borrow(None)
+    connection = drive(connections.open(None))
 
     class Snatched(deque[Any]):
         def __bool__(self) -> bool:
             return True
 
-    connections._idle = Snatched()
+    connections.idle = Snatched()
     got: list[object] = []
-    waiting = threading.Thread(target=lambda: got.append(contextvars.Context().run(connections.borrow, None)))
+    waiting = threading.Thread(target=lambda: got.append(contextvars.Context().run(drive, connections.open(None))))
     waiting.start()
-    eventually(lambda: len(connections._waiting) == 1, "it waits")
-    connections.give_back(connection)
+    eventually(lambda: len(connections.waiting) == 1, "it waits")
+    connection.end()
     waiting.join()
     assert got == [connection]
-    connections._idle = deque()
-    connections.give_back(connection)
+    connections.idle = deque()
+    connection.end()
 
 
 def test_a_connection_whose_thread_was_interrupted_anywhere_leaves_its_place(redis_url: str) -> None:
     """A time limit between taking a connection and using it leaked a place of the pool, until none was left."""
     connections = backend(redis_url, max_connections=1, pool_timeout=0.05).server.pool
     for _ in range(3):
-        assert connections.borrow(None) is not None  # and nobody has it any more
+        assert drive(connections.open(None)) is not None  # and nobody has it any more
     unrelated(KEY).release()
 
 
 def test_a_connection_that_is_given_back_while_all_are_dropped_is_not_kept(redis_url: str) -> None:
     """It would lead to the server of before, a master that is none any more."""
     connections = backend(redis_url).server.pool
-    connection = connections.borrow(None)
+    connection = drive(connections.open(None))
 
     class DroppedBefore(deque[Any]):
         def append(self, item: Any) -> None:
             connections.drop()
             super().append(item)
 
-    connections._idle = DroppedBefore()
-    connections.give_back(connection)
-    assert not connections._idle
+    connections.idle = DroppedBefore()
+    connection.end()
+    assert not connections.idle
     assert connection not in connections._open
 
 

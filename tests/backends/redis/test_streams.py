@@ -71,6 +71,6 @@ async def test_a_loop_that_ends_while_all_connections_are_let_go_of() -> None:
     backend.server._loops = {Ending(): (connection, None)}
     await asyncio.to_thread(lambda: unrelated(KEY).release())
     backend.server._moved()
-    assert not backend.server.pool._idle
+    assert not backend.server.pool.idle
     stream.close()
     await asyncio.to_thread(lambda: unrelated(KEY).release())

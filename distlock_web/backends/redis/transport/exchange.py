@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Protocol, TypeAlias
 
 from ....core.errors import DistLockError
@@ -91,26 +92,42 @@ class Exchange:
         confirmation = None if confirm is None else self._replicas.question
         line = await self._lines.open(timeout)
         try:
-            packed = [script.call(keys, args) for keys, args in calls]
-            replies, confirmed = await self._ask(line, packed, confirmation)
-            errors = [reply for reply in replies if isinstance(reply, ErrorReply)]
-            if any(error.no_script for error in errors):  # a restart, a failover, SCRIPT FLUSH
-                unknown = [i for i, reply in enumerate(replies) if isinstance(reply, ErrorReply) and reply.no_script]
-                packed = [script.call(*calls[i], by_source=i == unknown[0]) for i in unknown]
-                known, confirmed = await self._ask(line, packed, confirmation)
-                for i, reply in zip(unknown, known, strict=True):
-                    replies[i] = reply
-                errors = [reply for reply in replies if isinstance(reply, ErrorReply)]
+            replies: list[Reply] = [None] * len(calls)
+            asked: Sequence[int] = range(len(calls))
+            by_source = -1  # the place of the one that tells the server what the script is
+            confirmed = None
+            while asked:
+                packed, unknown = [], []
+                for i in asked:
+                    if self._asking:
+                        packed.append(_ASKING)
+                    packed.append(script.call(*calls[i], by_source=i == by_source))
+                line.send(packed[0] if len(packed) == 1 else b"".join(packed), len(packed), confirmation)
+                for i in asked:
+                    if self._asking:
+                        await line.receive()
+                    replies[i] = await line.receive()
+                    if type(replies[i]) is ErrorReply and replies[i].no_script:  # a restart, a failover, SCRIPT FLUSH
+                        unknown.append(i)
+                if confirmation is not None:
+                    confirmed = await line.confirmed()
+                if not unknown or by_source >= 0:
+                    break
+                asked, by_source = unknown, unknown[0]
         except BaseException as error:
             # Also a KeyboardInterrupt or a worker's time limit: the answer would reach the next one who asks here.
             line.fail(error)
             if isinstance(error, FAILURES):
                 raise translated(error, self._address) from error
             raise
+        errors = []
+        for reply in replies:  # no comprehension: before Python 3.12 that is a call
+            if isinstance(reply, ErrorReply):
+                errors.append(reply)
         given = confirm is not None and any(map(confirm, replies))
         if given and isinstance(confirmed, ErrorReply):
             errors.append(confirmed)
-        refusal = next((error for error in errors if error.not_primary), None)
+        refusal = next(filter(_not_primary, errors), None)
         line.end(usable=refusal is None)
         if refusal is not None:
             self._moved()
@@ -121,14 +138,5 @@ class Exchange:
             return [as_error(reply, self._address) if isinstance(reply, ErrorReply) else reply for reply in replies]
         return replies
 
-    async def _ask(
-        self, line: Line, packed: list[bytes], confirmation: Confirmation | None
-    ) -> tuple[list[Reply], Reply]:
-        if self._asking:
-            packed = [each for question in packed for each in (_ASKING, question)]
-        line.send(packed[0] if len(packed) == 1 else b"".join(packed), len(packed), confirmation)
-        replies = []
-        for _ in packed:
-            replies.append(await line.receive())
-        confirmed = None if confirmation is None else await line.confirmed()
-        return replies[1::2] if self._asking else replies, confirmed
+
+_not_primary = attrgetter("not_primary")

@@ -43,7 +43,7 @@ class Listener:
     def __init__(self, address: Address, give_up: Callable[[Claim, int], None]) -> None:
         self._address = address
         self._give_up = give_up  #: what somebody asked for who has gone; with a fence: that grant alone
-        self._waiters: dict[str, Waiter] = {}
+        self.waiters: dict[str, Waiter] = {}  #: by token
         self._given_up: dict[str, float] = {}  # tokens, and when each was; the oldest first
         self._starting: dict[Parker, None] = {}  # those who wait for the connection
         self._last_empty_poll = 0.0  # when there was nothing to read, for the last time
@@ -64,22 +64,17 @@ class Listener:
 
     def expect(self, claim: Claim, runtime: Runtime) -> Waiter:
         """A question goes out that may put this claim into a queue; the message may be here before the answer."""
-        waiter = self._waiters.get(claim.token)
+        waiter = self.waiters.get(claim.token)
         if waiter is None:
             self._ident = claim.token[:IDENT_DIGITS]
-            waiter = self._waiters[claim.token] = Waiter(claim, runtime, self._connections)
+            waiter = self.waiters[claim.token] = Waiter(claim, runtime, self._connections)
         else:
             waiter.connection = self._connections
         return waiter
 
-    def may_be_queued(self, token: str) -> bool:
-        """Whether it was told that it has a place in the queue."""
-        waiter = self._waiters.get(token)
-        return waiter is not None and waiter.sent_at is not None
-
     def remove(self, token: str) -> None:
         """This token waits no longer."""
-        if self._waiters.pop(token, None) is not None:
+        if self.waiters.pop(token, None) is not None:
             self._last_wait = now()
         self._given_up.pop(token, None)
 
@@ -123,7 +118,7 @@ class Listener:
 
     def ask_again(self, concerned: Callable[[Claim], bool]) -> None:
         """Wake those whose lock this is about: what they wait for has gone elsewhere."""
-        for waiter in list(self._waiters.values()):
+        for waiter in list(self.waiters.values()):
             if concerned(waiter.claim):
                 waiter.wake()
 
@@ -134,7 +129,7 @@ class Listener:
     def close(self) -> None:
         """Let go of connection and thread. Whoever goes on waiting is woken, asks, and registers anew."""
         self._last_wait = 0.0
-        waiters, self._waiters = self._waiters, {}
+        waiters, self.waiters = self.waiters, {}
         for waiter in waiters.values():
             waiter.wake()
         self.reconnect()
@@ -142,13 +137,13 @@ class Listener:
     # Our own thread ----------------------------------------------------------------------------------------------
 
     def _is_left(self) -> bool:
-        return bool(self._waiters or self._starting) or self._subscription is not None
+        return bool(self.waiters or self._starting) or self._subscription is not None
 
     def _step(self) -> float:
         subscription = self._subscription
         if subscription is None:
             return self._subscribe()
-        if not self._waiters and now() - self._last_wait > IDLE_TIMEOUT:
+        if not self.waiters and now() - self._last_wait > IDLE_TIMEOUT:
             self._broken(subscription, None)
             return 0.0
         try:
@@ -157,7 +152,7 @@ class Listener:
             self._broken(subscription, error)
         if now() - self._supervised_at > SUPERVISE_EVERY:
             self._supervised_at = now()
-            for token, waiter in list(self._waiters.items()):
+            for token, waiter in list(self.waiters.items()):
                 if waiter.abandoned:
                     self._give_up_for(token)
         return 0.0
@@ -170,17 +165,17 @@ class Listener:
         except Exception as error:
             self._error = translated(error, self._address)
             if not self._down:  # those who wait learn by themselves how long it lasts, without sleeping before that
-                for waiter in list(self._waiters.values()):
+                for waiter in list(self.waiters.values()):
                     waiter.wake()
-            self._down = bool(self._waiters)
+            self._down = bool(self.waiters)
             self._wake_starting()
-            return RECONNECT_AFTER if self._waiters else 0.0
+            return RECONNECT_AFTER if self.waiters else 0.0
         self._connections += 1
         self._subscription, self._down = subscription, False
         self._last_wait, self._last_empty_poll = now(), begun
         self._wake_starting()
         # What was published while nobody listened is lost: everybody asks again.
-        for waiter in list(self._waiters.values()):
+        for waiter in list(self.waiters.values()):
             waiter.wake()
         return 0.0
 
@@ -198,7 +193,7 @@ class Listener:
         if notification is None:
             self._last_empty_poll = begun
             return
-        waiter = self._waiters.get(notification.token)
+        waiter = self.waiters.get(notification.token)
         if waiter is None:
             # Of one that is merely unknown it is no news: it was told by the answer to its question, or it waits at
             # another subscriber of this channel: a copy of this machine, the same node under another address.
@@ -215,7 +210,7 @@ class Listener:
 
     def _give_up_for(self, token: str) -> None:
         """This waiter has gone without a word: its place, or what it was handed, goes on to the next."""
-        waiter = self._waiters.pop(token, None)
+        waiter = self.waiters.pop(token, None)
         if waiter is not None:
             self._give_up(waiter.claim, 0)
 
@@ -228,7 +223,7 @@ class Listener:
         finally:
             if self._subscription is subscription:
                 self._subscription = None
-        if isinstance(error, Exception) and self._waiters:
+        if isinstance(error, Exception) and self.waiters:
             logger.warning("The listener for locks lost its connection: %s", translated(error, self._address))
-        for waiter in list(self._waiters.values()):
+        for waiter in list(self.waiters.values()):
             waiter.wake()

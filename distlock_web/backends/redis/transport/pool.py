@@ -54,16 +54,28 @@ class Connection:
         self._write(packed)
 
     async def receive(self) -> Reply:
-        return self._pool.read(self)
+        try:
+            return self.read(None if self.timeout is None else self.timeout / 2)
+        except TIMEOUTS:
+            return self._pool.read_in_doubt(self)
 
     async def confirmed(self) -> Reply:
-        return self._pool.read(self, held_up=True)
+        try:
+            return self.read(None if self.timeout is None else self.timeout / 2)
+        except TIMEOUTS:
+            return self._pool.read_in_doubt(self, held_up=True)
 
-    def end(self, *, usable: bool) -> None:
-        if usable:
-            self._pool.give_back(self)
-        else:
-            self._pool.discard(self)
+    def end(self, *, usable: bool = True) -> None:
+        pool = self._pool
+        if not usable or self.batch is not pool.batch:
+            pool.discard(self)
+            return
+        self.was_idle = True
+        pool.idle.append(self)
+        if self.batch is not pool.batch:  # dropped meanwhile, by one that may have come before it was idle
+            pool.drop_idle()
+        if pool.waiting:
+            pool.wake_one()
 
     def fail(self, error: BaseException) -> None:
         self._pool.failed(self, error)
@@ -104,16 +116,22 @@ class ConnectionPool:
         self._patient = patient  #: asks also while the server is silent: for renewals, which have a deadline
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._opening = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
-        self._idle: deque[Connection] = deque()
-        self._batch = object()  # of the connections that are opened now
-        self._waiting: deque[ThreadParker] = deque()
+        self.idle: deque[Connection] = deque()
+        self.batch = object()  # of the connections that are opened now
+        self.waiting: deque[ThreadParker] = deque()
 
     async def open(self, timeout: float | None) -> Connection:
+        """The connection that was used last, or a new one. Raises ``DistLockError``."""
         if not self._patient:
             self._outage.refuse_if_silent()
         if timeout is not None:
             timeout = min(timeout, self._address.kwargs["socket_timeout"])
-        return self.borrow(timeout)
+        try:
+            connection = self.idle.pop()
+        except IndexError:
+            connection = self._open_or_wait(timeout)
+        connection.timeout = timeout
+        return connection
 
     def failed(self, connection: Connection, error: BaseException) -> None:
         """Its answers will not be read. If it broke, those that are idle have most likely broken, too."""
@@ -134,17 +152,12 @@ class ConnectionPool:
         if not self._outage.answered(asked):
             self._outage.begin(error)
 
-    def read(self, connection: Connection, held_up: bool = False) -> Reply:
-        """The answer, which replicas may hold up."""
-        timeout = connection.timeout
-        try:
-            return connection.read(None if timeout is None else timeout / 2)
-        except TIMEOUTS:
-            connection.asked = self._outage.ask()
-        return self._read_in_doubt(connection, connection.asked, held_up)
+    def read_in_doubt(self, connection: Connection, held_up: bool = False) -> Reply:
+        """Half of the time is over. If the server answers on another connection and not on this one, this is dead.
 
-    def _read_in_doubt(self, connection: Connection, asked: float, held_up: bool) -> Reply:
-        """Half of the time is over. If the server answers on another connection and not on this one, this is dead."""
+        ``held_up``: replicas may hold up the answer.
+        """
+        asked = connection.asked = self._outage.ask()
         until = asked + (connection.timeout or self._address.kwargs["socket_timeout"]) / 2
         answered = False
         while (left := until - now()) > 0 and (held_up or not answered):
@@ -161,24 +174,15 @@ class ConnectionPool:
 
     def drop(self) -> None:
         """Let go of every connection: of those in use when they are given back."""
-        self._batch = object()
+        self.batch = object()
         self.drop_idle()
 
     def drop_idle(self) -> None:
-        while self._idle:
+        while self.idle:
             try:
-                self.discard(self._idle.pop())
+                self.discard(self.idle.pop())
             except IndexError:
                 return
-
-    def borrow(self, timeout: float | None = None) -> Connection:
-        """An open connection for one exchange. Raises ``DistLockError``."""
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._open_or_wait(timeout)
-        connection.timeout = timeout
-        return connection
 
     def _open_or_wait(self, timeout: float | None) -> Connection:
         until = now() + self._address.pool_timeout
@@ -198,7 +202,7 @@ class ConnectionPool:
 
     def _reserve(self) -> Connection | None:
         """A place for one connection more; None: all are taken."""
-        connection = Connection(self, self._batch)
+        connection = Connection(self, self.batch)
         with self._opening:
             if len(self._open) >= self._address.max_connections:
                 return None
@@ -212,39 +216,28 @@ class ConnectionPool:
                 f"(OPTIONS: max_connections; pool_timeout, now {self._address.pool_timeout:g} s)."
             )
         parker = ThreadParker()
-        self._waiting.append(parker)
+        self.waiting.append(parker)
         try:
-            if not self._idle:  # else it was given back meanwhile
+            if not self.idle:  # else it was given back meanwhile
                 drive(parker.park(min(left, MAX_SLEEP)))
-            return self._idle.pop()
+            return self.idle.pop()
         except IndexError:
             return None
         finally:
             try:
-                self._waiting.remove(parker)
+                self.waiting.remove(parker)
             except ValueError:  # it was woken
                 pass
-
-    def give_back(self, connection: Connection) -> None:
-        """Its answers were read: the next one may ask on it."""
-        if connection.batch is not self._batch:
-            self.discard(connection)
-            return
-        connection.was_idle = True
-        self._idle.append(connection)
-        if connection.batch is not self._batch:  # dropped meanwhile, by one that may have come before it was idle
-            self.drop_idle()
-        self._wake_one()
 
     def discard(self, connection: Connection) -> None:
         """It broke, or its answers will not be read."""
         self._open.discard(connection)
         connection.close()
-        self._wake_one()
+        self.wake_one()
 
-    def _wake_one(self) -> None:
-        if self._waiting:
+    def wake_one(self) -> None:
+        if self.waiting:
             try:
-                self._waiting.popleft().unpark()
+                self.waiting.popleft().unpark()
             except IndexError:  # somebody else has just woken the last one
                 pass
