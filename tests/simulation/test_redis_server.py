@@ -248,8 +248,8 @@ def test_commands_and_errors_beside_the_scripts(two: Two) -> None:
         ["PEXPIRE", "a", "-1"], ["EXISTS", "a", "k"], ["DEL", "k", "k"], ["GET", "a"],
         ["ZADD", "z", "LT", "CH", "5", "a", "-inf", "b", "1.5", "c"], ["ZADD", "z", "LT", "CH", "6", "a", "3", "d"],
         ["ZADD", "z", "GT", "7", "a", "1", "c"], ["ZSCORE", "z", "c"], ["ZRANGE", "z", "0", "-1", "WITHSCORES"],
-        ["ZRANK", "z", "a"],
-        ["ZCOUNT", "z", "2", "+inf"], ["ZREM", "z", "a", "b", "c", "d"], ["EXISTS", "z"],
+        ["ZRANK", "z", "a"], ["ZCOUNT", "z", "2", "+inf"], ["ZPOPMIN", "z"], ["ZPOPMIN", "none"],
+        ["ZREM", "z", "a", "b", "c", "d"], ["EXISTS", "z"],
         ["PUBSUB", "NUMSUB", "nobody"], ["PUBLISH", "nobody", "x"],
     ):  # fmt: skip
         ours, theirs = two.say(command(*words))

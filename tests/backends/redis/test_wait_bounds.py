@@ -170,6 +170,6 @@ def test_the_store_closed_while_a_wait_lasts(redis_store: str, redis_client: red
     waiting = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
     queued(redis_client, KEY)
     registry().close()
-    eventually(lambda: not registry().store("default").backend.server.pool._idle, "closed")  # type: ignore[attr-defined]
+    eventually(lambda: not registry().store("default").backend.server.pool.idle, "closed")  # type: ignore[attr-defined]
     holder.release()
     waiting.result(SOON).release()

@@ -78,7 +78,7 @@ MUTANTS: dict[str, Mutant] = {
         "now",
     ),
     "a waiter that is handed the lock stays in the queue": Mutant(
-        "redis-2", f"{_SCRIPTS}/_queue.lua", "      call('ZREM', line, first)\n", ""
+        "redis-2", f"{_SCRIPTS}/_queue.lua", "call('ZPOPMIN', line)[1]", "call('ZRANGE', line, '0', '0')[1]"
     ),
     "a grant is counted from when it was read": Mutant(
         "redis-7",

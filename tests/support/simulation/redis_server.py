@@ -238,6 +238,11 @@ class RedisServer:
     def _zrem(self, name: bytes, *members: bytes) -> Reply:
         return self._remove(name, [member for member in members if member in self._sorted(name)])
 
+    def _zpopmin(self, name: bytes) -> Reply:
+        first = self._sorted(name).in_order()[:1]
+        self._remove(name, [member for member, _ in first])
+        return _members(first, (b"WITHSCORES",))
+
     def _zremrangebyscore(self, name: bytes, low: bytes, high: bytes) -> Reply:
         return self._remove(name, [member for member, _ in self._between(name, low, high)])
 
@@ -578,13 +583,14 @@ def _packed(reply: Reply, protocol: int) -> bytes:
 
 _Command: TypeAlias = Callable[..., Reply]
 _of = RedisServer
-_WRITES = frozenset((b"SET", b"DEL", b"PEXPIRE", b"ZADD", b"ZREM", b"ZREMRANGEBYSCORE", b"FLUSHALL"))
+_WRITES = frozenset((b"SET", b"DEL", b"PEXPIRE", b"ZADD", b"ZREM", b"ZPOPMIN", b"ZREMRANGEBYSCORE", b"FLUSHALL"))
 _DATA: dict[bytes, _Command] = {
     b"GET": _of._get, b"SET": _of._set, b"DEL": _of._del, b"EXISTS": _of._exists, b"PTTL": _of._pttl,
     b"PEXPIRE": _of._pexpire, b"FLUSHALL": _of._flush, b"TIME": _of._time, b"ZADD": _of._zadd, b"ZREM": _of._zrem,
     b"ZREMRANGEBYSCORE": _of._zremrangebyscore, b"ZRANGE": _of._zrange, b"ZRANGEBYSCORE": _of._zrangebyscore,
     b"ZSCORE": _of._zscore, b"ZRANK": _of._zrank, b"ZCARD": _of._zcard, b"ZCOUNT": _of._zcount,
-    b"PUBLISH": _of._publish, b"PUBSUB": _of._pubsub, b"INFO": _of._info, b"EVAL": _of._eval, b"EVALSHA": _of._evalsha,
+    b"ZPOPMIN": _of._zpopmin, b"PUBLISH": _of._publish, b"PUBSUB": _of._pubsub, b"INFO": _of._info,
+    b"EVAL": _of._eval, b"EVALSHA": _of._evalsha,
 }  # fmt: skip
 _CONNECTION: dict[bytes, _Command] = {
     b"PING": _of._ping, b"HELLO": _of._hello, b"CLIENT": _of._client, b"SUBSCRIBE": _of._subscribe,

@@ -111,15 +111,18 @@ local function loss(lock, token)
   return (lock.state == 'released' or lock.state == 'revoked') and 1 or 2
 end
 
--- A process stands where its first waiter does. Answers whether it has one.
-local function set_place(process)
+-- A process stands where its first waiter does. `had_lock`: it stood aside while it had the lock.
+local function set_place(process, had_lock)
   local line = QUEUE .. ':' .. process
   local first = call('ZRANGE', line, '0', '0', 'WITHSCORES')
   if first[1] then
+    if had_lock then
+      call('ZREM', INDEX, N) -- a write that a full server allows: the next one is allowed after it
+    end
     if call('ZADD', QUEUE, first[2], process) == 1 then
       live_at_least(QUEUE, call('PTTL', line))
     end
-  else
+  elseif not had_lock then
     call('ZREM', QUEUE, process)
   end
 end
@@ -176,14 +179,13 @@ local function hand_over(now, before, known, entry)
       return false
     end
     local line = QUEUE .. ':' .. process
-    local first = call('ZRANGE', line, '0', '0')[1]
-    if first and first == entry then
+    if entry and call('ZRANGE', line, '0', '0')[1] == entry then
       return false
     end
-    call('ZREM', QUEUE, process) -- a write that a full server allows: what follows is allowed after it
     -- No subscriber: it died, or is reconnecting. Its line stays for a while: its next waiter that asks restores its place.
-    if first and listens(process) then
-      call('ZREM', line, first)
+    local first = listens(process) and call('ZPOPMIN', line)[1]
+    call('ZREM', QUEUE, process) -- a write that a full server allows: what follows is allowed after it
+    if first then
       local token, expire, holder = string.match(first, '^(%S+) (%d+) (.*)$')
       known, now = known or call('PTTL', N), now or clock()
       local fence = own(now, token, expire, 'granted', before, holder)
@@ -196,15 +198,15 @@ end
 
 -- The owner has released, or was revoked (`state`): hand the lock on, or leave it free with a tombstone for `ms`.
 local function let_go(lock, state, ms)
-  call('ZREM', INDEX, N) -- a write that a full server allows: what follows is allowed after it
   lock.state = state
   local before = as_before(lock)
   -- To be revoked is no sign of life: the owner's other waiters stand in the queue again only where there is nobody else.
   if state == 'revoked' and hand_over(nil, before) then
     return
   end
-  set_place(string.sub(lock.token, 1, 16))
+  set_place(string.sub(lock.token, 1, 16), true)
   if not hand_over(nil, before) then
+    call('ZREM', INDEX, N) -- a lock that was handed over stays listed; and a write that a full server allows
     forget(lock, state, ms)
   end
 end
