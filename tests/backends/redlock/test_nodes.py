@@ -202,8 +202,9 @@ def test_an_event_loop_of_one_call_opens_no_connection(own_nodes: list[RedisServ
             return sum(stack.enter_context(client).info("stats")["total_connections_received"] for client in clients)
 
     async def view(number: int) -> None:
-        async with lock(f"view:{number}", expire=30):
-            await asyncio.sleep(0)
+        for locks in range(8):
+            async with lock(f"view:{number}:{locks}", expire=30):
+                await asyncio.sleep(0)
 
     async_to_sync(view)(0)
     before = opened()
