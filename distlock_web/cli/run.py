@@ -115,18 +115,12 @@ class Run:
         )  # fmt: skip
 
     def _under(self, wanted: Lock) -> int:
-        code, lease = 0, None
-        try:
-            with wanted as lease:
-                self._start(lease)
-                try:
-                    code = self._wait(lease)
-                finally:
-                    self._close()
-        except BackendUnavailable as error:
-            if lease is None:
-                raise
-            self._say(f"the command has ended, and the lock was not released; it ends by itself. {error}")
+        with wanted as lease:  # a release that fails is logged
+            self._start(lease)
+            try:
+                code = self._wait(lease)
+            finally:
+                self._close()
         return LOST if self._lost and self._options.on_lost == "kill" else code
 
     def _when_lost(self, lease: Lease) -> None:

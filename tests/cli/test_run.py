@@ -254,6 +254,21 @@ def test_a_store_that_falls_silent_ends_the_command_with_the_lease(
     assert not alive(pid)
 
 
+def test_a_release_that_fails_is_said_and_hides_not_what_the_command_has_returned(
+    make_redis: Callable[..., RedisServer], marker: Path
+) -> None:
+    server = make_redis()
+    script = "echo $$ > $0; while [ ! -e $0.go ]; do sleep 0.05; done; exit 7"
+    arguments = ["run", "-k", "x", "--expire", "600", "--", "sh", "-c", script, str(marker)]
+    with started(server.url, *arguments) as process:
+        pid_in(marker)
+        server.stop()
+        marker.with_name("pid.go").touch()
+        _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 7
+    assert "Lock 'disLock:x' could not be released, it ends within its lease: " in said
+
+
 def test_it_renews_while_the_command_runs(redis_store: str) -> None:
     assert distlock(redis_store, "run", "-k", "x", "--expire", "1.5", "--", "sleep", "3").returncode == 0
 
