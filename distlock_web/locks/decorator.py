@@ -320,7 +320,11 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
             ending.end_now(scope, None)
             return result
         except BaseException as error:
-            ending.end_now(scope, error)  # does nothing where the scope has ended
+            try:
+                ending.end_now(scope, error)  # does nothing where the scope has ended
+            except BaseException as interruption:  # a signal's, perhaps before anything was done
+                ending.end_now(scope, interruption)
+                raise
             raise
 
     return wrapper

@@ -17,9 +17,10 @@
 that a signal's handler raises. ``undo`` does so on the way out with an error, which stays the one that is raised. What
 cannot be released ends with its lease.
 
-What Python does not allow: a signal's exception can come before the first instruction of ``__exit__``, and nothing of
-ours runs then. The lock is held until its lease ends; with ``renew``, until ``renew_for`` is over, or some leases after
-the end of the thread.
+What Python does not allow: a signal's exception can come before the first instruction of ``__exit__``, or of a lease's
+``__enter__``, and nothing of ours runs then; nor where a second one comes while we clean up after the first, nor
+between ``acquire()`` and the line that keeps its lease. The lock is held until its lease ends; with ``renew``, until
+``renew_for`` is over, or some leases after the end of the thread.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
         # The work was done under the lock, and the lease ends by itself: no reason to fail the caller.
         if by_hand or not (error or isinstance(failure, DistLockError)):
             raise
+        if runtime is THREADS and not isinstance(failure, DistLockError):  # a signal's may come before anything is sent
+            await _leave_nothing(scope, failure)
         _note_unreleased(scope, failure, error)
     lost = scope.lost_hold() or orphaned
     if lost is None:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 from ..core.config import Duration, check_seconds, check_timeout
-from ..core.errors import ConfigurationError, LeaseLost, LossReason
+from ..core.errors import ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld
 from ..core.keys import shorten, whole_key
 from ..core.runtime import TASKS, THREADS, Runtime, check_process, drive, now, refuse_in_event_loop
 from . import chain, ending, watchdog
@@ -105,18 +105,27 @@ class Lease:
         return f"<Lease {self.name!r}: {self.state}, {self.remaining:.3f} s left>"
 
     def __enter__(self) -> Lease:
-        refuse_in_event_loop("`async with lease:`")
         try:
+            refuse_in_event_loop("`async with lease:`")
             self._enter()
-        except LeaseLost as error:
-            ending.end_now(self._scope, error)  # of several locks only one may be lost, and nobody else releases them
+        except (ConfigurationError, NotHeld):
+            raise
+        except BaseException as error:
+            # Of several locks only one may be lost, and a signal's exception may come: nobody else releases them.
+            ending.end_now(self._its_scope, error)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        ending.end_now(self._scope, error)
+        try:
+            ending.end_now(self._scope, error)
+        except DistLockError:
+            raise
+        except BaseException as interruption:  # a signal's, perhaps before anything was done
+            ending.end_now(self._its_scope, interruption)  # does nothing where the scope has ended
+            raise
 
     async def __aenter__(self) -> Lease:
         try:

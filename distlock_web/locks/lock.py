@@ -188,5 +188,11 @@ async def _attach(
         prefix=ticket.prefix,
     )
     scope = Scope(spec, runtime, outlives_task=outlives_task)
-    await engine.acquire(scope, ticket)
-    return Lease(scope)
+    try:
+        await engine.acquire(scope, ticket)
+        return Lease(scope)
+    except DistLockError:
+        raise
+    except BaseException as error:  # as in _acquire_now
+        await ending.abort(scope, error)
+        raise
