@@ -324,6 +324,7 @@ def urls(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         (path("in/<int:shop>/", include([path("f/", function)])), "function", "in/<int:shop>/f/"),
         (path("d/", Dispatched.as_view()), "Dispatched", "d/"),
         (path("o/", distributed_lockable(key="outer")(Dispatched.as_view())), "Dispatched", "o/"),
+        (path("i/", distributed_lockable(key="outer")(function)), "function", "i/"),
         (path("m/", Method.as_view()), "Method", "m/"),
         (path("", include(router.urls)), "Set", "pay"),
     ],

@@ -113,7 +113,7 @@ async def skipping_async(request: Any) -> HttpResponse:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("view", ["skipping", "skipping_async"])
+@pytest.mark.parametrize("view", ["skipping", "skipping_async", "below_another_lock"])
 @pytest.mark.urls(__name__)
 def test_a_view_that_would_return_none_is_refused_with_the_remedy(mode: str, view: str) -> None:
     response = get(f"/{view}/", mode)
@@ -138,6 +138,7 @@ def plain(request: Any) -> HttpResponse:
 
 urlpatterns = [
     path("skipping/", skipping),
+    path("below_another_lock/", distributed_lockable(key="outer")(skipping)),
     path("skipping_async/", skipping_async),
     path("plain/", plain),
 ]
