@@ -190,8 +190,8 @@ def test_a_forked_child_has_connections_tokens_and_a_watchdog_of_its_own(redis_s
     with lock("parent", expire=60, renew=True) as lease:
 
         def child() -> None:
-            with lock("child", expire=1.5, renew=True, wait=1) as own:
-                assert not own.lost.wait(2.0)  # longer than its lease: only a watchdog of its own keeps it
+            with lock("child", expire=3.0, renew=True, wait=1) as own:
+                assert not own.lost.wait(4.0)  # longer than its lease: only a watchdog of its own keeps it
 
         in_child(child)
         lease.extend()
