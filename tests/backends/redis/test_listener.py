@@ -12,9 +12,8 @@ import weakref
 import pytest
 import redis
 
-from distlock_web import DistLockError, Lease, lock
+from distlock_web import lock
 from distlock_web.backends.redis.transport import listener as listener_module
-from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from distlock_web.locks import watchdog
 from distlock_web.locks.lease import scope_of
@@ -50,30 +49,6 @@ def test_a_listener_that_ends_does_not_disturb_its_successor(redis_store: str, m
         time.sleep(random.random() * 2 * idle)
     assert max(waits) < 10.0
     eventually(lambda: threads(LISTENER) == 0, "the last one ends")
-
-
-def test_a_store_that_is_closed_under_a_waiter(redis_store: str) -> None:
-    """As at the end of a worker process: no KeyError, and no wait until the end of time."""
-    held = unrelated(KEY, expire=1.5)
-    ends: list[object] = []
-
-    def wait() -> None:
-        try:
-            ends.append(unrelated(KEY, wait=60))
-        except DistLockError as error:
-            ends.append(error)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    store = registry().store("default")
-    eventually(lambda: store.backend.server.listener.waiters, "it waits")  # type: ignore[attr-defined]
-    store.close()
-    held.release()
-    waiting.join(20)
-    assert not waiting.is_alive()
-    (end,) = ends
-    if isinstance(end, Lease):
-        end.release()
 
 
 def test_the_watchdog_ends_with_the_last_lease(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import pytest
 import redis
 
 from distlock_web import lock
-from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
 from tests.support.callers import Beside, unrelated
@@ -162,14 +161,3 @@ def test_a_killed_holder_is_succeeded_a_lease_later_however_many_processes_wait(
         return min(waiter.saw("acquired").at for waiter in waiters) - ends
 
     assert fastest(measure, 0.4 * expire) <= 0.4 * expire
-
-
-def test_the_store_closed_while_a_wait_lasts(redis_store: str, redis_client: redis.Redis, beside: Beside) -> None:
-    """ "A later use opens it again": also for the one who waits, and hears of the release at once."""
-    holder = unrelated(KEY)
-    waiting = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
-    queued(redis_client, KEY)
-    registry().close()
-    eventually(lambda: not registry().store("default").backend.server.pool.idle, "closed")  # type: ignore[attr-defined]
-    holder.release()
-    waiting.result(SOON).release()

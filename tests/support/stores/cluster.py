@@ -32,8 +32,7 @@ class ClusterNode(RedisServer):
 
     name = "redis-cluster"
 
-    def __init__(self, *args: str, program: str | None = None) -> None:
-        self._program = program
+    def __init__(self, *args: str) -> None:
         super().__init__("--cluster-enabled", "yes", "--cluster-node-timeout", str(QUICK), *args)
         # A replica that has only just lost its master is young enough to take over, however busy the machine was.
         self.args += ("--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
@@ -42,9 +41,6 @@ class ClusterNode(RedisServer):
         if not self.port:
             self.port = _port_with_bus()
         super().start()
-
-    def program(self) -> str:
-        return self._program or super().program()
 
     frozen = False
 
