@@ -40,7 +40,7 @@ class Mutant(NamedTuple):
 
 MUTANTS: dict[str, Mutant] = {
     "a deadline is counted from the answer, not from the question": Mutant(
-        "redis-127",
+        "memory-64",
         "locks/hold.py",
         "self.deadline = granted.since + claim.expire",
         "self.deadline = now() + claim.expire",
@@ -78,16 +78,16 @@ MUTANTS: dict[str, Mutant] = {
         "now",
     ),
     "a waiter that is handed the lock stays in the queue": Mutant(
-        "redis-2", f"{_SCRIPTS}/_queue.lua", "call('ZPOPMIN', line)[1]", "call('ZRANGE', line, '0', '0')[1]"
+        "redis-3", f"{_SCRIPTS}/_queue.lua", "call('ZPOPMIN', line)[1]", "call('ZRANGE', line, '0', '0')[1]"
     ),
     "a grant is counted from when it was read": Mutant(
-        "redis-7",
+        "redis-25",
         "backends/redis/transport/waiter.py",
         "since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.last_empty_poll))",
         "since = now()",
     ),
     "a renewal is counted from its answer": Mutant(
-        "redis-23",
+        "memory-66",
         "locks/hold.py",
         "self.deadline = max(self.deadline, since + expire - drift(expire))",
         "self.deadline = max(self.deadline, now() + expire - drift(expire))",
@@ -99,7 +99,7 @@ MUTANTS: dict[str, Mutant] = {
         "",
     ),
     "what is taken on keeps the time that it had on its way": Mutant(
-        "redis-2", f"{_SCRIPTS}/attach.lua", "write(lock, ARGV[3])", "call('SET', N, text(lock), 'KEEPTTL')"
+        "redis-20", f"{_SCRIPTS}/attach.lua", "write(lock, ARGV[3])", "call('SET', N, text(lock), 'KEEPTTL')"
     ),
     "a copy of a process has the locks of the first one": Mutant(
         "redis-61", "core/runtime.py", "            Process.generation += 1\n", ""
@@ -108,10 +108,10 @@ MUTANTS: dict[str, Mutant] = {
         "memory-148", "locks/scope.py", "for call in callbacks:", "for call in (callback,):"
     ),
     "an undo that comes late takes back a later vote": Mutant(
-        "redlock-late-62", "backends/redlock/scripts/release.lua", "attempt ~= '' and attempt ~= lock.attempt", "false"
+        "redlock-late-0", "backends/redlock/scripts/release.lua", "attempt ~= '' and attempt ~= lock.attempt", "false"
     ),
     "a node without its data votes at once": Mutant(
-        "redlock-clock-45",
+        "redlock-clock-23",
         "backends/redlock/scripts/_node.lua",
         "if delay and now - born < delay then",
         "if false then",
