@@ -93,18 +93,20 @@ def is_inside(scope: Scope) -> bool:
     return False
 
 
-def find_block(opener: object) -> Scope | None:
+def find_block(opener: object, closed_in: int | None = None) -> Scope | None:
     """The scope whose ``with`` block on this object ends here. None: it began in the process that forked this one.
 
-    Several threads and tasks may use one lock object: it is the innermost block of this call chain, if there is one.
+    Several threads and tasks may use one lock object: it is the innermost block of this call chain, if there is one. A
+    generator may be closed in anybody's call chain, by garbage collection: ``closed_in`` is the id of its frame.
     """
+    blocks = _blocks if closed_in is None else _closed_blocks(opener, closed_in)
     chain = _chain.get()
     while chain is not None:
         scope = chain[0]()
-        if scope is not None and scope.opener is opener and scope in _blocks:
+        if scope is not None and scope.opener is not None and scope.opener[0] is opener and scope in blocks:
             return scope
         chain = chain[1]
-    return _block_of_another_context(opener)
+    return _block_of_another_context(opener, blocks)
 
 
 def exit_block(scope: Scope) -> None:
@@ -112,9 +114,21 @@ def exit_block(scope: Scope) -> None:
     _blocks.discard(scope)
 
 
-def _block_of_another_context(opener: object) -> Scope | None:
+def _closed_blocks(opener: object, frame: int) -> set[Scope]:
+    """What may end where a generator is closed: the block that stands in its frame.
+
+    A block that an ``ExitStack`` has entered stands in none. If there are several then, it is one whose lock is lost or
+    over: the innermost of this call chain may be somebody's who is still inside.
+    """
+    blocks = {scope for scope in _blocks.copy() if scope.opener is not None and scope.opener[0] is opener}
+    here = {scope for scope in blocks if scope.opener == (opener, frame)}
+    over = {scope for scope in blocks if scope.state not in ("held", "unsure")}
+    return here or over or blocks
+
+
+def _block_of_another_context(opener: object, among: set[Scope]) -> Scope | None:
     """The block ends in another context than it began in, as a generator's may."""
-    blocks = [scope for scope in _blocks.copy() if scope.opener is opener]
+    blocks = [scope for scope in among.copy() if scope.opener is not None and scope.opener[0] is opener]
     if len(blocks) > 1:
         # Guessing among several live ones could release the lock of somebody who is still inside.
         blocks = [scope for scope in blocks if not scope.alive]

@@ -68,17 +68,19 @@ class Lock:
         spec = self._options.spec(self._keys, runtime)
         return bool(await retry_once(spec.store.listing_port(runtime).inspect, spec.names))
 
-    def _scope(self, runtime: Runtime, site: str, opener: Lock | None, outlives_task: bool = False) -> Scope:
+    def _scope(
+        self, runtime: Runtime, site: str, opener: tuple[Lock, int] | None, outlives_task: bool = False
+    ) -> Scope:
         made_at = line_of(self._made_at) if events.listeners or not site else ""
         spec = self._options.spec(self._keys, runtime, "", None, made_at, site or made_at)
         return Scope(spec, runtime, opener, outlives_task)
 
-    async def _acquire(self, site: str, opener: Lock | None = None, outlives_task: bool = False) -> Lease:
+    async def _acquire(self, site: str, opener: tuple[Lock, int] | None = None, outlives_task: bool = False) -> Lease:
         scope = self._scope(TASKS, site, opener, outlives_task)
         await engine.acquire(scope)
         return Lease(scope)
 
-    def _acquire_now(self, site: str, opener: Lock | None = None) -> Lease:
+    def _acquire_now(self, site: str, opener: tuple[Lock, int] | None = None) -> Lease:
         scope = self._scope(blocking_runtime(), site, opener)
         try:
             drive(engine.acquire(scope))
@@ -90,7 +92,8 @@ class Lock:
             raise
 
     def __enter__(self) -> Lease:
-        return self._acquire_now(call_site(sys._getframe(1)), self)
+        frame = sys._getframe(1)
+        return self._acquire_now(call_site(frame), (self, id(frame)))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -100,7 +103,7 @@ class Lock:
         # ConfigurationError is find_block's: there is no such block to release.
         scope = None
         try:
-            scope = chain.find_block(self)
+            scope = chain.find_block(self, id(sys._getframe(1)) if kind is GeneratorExit else None)
             if scope is not None:
                 chain.exit_block(scope)
                 ending.end_now(scope, error)
@@ -108,18 +111,19 @@ class Lock:
             raise
         except BaseException as interruption:
             if scope is None:
-                scope = chain.find_block(self)
+                scope = chain.find_block(self, id(sys._getframe(1)) if kind is GeneratorExit else None)
             if scope is not None:
                 drive(ending.abort(scope, interruption))
             raise
 
     async def __aenter__(self) -> Lease:
-        return await self._acquire(call_site(sys._getframe(1)), self)
+        frame = sys._getframe(1)
+        return await self._acquire(call_site(frame), (self, id(frame)))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        scope = chain.find_block(self)
+        scope = chain.find_block(self, id(sys._getframe(1)) if kind is GeneratorExit else None)
         if scope is not None:
             chain.exit_block(scope)
             await ending.end(scope, error)

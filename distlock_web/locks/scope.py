@@ -52,10 +52,12 @@ class Scope:
         "runtime", "spec", "turns", "waited",
     )  # fmt: skip
 
-    def __init__(self, spec: Spec, runtime: Runtime, opener: object = None, outlives_task: bool = False) -> None:
+    def __init__(
+        self, spec: Spec, runtime: Runtime, opener: tuple[object, int] | None = None, outlives_task: bool = False
+    ) -> None:
         self.spec = spec
         self.runtime = runtime  #: of the thread or task that uses it now, and ends it
-        self.opener = opener  #: the object whose ``with`` block this is; None: it is not one's
+        self.opener = opener  #: the object whose ``with`` block this is, and the id of its frame; None: it is not one's
         self.outlives_task = outlives_task  #: the task that runs now ends with the acquisition
         #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
         self.locked = True

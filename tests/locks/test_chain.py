@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import gc
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -14,7 +15,9 @@ from distlock_web import ConfigurationError, Lease, LeaseLost, current_lease, lo
 from distlock_web.locks import chain
 from distlock_web.locks.hold import Turn
 from distlock_web.locks.lease import scope_of
+from distlock_web.locks.lock import Lock
 from tests.support.interruptions import at_moment
+from tests.support.revoking import revoke
 from tests.support.waiting import LONG, SOON, eventually
 
 pytestmark = pytest.mark.usefixtures("memory_store")
@@ -63,8 +66,8 @@ def test_a_block_that_was_given_back_by_hand_does_not_end_the_one_around_it() ->
     assert outer.state == "released"
 
 
-def held_by_a_generator(shared: object, seen: list[Lease]) -> Iterator[None]:
-    with shared as lease:  # type: ignore[attr-defined]
+def held_by_a_generator(shared: Lock, seen: list[Lease]) -> Iterator[None]:
+    with shared as lease:
         seen.append(lease)
         yield
 
@@ -75,6 +78,67 @@ def test_a_block_may_end_in_another_context_than_it_began_in() -> None:
     contextvars.Context().run(next, steps)
     assert list(steps) == []
     assert seen[0].state == "released"
+
+
+def held_in_a_stack(shared: Lock, seen: list[Lease]) -> Iterator[None]:
+    with ExitStack() as stack:
+        seen.append(stack.enter_context(shared))
+        yield
+
+
+def revoked(lease: Lease) -> None:
+    assert revoke(lease.name, lease.fences[lease.name])
+    with pytest.raises(LeaseLost):
+        lease.extend()
+
+
+@pytest.mark.parametrize("held", [held_by_a_generator, held_in_a_stack])
+def test_a_generator_that_is_closed_in_somebodys_block_does_not_end_that(
+    held: Callable[[Lock, list[Lease]], Iterator[None]],
+) -> None:
+    """As garbage it is closed wherever that is collected. The running block's lock was released, and others got it."""
+    shared, seen = lock("a", expire=60), list[Lease]()
+    steps = held(shared, seen)
+    contextvars.Context().run(next, steps)
+    revoked(seen[0])
+    with shared as running:
+        steps.close()  # type: ignore[attr-defined]
+        assert running.state == "held"
+        assert current_lease() == running
+        assert contextvars.Context().run(lock("a").try_acquire) is None
+    assert running.state == "released"
+
+
+async def test_an_asynchronous_one_does_not_either() -> None:
+    shared, seen = lock("a", expire=60), list[Lease]()
+
+    async def held() -> AsyncGenerator[None, None]:
+        async with shared as lease:
+            seen.append(lease)
+            yield
+
+    steps = held()
+    await asyncio.create_task(steps.__anext__(), context=contextvars.Context())
+    assert await asyncio.to_thread(revoke, seen[0].name, seen[0].fences[seen[0].name])
+    with pytest.raises(LeaseLost):
+        await seen[0].aextend()
+    async with shared as running:
+        await steps.aclose()
+        assert running.state == "held"
+    assert running.state == "released"
+
+
+def test_a_generator_whose_lock_is_held_is_closed_though_another_block_has_lost_its() -> None:
+    """That one hears of its loss."""
+    shared, seen = lock("a", expire=60), list[Lease]()
+    lost = contextvars.Context().run(shared.__enter__)
+    revoked(lost)
+    steps = held_by_a_generator(shared, seen)
+    next(steps)
+    steps.close()  # type: ignore[attr-defined]
+    assert (seen[0].state, lost.state) == ("released", "lost")
+    with pytest.raises(LeaseLost):
+        contextvars.Context().run(shared.__exit__, None, None, None)
 
 
 def test_of_several_blocks_none_is_guessed() -> None:
