@@ -164,7 +164,8 @@ class Backend(Protocol):
     """
 
     capabilities: Capabilities
-    #: Which of ``LOCATION``, ``CACHE``, ``DATABASE`` and ``OPTIONS`` it understands; the others are refused when the store is made.
+    #: Which of ``LOCATION``, ``CACHE``, ``DATABASE`` and ``OPTIONS`` it understands; the others are refused when the
+    #: store is made.
     settings: frozenset[str]
 
     def __init__(self, config: StoreConfig) -> None:
