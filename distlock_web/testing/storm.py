@@ -300,7 +300,8 @@ def storm(
     give_up = now() + expire  # a loss is told in a thread of its own
     while now() < give_up and any(not told for caller in shared.callers for told in caller._told):
         time.sleep(0.01)
-    return shared.violations(bound=2 * expire, honest=2 * expire)
+    # What was sent may be late by as long as the machine stands still, and then holds the lock for a lease.
+    return shared.violations(bound=2 * expire, honest=5 * expire)
 
 
 async def _in_tasks(callers: Sequence[Caller], random: Random, seconds: float, cancel_every: float) -> None:

@@ -31,12 +31,14 @@ class ForgetfulBackend(MemoryBackend):
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_a_good_store_stands_the_storm() -> None:
     configure({"default": {"BACKEND": "memory"}})
     assert storm(seed=1, seconds=3.0) == []
 
 
 @pytest.mark.nightly
+@pytest.mark.timing
 @pytest.mark.parametrize("store", ["sqlite", "postgres", "mariadb", "zookeeper"])
 def test_stores_that_are_not_simulated_stand_the_storm(store: str, request: pytest.FixtureRequest) -> None:
     configure({"default": request.getfixturevalue(f"{store}_settings")})
