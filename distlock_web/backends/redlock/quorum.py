@@ -133,9 +133,11 @@ class Quorum:
                 "The clocks of the nodes are apart: set them (`distlock doctor` says by how much)."
             )
         changed = [each for each in looked if each.reply[0] == OTHER]
-        later = max((self._check_change(each) for each in changed), default=0)
         new = [each.node for each in looked if each not in changed]
-        args = (int(median(each.reply[1] for each in looked)), APART_US, "adopt", later)
+        begins = int(median(each.reply[1] for each in looked))
+        # Also those that have adopted this list: they may still wait for leases of the one before.
+        later = max((self._check_change(each, begins) for each in looked if each.reply[0] != FORGOT), default=0)
+        args = (begins, APART_US, "adopt", later)
         for nodes in ([each.node for each in changed], new):
             told = await self.ask(FOUND, [], lambda node: (node.who, *args), nodes=nodes)
             if not all(map(gave, told)):
@@ -143,8 +145,8 @@ class Quorum:
         seconds = (self.delay_us + later) / 1e6
         return f"{len(changed)} of {len(self.nodes)} nodes voted with others; all vote in {seconds:g} s."
 
-    def _check_change(self, question: Question) -> int:
-        """µs by which a lease of the list that this node stores may outlive ``restart_delay``."""
+    def _check_change(self, question: Question, begins: int) -> int:
+        """µs by which a lease of the list that this node stores, or of one before, may outlive ``restart_delay``."""
         _, stored, delay = stored_quorum(question.reply[2])
         members = {node.member for node in self.nodes}
         if len(set(stored) - members) > len(stored) // 2:
@@ -152,12 +154,13 @@ class Quorum:
                 f"{question.node} votes with {', '.join(sorted(stored))}: more than half of them are not in the new "
                 f"list, and would go on to count. Exchange one node at a time."
             )
-        if not (delay and self.restart_delay):
+        if question.reply[0] == OTHER and not (delay and self.restart_delay):
             raise ConfigurationError(
                 f"restart_delay is 0, so a lock of the old list may be of any length. Stop all processes that use "
                 f"these nodes, and delete {question.node.quorum_key!r} on each node."
             )
-        return max(0, round((delay - self.restart_delay) * 1_000_000))
+        born = int(question.reply[2].rsplit(b" ", 1)[1])
+        return max(0, born - begins) + max(0, round((delay - self.restart_delay) * 1_000_000))
 
 
 def gave(question: Question) -> bool:

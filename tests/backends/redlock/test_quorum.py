@@ -184,12 +184,24 @@ def test_a_list_is_not_adopted_where_a_lease_may_be_of_any_length(own_nodes: Ser
         open_store([a, b, d], restart_delay=DELAY).backend.adopt()
 
 
+@pytest.mark.parametrize("how", ["once", "twice", "again, for the new nodes were not told", "and another list"])
 def test_a_delay_that_becomes_shorter_begins_after_the_longer_one(
-    own_nodes: Servers, old: Open, open_store: Open
+    own_nodes: Servers, make_redis: Callable[..., RedisServer], old: Open, open_store: Open, how: str
 ) -> None:
-    old(own_nodes[:3], 2 * DELAY)
+    """The new nodes alone are a majority, and know nothing of the lease."""
+    a, b, c, *others = own_nodes
+    old([a, b, c], 2 * DELAY)
     held = take(2 * DELAY)
-    open_store(own_nodes[:3], restart_delay=DELAY).backend.adopt()
+    new = [*others, make_redis()]
+    backend = open_store([a, b, *new], restart_delay=DELAY).backend
+    backend.adopt()
+    if how == "again, for the new nodes were not told":
+        for server in new:
+            forget(server)
+    if how == "and another list":
+        backend = open_store([a, *new], restart_delay=DELAY).backend
+    if how != "once":
+        backend.adopt()
     assert lost_before_another_has_it(held)
 
 

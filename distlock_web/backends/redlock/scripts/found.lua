@@ -3,8 +3,8 @@
 -- ARGV     1 who it is, as in QUORUM  2 now (µs), by the clocks of the majority  3 µs that its own may be apart from that
 --          4 'adopt': also if it is a node of another quorum until now, and from now on in any case; 'look': change nothing
 --          5 µs after now at which it is born
--- Answers  {1, now} it is that node, since now or since before; {-1, now} nobody has said who it is; {-2, now, QUORUM} it is
---          another's; {0, now} its clock is another one, or this message is late: it would vote too soon
+-- Answers  {1, now} it is that node since now; {1, now, QUORUM} since before; {-1, now} nobody has said who it is;
+--          {-2, now, QUORUM} it is another's; {0, now} its clock is another one, or this message is late: it would vote too soon
 
 local now, who, run = clock(), ARGV[1], current_run(ARGV[1])
 local known = call('GET', QUORUM)
@@ -13,7 +13,7 @@ if ARGV[4] ~= 'adopt' and known then
   if its ~= who then
     return {-2, now, known}
   elseif its_run == run then
-    return {1, now}
+    return {1, now, known}
   end
 end
 if ARGV[4] == 'look' then
