@@ -315,8 +315,11 @@ class RedlockPort:
         questions = await self._exchange(
             claim.name, transit, "transit", claim.token, "held", claim.expire, claim.holder
         )
-        fences = [each.reply[0] for each in self._quorum.answered(questions) if gave(each)]
+        answered = self._quorum.answered(questions)
+        fences = [each.reply[0] for each in answered if gave(each)]
         if len(fences) < self._quorum.needed:
+            if len(fences) + len(self._quorum.nodes) - len(answered) >= self._quorum.needed:
+                raise unavailable(questions, self._quorum.needed)  # the ticket may be good: it can be asked again
             await self._undo(claim, "", [each.node for each in questions if gave(each) or each.is_open])
             return None
         return Granted(_most_common(fences), begun)

@@ -13,9 +13,11 @@ import redis
 from asgiref.sync import async_to_sync
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, configure, lock
+from distlock_web.core.backend import Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, now
 from distlock_web.locks.lease import scope_of
+from distlock_web.testing.contract.base import claim
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
 from tests.support.proxy import Proxy
@@ -238,6 +240,34 @@ def test_a_lease_that_a_silent_node_may_have_still_is_not_lost(quorum: Quorum) -
 
         await harness.until(extended)
         await harness.release(lease)
+
+    harness.run(case())
+
+
+def test_a_ticket_that_a_silent_node_may_have_still_is_not_used_up(quorum: Quorum) -> None:
+    """Two exchange it, two were down when the lock was taken, and the fifth does not answer."""
+    servers, harness = quorum
+    held, receiver = claim(), claim()
+
+    async def case() -> None:
+        await cycle(harness)
+        for server in servers[3:]:
+            server.kill()
+        assert isinstance(await harness.port.acquire(held, 0), Granted)
+        assert await harness.port.detach(held, "transit", 30) is None
+        for server in servers[3:]:
+            server.start()
+        await harness.until(lambda: _all_vote(harness))
+        harness.store.backend.prepare()  # they are told who they are
+        servers[2].pause()
+        try:
+            with pytest.raises(BackendUnavailable, match="4 of 5 nodes answered"):
+                await harness.port.attach(receiver, "transit")
+        finally:
+            servers[2].resume()
+        await harness.until(lambda: _all_vote(harness))
+        assert isinstance(await harness.port.attach(receiver, "transit"), Granted)
+        await harness.port.release(receiver)
 
     harness.run(case())
 
