@@ -258,7 +258,7 @@ def test_a_ticket_that_a_silent_node_may_have_still_is_not_used_up(quorum: Quoru
         for server in servers[3:]:
             server.start()
         await harness.until(lambda: _all_vote(harness))
-        harness.store.backend.prepare()  # they are told who they are
+        harness.store.backend.prepare()  # type: ignore[attr-defined]  # they are told who they are
         servers[2].pause()
         try:
             with pytest.raises(BackendUnavailable, match="4 of 5 nodes answered"):
