@@ -47,7 +47,7 @@ class BlockingVerbs(Protocol):
 
     def cancel(self, claim: Claim) -> None: ...
 
-    def extend(self, claims: Sequence[Claim], timeout: float | None) -> list[Loss | None]: ...
+    def extend(self, claims: Sequence[Claim], timeout: float | None) -> Sequence[Loss | BackendUnavailable | None]: ...
 
     def release(self, claim: Claim, cooldown: float) -> Loss | None: ...
 
@@ -135,7 +135,9 @@ class BlockingPort:
         await self._after_interrupted(claim.token)
         await self._hold(self._verbs.cancel, claim)
 
-    async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
+    async def extend(
+        self, claims: Sequence[Claim], timeout: float | None = None
+    ) -> Sequence[Loss | BackendUnavailable | None]:
         return await self._hold(self._verbs.extend, claims, timeout)
 
     async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:

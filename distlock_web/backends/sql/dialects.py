@@ -153,7 +153,7 @@ class MySQL(Dialect):
     _codes: ClassVar[Mapping[int, Fault]] = {
         # 3101: another member of a group of MySQL servers has changed the same row.
         1050: AGAIN, 1213: AGAIN, 1062: AGAIN, 1586: AGAIN, 1020: AGAIN, 1412: AGAIN, 3101: AGAIN,
-        1205: _LOCKED, 3024: _LOCKED, 1969: _LOCKED, 1317: _INTERRUPTED,
+        1205: _LOCKED, 3572: _LOCKED, 3024: _LOCKED, 1969: _LOCKED, 1317: _INTERRUPTED,
         1146: NO_TABLE, 1054: NO_TABLE,
         1290: _READ_ONLY, 1792: _READ_ONLY, 1836: _READ_ONLY,
         1045: _PASSWORD, 1698: _PASSWORD, 1130: _PASSWORD, 1251: _PASSWORD, 2059: _PASSWORD,

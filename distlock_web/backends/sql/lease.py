@@ -210,10 +210,11 @@ class LeaseRow:
             self._transaction.run(self._transaction.tables.leave, {"whose": token})
 
 
-def lock_rows(transaction: Transaction, names: list[str]) -> dict[str, LeaseRow]:
-    """The rows of several names, by name."""
+def lock_rows(transaction: Transaction, names: list[str], wait: bool) -> dict[str, LeaseRow]:
+    """The rows of several names, by name. Without ``wait`` a row that others keep locked is an error at once."""
     by_key = {key_of(name): name for name in names}
-    found = transaction.run(transaction.tables.lock_many, {"keys": sorted(by_key)}).all()
+    tables = transaction.tables
+    found = transaction.run(tables.lock_many if wait else tables.lock_many_now, {"keys": sorted(by_key)}).all()
     known = {by_key[row.name_key]: row for row in found}
     rows = {name: LeaseRow(transaction, name, known.get(name)) for name in names}
     for row in rows.values():

@@ -114,6 +114,7 @@ class Tables:
         self.lock_one = select(lease, now).where(lease.c.name_key == self._key).with_for_update()
         # In one order, so that two that lock the same rows do not wait for each other.
         self.lock_many = select(lease, now).where(of_keys).order_by(lease.c.name_key).with_for_update()
+        self.lock_many_now = self.lock_many.with_for_update(nowait=True)
         self.floor = select(lease.c.fence).where(lease.c.name_key == FLOOR)
         self.clock_and_floor = select(now, self.floor.scalar_subquery().label("floor"))
         self.insert = lease.insert()

@@ -13,6 +13,7 @@ from ...core.errors import BackendUnavailable, DistLockError
 from ...core.outage import Outage
 from ...core.runtime import now
 from .database import AllInUse, Database, Locked, Transaction, in_transaction
+from .dialects import SQLite
 from .lease import GRACE, MICROSECONDS, LeaseRow, as_info, lock_rows, microseconds, purge
 from .news import Poller
 
@@ -29,6 +30,8 @@ PLACE_OUTLIVES = GRACE / MICROSECONDS + 5.0
 CANCEL_AGAIN = 0.5
 #: Seconds after which one asks again, between these two, who did not get to the row.
 CROWDED = (0.05, 0.25)
+#: Seconds for which it is worth while to wait for a row that others keep locked.
+MIN_SHARE = 0.05
 
 
 class SQLVerbs:
@@ -132,9 +135,47 @@ class SQLVerbs:
 
         self._database.run(work)  # not on the reserve: it comes of a row that is kept locked, perhaps, and can wait
 
-    def extend(self, claims: Sequence[Claim], timeout: float | None) -> list[Loss | None]:
+    def extend(self, claims: Sequence[Claim], timeout: float | None) -> Sequence[Loss | BackendUnavailable | None]:
+        """Several are extended together, and none waits for a row that others keep locked: its halves are tried.
+
+        So one such row fails the renewal of its own lease only. The rows that are left are waited for one by one.
+        """
+        most = self._database.address.timeout
+        seconds = most if timeout is None else min(timeout, most)
+        if len(claims) == 1 or isinstance(self._database.address.dialect, SQLite):  # which locks no rows
+            return self._extend(claims, seconds)
+        until = now() + seconds
+        answers: dict[Claim, Loss | BackendUnavailable | None] = {}
+        parts, locked = [claims], list[Claim]()
+        while parts:
+            part = parts.pop()
+            try:
+                answers.update(zip(part, self._extend(part, until - now(), wait=False), strict=True))
+            except BackendUnavailable as error:
+                answers.update(dict.fromkeys(part, error))
+                if not isinstance(error, Locked):
+                    locked.clear()
+                    break
+                middle = len(part) // 2
+                if middle:
+                    parts += [part[middle:], part[:middle]]
+                else:
+                    locked += part
+        for claim in locked:
+            share = (until - now()) / 2
+            if share < MIN_SHARE:
+                break
+            try:
+                answers[claim] = self._extend([claim], share)[0]
+            except BackendUnavailable as error:
+                answers[claim] = error
+        return [answers[claim] for claim in claims]
+
+    def _extend(self, claims: Sequence[Claim], seconds: float, wait: bool = True) -> list[Loss | None]:
+        """``wait``: for rows that others keep locked. Else ``Locked`` is raised at once."""
+
         def work(transaction: Transaction) -> list[Loss | None]:
-            rows = lock_rows(transaction, [claim.name for claim in claims])
+            rows = lock_rows(transaction, [claim.name for claim in claims], wait)
             keys = defaultdict(list)
             for claim in claims:
                 row = rows[claim.name]
@@ -147,7 +188,7 @@ class SQLVerbs:
                 for claim in claims
             ]
 
-        return self._run_for_holder(work, timeout)
+        return self._run_for_holder(work, seconds)
 
     def release(self, claim: Claim, cooldown: float) -> Loss | None:
         if in_transaction():

@@ -115,7 +115,7 @@ def test_a_user_who_may_not(location: str, administration: Connection, password:
     ("code", "kind"),
     [
         (1213, "again"), (3101, "again"), (1412, "again"), (3169, "gone"), (4031, "gone"), (3032, "not_now"),
-        (3159, "wrong"), (1062, "again"), (1586, "again"),
+        (3159, "wrong"), (3572, "locked"), (1062, "again"), (1586, "again"),
         # A column that must not be empty read as "others were in its way", after five tries.
         (1048, "unknown"), (1452, "unknown"),
     ],

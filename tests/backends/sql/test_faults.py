@@ -229,6 +229,38 @@ def test_those_that_have_a_lock_keep_nobody_from_renewing_another(
         lease.release()
 
 
+def hold(backend: Any, count: int) -> list[Claim]:
+    claims = [Claim(f"{NAME}:{number}", new_token(), LONG) for number in range(count)]
+    for claim in claims:
+        assert isinstance(drive(backend.sync_port().acquire(claim, 0)), Granted)
+    return claims
+
+
+def test_a_row_that_somebody_keeps_locked_ends_the_renewal_of_its_own_lease_only(
+    server_settings: dict[str, Any], database: Connection
+) -> None:
+    """The watchdog renews many leases in one request: it failed for all of them, until all had ended."""
+    backend = default_store(server_settings)
+    claims = hold(backend, 9)
+    keep_the_row(database, claims[4].name)
+    answers = drive(backend.renewal_port().extend(claims, 1.0))
+    assert isinstance(answers.pop(4), BackendUnavailable)
+    assert answers == [None] * 8
+
+
+def test_leases_whose_rows_are_free_in_time_are_all_renewed(
+    server_settings: dict[str, Any], database: Connection, beside: Beside
+) -> None:
+    backend = default_store(server_settings, timeout=SLACK)
+    claims = hold(backend, 9)
+    keep_the_row(database, claims[4].name)
+    renewing = beside(lambda: drive(backend.renewal_port().extend(claims, None)))
+    with suppress(TimeoutError):
+        renewing.result(0.3)
+    database.rollback()
+    assert renewing.result(PATIENCE) == [None] * 9
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres", "mariadb", "mysql"])
 def test_a_client_that_stops_in_mid_transaction_does_not_keep_the_row(
