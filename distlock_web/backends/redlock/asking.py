@@ -19,7 +19,7 @@ from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.runtime import drive, now
 from ..redis.scripts import PackedKeys, Script
 from ..redis.transport.errors import ENDED, FAILURES, TIMEOUTS, ErrorReply, as_error, broke_connection, translated
-from .node import Node, no_vote
+from .node import Node, WrongQuorum, no_vote
 from .scripts import EXCHANGE, EXTEND, RELEASE, VOTE
 
 Reply: TypeAlias = Any
@@ -110,13 +110,14 @@ class Question:
             self.error = no_vote(node, reply)
             if self.script is VOTE:
                 node.unheard.discard(token)
-            if self.script is VOTE or self.error is not None:
+            if self.script is VOTE or self.error is not None or isinstance(node.no_vote, WrongQuorum):
                 node.no_vote = self.error
 
     def fail(self, error: DistLockError) -> None:
         self.error = error
-        if self.script is VOTE:
+        if self.script is VOTE or isinstance(self.node.no_vote, WrongQuorum):
             self.node.no_vote = None
+        if self.script is VOTE:
             self.node.unheard.discard(str(self.args[0]))
         if isinstance(error, ConfigurationError):
             self.node.warn(error)

@@ -15,6 +15,7 @@ from distlock_web import BackendUnavailable, ConfigurationError, Lease, LockBusy
 from distlock_web.backends.redis.scripts import Script
 from distlock_web.backends.redlock.node import Node
 from distlock_web.backends.redlock.scripts import FOUND, RELEASE, VOTE
+from distlock_web.core.backend import Granted
 from distlock_web.core.runtime import drive, now
 from distlock_web.testing.contract.base import claim
 from distlock_web.testing.servers import RedisServer
@@ -220,6 +221,22 @@ def test_a_node_of_another_list_is_not_won_while_it_has_forgotten(
         take()
     b.resume()
     old([a, b, c])
+
+
+@pytest.mark.parametrize("repair", ["by hand", "it is gone"])
+def test_who_only_renews_hears_of_a_repaired_node(own_nodes: Servers, open_store: Open, repair: str) -> None:
+    """Only a vote made it forget the error, and it lost its leases."""
+    port, held = open_store(own_nodes[:3]).renewal_port(), claim()
+    assert isinstance(drive(port.acquire(held, 0)), Granted)
+    with redis.Redis.from_url(own_nodes[0].url, decode_responses=True) as client:
+        right = str(client.get("disLock:~quorum"))
+        client.set("disLock:~quorum", right.replace(f":{own_nodes[2].port}/", ":1/"))
+        with pytest.raises(ConfigurationError, match="All processes have to name the same nodes"):
+            drive(port.extend([held]))
+        client.set("disLock:~quorum", right)
+    if repair == "it is gone":
+        own_nodes[0].kill()
+    assert drive(port.extend([held])) == [None]
 
 
 # Clocks ------------------------------------------------------------------------------------------------------------
