@@ -110,16 +110,18 @@ class RedlockPort:
         quorum, begun = self._quorum, now()
         attempt = _number(begun)
         questions = await self._vote(claim, attempt, self._proposal(), wait=wait)
+        asked = questions
         if await quorum.found():
             questions = await self._vote(claim, attempt, self._proposal(), wait=wait)
+            asked = [*asked, *questions]  # a node that was silent by then may have the first question still
         quorum.raise_if_wrong()
         answered = [each for each in questions if each.answered]  # now: others may answer while these are undone
         granted = [each for each in answered if gave(each)]
         fence = await self._agree_on_fence(claim, attempt, granted) if self._is_majority(granted) else 0
         if fence and now() - begun < claim.expire - drift(claim.expire):
             return Granted(fence, begun)
-        given = [each.node for each in questions if gave(each) or each.is_open]
-        await self._undo(claim, attempt, given, waits=wait != 0)
+        given = dict.fromkeys(each.node for each in asked if gave(each) or each.is_open)
+        await self._undo(claim, attempt, list(given), waits=wait != 0)
         if len(granted) >= quorum.needed:
             raise BackendUnavailable(
                 f"A majority gave {claim.name!r}, but it took {now() - begun:.2f} s of {claim.expire:g} s, or the "

@@ -13,7 +13,7 @@ import redis
 from asgiref.sync import async_to_sync
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, configure, lock
-from distlock_web.core.backend import Granted
+from distlock_web.core.backend import Busy, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, now
 from distlock_web.locks.lease import scope_of
@@ -270,6 +270,39 @@ def test_a_ticket_that_a_silent_node_may_have_still_is_not_used_up(quorum: Quoru
         await harness.port.release(receiver)
 
     harness.run(case())
+
+
+def test_a_vote_that_was_open_when_a_node_was_told_who_it_is_is_taken_back(
+    own_nodes: list[RedisServer], open_store: Any, mode: Any
+) -> None:
+    """All are asked once more then. The node is silent by that time, so the second question is not sent there."""
+    servers = own_nodes[:3]
+    harness: Harness = mode(open_store(servers))
+
+    async def case() -> None:
+        assert isinstance(await harness.port.acquire(claim(expire=300, name="disLock:order:7"), 0), Granted)
+        _flush(servers[1])
+        with redis.Redis.from_url(servers[2].url) as client:
+            client.delete("disLock:order:7")
+            client.config_resetstat()
+        servers[2].pause()
+        try:
+            assert isinstance(await harness.port.acquire(claim(expire=300, name="disLock:order:7"), 0), Busy)
+        finally:
+            servers[2].resume()
+        await harness.until(lambda: _is_asked(servers[2]))
+        await harness.until(lambda: _is_free(servers[2]))
+
+    harness.run(case())
+
+
+async def _is_asked(server: RedisServer) -> bool:
+    with redis.Redis.from_url(server.url) as client:
+        return "cmdstat_evalsha" in client.info("commandstats")
+
+
+async def _is_free(server: RedisServer) -> bool:
+    return left_on([server]) == {}
 
 
 def test_acquired_in_a_thread_and_released_in_a_task(slow: Proxy) -> None:
