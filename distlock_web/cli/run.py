@@ -166,6 +166,7 @@ class Run:
             if os.WSTOPSIG(status) != signal.SIGTSTP and not self._lend_terminal():
                 os.kill(os.getpid(), signal.SIGSTOP)  # as any job in the background that wants it, until a `fg`
                 if lease.state == "lost" and self._options.on_lost == "kill":
+                    self._lost = True  # the thread that tells of it has stood still, too
                     self._end()
                     continue
             self._send(signal.SIGCONT)

@@ -105,6 +105,7 @@ class Caller:
         self._histories = storm.histories
         self._expire = expire
         self._moment = moment
+        self._begun = 0.0
         self._aside = aside
         self._wanted: Sequence[str] = ()
         self._holds: Sequence[Hold] = ()
@@ -182,9 +183,9 @@ class Caller:
 
     async def _inside(self, lease: Lease) -> None:
         self._lease, self._holds = lease, list(scope_of(lease).holds)
-        moment = self._histories.clock()
+        self._begun = self._histories.clock()
         for hold in self._holds:
-            self._histories[self._name_of(hold.name)].add(Event(self.actor, "acquired", moment, hold.fence))
+            self._histories[self._name_of(hold.name)].add(Event(self.actor, "acquired", self._begun, hold.fence))
         try:
             for _ in range(self._random.choice((0, 1, 1, 2, 4))):
                 await self._harness.sleep(self._random.uniform(0, self._expire / 3))
@@ -199,8 +200,8 @@ class Caller:
             self._lease, self._holds = None, ()
 
     def _end(self, hold: Hold, kind: Kind) -> None:
-        """Now; or when its deadline came, whatever kept us from noticing."""
-        at = min(self._histories.clock(), self._moment(hold.deadline))
+        """Now; or when its deadline came, whatever kept us from noticing. That may have been before it was ours."""
+        at = max(self._begun, min(self._histories.clock(), self._moment(hold.deadline)))
         self._histories[self._name_of(hold.name)].add(Event(self.actor, kind, at))
 
     def killed(self, *, stopped: bool = False) -> None:

@@ -5,6 +5,7 @@ The world has a copy of the package, so the cases are copied, too.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -54,13 +55,15 @@ def _in_world(mode: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
         run(lambda: loop.run(case) if mode == "asyncio" else _program["core.runtime"].drive(case))
 
     system.enter(world)
+    gc.disable()  # what other tests have left would be given back by the world's threads
     try:
         run(lambda: _program.begin({"default": {"BACKEND": "memory"}}))
         harness = _program["testing.harness"].HARNESSES[mode](_program["core.registry"].registry().store("default"))
         monkeypatch.setattr(harness, "run", run_case)
         yield harness
-        assert world.crashes == []
+        assert world.crashes == [], world.crashes
     finally:
+        gc.enable()
         world.end()
         _program.end()
         system.enter(None)
