@@ -65,6 +65,7 @@ class Transaction:
         self.connection = connection
         self._driver: Any = connection.connection.driver_connection
         self._database = database
+        self._seconds = seconds
         self._until: float | None = now() + seconds  #: None: as long as the connection lives
 
     def run(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Any:
@@ -77,10 +78,10 @@ class Transaction:
         if self._database.notify is not None and not self._database.wakeups.expects(token):
             self.run(self._database.notify, {"channel": channel_of(token), "token": token})
 
-    def begin(self, seconds: float) -> None:
-        """Within so many seconds: no row is waited for yet."""
-        until, self._until = self._until, now() + seconds
-        self._say(self._database.address.dialect.begin)
+    def begin(self) -> None:
+        """Within half of the time: no row is waited for yet."""
+        until, self._until = self._until, now() + self._seconds / 2
+        self._say(self._database.address.dialect.begin(self._driver, self._seconds))
         self._until, self.begun = until, True
 
     def commit(self) -> None:
@@ -161,7 +162,9 @@ class Database:
                     or (kind != "again" and tried > 1)
                     or (kind == "silent" and not self._answers(seconds / 2))
                 ):
-                    raise self._translated(undone.error, undone.fault) from undone.error
+                    raise self._translated(
+                        undone.error, undone.fault, seconds >= self.address.timeout
+                    ) from undone.error
                 if kind == "no_table":
                     self.create_tables()
                 elif kind == "again":
@@ -186,7 +189,7 @@ class Database:
         try:
             _this_thread.depth = around + 1
             if begin:
-                transaction.begin(seconds / 2)
+                transaction.begin()
             result = work(transaction)
             if begin:
                 transaction.commit()
@@ -198,7 +201,8 @@ class Database:
             usable = transaction.roll_back(fault)
             if self._nothing_done(fault, transaction, begin):
                 raise _Undone(error, fault) from error
-            raise self._translated(error, fault) from error
+            # A COMMIT waits for no row; and while the server is silent one that hangs keeps its place.
+            raise self._translated(error, fault, hangs or seconds >= self.address.timeout) from error
         finally:
             _this_thread.depth = around  # before any call, after which an exception may come
             if hangs:
@@ -258,7 +262,7 @@ class Database:
             fault = self.address.dialect.fault(error)
             if fault.kind in ("unknown", "gone"):
                 fault = Fault("gone", "cannot be reached")
-            raise self._translated(error, fault) from error
+            raise self._translated(error, fault, True) from error
         except (RuntimeError, TypeError) as error:  # PyMySQL's: what a password needs beside it; a keyword it has not
             raise ConfigurationError(f"{self.address.name} cannot be connected to: {error}.") from error
 
@@ -270,10 +274,14 @@ class Database:
             self.connections.drop()  # the others are most likely dead, too: nobody has to find that out of each
         return fault
 
-    def _translated(self, error: DBAPIError, fault: Fault) -> DistLockError:
-        """The error for our caller; the driver's own stays behind it as ``__cause__``."""
+    def _translated(self, error: DBAPIError, fault: Fault, in_full: bool) -> DistLockError:
+        """The error for our caller; the driver's own stays behind it as ``__cause__``.
+
+        ``in_full``: it had all the time that an answer may take. Else no answer says nothing of the server: a late
+        renewal has milliseconds, and its row may be locked.
+        """
         words = _words(error)
-        if fault.kind == "silent" and self._outage is not None:
+        if fault.kind == "silent" and in_full and self._outage is not None:
             self._outage.begin(NoAnswer(words))
         text = f"{self.address.name} {fault.meaning or 'broke the connection'} ({words})."
         if fault.kind == "no_table":

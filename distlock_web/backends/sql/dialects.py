@@ -54,7 +54,6 @@ class Dialect:
     driver: str  #: what SQLAlchemy calls it
     extra: str  #: what to install for it
     timeout: float  #: seconds
-    begin: str
     clock: ColumnElement[int]
     notify: Executable | None = None  #: tells ``:channel`` the ``:token`` when it is committed
 
@@ -67,6 +66,10 @@ class Dialect:
 
     def connected(self, connection: Any) -> None:
         """A new connection of the driver."""
+
+    def begin(self, connection: Any, seconds: float) -> str:
+        """What begins a transaction on the driver's connection that has so many seconds."""
+        raise NotImplementedError
 
     def limit(self, connection: Any, seconds: float | None) -> None:
         """Wait for the next answer on the driver's connection for so long; None: as long as it lives."""
@@ -109,14 +112,6 @@ class PostgreSQL(Dialect):
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
-        milliseconds = max(1, int(timeout * 1000))
-        # In each transaction, and in the same request as its beginning: behind a pooler in transaction mode a session's
-        # settings would be somebody else's. A client that is stopped in mid-transaction does not keep the row for long.
-        self.begin = (
-            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {max(1, milliseconds * 3 // 4)}; "
-            f"SET LOCAL statement_timeout = {milliseconds}; "
-            f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}"
-        )
 
     def connect_args(self) -> dict[str, Any]:
         # No prepared statements: behind a pooler the next one may go to a server that knows them not.
@@ -138,6 +133,16 @@ class PostgreSQL(Dialect):
         connection.limit = self.timeout
         return connection
 
+    def begin(self, connection: Any, seconds: float) -> str:
+        # In each transaction, and in the same request as its beginning: behind a pooler in transaction mode a session's
+        # settings would be somebody else's. A client that is stopped in mid-transaction does not keep the row for long.
+        milliseconds = max(1, int(self.timeout * 1000))
+        return (
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {max(1, int(seconds * 750))}; "
+            f"SET LOCAL statement_timeout = {milliseconds}; "
+            f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}"
+        )
+
     def limit(self, connection: Any, seconds: float | None) -> None:
         connection.limit = seconds
 
@@ -147,7 +152,7 @@ class PostgreSQL(Dialect):
 
 
 class MySQL(Dialect):
-    driver, extra, begin = "mysql+pymysql", "mysql", "START TRANSACTION"
+    driver, extra = "mysql+pymysql", "mysql"
     # No UNIX_TIMESTAMP: it goes by the session's time zone, in which an hour of autumn comes twice.
     clock: ColumnElement[int] = literal_column("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))", BigInteger)
     _codes: ClassVar[Mapping[int, Fault]] = {
@@ -196,6 +201,9 @@ class MySQL(Dialect):
             for statement in statements:
                 cursor.execute(statement)
 
+    def begin(self, connection: Any, seconds: float) -> str:
+        return "START TRANSACTION"
+
     def limit(self, connection: Any, seconds: float | None) -> None:
         connection._read_timeout = seconds  # PyMySQL sets it when it connects, and in no other public way
 
@@ -207,7 +215,7 @@ class MySQL(Dialect):
 
 
 class SQLite(Dialect):
-    title, driver, extra, begin = "SQLite", "sqlite+pysqlite", "sqlite", "BEGIN IMMEDIATE"
+    title, driver, extra = "SQLite", "sqlite+pysqlite", "sqlite"
     # No function of ours, in Python: SQLite would swallow the exception that a signal's handler raises in it.
     clock: ColumnElement[int] = literal_column(
         "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000", BigInteger
@@ -237,8 +245,12 @@ class SQLite(Dialect):
         # What a loss of power could take is of no use after it: everybody who had a lock is gone with the machine.
         connection.execute("PRAGMA synchronous = NORMAL").close()
 
+    def begin(self, connection: Any, seconds: float) -> str:
+        connection.execute(f"PRAGMA busy_timeout = {max(1, int(seconds * 1000))}").close()
+        return "BEGIN IMMEDIATE"
+
     def limit(self, connection: Any, seconds: float | None) -> None:
-        """Nothing: it waits for the write lock only, at the beginning, for its ``timeout``."""
+        """Nothing: it waits for the write lock only, at the beginning."""
 
     def fault(self, error: DBAPIError) -> Fault:
         return _by_phrase(self._phrases, error)

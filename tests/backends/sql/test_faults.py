@@ -261,6 +261,37 @@ def test_leases_whose_rows_are_free_in_time_are_all_renewed(
     assert renewing.result(PATIENCE) == [None] * 9
 
 
+def test_a_late_renewal_of_a_locked_row_makes_no_silent_server(
+    server_settings: dict[str, Any], database: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was given less time than an answer may take: all other requests were refused meanwhile."""
+    backend = default_store(server_settings, timeout=SLACK)
+    outages: list[BaseException] = []
+    monkeypatch.setattr(backend._outage, "begin", outages.append)
+    claims = hold(backend, 1)
+    keep_the_row(database, claims[0].name)
+    begun = now()
+    with pytest.raises(BackendUnavailable):
+        drive(backend.renewal_port().extend(claims, 0.3))
+    assert now() - begun < SLACK / 2
+    assert not outages
+
+
+def test_a_late_renewal_waits_for_the_file_no_longer_than_it_is_told_to(sqlite_settings: dict[str, Any]) -> None:
+    backend = default_store(sqlite_settings, timeout=SLACK)
+    claims = hold(backend, 1)
+    engine = create_engine(sqlite_settings["LOCATION"], isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        begun = now()
+        with pytest.raises(BackendUnavailable, match="is locked"):
+            drive(backend.renewal_port().extend(claims, 0.3))
+        assert now() - begun < SLACK / 2
+        connection.exec_driver_sql("ROLLBACK")
+    engine.dispose()
+    assert drive(backend.renewal_port().extend(claims, 0.3)) == [None]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres", "mariadb", "mysql"])
 def test_a_client_that_stops_in_mid_transaction_does_not_keep_the_row(
@@ -275,7 +306,7 @@ def test_a_client_that_stops_in_mid_transaction_does_not_keep_the_row(
         monkeypatch.setattr("distlock_web.backends.sql.dialects.MYSQL_SILENCE", 1)
     backend = default_store(request.getfixturevalue(f"{kind.replace('mysql', 'mariadb')}_settings"), timeout=1.5)
     stopped = backend._requests.engine.connect()
-    stopped.exec_driver_sql(backend._requests.address.dialect.begin)
+    stopped.exec_driver_sql(backend._requests.address.dialect.begin(None, 1.5))
     stopped.execute(text("SELECT name_key FROM distlock_lease FOR UPDATE"))
     try:
         eventually(lambda: can_take("first"), "the server has ended it", SOON)
