@@ -102,3 +102,4 @@ class SQLBackend:
         self._executors.close()
         for database in (self._requests, self._renewals, self._reserve, self._probing):
             database.close()
+        self._wakeups.wake_all()  # nobody tells them any more: whoever asks again has that begun anew

@@ -91,10 +91,12 @@ class Poller:
         return self._pause * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
 
     def _waiting(self) -> dict[str, str]:
+        names = self._names.copy()  # first: who begins to wait after this is none that waits no more
         expected = self._wakeups.expected()
-        for token in self._names.keys() - expected:
+        for token in names.keys() - expected:
+            del names[token]
             self._names.pop(token, None)
-        return self._names.copy()
+        return names
 
     def _look(self, waiting: Mapping[str, str]) -> frozenset[Any]:
         """Wake those that were handed their lock, and those that are to ask again. What there was to see."""

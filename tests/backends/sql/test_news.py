@@ -245,3 +245,45 @@ def test_whoever_starts_it_waits_no_longer_than_it_takes_to_begin(
     begun = now()
     listener.start(new_token(), SOON)
     assert now() - begun < SOON / 2
+
+
+def test_who_begins_to_wait_while_the_waiters_are_counted_is_asked_for(
+    sqlite_settings: dict[str, Any], two: Callable[..., Two], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for one that waits no more, and slept until the lease was over."""
+    pair = two(sqlite_settings)
+    backend: Any = pair.registries[1].store("default").backend
+    for attempt in range(2):
+        pair.hold()
+        if attempt == 1:  # the thread stays for a while
+            _count_before_the_next_waits(backend, monkeypatch)
+        waiters = pair.wait()
+        pair.release()
+        are_served(waiters)
+
+
+def _count_before_the_next_waits(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one step of its thread that takes long: it counts now, and goes on when the next one waits."""
+    expected, counted = backend._wakeups.expected, threading.Event()
+
+    def late() -> frozenset[str]:
+        found: frozenset[str] = expected()
+        if not counted.is_set():
+            counted.set()
+            eventually(lambda: backend._news._names, "the next one waits")
+        return found
+
+    eventually(lambda: not backend._news._names, "the last one is forgotten")
+    monkeypatch.setattr(backend._wakeups, "expected", late)
+    backend._news._worker.wake()
+    assert counted.wait(PATIENCE)
+
+
+def test_a_waiter_asks_again_when_its_store_is_closed(settings: dict[str, Any], two: Callable[..., Two]) -> None:
+    """The thread that would have told it has ended: it slept until the lease was over."""
+    pair = two(settings)
+    pair.hold()
+    waiters = pair.wait()
+    pair.registries[1].close()
+    pair.release()
+    are_served(waiters)
