@@ -139,7 +139,8 @@ class PostgreSQL(Dialect):
         milliseconds = max(1, int(self.timeout * 1000))
         return (
             f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {max(1, int(seconds * 750))}; "
-            f"SET LOCAL statement_timeout = {milliseconds}; "
+            # The limit of a row has to run out twice for one who is not the first in its queue.
+            f"SET LOCAL statement_timeout = {max(1, int(seconds * 875))}; "
             f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}"
         )
 
