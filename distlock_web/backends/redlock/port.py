@@ -220,7 +220,12 @@ class RedlockPort:
         # Nobody waits for a renewal: there all are asked, so that what a node has lost is known.
         enough = every_answer if self._quorum.patient else all_kept
         names = [claim.name for claim in claims]
-        questions = await self._quorum.ask(EXTEND, names, lambda node: (node.who, *tail), enough, within=timeout)
+        # To connect to a node that hangs takes longer than a short lease: it is asked where the others are too few.
+        heard = [node for node in self._quorum.nodes if not node.outage.silent]
+        nodes = heard if self._quorum.patient and len(heard) >= self._quorum.needed else None
+        questions = await self._quorum.ask(
+            EXTEND, names, lambda node: (node.who, *tail), enough, nodes=nodes, within=timeout
+        )
         self._quorum.raise_if_wrong()
         answered = self._quorum.answered(questions)
         given = list(zip(*(each.reply for each in answered), strict=True))

@@ -155,6 +155,28 @@ def test_a_renewal_takes_the_lease_again_where_a_node_has_lost_it(quorum: Quorum
     eventually(lambda: left_on(servers) == {}, "revoked everywhere")
 
 
+def test_a_renewal_does_not_wait_for_nodes_that_are_known_to_hang(quorum: Quorum) -> None:
+    """It connected to one after the other before it read an answer, and a short lease ended meanwhile."""
+    servers, harness = quorum
+
+    async def case() -> None:
+        lease = await held_everywhere(servers, harness)
+        claims = [hold.claim for hold in scope_of(lease).holds]
+        for server in servers[:2]:
+            server.pause()
+        seconds = []
+        for _ in range(4):
+            begun = now()
+            assert drive(harness.store.renewal_port().extend(claims)) == [None]
+            seconds.append(now() - begun)
+        assert min(seconds) < node_timeout(harness)
+        for server in servers[:2]:
+            server.resume()
+        await harness.release(lease)
+
+    harness.run(case())
+
+
 def _flush(server: RedisServer) -> None:
     with redis.Redis.from_url(server.url) as client:
         client.flushall()
