@@ -128,11 +128,10 @@ def is_above_login(view: Callback, function: LockedFunction) -> bool:
         del classes[0]
     if any(map(_leads_to_login, classes)):
         return True
-    # On dispatch is where a lock of REST framework's may have to be. What is kept after a refusal is another matter.
+    # Above REST framework's is where a lock may have to be: but its success= may take a refusal for a success.
     permissions = getattr(view_class, "permission_classes", ())
-    return bool(function.options.hold_at_least) and any(
-        getattr(each, "__name__", "") != "AllowAny" for each in permissions
-    )
+    judges = bool(function.options.hold_at_least) and function.success is not None and function.until != "commit"
+    return judges and any(getattr(each, "__name__", "") != "AllowAny" for each in permissions)
 
 
 def _leads_to_login(found: object) -> bool:

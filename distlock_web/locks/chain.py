@@ -97,7 +97,7 @@ def find_block(opener: object, closed_in: int | None = None) -> Scope | None:
     """The scope whose ``with`` block on this object ends here. None: it began in the process that forked this one.
 
     Several threads and tasks may use one lock object: it is the innermost block of this call chain, if there is one. A
-    generator may be closed in anybody's call chain, by garbage collection: ``closed_in`` is the id of its frame.
+    generator may be closed in anybody's call chain, by garbage collection: ``closed_in`` is the id of its frame, or 0.
     """
     blocks = _blocks if closed_in is None else _closed_blocks(opener, closed_in)
     chain = _chain.get()
@@ -121,7 +121,7 @@ def _closed_blocks(opener: object, frame: int) -> set[Scope]:
     over: the innermost of this call chain may be somebody's who is still inside.
     """
     blocks = {scope for scope in _blocks.copy() if scope.opener is not None and scope.opener[0] is opener}
-    here = {scope for scope in blocks if scope.opener == (opener, frame)}
+    here = {scope for scope in blocks if frame and scope.opener == (opener, frame)}
     over = {scope for scope in blocks if scope.state not in ("held", "unsure")}
     return here or over or blocks
 

@@ -246,7 +246,7 @@ class LockedFunction:
         config, name = self.options.config(), "on_busy" if isinstance(error, LockBusy) else "on_backend_error"
         chosen = self._policy(name, getattr(config, name))
         if callable(chosen):
-            if hasattr(chosen, "for_views") and hooks.request_method(args, self) is None:
+            if getattr(chosen, "for_views", False) is True and hooks.request_method(args, self) is None:
                 raise error
             made = chosen(error, *args, **kwargs)
             if self.asynchronous:

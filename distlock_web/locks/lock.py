@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from types import TracebackType
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from types import FrameType, TracebackType
 from typing import Unpack
 
 from ..core.backend import retry_once
@@ -19,6 +20,14 @@ from .lease import Lease
 from .options import LockOptions, Options, listing, options_of
 from .scope import Scope, Spec
 from .transfer import Ticket
+
+#: What stands still with its frame, and may be closed by garbage collection.
+_STANDS_STILL = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+
+
+def _frame_of(block: FrameType) -> int:
+    """The id of a generator's or coroutine's frame, where it stands still; 0: a call's, whose id is soon another's."""
+    return id(block) if block.f_code.co_flags & _STANDS_STILL else 0
 
 
 class Lock:
@@ -93,7 +102,7 @@ class Lock:
 
     def __enter__(self) -> Lease:
         frame = sys._getframe(1)
-        return self._acquire_now(call_site(frame), (self, id(frame)))
+        return self._acquire_now(call_site(frame), (self, id(frame) if frame.f_code.co_flags & _STANDS_STILL else 0))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -103,7 +112,7 @@ class Lock:
         # ConfigurationError is find_block's: there is no such block to release.
         scope = None
         try:
-            scope = chain.find_block(self, id(sys._getframe(1)) if kind is GeneratorExit else None)
+            scope = chain.find_block(self, _frame_of(sys._getframe(1)) if kind is GeneratorExit else None)
             if scope is not None:
                 chain.exit_block(scope)
                 ending.end_now(scope, error)
@@ -111,19 +120,19 @@ class Lock:
             raise
         except BaseException as interruption:
             if scope is None:
-                scope = chain.find_block(self, id(sys._getframe(1)) if kind is GeneratorExit else None)
+                scope = chain.find_block(self, _frame_of(sys._getframe(1)) if kind is GeneratorExit else None)
             if scope is not None:
                 drive(ending.abort(scope, interruption))
             raise
 
     async def __aenter__(self) -> Lease:
         frame = sys._getframe(1)
-        return await self._acquire(call_site(frame), (self, id(frame)))
+        return await self._acquire(call_site(frame), (self, _frame_of(frame)))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        scope = chain.find_block(self, id(sys._getframe(1)) if kind is GeneratorExit else None)
+        scope = chain.find_block(self, _frame_of(sys._getframe(1)) if kind is GeneratorExit else None)
         if scope is not None:
             chain.exit_block(scope)
             await ending.end(scope, error)

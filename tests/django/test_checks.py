@@ -371,7 +371,8 @@ def test_w004_of_a_mixin_that_is_not_in_front_says_so(urls: Any, monkeypatch: py
 
 
 plainly = distributed_lockable(key="guarded")
-kept = distributed_lockable(key="guarded", hold_at_least=60)
+kept = distributed_lockable(key="guarded", hold_at_least=60, success=lambda response: True)
+refused = distributed_lockable(key="guarded", hold_at_least=60)  # a 403 is no success
 
 
 class Guarded(LoginRequiredMixin, View):
@@ -434,6 +435,12 @@ class AboveAPI(APIView):
     permission_classes = (IsAuthenticated,)
 
 
+@refused
+@api_view(["POST"])
+@permission_classes([IsAuthenticated])
+def above_api_without_a_judge(request: Any) -> None: ...
+
+
 @method_decorator(plainly, name="dispatch")
 class PlainAPI(APIView):
     permission_classes = (IsAuthenticated,)
@@ -467,6 +474,7 @@ async def aview(request: HttpRequest) -> HttpResponse:
         (BelowMixin.as_view(), False),
         (BelowOnMethod.as_view(), False),
         (above_api, True),
+        (above_api_without_a_judge, False),
         (AboveAPI.as_view(), True),
         (below_api, False),
         (for_anybody, False),

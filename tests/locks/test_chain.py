@@ -109,6 +109,18 @@ def test_a_generator_that_is_closed_in_somebodys_block_does_not_end_that(
     assert running.state == "released"
 
 
+def test_a_block_that_a_call_has_entered_is_not_known_by_the_frame_of_that() -> None:
+    """Its id is another call's soon: where that closed a generator, an outer block's lock was released."""
+    shared = lock("a", expire=60)
+    with ExitStack() as stack:
+        assert scope_of(stack.enter_context(shared)).opener == (shared, 0)
+    seen = list[Lease]()
+    steps = held_by_a_generator(shared, seen)
+    next(steps)
+    assert scope_of(seen[0]).opener == (shared, id(steps.gi_frame))  # type: ignore[attr-defined]
+    assert list(steps) == []
+
+
 async def test_an_asynchronous_one_does_not_either() -> None:
     shared, seen = lock("a", expire=60), list[Lease]()
 

@@ -147,10 +147,11 @@ class SQLVerbs:
         until = now() + seconds
         answers: dict[Claim, Loss | BackendUnavailable | None] = {}
         parts, locked = [claims], list[Claim]()
-        while parts:
+        while parts and (not answers or now() < until):
             part = parts.pop()
+            left = until - now() if answers else seconds
             try:
-                answers.update(zip(part, self._extend(part, until - now(), wait=False), strict=True))
+                answers.update(zip(part, self._extend(part, left, wait=False), strict=True))
             except BackendUnavailable as error:
                 answers.update(dict.fromkeys(part, error))
                 if not isinstance(error, Locked):
