@@ -97,7 +97,7 @@ class History:
         found = [section for events in by_actor.values() for section in _sections(events)]
         for moment, fence in self._forgotten:
             found = [
-                replace(section, end=max(section.begin, moment))
+                replace(section, begin=min(section.begin, moment), end=moment)  # the answer may have come after that
                 if section.fence < fence and section.end > moment
                 else section
                 for section in found

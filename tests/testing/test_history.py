@@ -171,3 +171,14 @@ def test_a_recorder_writes_what_a_history_reads() -> None:
     assert '"kind": "acquired"' in first
     assert '"value": 7' in first
     assert '"at": 3.5' in second
+
+
+def test_what_a_store_has_forgotten_excludes_nobody_also_where_its_holder_hears_of_it_later() -> None:
+    """The answer of a master that had failed over was on its way: the next holder's lock counted as taken."""
+    late = history(
+        ("a", "wanted", 0.0, None), ("b", "wanted", 1.1, None), ("b", "acquired", 1.2, 11),
+        ("a", "acquired", 1.3, 10), ("a", "lost", 1.5, None), ("b", "released", 2.0, None),
+    )  # fmt: skip
+    assert late.violations(honest=5.0) != []
+    late.forget(1.0, 11)
+    assert late.violations(honest=5.0) == []

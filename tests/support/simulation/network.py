@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -126,18 +127,21 @@ class Link:
         self.late_until = 0.0  #: what is sent is lost again and again until then, and arrives at last
         self.when_closed: Callable[[], None] = _nobody
         self._up_at = self._down_at = 0.0  # when what was sent last arrives
+        self._up, self._down = deque[bytes](), deque[bytes]()  # what is on its way: late or not, it stays in order
 
     def send(self, data: bytes) -> None:
         """From the client to the server."""
         if data and self._inherited:
             self.world.wrong.append(f"fork: a connection of {self.process.name} is used by its copy")
         self._up_at = max(self._up_at, self.world.time + self.network.delay())
-        self.world.at(self._up_at, self._to_server, data)
+        self._up.append(data)
+        self.world.at(self._up_at, self._to_server)
 
     def push(self, data: bytes) -> None:
         """From the server to the client."""
         self._down_at = max(self._down_at, self.world.time + self.network.delay())
-        self.world.at(self._down_at, self._to_client, data)
+        self._down.append(data)
+        self.world.at(self._down_at, self._to_client)
 
     def close(self) -> None:
         """By the client: what it has sent before arrives before that. A copy of it closes nothing."""
@@ -194,15 +198,15 @@ class Link:
         at = self.network.open_again(sender, receiver)
         return at if at > self.world.time else 0.0
 
-    def _to_server(self, data: bytes) -> None:
+    def _to_server(self) -> None:
         server = self.server
         if self.dead or server is None or self.session is None:
             return
         at = max(self._later(self.process.machine, server.machine), server.stopped_until, self.late_until)
         if at > self.world.time:
             self._up_at = max(self._up_at, at)
-            self.world.at(at, self._to_server, data)
-        elif data:
+            self.world.at(at, self._to_server)
+        elif data := self._up.popleft():
             answer = self.session.feed(data)
             if answer:
                 self.push(answer)
@@ -210,14 +214,14 @@ class Link:
             self.session.close()
             self._forget()
 
-    def _to_client(self, data: bytes) -> None:
+    def _to_client(self) -> None:
         if self.dead or self.closed or self.server is None or self.process.dead:
             return
         at = self._later(self.server.machine, self.process.machine)
         if at:
             self._down_at = max(self._down_at, at)
-            self.world.at(at, self._to_client, data)
-        elif data:
+            self.world.at(at, self._to_client)
+        elif data := self._down.popleft():
             self.client.receive(data)
         else:
             self.client.broken(None)
