@@ -101,7 +101,11 @@ class Question:
     def take(self, reply: Reply) -> None:
         node, token = self.node, str(self.args[0]) if self.args else ""
         if isinstance(reply, ErrorReply):
-            self.fail(as_error(reply, node.address))
+            # Whoever does not wait any more does not send the script's source: it has not run, and came too late.
+            late = reply.no_script and not self.wanted
+            self.fail(
+                BackendUnavailable(f"{node.address.name} answered late.") if late else as_error(reply, node.address)
+            )
             return
         self.reply = reply
         if self.script is RELEASE and token in node.unheard:
