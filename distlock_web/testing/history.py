@@ -95,6 +95,7 @@ class History:
         for event in self.events:
             by_actor.setdefault(event.actor, []).append(event)
         found = [section for events in by_actor.values() for section in _sections(events)]
+        found.sort(key=lambda section: section.begin)  # what was handed over stays in order, whatever is forgotten
         for moment, fence in self._forgotten:
             found = [
                 replace(section, begin=min(section.begin, moment), end=moment)  # the answer may have come after that

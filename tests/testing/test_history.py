@@ -182,3 +182,15 @@ def test_what_a_store_has_forgotten_excludes_nobody_also_where_its_holder_hears_
     assert late.violations(honest=5.0) != []
     late.forget(1.0, 11)
     assert late.violations(honest=5.0) == []
+
+
+def test_what_was_handed_over_and_is_forgotten_stays_in_order() -> None:
+    late = history(
+        ("b", "wanted", 1.1, None),
+        ("b", "acquired", 1.5, 10),
+        ("b", "released", 1.6, None),
+        ("a", "acquired", 1.3, 10),
+        ("a", "detached", 1.4, None),
+    )
+    late.forget(1.0, 11)
+    assert late.violations() == []
