@@ -271,7 +271,7 @@ def _operations(events: list[Event], sections: list[Section], grace: float) -> I
                 yield Operation("take", event.value, one.begin, event.at, f"{event.actor} was given the lock")
         elif event.kind in _ENDS and event.actor in rounds:
             one = rounds.pop(event.actor)
-            one.faulty |= event.kind == "killed"
+            one.faulty |= event.kind in ("killed", "interrupted")  # a request may come after its cancel: for one lease
             last = event.at + grace if one.faulty else event.at
             if event.kind == "killed" and one.fence is None:  # its place in a queue may be served at any time
                 last = float("inf")

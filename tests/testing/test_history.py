@@ -194,3 +194,13 @@ def test_what_was_handed_over_and_is_forgotten_stays_in_order() -> None:
     )
     late.forget(1.0, 11)
     assert late.violations() == []
+
+
+def test_a_request_that_comes_after_its_cancel_may_have_had_the_lock_for_one_lease() -> None:
+    """A caller was interrupted while it asked. Who asks next may be told that the lock is busy, but not for ever."""
+    events: tuple[Said, ...] = (
+        ("a", "wanted", 0.0, None), ("a", "interrupted", 0.1, None), ("b", "wanted", 0.2, None),
+        ("b", "gave_up", 0.3, None),
+    )  # fmt: skip
+    assert history(*events).violations(honest=1.0) == []
+    assert history(*events).violations(honest=0.05) != []

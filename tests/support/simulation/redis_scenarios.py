@@ -32,6 +32,8 @@ class RedisNode:
         self.machine = Machine(scenario.world, name, drift)
         self.model = RedisServer(self.machine.wall, name=name)
         self.model.run_id = f"{name:0>40}"
+        self.right_clock = self.machine.wall_ahead
+        self.began_anew = 0.0  #: when it lost its data, by its clock
         self.server = Server(scenario.network, self.machine, (name, 6379), self.model.connect)
 
     def restart(self, seconds: float, *, empty: bool = False) -> None:
@@ -74,7 +76,9 @@ class RedisScenario(Scenario):
         ]  # fmt: skip
 
     def forgotten(self, node: RedisNode) -> None:
-        """README excepts it: a server that comes back without its data has no locks."""
+        """README excepts it: a server that comes back without its data has no locks. Its fences go on by its clock."""
+        node.machine.wall_ahead = node.right_clock
+        node.began_anew = node.machine.wall()
         for history in self.histories.values():
             history.forget(self.world.moment(), int(node.machine.wall() * 1e6))
 
@@ -146,11 +150,16 @@ class RedisScenario(Scenario):
                 link.close()
 
     def set_a_clock(self) -> None:
-        """On a wall. A server's not by much, and only back: README excepts a clock that jumps ahead."""
+        """On a wall. A server's not by much, and only back: README excepts a clock that jumps ahead.
+
+        Nor to before it lost its data: it would give fences again that it has forgotten, which docs/fencing.md excepts.
+        """
         if self.random.random() < 0.5:
             self.random.choice(self.alive()).machine.wall_ahead += self.random.uniform(-1000, 1000)
         elif self.servers_drift:
-            self._node().machine.wall_ahead -= self.random.uniform(0, 0.3)
+            node, seconds = self._node(), self.random.uniform(0, 0.3)
+            if node.machine.wall() - seconds > node.began_anew:
+                node.machine.wall_ahead -= seconds
 
     def limits(self) -> dict[str, Any]:
         return {"bound": LONGEST + 0.5, "honest": LONGEST + 1.0}
@@ -197,7 +206,7 @@ class SentinelScenario(RedisScenario):
         self.sentinel = Sentinel(machine.wall, name="sentinel", port=26379)
         Server(self.network, machine, ("sentinel", 26379), self.sentinel.connect)
         self.master, self.replica = self.nodes
-        self.replica.machine.wall_ahead = self.master.machine.wall_ahead
+        self.replica.machine.wall_ahead = self.replica.right_clock = self.master.right_clock
         self._make_replica()
         self._replicate()
 
