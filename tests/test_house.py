@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "django": ({"core", "locks", "web", "cli"}, {"django", "asgiref", "rest_framework"}),
     "flask": (
         {"core", "locks", "web", "cli", "sqlalchemy"},
-        {"flask", "flask_admin", "blinker", "werkzeug", "click", "jinja2", "markupsafe", "sqlalchemy"},
+        {"flask", "blinker", "werkzeug", "click", "jinja2", "markupsafe", "sqlalchemy"},
     ),
     "sqlalchemy": ({"core", "locks"}, {"sqlalchemy"}),
     "prometheus": ({"core", "locks"}, {"prometheus_client"}),
@@ -56,7 +56,6 @@ PUBLIC = (
     "distlock_web.django.signals",
     "distlock_web.django.views",
     "distlock_web.flask",
-    "distlock_web.flask.flask_admin",
     "distlock_web.flask.responses",
     "distlock_web.flask.signals",
     "distlock_web.opentelemetry",

@@ -4,7 +4,7 @@
 ``parser``      subcommands, options and help
 ``exit_codes``  what a script can rely on
 ``output``      text on a stream: aligned, coloured at a terminal only
-``held``        ``list``, ``show``, ``release``; ``watch`` beside it
+``held``        ``list``, ``show``, ``release``
 ``run``         ``run``: a command under a lock; ``launch`` is what becomes the command
 ``doctor``      ``doctor``; what it looks for is in ``web.doctor`` and in the backends
 ``init``        ``init``, ``redlock``

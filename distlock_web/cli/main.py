@@ -16,7 +16,7 @@ from ..core.findings import Finding
 from ..core.registry import configure, configure_url
 from ..web.held_locks import AmbiguousName, LockNotHeld, StoreUnreachable
 from ..web.printable import printable
-from . import doctor, held, init, run, watch
+from . import doctor, held, init, run
 from .exit_codes import NO, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
 from .output import Output, Stream, open_closed_streams
 from .parser import Context, parser
@@ -25,7 +25,6 @@ _COMMANDS: dict[str, Callable[[Namespace, Context], int]] = {
     "list": held.list_locks,
     "show": held.show_lock,
     "release": held.release_lock,
-    "watch": watch.watch,
     "doctor": doctor.doctor,
     "run": run.run,
     "init": init.init,

@@ -18,7 +18,7 @@ class Stream(Protocol):
     def fileno(self) -> int: ...
 
 
-_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_STYLES = {"bold": "1", "red": "31", "yellow": "33", "cyan": "36"}
 
 
 class Output:
@@ -67,15 +67,6 @@ def _columns(char: str) -> int:
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
-def fitted(text: str, width: int) -> str:
-    """The text, cut with an ellipsis if it is wider."""
-    if columns(text) <= width:
-        return text
-    while text and columns(text) >= width:
-        text = text[:-1]
-    return f"{text}…" if width > 0 else ""
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[str]:

@@ -82,13 +82,6 @@ def _seconds(text: str, *, zero: bool = True) -> float:
 _positive = partial(_seconds, zero=False)
 
 
-def _count(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of looks, 1 or more")
-    return value
-
-
 def _exit_code(text: str) -> int:
     value = int(text) if text.isdecimal() else -1
     if not 0 <= value <= 255:
@@ -112,7 +105,6 @@ def _store(purpose: str) -> Argument:
     return _of("--store", metavar="ALIAS", help=purpose)
 
 
-_SEARCH = _of("--search", default="", metavar="WORDS", help="only locks with all of these words; see above")
 _LOCK = [
     _of("name", type=_name, metavar="NAME", help="the lock, as `list` shows it, or without the prefix of its store"),
     _store("the store, where several hold a lock of this name"),
@@ -120,17 +112,15 @@ _LOCK = [
 
 #: By command. A list in a list: one of them at most.
 _COMMANDS: dict[str, list[Argument | list[Argument]]] = {
-    "list": [_SEARCH, _json("an array")],
+    "list": [
+        _of("--search", default="", metavar="WORDS", help="only locks with all of these words; see above"),
+        _json("an array"),
+    ],
     "show": [*_LOCK, _json("an object")],
     "release": [
         *_LOCK,
         _of("--fence", type=int, metavar="N", help="only from the holder with this fence, as `list` shows it"),
         _of("--yes", "-y", action="store_true", help="do not ask; required where there is no terminal"),
-    ],
-    "watch": [
-        _SEARCH,
-        _of("--interval", "-n", type=_positive, default=2.0, metavar="TIME", help="between two looks (2)"),
-        _of("--count", type=_count, metavar="N", help="leave after so many looks"),
     ],
     "doctor": [
         _store("only this store"),

@@ -13,7 +13,6 @@ SUMMARIES = {
     "list": "show the locks that are held now",
     "show": "show one lock: its holder, its fence, who waits for it",
     "release": "take a lock from its holder, and give it to the next in the queue",
-    "watch": "show the locks that are held, again and again",
     "doctor": "look for settings that will hurt",
     "run": "run a command under a lock",
     "init": "make what a store needs, such as tables",
@@ -60,16 +59,6 @@ terminal --yes is required.
 Exit status: 0 released; 1 not held, or held by somebody else meanwhile, or
 not confirmed; 64 wrong usage or settings, or several locks are meant; 69 a
 store does not answer.""",
-    "watch": """\
-Show the locks that are held again and again, as top does: those that most
-wait for first, then the oldest. Ctrl-C leaves. If the output is no terminal,
-it is printed once for each look.
-
-  {program} watch
-  {program} watch --interval 0.5 --search order
-  {program} watch --count 1 > held.txt
-
-Exit status: 0, also when a store did not answer (the screen says so).""",
     "doctor": """\
 Look at the stores, their servers and the project for settings that will
 hurt: each finding with a code, what is wrong, why it hurts and what to set.

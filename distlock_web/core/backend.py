@@ -88,9 +88,6 @@ class LockInfo:
     #: ``held``; ``cooldown`` for a while after its end (``hold_at_least``); ``transit``, detached and not yet attached.
     state: str
     waiting_since: float | None = None  #: since when the first in the queue waits, like ``since``; None: not known
-    #: From whom it went to this holder: ``HolderInfo.request`` of the one before, behind a ``!`` if that was revoked.
-    #: Empty: it was free, or the store does not tell.
-    previous: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,15 @@
-"""Held locks to look through: sorted, filtered, searched and in pages, over all stores.
+"""Held locks to look through: in order, searched and in pages, over all stores.
 
 If a store holds few locks, all are read; if many, the ``READ_AT_MOST`` that end first, and those whose name matches the
-search. Then ``Browsed.partial`` is true, and order, filters and totals are of the locks that were read.
+search. Then ``Browsed.partial`` is true, and order and totals are of the locks that were read.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode
@@ -29,45 +29,25 @@ PER_PAGE = 50
 MAX_PARAMETER = 1000
 
 
-def _since(row: LockRow) -> float:
-    return row.lock.since or math.inf
-
-
-#: By the name of an order: what comes first has the smallest key.
-SORTS: dict[str, Callable[[LockRow], tuple[Any, ...]]] = {
-    "waiting": lambda row: (-row.lock.waiters, row.lock.waiting_since or math.inf, _since(row)),
-    "age": lambda row: (_since(row),),
-    "left": lambda row: (row.lock.remaining,),
-    "name": lambda row: (row.lock.name,),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class LockQuery:
     """Which locks, in which order. The names of the fields are those of the parameters in an address."""
 
     q: str = ""  #: words that are all in the lock's name or in what is known of its holder
-    waiters: bool = False  #: only those that somebody waits for
-    sort: str = "waiting"  #: one of ``SORTS``; behind a ``-`` from the other end
     p: int = 1  #: page
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> LockQuery:
         """The query that a URL's parameters mean. Values that no link of ours has are ignored: anybody can type."""
-        sort, page = parameters.get("sort", ""), parameters.get("p", "")
+        page = parameters.get("p", "")
         return cls(
             printable(parameters.get("q", "").strip()[:MAX_PARAMETER]),
-            parameters.get("waiters", "") not in ("", "0"),
-            sort if sort.removeprefix("-") in SORTS else "waiting",
             max(1, int(page)) if page.isascii() and page.isdigit() and len(page) < 10 else 1,
         )
 
-    def address(self, **changed: Any) -> str:
-        """As the query of a URL. Defaults are left out; with something ``changed`` it begins at the first page."""
-        query = replace(self, **{"p": 1, **changed})
-        values = {known.name: getattr(query, known.name) for known in fields(query)}
-        said = {name: value for name, value in values.items() if value != getattr(_EVERYTHING, name)}
-        return "?" + urlencode({name: 1 if value is True else value for name, value in said.items()})
+    def address(self, p: int = 1) -> str:
+        """As the query of a URL that asks for the same, at this page. What goes without saying is left out."""
+        return "?" + urlencode({**({"q": self.q} if self.q else {}), **({"p": p} if p > 1 else {})})
 
     @classmethod
     def of_address(cls, query: str) -> LockQuery:
@@ -78,24 +58,14 @@ class LockQuery:
             return cls()
 
     @property
-    def filtered(self) -> bool:
-        """Whether it leaves any locks out."""
-        return bool(self.q or self.waiters)
-
-    def matches(self, row: LockRow) -> bool:
-        return (not self.waiters or row.lock.waiters > 0) and row.matches(self.words)
-
-    @property
     def words(self) -> list[str]:
         return self.q.casefold().split()
 
-    def sorted(self, rows: Iterable[LockRow]) -> list[LockRow]:
-        """Ties in the order of their names, so that nothing jumps from one look to the next."""
-        named = sorted(rows, key=lambda row: (row.alias, row.lock.name))
-        return sorted(named, key=SORTS[self.sort.removeprefix("-")], reverse=self.sort.startswith("-"))
 
-
-_EVERYTHING = LockQuery()
+def _place(row: LockRow) -> tuple[Any, ...]:
+    """Those that most wait for first, then the oldest; by name at last, so that nothing jumps from look to look."""
+    lock = row.lock
+    return (-lock.waiters, lock.waiting_since or math.inf, lock.since or math.inf, row.alias, lock.name)
 
 
 @dataclass(slots=True)
@@ -167,7 +137,7 @@ def browse(registry: Registry, query: LockQuery) -> Browsed:
     now = time.time()
     for row in found:
         browsed.totals.add(row.lock, now)
-    browsed.rows = query.sorted(row for row in found if query.matches(row))
+    browsed.rows = sorted((row for row in found if row.matches(query.words)), key=_place)
     return browsed
 
 

@@ -17,18 +17,13 @@ from ..core.registry import Registry, registry
 from ..core.runtime import THREADS, drive
 from .held_locks import LockRow, inspect_store
 from .lock_browser import READ_AT_MOST, Browsed, LockQuery, browse, waiters_of
-from .lock_presenter import Links, LockPresenter, WaiterPresenter, span, timeline
+from .lock_presenter import Links, LockPresenter, WaiterPresenter, span
 from .printable import printable
 
 Context = dict[str, Any]
 
 #: Waiters that the page of a lock lists.
 SHOWN = 50
-
-_COLUMNS = (
-    ("name", "Lock", "lock"), ("", "Store", "store"), ("", "Held by", "who"), ("", "Process", "process"),
-    ("age", "Age", "age"), ("left", "Left", "left"), ("waiting", "Waiting", "waiting"),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +57,12 @@ def _listed(browsed: Browsed, stores: Registry | None, viewer: Viewer) -> Contex
         "errors": [failure_text(alias, error) for alias, error in browsed.errors.items()],
         "notice": _partial(browsed) if browsed.partial else "",
         "totals": _totals(browsed),
-        "columns": [_column(*column, query) for column in _COLUMNS if column[2] != "store" or len(browsed.stores) > 1],
         "locks": [
             LockPresenter(row, viewer.links, stores.store(row.alias).config.prefix if stores else "", back)
             for row in browsed.shown
         ],
         "several_stores": len(browsed.stores) > 1,
-        "nothing": "No held lock matches." if query.filtered else "No lock is held at the moment.",
+        "nothing": "No held lock matches." if query.q else "No lock is held at the moment.",
         "count": _count(browsed),
         "pages": _pages(browsed),
         "fragment_url": viewer.links.list + back,
@@ -111,23 +105,11 @@ def _time(seconds: float) -> str:
     return span(seconds) if seconds else "–"
 
 
-def _column(sort: str, label: str, kind: str, query: LockQuery) -> dict[str, str]:
-    """A heading: clicked for the second time it turns the order around."""
-    column = {"label": label, "kind": kind, "url": "", "sorted": ""}
-    if sort:
-        column["url"] = query.address(sort="-" + sort if query.sort == sort else sort)
-        # As the column shows it: `waiting` and `age` begin with the largest, `left` and `name` with the smallest.
-        down = {"waiting", "age"} if not query.sort.startswith("-") else {"left", "name"}
-        if query.sort.removeprefix("-") == sort:
-            column["sorted"] = "descending" if sort in down else "ascending"
-    return column
-
-
 def _count(browsed: Browsed) -> str:
     held = browsed.known(f"{browsed.totals.held:,}")
     if held == "?":
         return "How many locks are held is not known."
-    if browsed.query.filtered:
+    if browsed.query.q:
         return f"{len(browsed.rows):,} of {held} held locks"
     return f"{held} held lock{'' if held == '1' else 's'}"
 
@@ -166,7 +148,6 @@ def _detail(stores: Registry, row: LockRow, viewer: Viewer) -> Context:
     unseen = row.lock.waiters - len(queue)
     return {
         "lock": LockPresenter(row, viewer.links),
-        "timeline": timeline(row),
         "queue": queue,
         "unseen": f"and {unseen:,} more" if queue and unseen > 0 else "",
         "queue_unknown": waiters is None,

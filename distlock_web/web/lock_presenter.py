@@ -119,36 +119,6 @@ class WaiterPresenter(HolderPresenter):
         self.waits = span(time.time() - waiter.since)
 
 
-class TimelineEntry(NamedTuple):
-    """One line of a lock's timeline."""
-
-    moment: str
-    ago: str
-    text: str
-
-
-def timeline(row: LockRow) -> list[TimelineEntry]:
-    """What the store knows of how the lock came here, the latest first."""
-    lock, expire = row.lock, row.holder.expire
-    now = time.time()
-    events: list[tuple[float, str]] = []
-    if lock.waiting_since:
-        events.append((lock.waiting_since, "The first of those who wait now joined the queue"))
-    if lock.since:
-        events.append((lock.since, _taken(lock.previous)))
-        renewed = now - (expire - lock.remaining)
-        if lock.state == "held" and 0 < expire < math.inf and renewed > lock.since + 0.5:
-            events.append((renewed, "Renewed"))
-    return [TimelineEntry(moment(when), span(now - when), text) for when, text in sorted(events, reverse=True)]
-
-
-def _taken(previous: str) -> str:
-    if not previous:
-        return "Taken"
-    how = "after it was released by force from" if previous.startswith("!") else "handed over by"
-    return f"Taken, {how} request {printable(previous.lstrip('!'))}"
-
-
 def _percent(remaining: float, expire: float) -> int:
     """What is left of the lease: 0 to 100."""
     whole = expire if 0 < expire < math.inf else remaining

@@ -1,4 +1,4 @@
-"""A real browser (headless Chromium) in front of Django's admin, of a Flask app and of its Flask-Admin."""
+"""A real browser (headless Chromium) in front of Django's admin and of a Flask app."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def held_locks(admin_address: str, log_in: Callable[[str], None]) -> str:
     return f"{admin_address}distlock_web/heldlock/"
 
 
-@pytest.fixture(params=["django", "blueprint", "flask-admin"])
+@pytest.fixture(params=["django", "flask"])
 def site(request: pytest.FixtureRequest, store: dict[str, Any]) -> Iterator[str]:
     """The address of the page in each framework, for somebody who may do everything."""
     if request.param == "django":
@@ -162,4 +162,4 @@ def site(request: pytest.FixtureRequest, store: dict[str, Any]) -> Iterator[str]
         return
     configure({"default": store})  # for the test's own locks
     with flask_site(store) as address:
-        yield address + ("/distlock/" if request.param == "blueprint" else "/admin/held_locks/")
+        yield f"{address}/distlock/"

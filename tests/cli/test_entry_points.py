@@ -185,9 +185,6 @@ def test_a_holder_that_changes_while_we_ask_keeps_its_lock(
         (["release"], "NAME"),
         (["show", "\udcff"], "is no text"),  # bytes that are no UTF-8
         (["list", "--serach", "x"], "--serach"),
-        (["watch", "--count", "0"], "'0' is no number of looks, 1 or more"),
-        (["watch", "--count", "-3"], "'-3' is no number of looks, 1 or more"),
-        (["watch", "--count", "many"], "'many' is no number of looks, 1 or more"),
     ],
 )
 def test_usage(run: Callable[..., Outcome], elsewhere: Elsewhere, args: list[str], says: str) -> None:

@@ -1,8 +1,7 @@
-"""At a terminal: ``watch``, which redraws, and ``run``, whose command has the keyboard."""
+"""At a terminal: ``list``, which has colours, and ``run``, whose command has the keyboard."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -34,47 +33,13 @@ def distlock_run(*command: str, expire: int = 60) -> str:
     return " ".join([*COMMAND, "run", "-k", "x", "--expire", str(expire), "--", *command])
 
 
-# watch ---------------------------------------------------------------------------------------------------------------
-
-
-def test_watch_redraws_until_ctrl_c(redis_store: str) -> None:
-    with OnTerminal(redis_store, *COMMAND, "watch", "--interval", "0.1") as terminal:
-        terminal.shows("No lock is held.")
-        with lock("order:7", expire=30):
-            assert "held 1" in terminal.shows("disLock:order:7")
-        terminal.shows("No lock is held.")
-        terminal.press("\x03")
-        assert terminal.ends() == 0
-
-
-def test_watch_counts_the_locks_that_do_not_fit(redis_store: str) -> None:
-    with contextlib.ExitStack() as locks:
-        for number in range(40):
-            locks.enter_context(lock(f"order:{number}", expire=60))
-        with OnTerminal(redis_store, *COMMAND, "watch") as terminal:  # of 30 lines: the totals, a blank and headings
-            assert terminal.shows(" more").count("disLock:order:") == 26
-            assert terminal.shown.startswith("\x1b")
-
-
-def test_watch_shows_a_store_that_fails_and_goes_on(unused_tcp_port: int) -> None:
-    url = f"redis://127.0.0.1:{unused_tcp_port}/0"
-    with OnTerminal(url, *COMMAND, "watch", "--interval", "0.1") as terminal:
-        for _ in range(2):
-            terminal.shows("held ?  waiting ?")
-            terminal.shows("The store 'default' failed: ")
-
-
-def test_watch_into_a_pipe_is_plain_text(redis_store: str) -> None:
-    ended = distlock(redis_store, "watch", "--interval", "0.05", "--count", "3")
-    assert ended.returncode == 0
-    assert ended.stdout.count("No lock is held.\n") == 3
-    assert "\x1b" not in ended.stdout
+# list ----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_name_that_the_output_cannot_encode_is_shown_still(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     with lock("größe", expire=60):
-        for command in (["list"], ["show", "größe"], ["watch", "--count", "1"]):
+        for command in (["list"], ["show", "größe"]):
             ended = distlock(redis_store, *command)
             assert (ended.returncode, ended.stderr) == (0, "")
             assert "gr\\xf6\\xdfe" in ended.stdout

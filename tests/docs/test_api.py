@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 #: Public modules of a framework, below its package.
 MODULES = {
     "distlock_web.django": ("middleware", "logging", "responses", "rest", "signals", "views", "fencing"),
-    "distlock_web.flask": ("flask_admin", "responses", "signals"),
+    "distlock_web.flask": ("responses", "signals"),
 }
 
 

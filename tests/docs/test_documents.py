@@ -304,11 +304,6 @@ with client.session_transaction() as before:
     before.update(role="operator")
 assert client.get("/ops/locks/release/?host=web-1").status_code == 200
 """,
-    ("admin.md", "Flask-Admin"): """
-client = app.test_client()
-assert client.get("/admin/held_locks/").status_code == 200
-assert client.get("/admin/held_locks/release/?host=web-1").status_code == 403
-""",
     ("flask.md", "Flask"): """
 assert app.test_client().post("/orders/7/pay").text == "paid"
 assert app.test_client().post("/orders/7/ship").text == "shipped"

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 from flask import Flask, abort, redirect
 from flask.testing import FlaskClient
-from flask_admin import Admin
 
 from distlock_web import ConfigurationError, Lease, LeaseLost, lock
 from distlock_web.core.registry import Registry
 from distlock_web.flask import DistLock
-from distlock_web.flask.flask_admin import HeldLocksView
 from distlock_web.web.held_locks import list_all
 
 HOSTILE = "<script>alert(1)</script>\"'"
@@ -26,16 +24,14 @@ HOSTILE = "<script>alert(1)</script>\"'"
 class Site:
     """An app with the pages. ``may`` says what its user may, and gives their name."""
 
-    def __init__(self, kind: str) -> None:
+    url = "/distlock/"
+
+    def __init__(self) -> None:
         self.may: dict[str, object] = {"view": "ann", "release": "ann"}
         self.app = Flask("shop")
         self.app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
-        self.url = "/distlock/" if kind == "blueprint" else "/admin/held_locks/"
-        if kind == "blueprint":
-            self.app.config["DISTLOCK_UI"] = {"AUTHORIZE": lambda action: self.authorize(action)}
+        self.app.config["DISTLOCK_UI"] = {"AUTHORIZE": lambda action: self.authorize(action)}
         DistLock(self.app)
-        if kind == "flask-admin":
-            Admin(self.app).add_view(HeldLocksView(lambda action: self.authorize(action)))
         self.client: FlaskClient = self.app.test_client()
         self.stores: Registry = self.app.extensions["distlock"].registry
 
@@ -59,9 +55,9 @@ class Site:
         return [row.lock.name for row in list_all(self.stores).rows]
 
 
-@pytest.fixture(params=["blueprint", "flask-admin"])
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    site = Site(request.param)
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
     yield site
     site.stores.close()
 
@@ -133,16 +129,6 @@ def test_an_abort_is_a_no_as_well(site: Site, hold: Callable[..., Lease]) -> Non
     assert site.get("release/").status_code == 403
     site.authorize = lambda action: abort(401)  # type: ignore[method-assign]
     assert site.get().status_code == 401, "the app's own answer"
-
-
-def test_an_abort_leaves_flask_admin_to_the_others() -> None:
-    app = Flask("shop")
-    app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
-    DistLock(app)
-    Admin(app).add_view(HeldLocksView(lambda action: abort(403)))
-    index = app.test_client().get("/admin/")
-    assert index.status_code == 200
-    assert "Held locks" not in index.text
 
 
 def test_a_form_of_another_site_releases_nothing(site: Site, hold: Callable[..., Lease]) -> None:
@@ -241,22 +227,8 @@ def test_the_prefix() -> None:
     assert (headers["X-Frame-Options"], headers["Cache-Control"]) == ("DENY", "no-store")
 
 
-def test_flask_admin_needs_to_know_who_may() -> None:
-    with pytest.raises(ConfigurationError, match="who may see the locks"):
-        HeldLocksView(None)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="who may see the locks"):
-        HeldLocksView(somebody)
-
-
-def test_flask_admins_menu_has_it_for_who_may() -> None:
-    site = Site("flask-admin")
-    assert "Held locks" in site.client.get("/admin/").text
-    site.may.update(view=None)
-    assert "Held locks" not in site.client.get("/admin/").text
-
-
 def test_each_app_shows_its_own_stores() -> None:
-    one, other = (Site("blueprint") for _ in range(2))
+    one, other = (Site() for _ in range(2))
     with one.app.app_context(), lock("order:7"):
         assert "order:7" in one.get().text
         assert "order:7" not in other.get().text

@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from flask import Flask
-from flask_admin import Admin
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from distlock_web.flask import DistLock
-from distlock_web.flask.flask_admin import HeldLocksView
 
 
 class SilentHandler(WSGIRequestHandler):
@@ -24,11 +22,10 @@ class SilentHandler(WSGIRequestHandler):
 
 @contextmanager
 def flask_site(store: dict[str, Any]) -> Iterator[str]:
-    """The address of an app that lets everybody see and release, as a blueprint and in Flask-Admin."""
+    """The address of an app that lets everybody see and release."""
     app = Flask("shop")
     app.config.update(DISTLOCK={"default": store}, DISTLOCK_UI={"AUTHORIZE": lambda action: "ann"})
     DistLock(app)
-    Admin(app, name="Shop").add_view(HeldLocksView(lambda action: "ann"))
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=SilentHandler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

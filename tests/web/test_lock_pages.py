@@ -18,7 +18,7 @@ from distlock_web.flask.lock_pages import environment
 from distlock_web.web import lock_browser, release_pages
 from distlock_web.web.held_locks import list_all
 from distlock_web.web.lock_pages import Viewer, list_context, lock_context
-from distlock_web.web.lock_presenter import Links, LockKey, LockPresenter, moment, span, timeline
+from distlock_web.web.lock_presenter import Links, LockKey, LockPresenter, moment, span
 from distlock_web.web.page_assets import TEMPLATES
 from distlock_web.web.release_pages import choose, release_context
 from tests.support.origins import begin_request
@@ -62,7 +62,7 @@ def busy(memory: None, elsewhere: Callable[..., Lease]) -> Iterator[Lease]:
 @pytest.mark.parametrize("viewer", [RELEASER, VIEWER], ids=["releaser", "viewer"])
 @pytest.mark.parametrize(
     "parameters",
-    [{}, {"q": "script"}, {"q": "nothing"}, {"waiters": "1", "sort": HOSTILE}, {"sort": "-name", "p": "2"}],
+    [{}, {"q": "script"}, {"q": "nothing"}, {"p": "2"}, {"p": HOSTILE}],
     ids=str,
 )
 def test_the_list(busy: Lease, viewer: Viewer, parameters: dict[str, str]) -> None:
@@ -184,18 +184,3 @@ def test_a_name_with_half_of_a_character_can_be_shown(busy: Lease) -> None:
 @pytest.mark.parametrize("seconds", [1e30, -1e30, math.inf, math.nan, 253402300800.0])
 def test_a_moment_that_no_calendar_has_is_left_out(seconds: float) -> None:
     assert moment(seconds) == ""
-
-
-def test_the_timeline(memory: None) -> None:
-    with lock("order:7", expire=60):
-        (row,) = list_all(registry()).rows
-    texts = [event.text for event in timeline(row)]
-    assert texts == ["Taken"]
-    renewed = replace(row, lock=replace(row.lock, since=row.lock.since - 100, previous="ab12cd34", waiting_since=1.0))
-    assert [event.text for event in timeline(renewed)] == [
-        "Renewed", "Taken, handed over by request ab12cd34", "The first of those who wait now joined the queue",
-    ]  # fmt: skip
-    revoked = replace(row, lock=replace(row.lock, previous="!ab12cd34"))
-    assert [event.text for event in timeline(revoked)] == [
-        "Taken, after it was released by force from request ab12cd34"
-    ]

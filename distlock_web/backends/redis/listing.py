@@ -24,8 +24,8 @@ def infos(names: Sequence[str], lines: Sequence[list[Any]]) -> list[LockInfo]:
 
 
 def _info(name: str, line: list[object]) -> LockInfo:
-    fence, state, holder, since, remaining, waiters, first, previous = cast(
-        "tuple[bytes, bytes, bytes, bytes, int, int, bytes, bytes]", tuple(line)
+    fence, state, holder, since, remaining, waiters, first = cast(
+        "tuple[bytes, bytes, bytes, bytes, int, int, bytes]", tuple(line)
     )
     return LockInfo(
         name,
@@ -36,7 +36,6 @@ def _info(name: str, line: list[object]) -> LockInfo:
         waiters,
         state.decode(),
         float(first) / 1_000_000 if first else None,
-        previous.decode("utf-8", "replace"),
     )
 
 

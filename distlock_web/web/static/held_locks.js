@@ -180,9 +180,8 @@ if (root) { // else a page that stands still
         restart();
     });
 
-    // The filters, and what is chosen --------------------------------------------------------------------------------
+    // What is chosen -------------------------------------------------------------------------------------------------
 
-    const filters = root.querySelector(".dl-filters");
     const release = document.getElementById("dl-release-selected");
 
     function count() {
@@ -193,20 +192,7 @@ if (root) { // else a page that stands still
         }
     }
 
-    if (filters) {
-        filters.addEventListener("change", (event) => {
-            if (event.target.matches("[type=checkbox]")) {
-                filters.requestSubmit();
-            }
-        });
-        // An address without what goes without saying.
-        filters.addEventListener("formdata", ({ formData }) => {
-            for (const [name, value] of [...formData]) {
-                if (value === "" || (name === "sort" && value === "waiting")) {
-                    formData.delete(name);
-                }
-            }
-        });
+    if (release) {
         live.addEventListener("change", (event) => {
             if (event.target.id === "dl-all") {
                 live.querySelectorAll("input[name=lock]").forEach((box) => { box.checked = event.target.checked; });

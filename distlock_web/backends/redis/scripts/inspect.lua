@@ -1,9 +1,8 @@
 -- What the admin page shows of some locks.
 --
 -- KEYS     for each lock N, {N}:queue
--- Answers  for each lock: {fence, state, holder, since (µs), remaining (ms), waiters, first, previous}
---          remaining < 0: no longer held; first: the µs at which the first waiter came, or ''; previous: the token of who
---          released it to this holder as far as it may be known, behind a '!' if it was revoked, or ''
+-- Answers  for each lock: {fence, state, holder, since (µs), remaining (ms), waiters, first}
+--          remaining < 0: no longer held; first: the µs at which the first waiter came, or ''
 
 local call = redis.call
 
@@ -27,25 +26,20 @@ local function waiters(queue, owner)
   return count, first or ''
 end
 
--- Of a token the part that people may see: the beginning of the request's.
-local function shown(token)
-  return string.sub(token, 1, 1) == '!' and '!' .. string.sub(token, 18, 25) or string.sub(token, 17, 24)
-end
-
 local answers = {}
 for i = 1, #KEYS / 2 do
   local name, queue = KEYS[2 * i - 1], KEYS[2 * i]
   local value = redis.pcall('GET', name)
-  local token, state, fence, since, before, holder
+  local token, state, fence, since, holder
   if type(value) == 'string' then
-    token, state, fence, since, before, holder = string.match(value, '^(%S+) (%l+) (%d+) (%d+) (%S+) (.*)$')
+    token, state, fence, since, holder = string.match(value, '^(%S+) (%l+) (%d+) (%d+) %S+ (.*)$')
   end
   if not token or state == 'released' or state == 'revoked' or #fence > 16 or #since > 16 then -- over, or not ours
-    answers[i] = {'0', '', '', '0', -1, 0, '', ''}
+    answers[i] = {'0', '', '', '0', -1, 0, ''}
   else
     local count, first = waiters(queue, string.sub(token, 1, 16))
     answers[i] = {
-      fence, (state == 'contended' or state == 'granted') and 'held' or state, holder, since, call('PTTL', name), count, first, shown(before),
+      fence, (state == 'contended' or state == 'granted') and 'held' or state, holder, since, call('PTTL', name), count, first,
     }
   end
 end
