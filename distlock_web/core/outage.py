@@ -253,14 +253,15 @@ class Outage:
         return True
 
     def _catch_up(self, items: list[Postponed], *, within: float = FOR_EVER, alone: bool = False) -> bool:
-        """Do these, several at a time: of a server that is far away none waits for all that came before it.
+        """Have these done, several at a time: of a server that is far away none waits for all that came before it. This
+        thread is free to answer doubts meanwhile, also where what is done waits in vain.
 
         False: the server answers, and refuses that (a replica): not at once again.
         """
         begun, parker = now(), ThreadParker()
         self._refused = False
         self._to_do.extend(items)
-        if len(items) > 1 and not alone:
+        if items and not alone:
             while len(self._helpers) < AT_A_TIME:
                 self._helpers.append(Worker("distlock-outage-helper", self._help, lambda: bool(self._to_do)))
             all(helper.start() for helper in self._helpers[: len(items)])  # until no thread is to be had

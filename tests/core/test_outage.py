@@ -199,8 +199,11 @@ def test_an_answer_to_an_earlier_question_says_nothing() -> None:
         watched.close()
 
 
-def test_a_doubt_of_the_thread_that_asks_is_answered(unanswered: tuple[Outage, threading.Event]) -> None:
-    """What it does for others may meet a dead connection, too: it would wait for itself."""
+def test_a_doubt_of_the_thread_that_asks_is_answered(
+    unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no other is to be had it does for others what may meet a dead connection: it would wait for itself."""
+    monkeypatch.setattr(outage, "AT_A_TIME", 0)
     watched, answers = unanswered
     said: list[bool] = []
     answers.set()
@@ -209,18 +212,37 @@ def test_a_doubt_of_the_thread_that_asks_is_answered(unanswered: tuple[Outage, t
     assert said == [True]
 
 
-def test_a_doubt_is_answered_while_what_was_postponed_is_done_by_several(
-    unanswered: tuple[Outage, threading.Event],
+@pytest.mark.parametrize("postponed", [1, 2])
+def test_a_doubt_is_answered_while_what_was_postponed_is_done(
+    unanswered: tuple[Outage, threading.Event], postponed: int
 ) -> None:
     """The thread that asks waited for its helpers, and they for its answer: a server that was back went silent."""
     watched, answers = unanswered
     said: list[bool] = []
     watched.begin(IN_VAIN)
-    for _ in range(2):
+    for _ in range(postponed):
         watched.postpone(lambda: said.append(answered(watched, watched.ask())), after=0.0, within=LONG)
     answers.set()
-    eventually(lambda: len(said) == 2, "both are done", SOON)
-    assert said == [True, True]
+    eventually(lambda: len(said) == postponed, "all are done", SOON)
+    assert said == [True] * postponed
+
+
+def test_a_doubt_is_answered_while_one_that_was_postponed_waits(unanswered: tuple[Outage, threading.Event]) -> None:
+    """Its connection was dead. Everybody else's doubt waited for its time-out, and a healthy server went silent."""
+    watched, answers = unanswered
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert goes_on.wait(LONG)
+
+    answers.set()
+    watched.postpone(work, after=0.0, within=LONG)
+    assert begun.wait(SOON)
+    try:
+        assert answered(watched, watched.ask())
+    finally:
+        goes_on.set()
 
 
 def test_a_server_that_refuses_us_answers() -> None:

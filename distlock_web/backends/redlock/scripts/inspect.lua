@@ -1,7 +1,7 @@
 -- What the admin page shows of some locks.
 --
 -- KEYS     1 index  2 quorum, then N for each lock
--- Answers  for each lock: {fence, state, holder, since (µs), remaining (ms), waiters, '', ''}; remaining < 0: no longer held
+-- Answers  for each lock: {fence, state, holder, since (µs), remaining (ms), waiters, ''}; remaining < 0: no longer held
 
 local call = redis.call
 local time = call('TIME')
@@ -15,9 +15,9 @@ for i = 3, #KEYS do
     state, fence, since, holder = string.match(value, '^%S+ (%l+) (%d+) (%d+) %S+ (.*)$')
   end
   if not state or state == 'revoked' or #fence > 16 or #since > 16 then -- over, or not ours
-    answers[#answers + 1] = {'0', '', '', '0', -1, waiters, '', ''}
+    answers[#answers + 1] = {'0', '', '', '0', -1, waiters, ''}
   else
-    answers[#answers + 1] = {fence, state, holder, since, call('PTTL', name), waiters, '', ''}
+    answers[#answers + 1] = {fence, state, holder, since, call('PTTL', name), waiters, ''}
   end
 end
 return answers
