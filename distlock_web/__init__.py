@@ -4,6 +4,7 @@ from .core.errors import (
     BackendUnavailable,
     ConfigurationError,
     DistLockError,
+    KeyReused,
     KeyUnavailable,
     LeaseLost,
     LockBusy,
@@ -19,6 +20,7 @@ from .locks.decorator import distributed_lockable
 from .locks.fencing import fence_headers, read_fence
 from .locks.lease import Lease, Lost, current_lease
 from .locks.lock import Lock, aattach, attach, lock
+from .locks.once import once
 from .locks.options import LockOptions
 from .locks.request_context import request_scope
 from .web.held_locks import LockRow, aheld_locks, held_locks
@@ -30,6 +32,7 @@ __all__ = [
     "ConfigurationError",
     "DistLockError",
     "HolderInfo",
+    "KeyReused",
     "KeyUnavailable",
     "Lease",
     "LeaseLost",
@@ -54,6 +57,7 @@ __all__ = [
     "fence_headers",
     "held_locks",
     "lock",
+    "once",
     "read_fence",
     "request_scope",
 ]

@@ -25,6 +25,7 @@ HEADINGS = {
     "queue": "in order",
     "transfer": "hand-over",
     "listing": "listing",
+    "records": "`once`",
     "min_expire": "shortest `expire`",
     "max_expire": "longest",
 }

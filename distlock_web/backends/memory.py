@@ -30,10 +30,11 @@ FORGET_AFTER = 60.0
 class _Owner:
     token: str
     fence: int
-    state: str  # held, cooldown, transit
+    state: str  # held, cooldown, done, transit
     until: float
     holder: str = ""
     since: float = 0.0
+    record: str | None = None  # of what is done
 
 
 @dataclass(slots=True)
@@ -57,7 +58,9 @@ class _Lock:
 class MemoryBackend:
     """``"BACKEND": "memory"``. One process only: for tests and for trying things out."""
 
-    capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.01)
+    capabilities = Capabilities(
+        fencing=True, waiting=True, queue=True, transfer=True, listing=True, records=True, min_expire=0.01
+    )
 
     settings: ClassVar[frozenset[str]] = frozenset({"LOCATION"})
 
@@ -116,8 +119,8 @@ class MemoryPort:
 
     def _busy(self, lock: _Lock, owner: _Owner, claim: Claim, wait: float | None, moment: float) -> Busy:
         remaining, held_for = max(0.001, owner.until - moment), max(0.0, time.time() - owner.since)
-        if wait == 0:
-            return Busy(remaining, remaining, holder=owner.holder, held_for=held_for)
+        if wait == 0 or owner.record is not None:
+            return Busy(remaining, remaining, holder=owner.holder, held_for=held_for, record=owner.record)
         waiter = lock.queue.get(claim.token)
         if waiter is None:
             place, parker = next(self._table.places), self._parker(claim.token)
@@ -132,7 +135,8 @@ class MemoryPort:
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         with self._table.mutex:
             owner = self._lock(claim.name).owner
-            if owner is None or owner.token == claim.token:  # handed over before we came to sleep
+            # Handed over, or done, before we came to sleep.
+            if owner is None or owner.token == claim.token or owner.record is not None:
                 return await self.acquire(claim, None)
             parker = self._parker(claim.token)
         sooner, begun = seconds is not None and seconds < busy.recheck_after, now()
@@ -145,8 +149,9 @@ class MemoryPort:
             lock = self._lock(claim.name)
             lock.queue.pop(claim.token, None)
             self._table.parkers.pop(claim.token, None)
-            if lock.owner is not None and lock.owner.token == claim.token and lock.owner.state != "cooldown":
-                self._let_go(lock, lock.owner)
+            owner = lock.owner
+            if owner is not None and owner.token == claim.token and owner.state in ("held", "transit"):
+                self._let_go(lock, owner)
 
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
         moment = now()
@@ -160,14 +165,17 @@ class MemoryPort:
                 losses.append(None if owner is not None else self._loss(lock, claim.token))
             return losses
 
-    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
+    async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:
         with self._table.mutex:
             lock = self._lock(claim.name)
             owner = self._owner(lock, claim.token)
             if owner is None:
                 return None if lock.released == claim.token else self._loss(lock, claim.token)
             lock.released = claim.token
-            if cooldown > 0:
+            if cooldown > 0 and record is not None:
+                owner.state, owner.record, owner.until = "done", record, now() + cooldown
+                self._send_away(lock)
+            elif cooldown > 0:
                 owner.state = "cooldown"
                 self._end_at(lock, owner, now() + cooldown)
             else:
@@ -213,7 +221,7 @@ class MemoryPort:
                     min((waiter.since for waiter in lock.queue.values()), default=None),
                 )
                 for name, lock, owner in locks
-                if owner is not None
+                if owner is not None and (names is not None or owner.record is None)
             ]  # fmt: skip
             return sorted(held, key=lambda line: line.remaining)
 
@@ -226,6 +234,11 @@ class MemoryPort:
             lock = self._table.locks.get(name)
             queue = [] if lock is None else list(self._current(lock).queue.values())[:limit]
             return [WaiterInfo(waiter.claim.holder, waiter.since) for waiter in queue]
+
+    async def done(self, limit: int) -> list[LockInfo]:
+        with self._table.mutex:
+            found = [lock for lock in await self.inspect(tuple(self._table.locks)) if lock.state == "done"]
+            return sorted(found, key=lambda lock: -lock.since)[:limit]
 
     async def revoke(self, name: str, fence: int) -> bool:
         with self._table.mutex:
@@ -299,6 +312,13 @@ class MemoryPort:
     def _let_go(self, lock: _Lock, owner: _Owner) -> None:
         lock.owner = None
         self._hand_over(lock, known=owner.until)
+
+    def _send_away(self, lock: _Lock) -> None:
+        """It is done: all who wait hear so when they ask."""
+        waiting, lock.queue = list(lock.queue.values()), {}
+        for waiter in waiting:
+            self._table.parkers.pop(waiter.claim.token, None)
+            waiter.parker.unpark()
 
     def _end_at(self, lock: _Lock, owner: _Owner, until: float) -> None:
         known, owner.until = owner.until, until

@@ -35,6 +35,7 @@ class Capabilities:
     queue: bool  #: serves those who wait in the order in which they came
     transfer: bool  #: can exchange the owner: ``detach`` and ``attach``
     listing: bool  #: can show who holds what
+    records: bool = False  #: keeps with what is done what was answered: ``once``
     min_expire: float  #: the shortest lease it can express, in seconds
     max_expire: float = float("inf")  #: the longest; also for what ``hold_at_least`` makes of it
 
@@ -73,6 +74,8 @@ class Busy(NamedTuple):
     position: int = 0  #: our place in the queue, in the store's own terms
     holder: str = ""  #: who has it, for people: what its ``Claim`` said
     held_for: float | None = None  #: seconds since it was taken, by the store's clock; None: the store does not tell
+    #: It is done, and stays so for ``remaining``: what its release has left here. Who is told so is not in the queue.
+    record: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ class LockInfo:
     since: float  #: seconds since the epoch, by the store's clock
     remaining: float
     waiters: int
-    #: ``held``; ``cooldown`` for a while after its end (``hold_at_least``); ``transit``, detached and not yet attached.
+    #: ``held``; ``cooldown`` for a while after its end (``hold_at_least``); ``transit``, detached and not yet attached;
+    #: ``done``, as ``cooldown``, with a record.
     state: str
     waiting_since: float | None = None  #: since when the first in the queue waits, like ``since``; None: not known
 
@@ -120,8 +124,12 @@ class Port(Protocol):
         Where a store is several servers, one that does not answer fails its own claims only: the error is their answer.
         """
 
-    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
-        """Give the lock back and to the next in the queue; with ``cooldown``, leave it taken for so many seconds."""
+    async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:
+        """Give the lock back and to the next in the queue; with ``cooldown``, leave it taken for so many seconds.
+
+        With a ``record`` beside that it is done: in the same step the record is stored, for as long, and everybody in
+        the queue is woken, to be told so and to leave.
+        """
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         """Exchange the owner for a transit token that lives ``seconds``."""
@@ -130,7 +138,7 @@ class Port(Protocol):
         """Exchange a transit token for ``claim.token``; None: unknown, used or too late."""
 
     async def inspect(self, names: Sequence[str] | None = None) -> list[LockInfo]:
-        """What is held now: of these names, or of all."""
+        """What is held now, of all. Of these names, also what is done."""
 
     async def revoke(self, name: str, fence: int) -> bool:
         """Take the lock from the holder with this fence; its holder learns at its next round trip."""
@@ -152,6 +160,9 @@ class Browsable(Protocol):
 
     async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
         """Who waits for this lock, the first in the queue in front, ``limit`` at most."""
+
+    async def done(self, limit: int) -> list[LockInfo]:
+        """What is done, the newest in front, ``limit`` at most. Asked only of a store with ``records``."""
 
 
 class Backend(Protocol):

@@ -49,7 +49,7 @@ class BlockingVerbs(Protocol):
 
     def extend(self, claims: Sequence[Claim], timeout: float | None) -> Sequence[Loss | BackendUnavailable | None]: ...
 
-    def release(self, claim: Claim, cooldown: float) -> Loss | None: ...
+    def release(self, claim: Claim, cooldown: float, record: str | None) -> Loss | None: ...
 
     def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None: ...
 
@@ -140,8 +140,8 @@ class BlockingPort:
     ) -> Sequence[Loss | BackendUnavailable | None]:
         return await self._hold(self._verbs.extend, claims, timeout)
 
-    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
-        return await self._hold(self._verbs.release, claim, cooldown)
+    async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:
+        return await self._hold(self._verbs.release, claim, cooldown, record)
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         tokens = transit, claim.token
@@ -160,7 +160,7 @@ class BlockingPort:
         if join:
             self._wakeups.expect(claim.token, self.runtime)  # before the place in the queue: no wake-up is missed
         answer = await self._take((claim.token,), self._executors.acquiring, self._ask, now(), claim, join, position)
-        if not (join and isinstance(answer, Busy)):
+        if not (join and isinstance(answer, Busy) and answer.record is None):
             self._wakeups.forget(claim.token)
         return answer
 

@@ -72,6 +72,7 @@ class LockBusy(DistLockError):
         holder: HolderInfo | None = None,
         usual: float | None = None,
         held_for: float | None = None,
+        record: str | None = None,
     ) -> None:
         super().__init__(message, name=name)
         #: Seconds after which the present holder's lease ends unless it is renewed.
@@ -82,11 +83,17 @@ class LockBusy(DistLockError):
         self.usual = usual
         #: Seconds that the present holder has had it, when we asked. None: the store does not tell.
         self.held_for = held_for
+        #: What ``once`` has kept of the run that is done. None: it is not done.
+        self.record = record
 
     @property
     def estimate(self) -> float:
         """Seconds after which trying again makes sense: as long as it usually takes, no longer than the lease."""
         return self.retry_after if self.usual is None else min(self.usual, self.retry_after)
+
+
+class KeyReused(DistLockError):
+    """The key of this call was used for another one: other data, another caller or another address."""
 
 
 class NotHeld(DistLockError):

@@ -11,6 +11,7 @@
     watchdog          leases are extended: by hand, and by one thread for each store, which tells of losses as well
 
     decorator         distributed_lockable; key_templates: its key=, and what a function is called
+    once              once, a decorated function whose end leaves a record
     hooks             what a framework or a database library offers: Integration
     transfer          the ticket between detach and attach
     fencing           fences on their way to where they are checked

@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, ParamSpec, Protocol, Required, TypeAlias, TypeVar, Unpack, overload
 
@@ -114,16 +114,32 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
     """
     check_names("distributed_lockable", options, OPTIONS)
     if isinstance(given, Iterable) and not callable(given):
-        if options.get("key") is not None:
-            raise ConfigurationError("distributed_lockable got two keys: one in front, one as key=.")
-        options["key"], given = given, None
+        take_key("distributed_lockable", given, options)
+        given = None
+    if options.get("success") is not None and options.get("hold_at_least") is None:
+        raise ConfigurationError("success decides what hold_at_least is kept after: it needs hold_at_least.")
+    decorate = decorator(LockedFunction, options)
+    return decorate if given is None else decorate(given)
+
+
+def take_key(function: str, given: object, options: Any) -> None:
+    """The key that stands in front of all options."""
+    if options.get("key") is not None:
+        raise ConfigurationError(f"{function} got two keys: one in front, one as key=.")
+    options["key"] = given
+
+
+def decorator(
+    kind: Callable[[Callable[..., Any], Options, Mapping[str, Any]], LockedFunction], options: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What puts a function under its lock, with these options, checked. ``kind`` makes the locked function."""
     lock_options = Options(options)
     if (on_busy := options.get("on_busy")) is not None:
         check_policy(on_busy, "on_busy")
     if (on_backend_error := options.get("on_backend_error")) is not None:
         check_policy(on_backend_error, "on_backend_error")
     if options.get("success") is not None:
-        _check_success(options)
+        _check_success(options["success"])
     if options.get("methods") is not None:
         options["methods"] = _check_methods(options["methods"])
     bound: dict[Any, LockedFunction] = {}
@@ -132,18 +148,21 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
         method = bound_method(function)
         # Django's method_decorator decorates the method of the object anew for every call.
         known = None if method is None else bound.get((type(method.__self__), method.__func__))
-        locked = known or LockedFunction(function, lock_options, options)
+        locked = known or kind(function, lock_options, options)
         if method is not None:
             bound[type(method.__self__), method.__func__] = locked
         return locked.wrap(function)
 
-    return decorate if given is None else decorate(given)
+    return decorate
 
 
 class LockedFunction:
     """What a decorated function carries as ``__distlock__``: keys, options and policies. Nothing of a hold."""
 
-    def __init__(self, function: Callable[..., Any], lock_options: Options, options: FunctionOptions) -> None:
+    #: What its names begin with, after the prefix.
+    space = ""
+
+    def __init__(self, function: Callable[..., Any], lock_options: Options, options: Mapping[str, Any]) -> None:
         _check(function)
         hooks.check_function(function)
         self.asynchronous = hooks.is_coroutine(function)
@@ -223,6 +242,8 @@ class LockedFunction:
             if not_found is None:
                 raise
             raise not_found from error
+        if self.space:
+            keys = tuple(self.space + key for key in keys)
         return Scope(self.options.spec(keys, runtime, self.name, self.code, self.keys.template), runtime)
 
     async def acquire(self, scope: Scope) -> Scope:
@@ -282,10 +303,13 @@ class LockedFunction:
         self._refuse_coroutine(succeeded, "success", "")
         return bool(succeeded)
 
-    def streamed(self, result: Any, scope: Scope) -> object | None:
-        """The result as a streaming response that goes on under the lock; None if it is not one, or is not to."""
+    def judge(self, result: Any, scope: Scope) -> None:
+        """The function has returned this: what becomes of the lock at its release."""
         if scope.spec.hold_at_least and not self.succeeded(result):
             scope.spec = scope.spec._replace(hold_at_least=0.0)  # free as soon as it is released
+
+    def streamed(self, result: Any, scope: Scope) -> object | None:
+        """The result as a streaming response that goes on under the lock; None if it is not one, or is not to."""
         return hooks.stream(result, self, Lease(scope)) if self.until is None else None
 
     def _refuse_coroutine(self, made: object, option: str, why: str) -> None:
@@ -314,6 +338,7 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
             except (LockBusy, BackendUnavailable) as error:
                 return drive(locked.rejected(error, args, kwargs))
             result = locked.call(function, scope, args, kwargs)
+            locked.judge(result, scope)
             response = locked.streamed(result, scope)
             if response is not None:
                 return response
@@ -342,6 +367,7 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
             return await locked.rejected(error, args, kwargs)
         try:
             result = await function(*args, **kwargs)
+            locked.judge(result, scope)
             response = locked.streamed(result, scope)
         except BaseException as error:
             await ending.end(scope, error)
@@ -360,15 +386,12 @@ def undecorated(function: Any) -> Any:
     return getattr(function, "__func__", function)
 
 
-def _check_success(options: FunctionOptions) -> None:
-    success = options["success"]
+def _check_success(success: object) -> None:
     if not callable(success):
         raise ConfigurationError(
             f"success is {shown(success)}; it has to be a function, which is given what the locked one returned."
         )
     check_plain(success, "success")
-    if options.get("hold_at_least") is None:
-        raise ConfigurationError("success decides what hold_at_least is kept after: it needs hold_at_least.")
 
 
 def _check_methods(given: object) -> frozenset[str]:

@@ -255,13 +255,14 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
                     await cancel_quietly(scope, claim, port)
                     hold.cancelled()
                 continue
-            cooldown = 0.0
+            cooldown, record = 0.0, None
             if success and scope.spec.hold_at_least:  # so long it stays taken in all
                 cooldown = max(0.0, hold.since + scope.spec.hold_at_least - now())
+                record = scope.record if cooldown else None
             failed: DistLockError | None = None
             loss: LossReason | None
             try:
-                loss = await _release(port, hold, cooldown, sent_before=begun == "again")
+                loss = await _release(port, hold, cooldown, record, sent_before=begun == "again")
             except DistLockError as error:
                 failure, failed = failure or error, error
                 loss = "unreachable" if now() >= hold.deadline else None
@@ -272,7 +273,7 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
             if failed is not None:
                 hold.tell_of_failure("release", failed, kept.append)
             if success and loss is None:  # for the ``Retry-After`` of those that come later
-                taken = now() - hold.since + cooldown
+                taken = now() - hold.since + (cooldown if record is None else 0.0)
                 scope.spec.store.hold_times.record(scope.spec.function, hold.claim.name, taken)
     finally:
         if kept:  # not sooner: a slow listener would hold up the releases that are still to come
@@ -281,14 +282,15 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
         raise failure
 
 
-async def _release(port: Port, hold: Hold, cooldown: float, sent_before: bool) -> Loss | None:
+async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, sent_before: bool) -> Loss | None:
     claim = hold.claim_to_the_end
+    args = (claim, cooldown) if record is None else (claim, cooldown, record)  # which not every store understands
     if not sent_before:
         try:
-            return await port.release(claim, cooldown)
+            return await port.release(*args)
         except BackendUnavailable:
             pass
-    loss = await port.release(claim, cooldown)
+    loss = await port.release(*args)
     if loss is None or loss == "revoked":
         return loss
     # The first release may have been done and its answer lost: then "not yours" is no loss.

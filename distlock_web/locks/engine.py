@@ -8,7 +8,9 @@ of a hold. The outcomes:
     acquire   Granted                   a hold is added to the scope
               Busy, and wait is 0       LockBusy
               Busy, and there is time   in the queue: wait
+              Busy, with a record       LockBusy with the record, at once: it is done, and nobody is in its queue
     wait      Granted                   a hold is added to the scope
+              Busy, with a record       LockBusy with the record
               Busy, and there is time   wait again
               Busy, the time is over    acquire once more without queueing: Granted, or cancel and LockBusy
               BackendUnavailable        wait again, for one lease at most
@@ -81,7 +83,7 @@ async def _take(scope: Scope, port: Port, name: str, until: float | None) -> Non
             answer = await port.acquire(claim, spec.wait)
         except BackendUnavailable:  # asked again, once: every verb may be sent twice
             answer = await port.acquire(claim, spec.wait)
-        if isinstance(answer, Busy) and spec.wait != 0:
+        if isinstance(answer, Busy) and answer.record is None and spec.wait != 0:
             answer = await _queue(scope, port, claim, answer, until)
         if isinstance(answer, Granted):
             hold = scope.add(claim, answer)
@@ -117,8 +119,8 @@ async def _take_on(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
         hold.tell("acquired", "attached")
 
 
-async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, until: float | None) -> Granted:
-    """Wait for our turn, while what is held already is kept."""
+async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, until: float | None) -> Granted | Busy:
+    """Wait for our turn, while what is held already is kept. ``Busy``: it is done."""
     begun = now()
     scope.has_waited = True
     try:
@@ -133,7 +135,7 @@ def _left(scope: Scope, until: float | None) -> float | None:
     return scope.spec.wait if until is None else max(0.0, until - now())
 
 
-async def _wait(scope: Scope, port: Port, claim: Claim, answer: Busy, until: float | None) -> Granted:
+async def _wait(scope: Scope, port: Port, claim: Claim, answer: Busy, until: float | None) -> Granted | Busy:
     """Until it is ours. A store that stops answering meanwhile is asked again for one lease, then given up.
 
     ``LeaseLost`` if one of the locks that are held already is lost meanwhile.
@@ -160,7 +162,7 @@ async def _wait(scope: Scope, port: Port, claim: Claim, answer: Busy, until: flo
             asked = answer._replace(recheck_after=UNREACHABLE_RECHECK_SECONDS)
             if now() - begun < REFUSED_PAUSE:  # without any sleep: it would go on so, and an event loop stand still
                 await scope.runtime.parker().park(REFUSED_PAUSE)
-        if isinstance(asked, Granted):
+        if isinstance(asked, Granted) or asked.record is not None:
             return asked
         answer = asked
 
@@ -215,6 +217,7 @@ def _busy_error(spec: Spec, name: str, answer: Busy) -> LockBusy:
         holder=holder if who else None,
         usual=spec.store.hold_times.usual(holder.function if who else spec.function, name),
         held_for=answer.held_for,
+        record=answer.record,
     )
 
 
@@ -231,6 +234,8 @@ def _tell_of_rejection(scope: Scope, error: BaseException) -> None:
         return
     if waited:
         events.publish("waited", *where, waited=waited, expire=spec.expire, claimant=claimant)
+    if error.record is not None:  # it has its answer
+        return
     events.publish(
         "busy", *where, waited=waited, expire=spec.expire, claimant=claimant, other=error.holder, held=error.held_for
     )

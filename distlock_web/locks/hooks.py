@@ -150,6 +150,24 @@ class Integration:
         """
         return False
 
+    def asked(self, args: tuple[object, ...], locked: object) -> str | None:
+        """Who asks for what, as a digest, if a view of its own was called with these arguments: user, path, body.
+
+        ``once`` keeps it with the answer, and answers nobody else. None: this call has no request.
+        """
+        return None
+
+    def answer_of(self, result: Any, locked: object) -> dict[str, Any] | None:
+        """What ``once`` keeps of a response that a view of its own returned: what :meth:`replay` makes it of, in JSON.
+
+        None: the result is no response.
+        """
+        return None
+
+    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Any | None:
+        """The response made again of what was kept of it; None: no view of its own was called."""
+        return None
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -236,6 +254,21 @@ def stream(result: Any, locked: object, lease: Lease) -> object | None:
 def is_failure(result: Any, locked: object) -> bool:
     """Whether the result says that the work was not done."""
     return any(each.is_failure(result, locked) for each in _installed)
+
+
+def asked(args: tuple[object, ...], locked: object) -> str | None:
+    """A digest of who asks for what; None if the call has no request."""
+    return next((digest for each in _installed if (digest := each.asked(args, locked)) is not None), None)
+
+
+def answer_of(result: Any, locked: object) -> dict[str, Any] | None:
+    """What is kept of a view's response; None if the result is none."""
+    return next((kept for each in _installed if (kept := each.answer_of(result, locked)) is not None), None)
+
+
+def replay(kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Any | None:
+    """The response made again; None if no view was called."""
+    return next((found for each in _installed if (found := each.replay(kept, args, locked)) is not None), None)
 
 
 def transaction_manager(database: object, function_name: str) -> TransactionManager:

@@ -136,6 +136,7 @@ class Options:
     renew_for: float | None = None
     on_lost: OnLost | None = None
     hold_at_least = 0.0
+    records = False  #: what is done leaves a record
 
     def __init__(self, given: LockOptions) -> None:
         for name, value in given.items():
@@ -182,6 +183,8 @@ class Options:
             check_seconds(expire, "expire", minimum=capabilities.min_expire)
         if max(expire, self.hold_at_least) > capabilities.max_expire:
             raise self._too_long(store, expire)
+        if self.records:
+            check_records(store)
         wait = config.wait if isinstance(self.wait, Unset) else self.wait
         if wait != 0 and not capabilities.waiting:
             raise self._no_waiting(store)
@@ -215,6 +218,14 @@ class Options:
                 raise ConfigurationError(NO_TASK)
             return "raise"  # the setting is for tasks and threads alike, and a thread cannot be cancelled
         return on_lost  # type: ignore[no-any-return]
+
+
+def check_records(store: Store) -> None:
+    """``ConfigurationError`` if the store cannot keep what ``once`` leaves there."""
+    if not store.backend.capabilities.records:
+        raise ConfigurationError(
+            f"once keeps a record of what is done, and the store {store.alias!r} cannot: use Redis (no Redlock) or SQL."
+        )
 
 
 NO_TASK = 'on_lost="cancel" cancels an asyncio task; in a thread use "raise" or a callable.'

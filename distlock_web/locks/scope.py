@@ -48,8 +48,8 @@ class Scope:
 
     __slots__ = (
         "__weakref__", "_cancelled", "_gates", "_generation", "_on_end", "_open", "_resume_renewal", "_unwatch",
-        "_warned", "acquired", "has_waited", "holds", "locked", "opener", "outlives_task", "reentered", "runner",
-        "runtime", "spec", "turns", "waited",
+        "_warned", "acquired", "asked", "has_waited", "holds", "locked", "opener", "outlives_task", "record",
+        "reentered", "runner", "runtime", "spec", "turns", "waited",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +61,8 @@ class Scope:
         self.outlives_task = outlives_task  #: the task that runs now ends with the acquisition
         #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
         self.locked = True
+        self.asked = ""  #: of ``once``: a digest of who asks for what
+        self.record: str | None = None  #: of ``once``: what its release leaves in the store
         self.has_waited = False  #: for one of its names
         self.waited = 0.0  #: seconds in the queue for the name that was asked for last
         self.holds: list[Hold] = []  #: both of these

@@ -54,7 +54,7 @@ class SlowVerbs:
     def cancel(self, claim: Claim) -> None:
         self.done.append("cancel")
 
-    def release(self, claim: Claim, cooldown: float) -> None:
+    def release(self, claim: Claim, cooldown: float, record: str | None) -> None:
         self.done.append("release")
 
     async def until_asked(self) -> None:

@@ -156,7 +156,7 @@ class RedisPort:
         confirm = extends if self.confirms else None
         return losses(await self._exchange.run(EXTEND, *extension(claims, self._keys), timeout, confirm))
 
-    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
+    async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:
         token, server = claim.token, self._server
         tombstone = TOMBSTONE_MS if token in server.ambiguous else 0
         cooldown_ms = _ms(cooldown) if cooldown else 0

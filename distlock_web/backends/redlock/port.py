@@ -256,7 +256,7 @@ class RedlockPort:
             elif again or not await self._quorum.found():
                 return
 
-    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
+    async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:
         quorum, ended = self._quorum, self._ended
 
         def enough(questions: Sequence[Question]) -> bool:

@@ -191,7 +191,7 @@ class SQLVerbs:
 
         return self._run_for_holder(work, seconds)
 
-    def release(self, claim: Claim, cooldown: float) -> Loss | None:
+    def release(self, claim: Claim, cooldown: float, record: str | None) -> Loss | None:
         if in_transaction():
             self._cancel_later(claim)
             return None

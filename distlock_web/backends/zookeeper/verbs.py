@@ -145,7 +145,7 @@ class ZooKeeperVerbs:
             held = head is not None and head.record.state in (CLAIMED, HELD)
             yield lease_of(head, lock[1].version) if head is not None and held else None
 
-    def release(self, claim: Claim, cooldown: float) -> Loss | None:
+    def release(self, claim: Claim, cooldown: float, record: str | None) -> Loss | None:
         if self._places.was_released(claim.token):
             return None
         place = self._held(claim)

@@ -80,7 +80,7 @@ class ClusterPort:
         await self._route(claim).send(lambda port: port.cancel_now(claim, fence=fence))
         self._routes.waiting.pop(claim.token, None)
 
-    async def release(self, claim: Claim, cooldown: float = 0.0) -> Loss | None:
+    async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:
         try:
             return await self._route(claim).send(lambda port: port.release(claim, cooldown))
         except SlotMoving:

@@ -1,0 +1,164 @@
+"""``once``: a function that is done once, and then answers what it has answered. A lock whose end leaves a record."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypedDict, Unpack
+
+from ..core.config import Duration, check_flag, check_seconds
+from ..core.errors import BackendUnavailable, ConfigurationError, KeyReused, LockBusy
+from ..core.registry import configured
+from ..core.runtime import Runtime
+from . import chain, hooks
+from .decorator import LockedFunction, OnBackendError, OnBusy, decorator, take_key
+from .events import log_fields
+from .hooks import Until
+from .key_templates import Key, KeyInFront
+from .lease import OnLost
+from .options import Options, check_names, check_records, listing
+from .scope import Scope
+
+logger = logging.getLogger("distlock_web")
+
+#: Bytes of JSON that ``result=True`` stores at most.
+MAX_RESULT_BYTES = 64 * 1024
+
+
+class OnceOptions(TypedDict, total=False):
+    """What ``once(...)`` takes: ``keep`` and ``result``, and options of ``distributed_lockable``."""
+
+    key: Key | None
+    #: How long it stays done, from the beginning of its run.
+    keep: Duration
+    #: Store what it returns, and return that when it is done.
+    result: bool
+    prefix: str | None
+    expire: Duration | None
+    wait: Duration | None
+    renew: bool | None
+    renew_for: Duration | None
+    store: str | None
+    on_lost: OnLost | None
+    on_busy: OnBusy | None
+    on_backend_error: OnBackendError | None
+    until: Until | None
+    database: object
+    methods: Iterable[str] | None
+    success: Callable[[Any], object] | None
+
+
+OPTIONS = tuple(OnceOptions.__annotations__)
+
+
+@listing(OnceOptions)
+def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Callable[[Callable[..., Any]], Any]:
+    """Run a function once for each key, and not again for ``keep``: ``@once(key="report:{month}", keep="1h")``.
+
+    It is a lock, with the options of :func:`distlock_web.distributed_lockable`; ``on_busy`` is for a call that meets
+    another one that still runs. After success its end leaves a *record*, and the function does not run again until
+    ``keep`` seconds have passed since that run began. Whoever calls it meanwhile, or has waited for it, gets its
+    answer: of a view the stored response, else None. With ``result=True`` what the function returned: JSON of at most
+    64 KB, that reads back equal.
+
+    After an exception, or where ``success`` says no, there is no record, and the next call runs: *at least once*. So it
+    is if the process dies, the lease is lost, or the store does not answer at the end. A run that takes longer than
+    ``keep`` leaves none either. A call from inside of its own run is refused as ``on_busy`` says, without waiting.
+
+    The names are in a space of their own: ``lock("pay:1")`` and ``once(key="pay:1")`` have nothing to do with each
+    other. Raises ``ConfigurationError`` when it is applied, also for a store without records (Redlock, ZooKeeper);
+    where the store is not known yet, the first call does. The call raises ``KeyReused`` if the key was used by another
+    client, or with other data, and what ``distributed_lockable`` raises.
+    """
+    check_names("once", options, OPTIONS)
+    if first_key is not None:
+        if callable(first_key):
+            raise ConfigurationError('once needs to know how long it stays done: @once(keep="24h").')
+        take_key("once", first_key, options)
+    if options.get("keep") is None:
+        raise ConfigurationError('once needs to know how long it stays done: keep="24h".')
+    keep = check_seconds(options["keep"], "keep")
+    keeps_result = check_flag(options.get("result") or False, "result")
+    return decorator(partial(Once, keep=keep, keeps_result=keeps_result), options)
+
+
+class Once(LockedFunction):
+    """What a function with ``once`` carries as ``__distlock__``."""
+
+    space = "once:"
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        lock_options: Options,
+        options: Mapping[str, Any],
+        *,
+        keep: float,
+        keeps_result: bool,
+    ) -> None:
+        super().__init__(function, lock_options, options)
+        self.keep = keep
+        self.keeps_result = keeps_result
+        lock_options.records = True
+        known = configured()
+        if known is not None and lock_options.store in known.stores:
+            check_records(known.store(lock_options.store))
+
+    async def scope(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
+        scope = await super().scope(runtime, args, kwargs)
+        if len(scope.spec.names) > 1:
+            raise ConfigurationError(f"{self.name}: once needs one key, not {len(scope.spec.names)}.")
+        scope.asked = hooks.asked(args, self) or ""  # now, for the function may log somebody in
+        return scope
+
+    async def acquire(self, scope: Scope) -> Scope:
+        (name,) = scope.spec.names
+        if chain.find_enclosing(scope.spec.store, name) is not None:
+            raise LockBusy(f"{self.name} calls itself with the same key, {name!r}, while it is being done.", name=name)
+        return await super().acquire(scope)
+
+    def judge(self, result: Any, scope: Scope) -> None:
+        if not self.succeeded(result):
+            return
+        if self.keeps_result:
+            self._check_result(result)
+        kept = hooks.answer_of(result, self)
+        scope.record = json.dumps({"asked": scope.asked, "kept": kept, "result": result if self.keeps_result else None})
+        scope.spec = scope.spec._replace(hold_at_least=self.keep)
+
+    def _check_result(self, result: Any) -> None:
+        """``ConfigurationError`` if it is no JSON, or not all of it: the second answer would not be the first."""
+        try:
+            text = json.dumps(result, allow_nan=False)
+            wrong = "" if json.loads(text) == result else "which is another value when it is read back"
+        except (TypeError, ValueError, RecursionError) as error:
+            text, wrong = "", f"which is no JSON ({error})"
+        if len(text) > MAX_RESULT_BYTES:
+            wrong = f"of {len(text)} bytes as JSON, where {MAX_RESULT_BYTES} fit"
+        if wrong:
+            raise ConfigurationError(
+                f"{self.name}: once with result=True stores what it returns as JSON, and it has returned a "
+                f"{type(result).__name__}, {wrong}. It is not recorded as done."
+            )
+
+    async def rejected(
+        self, error: LockBusy | BackendUnavailable, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """It is done, or cannot run: the answer that it has given, or what the policy makes of it."""
+        if not isinstance(error, LockBusy) or error.record is None:
+            return await super().rejected(error, args, kwargs)
+        record = json.loads(error.record)
+        if record["asked"] != (hooks.asked(args, self) or ""):
+            raise KeyReused(
+                f"The key of {error.name!r} was used for another call: other data, another caller or another address.",
+                name=error.name,
+            )
+        response = None if record["kept"] is None else hooks.replay(record["kept"], args, self)
+        if response is not None:
+            return response
+        fields = log_fields("done", self.options.store, error.name or "", self.keys.template, function=self.name)
+        ago = "" if error.held_for is None else f" {error.held_for:.0f} s ago"
+        logger.info("%s was done%s, and is not done again. Its key: %s", self.name, ago, error.name, extra=fields)
+        return record["result"] if self.keeps_result else None

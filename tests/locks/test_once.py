@@ -1,0 +1,313 @@
+"""``once``: it runs once for each key, answers what it has answered, and after a failure runs again."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from distlock_web import ConfigurationError, KeyReused, LockBusy, configure, current_lease, distributed_lockable, lock
+from distlock_web.core.backend import Port
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import THREADS, drive
+from distlock_web.locks import hooks
+from distlock_web.locks.once import MAX_RESULT_BYTES, once
+from distlock_web.testing.plugin import hold_lock
+from tests.support.callers import Beside, unrelated
+from tests.support.waiting import LONG, SOON, eventually
+
+
+@pytest.fixture
+def store() -> None:
+    configure({"default": {"BACKEND": "memory"}})
+
+
+class Counted:
+    """Runs, and what they return."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def __call__(self, number: int = 1) -> dict[str, int]:
+        self.runs += 1
+        return {"number": number, "run": self.runs}
+
+    def once(self, **options: Any) -> Callable[..., Any]:
+        def run(number: int = 1) -> dict[str, int]:
+            return self(number)
+
+        return once(**{"key": "job:{number}", "keep": LONG, "result": True, **options})(run)
+
+
+@pytest.fixture
+def counted() -> Counted:
+    return Counted()
+
+
+def port() -> Port:
+    return registry().store("default").port(THREADS)
+
+
+def test_it_runs_once_for_each_key(store: None, counted: Counted) -> None:
+    function = counted.once()
+    assert [function(1), function(1), function(2), function(1)] == [
+        {"number": 1, "run": 1}, {"number": 1, "run": 1}, {"number": 2, "run": 2}, {"number": 1, "run": 1},
+    ]  # fmt: skip
+    assert counted.runs == 2
+
+
+def test_without_result_the_second_call_gives_none_and_says_so(
+    store: None, counted: Counted, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "distlock_web")
+    function = counted.once(result=False)
+    assert function() == {"number": 1, "run": 1}
+    assert function() is None
+    (said,) = [record for record in caplog.records if "not done again" in record.message]
+    assert said.lock_name == "disLock:once:job:1"  # type: ignore[attr-defined]
+    assert said.lock_event == "done"  # type: ignore[attr-defined]
+
+
+def test_a_coroutine(store: None, counted: Counted) -> None:
+    @once(key="job:{number}", keep="1h", result=True)
+    async def run(number: int) -> dict[str, int]:
+        await asyncio.sleep(0)
+        return counted(number)
+
+    async def twice() -> list[Any]:
+        return [await run(1), await run(1)]
+
+    assert inspect.iscoroutinefunction(run)
+    first, second = asyncio.run(twice())
+    assert first == second == {"number": 1, "run": 1}
+
+
+def test_keep_counts_from_the_beginning_of_the_run(store: None) -> None:
+    @once(key="job", keep=LONG)
+    def run() -> None:
+        lease = current_lease()
+        assert lease is not None
+        left = lease.remaining
+        eventually(lambda: lease.remaining < left - 0.1, "a part of it is over")
+
+    run()
+    (info,) = drive(port().inspect(["disLock:once:job"]))
+    assert info.state == "done"
+    assert info.remaining < LONG - 0.1
+
+
+def test_after_keep_it_runs_again(store: None, counted: Counted) -> None:
+    function = counted.once(keep=0.2)
+    function()
+    eventually(lambda: function()["run"] > 1, "it is over")
+
+
+def test_a_run_that_outlasts_keep_is_not_kept(store: None, counted: Counted) -> None:
+    @once(key="job", keep=0.01, result=True)
+    def run() -> dict[str, int]:
+        lease = current_lease()
+        assert lease is not None
+        left = lease.remaining
+        eventually(lambda: lease.remaining < left - 0.02, "keep is over")
+        return counted()
+
+    assert [run()["run"], run()["run"]] == [1, 2]
+
+
+@pytest.mark.parametrize("answer", ["raises", "says no"])
+def test_a_failure_leaves_no_record(store: None, answer: str) -> None:
+    runs = []
+
+    @once(key="job", keep=LONG, success=lambda result: result != "no", result=True)
+    def run() -> str:
+        runs.append(1)
+        if len(runs) > 1:
+            return "yes"
+        if answer == "raises":
+            raise KeyError
+        return "no"
+
+    if answer == "raises":
+        with pytest.raises(KeyError):
+            run()
+    else:
+        assert run() == "no"
+    assert [run(), run()] == ["yes", "yes"]
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize(
+    "result", [object(), {1, 2}, (1, 2), {1: 2}, float("nan"), "x" * MAX_RESULT_BYTES, [[]] * 3 + [(1,)]]
+)
+def test_a_result_that_does_not_read_back_equal_is_refused_and_not_recorded(store: None, result: object) -> None:
+    @once(key="job", keep=LONG, result=True)
+    def run() -> object:
+        return result
+
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"test_once.*run: once with result=True stores"):
+            run()
+    assert drive(port().inspect(["disLock:once:job"])) == []
+
+
+@pytest.mark.parametrize("result", [None, True, 0, "", "ä\n\ud800", [1, {"a": None}], {"a": 1.5}])
+def test_what_is_json_comes_back(store: None, result: object) -> None:
+    @once(key="job", keep=LONG, result=True)
+    def run() -> object:
+        return result
+
+    assert [run(), run()] == [result, result]
+
+
+def test_in_flight_it_is_a_busy_lock(store: None, beside: Beside, counted: Counted) -> None:
+    with hold_lock("once:job:1"), pytest.raises(LockBusy) as caught:
+        counted.once()()
+    assert caught.value.record is None
+    with hold_lock("once:job:1"):
+        assert counted.once(on_busy="skip")() is None
+    assert counted.runs == 0
+
+
+def test_its_names_are_its_own(store: None, counted: Counted) -> None:
+    with lock("job:1"):
+        counted.once()()
+    with lock("job:1", wait=0):
+        assert counted.once()() == {"number": 1, "run": 1}
+
+
+def test_who_waits_gets_the_answer_and_nobody_stays_in_the_queue(store: None, beside: Beside, counted: Counted) -> None:
+    inside = unrelated("once:job:1", expire=LONG)
+    name = "disLock:once:job:1"
+    waiting = [beside(counted.once(wait=LONG)) for _ in range(4)]
+    eventually(lambda: drive(port().inspect([name]))[0].waiters == 4, "all wait")
+    record = '{"asked": "", "kept": null, "result": "first"}'
+    drive(port().release(_claim(inside), LONG, record))
+    assert [each.result(SOON) for each in waiting] == ["first"] * 4
+    (info,) = drive(port().inspect([name]))
+    assert (info.state, info.waiters, counted.runs) == ("done", 0, 0)
+
+
+def _claim(lease: Any) -> Any:
+    from distlock_web.locks.lease import scope_of
+
+    return scope_of(lease).holds[0].claim
+
+
+def test_it_is_not_among_what_is_held_but_among_what_is_done(store: None, counted: Counted) -> None:
+    function: Any = counted.once()
+    for number in range(3):
+        function(number)
+    with lock("held"):
+        assert [info.name for info in drive(port().inspect())] == ["disLock:held"]
+        browsable: Any = port()
+        assert drive(browsable.names()) == (1, ["disLock:held"])
+        done = drive(browsable.done(2))
+        assert [(info.name, info.state) for info in done] == [
+            ("disLock:once:job:2", "done"), ("disLock:once:job:1", "done"),
+        ]  # fmt: skip
+        assert 0 < done[0].remaining <= LONG
+        assert "test_once" in done[0].holder
+
+
+def test_what_is_revoked_runs_again(store: None, counted: Counted) -> None:
+    function = counted.once()
+    function()
+    (info,) = drive(port().inspect(["disLock:once:job:1"]))
+    assert info.fence is not None
+    assert drive(port().revoke(info.name, info.fence))
+    assert [function()["run"], function()["run"]] == [2, 2]
+
+
+def test_inside_of_itself_it_is_refused_at_once(store: None) -> None:
+    @once(key="job", keep=LONG, wait=LONG)
+    def run() -> None:
+        with pytest.raises(LockBusy, match="calls itself with the same key"):
+            run()
+
+    run()
+
+
+def test_a_release_by_hand_leaves_no_record(store: None) -> None:
+    runs = []
+
+    @once(key="job", keep=LONG)
+    def run() -> None:
+        runs.append(1)
+        lease = current_lease()
+        assert lease is not None
+        lease.release()
+
+    run()
+    run()
+    assert len(runs) == 2
+
+
+class Requests(hooks.Integration):
+    """Calls whose first argument is a text are requests of whoever it names."""
+
+    def asked(self, args: tuple[object, ...], locked: object) -> str | None:
+        return f"digest of {args[0]}" if isinstance(args[0], str) else None
+
+    def answer_of(self, result: Any, locked: object) -> dict[str, Any] | None:
+        return {"status": result.real} if isinstance(result, complex) else None
+
+    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Any | None:
+        return complex(kept["status"], 1)
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "_installed", [Requests()])
+
+
+def test_a_view_is_answered_for_its_own_caller_only(store: None, requests: None) -> None:
+    runs = []
+
+    @once(key="pay", keep=LONG)
+    def view(request: object) -> complex:
+        runs.append(request)
+        return 201j.conjugate() if request is None else complex(201)
+
+    assert view("alice") == 201
+    assert view("alice") == 201 + 1j
+    for other in ("bob", None):
+        with pytest.raises(KeyReused, match="used for another call") as caught:
+            view(other)
+        assert caught.value.name == "disLock:once:pay"
+    assert runs == ["alice"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"key": "a"}, "how long it stays done"),
+        ({"key": "a", "keep": 0}, "keep is 0"),
+        ({"key": "a", "keep": "soon"}, "keep is 'soon'"),
+        ({"key": ["a", "b"], "keep": 1}, "once needs one key, not 2"),
+        ({"key": "a", "keep": 1, "hold_at_least": 1}, "once has the option 'hold_at_least'"),
+        ({"key": "a", "keep": 1, "result": "yes"}, "result is 'yes'"),
+        ({"key": "a", "keep": 1, "success": "yes"}, "success is 'yes'"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(store: None, options: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        once(**options)(lambda: None)()
+    assert distributed_lockable(key="a")(lambda: 1)() == 1
+
+
+@pytest.mark.parametrize("known", ["before", "after"])
+def test_a_store_without_records_is_refused(known: str) -> None:
+    stores = {"default": {"LOCATION": "zookeeper://127.0.0.1:1"}}
+    if known == "before":
+        configure(stores)
+        with pytest.raises(ConfigurationError, match="the store 'default' cannot: use Redis"):
+            once(key="a", keep=1)(lambda: None)
+        return
+    function = once(key="a", keep=1)(lambda: None)
+    configure(stores)
+    with pytest.raises(ConfigurationError, match="the store 'default' cannot: use Redis"):
+        function()
