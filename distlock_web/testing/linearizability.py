@@ -45,7 +45,9 @@ def impossible(operations: Iterable[Operation]) -> str | None:
         if not over:
             pending.append(operation)
             continue
-        if operation.what != "ghost" or any(state.owner == operation.owner for state in states):
+        # A ghost that ends may have been what a call met that is not answered yet.
+        met = any(each.what == "busy" for each in pending)
+        if operation.what != "ghost" or met or any(state.owner == operation.owner for state in states):
             states = _reachable(states, pending)
         pending.remove(operation)
         if operation.what == "ghost":

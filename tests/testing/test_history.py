@@ -204,3 +204,10 @@ def test_a_request_that_comes_after_its_cancel_may_have_had_the_lock_for_one_lea
     )  # fmt: skip
     assert history(*events).violations(honest=1.0) == []
     assert history(*events).violations(honest=0.05) != []
+
+
+def test_a_refusal_may_have_met_somebody_who_has_gone_before_it_is_heard() -> None:
+    """Of one who wanted two locks, had this one for a moment, and did not get the other."""
+    assert history(
+        ("a", "wanted", 0.1, 2), ("b", "wanted", 0.2, None), ("a", "ended", 0.3, None), ("b", "gave_up", 0.4, None)
+    ).violations(honest=1.0) == []  # fmt: skip
