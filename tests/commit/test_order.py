@@ -17,7 +17,7 @@ from django.test import Client
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from distlock_web import BackendUnavailable, LeaseLost, current_lease, distributed_lockable, lock
+from distlock_web import LeaseLost, current_lease, distributed_lockable, lock
 from distlock_web.core.registry import registry
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.held_locks import list_all
@@ -276,27 +276,6 @@ def test_a_failing_hook_is_as_ever_committed_and_raised(history: list[str]) -> N
         task()
     assert history == WHOLE
     assert written()
-
-
-def test_the_lock_is_busy_for_everybody_else_until_then(memory: None, real_transactions: None, get: Get) -> None:
-    @distributed_lockable(key="order", until="commit")
-    def view(request: HttpRequest) -> HttpResponse:
-        raise AssertionError
-
-    with lock("order"):
-        assert contextvars.Context().run(get, view).status_code == 409
-
-
-def test_a_dead_store_is_a_503(memory: None, injector: FaultInjector, real_transactions: None, get: Get) -> None:
-    injector.cut()
-
-    @distributed_lockable(key="order", until="commit")
-    def view(request: HttpRequest) -> HttpResponse:
-        raise AssertionError
-
-    assert get(view).status_code == 503
-    with pytest.raises(BackendUnavailable):
-        lock("order").acquire()
 
 
 @distributed_lockable(key="order", until="commit", methods=("POST",))

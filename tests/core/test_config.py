@@ -13,7 +13,7 @@ from distlock_web.core.config import check_seconds, parse, read
 from distlock_web.core.registry import Registry
 
 NOT_POSITIVE = [
-    *[0, -1, -0.5, float("nan"), float("inf"), float("-inf"), 1e12, True, "10", None, [1]],
+    *[0, -1, -0.5, float("nan"), float("inf"), float("-inf"), 1e12, 10**400, True, "10", None, [1]],
     *["", "s", "-5s", "5 s", "5S", "1e3s", "5w", "5s1h", "1h1h", "1h30", "inf", "٥s", "0s", "9" * 400 + "h"],
     *[timedelta(0), timedelta(seconds=-1), timedelta.max],
 ]

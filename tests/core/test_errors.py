@@ -21,11 +21,6 @@ def test_the_docstring_is_the_default_message(error_class: type[DistLockError]) 
     assert str(error_class("said otherwise")) == "said otherwise"
 
 
-@pytest.mark.parametrize("error_class", CLASSES)
-def test_every_error_is_public(error_class: type[DistLockError]) -> None:
-    assert getattr(distlock_web, error_class.__name__) is error_class
-
-
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_an_error_survives_the_way_to_another_process(how) -> None:  # type: ignore[no-untyped-def]
     busy = how(LockBusy("taken", name="order:1", retry_after=2.5))

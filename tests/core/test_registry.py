@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distlock_web import ConfigurationError, LeaseLost, configure, current_lease, lock
+from distlock_web import ConfigurationError, configure, lock
 from distlock_web.backends.memory import MemoryBackend
 from distlock_web.core import registry as module
 from distlock_web.core.registry import Registry, registry
@@ -150,51 +150,6 @@ def test_without_a_thread_its_end_is_logged(monkeypatch: pytest.MonkeyPatch, cap
     with no_thread("distlock-close"):
         dropped(monkeypatch, lambda backend: None)
     assert "can't start new thread" in caplog.text
-
-
-@beside_threads
-@both_forks
-@pytest.mark.usefixtures("memory_store")
-def test_a_forked_child_holds_nothing_of_its_parents(fork: Fork) -> None:
-    with lock("a") as lease:
-
-        def child() -> None:
-            assert current_lease() is None
-            assert lease.state == "lost"
-            assert lease.reason == "forked"
-            with pytest.raises(LeaseLost, match="forked"):
-                lease.raise_if_lost()
-
-        in_child(child, fork)
-        lease.raise_if_lost()
-
-
-@beside_threads
-@both_forks
-def test_a_forked_child_that_leaves_the_block_does_not_give_the_parents_lock_back(redis_store: str, fork: Fork) -> None:
-    held = lock("a", expire=60)
-    with held as lease:
-
-        def child() -> None:
-            held.__exit__(None, None, None)
-            with pytest.raises(Exception, match="Somebody else"):
-                lock("a").acquire()
-
-        in_child(child, fork)
-        lease.extend()
-
-
-@beside_threads
-@pytest.mark.timing
-def test_a_forked_child_has_connections_tokens_and_a_watchdog_of_its_own(redis_store: str) -> None:
-    with lock("parent", expire=60, renew=True) as lease:
-
-        def child() -> None:
-            with lock("child", expire=3.0, renew=True, wait=1) as own:
-                assert not own.lost.wait(4.0)  # longer than its lease: only a watchdog of its own keeps it
-
-        in_child(child)
-        lease.extend()
 
 
 @beside_threads

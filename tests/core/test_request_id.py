@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -67,21 +66,6 @@ def test_outside_a_request_one_is_made_and_kept() -> None:
     assert current_request_id() != first
 
 
-def test_a_cleared_thread_does_not_remember() -> None:
-    seen = []
-
-    def worker() -> None:
-        for name in ("one", "two"):
-            seen.append(request_id.current_origin())
-            begin_request(name)
-            end_request()
-
-    thread = threading.Thread(target=worker)
-    thread.start()
-    thread.join()
-    assert seen == [None, None]
-
-
 def test_tasks_of_a_request_share_its_id() -> None:
     async def child() -> str:
         return current_request_id()
@@ -94,15 +78,6 @@ def test_tasks_of_a_request_share_its_id() -> None:
         await asyncio.gather(request("one"), request("two"))
 
     asyncio.run(both())
-
-
-def test_the_filter_puts_it_on_every_record() -> None:
-    record = logging.LogRecord("x", logging.INFO, __file__, 1, "hello", (), None)
-    assert request_id.RequestIDFilter().filter(record)
-    assert vars(record)["request_id"] == "-"
-    begin_request("r-1")
-    assert request_id.RequestIDFilter().filter(record)
-    assert vars(record)["request_id"] == "r-1"
 
 
 class FrameworkRequest:
@@ -224,18 +199,6 @@ def test_a_function_in_a_scope_of_its_own_and_one_that_fails() -> None:
     with pytest.raises(LookupError), request_scope("job"):
         raise LookupError
     assert request_id.current_origin() is None
-
-
-def test_a_scope_in_async_code() -> None:
-    async def work(name: str) -> str:
-        with request_scope(name):
-            await asyncio.sleep(0)
-            return current_request_id()
-
-    async def both() -> list[str]:
-        return list(await asyncio.gather(work("one"), work("two")))
-
-    assert asyncio.run(both()) == ["one", "two"]
 
 
 @pytest.mark.parametrize("nonsense", ["", "a b", "x" * 129, "a\n", 7, b"job"])

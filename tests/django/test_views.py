@@ -53,12 +53,6 @@ def test_a_view_whose_lock_is_held_elsewhere_answers_409(view: str, elsewhere: A
     assert Client().get(address).status_code == 200
 
 
-@pytest.mark.usefixtures("memory")
-def test_post_handlers() -> None:
-    for view in ("methods", "async-methods"):
-        assert Client().post(f"/shop/{view}/7/").json()["locks"] == ["disLock:order:7"]
-
-
 @pytest.mark.parametrize("view", ["function", "methods", "dispatched", "rest-view"])
 @pytest.mark.usefixtures("store")
 def test_two_requests_with_the_same_request_id_exclude_each_other(view: str, gate: Any, in_thread: Any) -> None:
@@ -80,23 +74,6 @@ async def test_two_async_requests_with_the_same_request_id_exclude_each_other(vi
     assert second.status_code == 409
     gate.opened.set()
     assert (await first).status_code == 200
-
-
-@pytest.mark.usefixtures("store")
-async def test_sibling_tasks_of_one_request_exclude_each_other() -> None:
-    assert (await AsyncClient().get("/shop/siblings/")).json()["most"] == 1
-
-
-@pytest.mark.usefixtures("store")
-async def test_a_cancelled_request_frees_the_lock(gate: Any) -> None:
-    request = asyncio.create_task(AsyncClient().get("/shop/coroutine/7/"))
-    assert await asyncio.to_thread(gate.entered.wait, 20)
-    assert await asyncio.to_thread(held) == ["disLock:order:7"]
-    request.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await request
-    assert await asyncio.to_thread(held) == []
-    gate.opened.set()
 
 
 @pytest.mark.usefixtures("memory")

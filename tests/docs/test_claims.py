@@ -83,17 +83,6 @@ def test_the_pages_name_the_same_as_public_for_authors_of_integrations() -> None
     assert used == shared != set()
 
 
-@pytest.mark.timing
-def test_a_lost_lease_is_no_way_in_until_it_is_released() -> None:
-    late = lock("a", expire=TTL).acquire()
-    time.sleep(2 * TTL)
-    with pytest.raises(LeaseLost):
-        lock("a").acquire()
-    with pytest.raises(LeaseLost):
-        late.release()
-    lock("a").acquire().release()
-
-
 def test_an_empty_value_is_a_value() -> None:
     @distributed_lockable(key="search:{q|other}")
     def search(q: str | None, other: str | None) -> str:

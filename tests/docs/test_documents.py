@@ -506,10 +506,6 @@ def test_every_make_target_exists() -> None:
         subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) < 200
-
-
 def section(document: str, heading: str) -> str:
     path = next(path for path in DOCUMENTS if path.name == document)
     found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", without_comments(path), re.M | re.S)

@@ -23,55 +23,6 @@ def _name() -> str:
     return lease.name
 
 
-def test_a_view_runs_under_its_lock_and_gives_it_back(app: Flask) -> None:
-    @app.post("/pay/<int:order_id>")
-    @distributed_lockable(key="order:{order_id}", expire=10)
-    def pay(order_id: int) -> str:
-        return _name()
-
-    client = app.test_client()
-    assert [client.post("/pay/7").text for _ in range(3)] == ["disLock:order:7"] * 3
-    with app.app_context():
-        assert _held(app) == []
-
-
-def test_a_second_request_is_told_to_come_back(app: Flask, gate: Gate) -> None:
-    @app.post("/pay/<int:order_id>")
-    @distributed_lockable(key="order:{order_id}", expire=30)
-    def pay(order_id: int) -> str:
-        gate.pass_through()
-        return "paid"
-
-    with ThreadPoolExecutor(1) as pool:
-        # Both send the same Req-Id: it is a name, not a key to the lock (law 1).
-        first = pool.submit(app.test_client().post, "/pay/7", headers={"Req-Id": "seven"})
-        assert gate.entered.wait(20)
-        second = app.test_client().post("/pay/7", headers={"Req-Id": "seven"})
-        gate.opened.set()
-        other = app.test_client().post("/pay/8")
-    assert first.result().text == other.text == "paid"
-    assert second.status_code == 409
-    assert 1 <= int(second.headers["Retry-After"]) <= 30
-    assert second.headers["Req-Id"] == "seven"
-    assert second.headers["Cache-Control"] == "no-store"
-    assert "order:7" not in second.text
-
-
-def test_an_async_view_works_request_after_request(app: Flask) -> None:
-    @app.post("/pay/<order_id>")
-    @distributed_lockable(key="order:{order_id}", expire=10)
-    async def pay(order_id: str) -> str:
-        await asyncio.sleep(0)
-        return f"{id(asyncio.get_running_loop())} {_name()}"
-
-    client = app.test_client()
-    for order in range(8):
-        response = client.post(f"/pay/{order}")
-        assert response.status_code == 200, response.text
-        assert response.text.endswith(f" disLock:order:{order}")
-    assert _held(app) == []
-
-
 def test_an_async_view_waits_for_its_turn_in_a_loop_of_its_own(app: Flask, gate: Gate) -> None:
     @app.post("/pay")
     @distributed_lockable(key="order", expire=30, wait=20, renew=True)
@@ -88,33 +39,6 @@ def test_an_async_view_waits_for_its_turn_in_a_loop_of_its_own(app: Flask, gate:
         gate.opened.set()
     assert [each.result().text for each in (first, *others)] == ["disLock:order"] * 4
     assert _held(app) == []
-
-
-def test_a_method_of_a_class_based_view(app: Flask, gate: Gate) -> None:
-    class Order(MethodView):
-        def get(self, order_id: int) -> str:
-            return "free to read"
-
-        @distributed_lockable(key="order:{order_id}", expire=30)
-        def post(self, order_id: int) -> str:
-            gate.pass_through()
-            return _name()
-
-        @distributed_lockable(key="order:{order_id}", expire=30)
-        async def put(self, order_id: int) -> str:
-            return _name()
-
-    app.add_url_rule("/order/<int:order_id>", view_func=Order.as_view("order"))
-    client = app.test_client()
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(app.test_client().post, "/order/7")
-        assert gate.entered.wait(20)
-        assert client.get("/order/7").status_code == 200
-        assert client.put("/order/7").status_code == 409
-        assert client.put("/order/8").text == "disLock:order:8"
-        gate.opened.set()
-    assert first.result().text == "disLock:order:7"
-    assert client.put("/order/7").text == "disLock:order:7"
 
 
 # A body that is made while it is sent ---------------------------------------------------------------------------------
@@ -306,13 +230,6 @@ class TestTheAppsOwnHandlerWins:
         @app.errorhandler(LockBusy)
         def handler(error: LockBusy) -> tuple[str, int]:
             return f"mine: {error.name}", 423
-
-    def test_registered_after_the_extension(self, refusing: Flask) -> None:
-        self.after(refusing)
-        response = refusing.test_client().get("/busy")
-        assert (response.status_code, response.text) == (423, "mine: disLock:secret")
-        assert response.headers["Req-Id"]
-        assert refusing.test_client().get("/away").status_code == 503
 
     def test_registered_before_the_extension(self) -> None:
         from distlock_web.flask import DistLock

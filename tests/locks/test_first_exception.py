@@ -203,14 +203,6 @@ def test_what_is_not_known_is_said_once(how: str, caplog: pytest.LogCaptureFixtu
     assert "Most likely the release was done" in told[0].getMessage()
 
 
-def test_a_release_that_was_only_not_answered_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    injector = FaultInjector(registry().store("default"))
-    injector.lose("release", "answer")
-    with lock("a"):
-        pass
-    assert caplog.text == ""
-
-
 # Nested -------------------------------------------------------------------------------------------------------------
 
 

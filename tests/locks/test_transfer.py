@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from distlock_web import LeaseLost, NotHeld, attach, configure, current_lease, distributed_lockable, lock
+from distlock_web import LeaseLost, NotHeld, attach, lock
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks import engine
@@ -58,22 +58,6 @@ def test_a_lock_in_transit_for_less_than_its_lease_does_not_keep_its_waiter_for_
     eventually(lambda: drive(port.inspect())[0].waiters, "it waits")
     holder.detach(transit=0.3)  # and nobody takes it on
     waiting.result(SOON).release()
-
-
-def test_a_call_without_its_lock_has_nothing_to_hand_over() -> None:
-    """It gave a ticket over no lock at all, and ``attach`` went on as if it held something."""
-
-    configure({"default": {"LOCATION": "redis://127.0.0.1:1/0"}})
-
-    @distributed_lockable(key="a", on_backend_error="open")
-    def call() -> None:
-        lease = current_lease()
-        assert lease is not None
-        assert not lease.acquired
-        with pytest.raises(NotHeld):
-            lease.detach()
-
-    call()
 
 
 @pytest.mark.usefixtures("memory_store")

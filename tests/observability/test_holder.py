@@ -301,11 +301,6 @@ def test_what_a_newer_version_says_beyond_is_passed_over() -> None:
     assert HolderInfo.loads(json.dumps(new)) == HolderInfo.loads(HolderInfo.current("pay", 10.0))
 
 
-@pytest.mark.parametrize("words", ['"abcd11gh"', '{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7}'])
-def test_what_is_no_list_is_nobody(words: str) -> None:
-    assert HolderInfo.loads(words) == HolderInfo()
-
-
 def test_it_stays_small() -> None:
     """It is sent and stored with every lock."""
     assert len(HolderInfo.current("shop.views.checkout.pay", 10.0)) < 160

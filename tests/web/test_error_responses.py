@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import pickle
 
 import pytest
 
-from distlock_web import BackendUnavailable, LockBusy, distributed_lockable
-from distlock_web.web.error_responses import OFFERED, error_response, log_refused
+from distlock_web import LockBusy, distributed_lockable
+from distlock_web.web.error_responses import error_response, log_refused
 from tests.support.callers import unrelated
 
 BUSY = LockBusy("Somebody holds 'salary:alice'.", name="salary:alice", retry_after=2.3)
-
-
-def test_busy_is_409_with_whole_seconds_to_wait() -> None:
-    answer = error_response(BUSY, "r-1")
-    assert (answer.status, answer.retry_after) == (409, 3)
-    assert answer.headers == {"Cache-Control": "no-store", "Retry-After": "3"}
 
 
 @pytest.mark.parametrize(("remaining", "said"), [(0.0, 1), (0.001, 1), (1.0, 1), (1.01, 2)])
@@ -45,32 +38,6 @@ def test_the_line_of_a_refused_request_steers_no_terminal(caplog: pytest.LogCapt
         log_refused(BUSY, "GET", "/" + "a" * 100_000)
     replaced = "\N{REPLACEMENT CHARACTER}"
     assert caplog.messages == [f"PO{replaced}[31mST /pay{replaced}{replaced}: {BUSY}", f"GET /{'a' * 195}: {BUSY}"]
-
-
-def test_unreachable_is_503_without_a_promise() -> None:
-    answer = error_response(BackendUnavailable("redis at 10.0.0.5 refused"), "r-1")
-    assert answer.status == 503
-    assert "Retry-After" not in answer.headers
-
-
-@pytest.mark.parametrize("media_type", [*OFFERED, None, "image/png"])
-@pytest.mark.parametrize("error", [BUSY, BackendUnavailable("redis at 10.0.0.5 refused")])
-def test_no_answer_names_the_lock_or_the_server(media_type: str | None, error: LockBusy | BackendUnavailable) -> None:
-    content_type, text = error_response(error, "r-1").body(media_type)
-    assert "alice" not in text
-    assert "10.0.0.5" not in text
-    assert "r-1" in text
-    assert content_type.startswith("application/problem+json" if media_type in OFFERED[1:] else "text/html")
-
-
-def test_json_is_a_problem_document() -> None:
-    _, text = error_response(BUSY, "r-1").body("application/json")
-    problem = json.loads(text)
-    assert problem.pop("detail")
-    assert problem == {
-        "type": "about:blank", "title": "Conflict", "status": 409, "code": "lock_busy", "request_id": "r-1",
-        "retry_after": 3,
-    }  # fmt: skip
 
 
 def test_html_shows_a_clients_words_as_text() -> None:

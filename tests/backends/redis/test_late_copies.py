@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from distlock_web import Lease, attach, configure, lock
+from distlock_web import Lease, attach, configure
 from distlock_web.testing.servers import RedisServer
-from tests.support.callers import Beside, unrelated
+from tests.support.callers import unrelated
 from tests.support.proxy import Proxy
-from tests.support.redis_lock import KEY, NAME, fence_of, held, left_behind, queued
-from tests.support.waiting import LONG, SOON
+from tests.support.redis_lock import KEY, NAME, fence_of, held, left_behind
+from tests.support.waiting import LONG
 
 
 class Copies:
@@ -75,32 +75,6 @@ def test_a_copy_of_attach_takes_nothing_from_the_next_holder(copies: Copies, red
     successor.release()
 
 
-def test_a_copy_of_detach_does_not_take_the_lock_back(copies: Copies, redis_client: redis.Redis) -> None:
-    lease = unrelated(KEY)
-    result, deliver = copies.of(lease.detach)
-    assert isinstance(result, str)
-    deliver()
-    receiver = attach(result)
-    before = held(redis_client)
-    deliver()
-    assert held(redis_client) == before
-    receiver.release()
-    assert left_behind(redis_client) == {}
-
-
-def test_a_copy_of_a_release_ends_no_other_lease(copies: Copies, redis_client: redis.Redis, beside: Beside) -> None:
-    lease = unrelated(KEY)
-    _, deliver = copies.of(lease.release)
-    successor = unrelated(KEY)
-    waiting = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
-    queued(redis_client, KEY)
-    before = held(redis_client)
-    deliver()
-    assert held(redis_client) == before
-    successor.release()
-    waiting.result(SOON).release()
-
-
 def test_a_copy_of_an_acquisition_does_not_shorten_a_lease(copies: Copies, redis_client: redis.Redis) -> None:
     result, deliver = copies.of(lambda: unrelated(KEY, expire=2))
     lease = lease_of(result)
@@ -118,20 +92,3 @@ def test_a_copy_of_an_acquisition_that_comes_late_lives_for_one_lease_at_most(
     lease_of(result).release()
     deliver()
     assert 0 < redis_client.pttl(NAME) <= 1000
-
-
-def test_a_copy_of_a_place_in_the_queue_is_no_second_place(
-    copies: Copies, redis_client: redis.Redis, beside: Beside
-) -> None:
-    holder = unrelated(KEY)
-    waiting = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
-    queued(redis_client, KEY)
-    join = [request for request in copies._proxy.asked if b"EVAL" in request][-1]
-    copies._deliver(join)
-    queued(redis_client, KEY, 1)
-    holder.release()
-    lease = waiting.result(SOON)
-    copies._deliver(join)
-    assert fence_of(redis_client) == str(lease.fence)
-    lease.release()
-    assert left_behind(redis_client) == {}

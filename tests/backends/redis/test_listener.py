@@ -15,7 +15,6 @@ import redis
 from distlock_web import lock
 from distlock_web.backends.redis.transport import listener as listener_module
 from distlock_web.core.runtime import now
-from distlock_web.locks import watchdog
 from distlock_web.locks.lease import scope_of
 from tests.support.callers import threads, unrelated
 from tests.support.redis_lock import KEY, contend, left_behind
@@ -49,19 +48,6 @@ def test_a_listener_that_ends_does_not_disturb_its_successor(redis_store: str, m
         time.sleep(random.random() * 2 * idle)
     assert max(waits) < 10.0
     eventually(lambda: threads(LISTENER) == 0, "the last one ends")
-
-
-def test_the_watchdog_ends_with_the_last_lease(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "IDLE_TIMEOUT", 0.1)
-    monkeypatch.setattr(watchdog, "MAX_SLEEP", 0.1)
-    eventually(lambda: threads(WATCHDOG) == 0, "an earlier test's watchdog ends")
-    unrelated(KEY).release()
-    assert threads(WATCHDOG) == 0, "a lease that is not renewed needs none"
-    leases = [unrelated(KEY, prefix=f"{number}:", expire=3600, renew=True) for number in range(20)]
-    assert threads(WATCHDOG) == 1
-    for lease in leases:
-        lease.release()
-    eventually(lambda: threads(WATCHDOG) == 0, "the watchdog ends", patience=5)
 
 
 def test_leases_and_their_locks_are_garbage_when_they_are_over(redis_store: str) -> None:

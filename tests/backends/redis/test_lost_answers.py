@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 import pytest
 import redis
@@ -11,7 +10,7 @@ import redis
 from distlock_web import LockBusy, configure
 from distlock_web.core.runtime import now
 from distlock_web.locks.lease import scope_of
-from distlock_web.testing.harness import AsyncHarness, Harness
+from distlock_web.testing.harness import Harness
 from tests.support.modes import in_both_modes
 from tests.support.proxy import Proxy
 from tests.support.redis_lock import (
@@ -32,18 +31,6 @@ def proxied(proxy: Proxy) -> Proxy:
     """The default store is behind this proxy; an answer that is late on a busy machine is waited for."""
     configure({"default": {"LOCATION": proxy.url, "OPTIONS": {"socket_timeout": 5}}})
     return proxy
-
-
-@pytest.mark.parametrize("through", [0, 2])
-@in_both_modes
-async def test_a_release_whose_answer_was_lost_is_no_loss(
-    harness: Harness, proxied: Proxy, redis_client: redis.Redis, through: int
-) -> None:
-    async with harness.inside(the_lock()) as lease:
-        proxied.lose_answer(EVAL, through)
-    assert proxied.lost == 1
-    assert lease.state == "released"
-    assert left_behind(redis_client) == {}
 
 
 @pytest.mark.slow
@@ -88,34 +75,6 @@ async def test_a_cancellation_in_the_turn_in_which_a_release_ends_is_not_swallow
     with pytest.raises(asyncio.CancelledError):
         await task
     assert noticed
-
-
-@pytest.mark.nightly
-def test_300_cancellations_behind_a_slow_server_leave_nothing(proxied: Proxy, redis_client: redis.Redis) -> None:
-    """At any moment: connecting, asking, queueing, being handed the lock, holding, giving back."""
-    dice = random.Random()
-
-    async def visitor() -> None:
-        async with the_lock(wait=60):
-            await asyncio.sleep(0.001)
-
-    async def rush() -> None:
-        async with the_lock():
-            pass
-        proxied.delay = 0.003
-        for _ in range(15):
-            visitors = [asyncio.ensure_future(visitor()) for _ in range(20)]
-            for task in visitors:
-                await asyncio.sleep(dice.random() * 0.01)
-                dice.choice(visitors).cancel() if dice.random() < 0.3 else task.cancel()
-            for task in visitors:
-                task.cancel()
-            ends = await asyncio.gather(*visitors, return_exceptions=True)
-            assert all(end is None or isinstance(end, asyncio.CancelledError) for end in ends)
-        assert left_behind(redis_client) == {}
-
-    harness = AsyncHarness(None)  # type: ignore[arg-type]
-    harness.run(rush())
 
 
 @in_both_modes

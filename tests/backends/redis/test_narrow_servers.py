@@ -15,7 +15,7 @@ from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, unrelated
 from tests.support.modes import in_both_modes
 from tests.support.redis_lock import KEY, NAME, held, left_behind, queued, the_lock
-from tests.support.waiting import LONG, SOON, eventually
+from tests.support.waiting import LONG, SOON
 
 MakeRedis = Callable[..., RedisServer]
 
@@ -59,18 +59,6 @@ async def test_a_right_that_waking_needs_is_missed_before_anybody_queues(
         assert now() - begun < SOON
         await harness.release(holder)
         assert left_behind(client) == {}
-
-
-@in_both_modes
-async def test_a_node_of_a_cluster_is_refused_by_name(harness: Harness, make_redis: MakeRedis) -> None:
-    server = make_redis("--cluster-enabled", "yes")
-    with redis.Redis.from_url(server.url) as client:
-        client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-        eventually(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), "the cluster is up")
-    harness.store = configure({"default": {"LOCATION": server.url}}).store("default")
-    for wait in (0, LONG):
-        with pytest.raises(ConfigurationError, match=r"Redis Cluster: its LOCATION begins with redis\+cluster://"):
-            await harness.acquire(the_lock(wait=wait))
 
 
 @pytest.fixture

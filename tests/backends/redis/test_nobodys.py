@@ -109,16 +109,6 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return go_on.set
 
 
-def test_what_is_handed_to_one_who_has_gone_goes_on_at_once(waiting: Waiting, beside: Beside) -> None:
-    """Its cancel was lost, or done by a master that is none any more: each such place cost a whole lease."""
-    waiting.backend.server.listener.gave_up(waiting.claim.token)
-    behind = beside(unrelated, KEY, wait=LONG)
-    queued(waiting.client, KEY, 2)
-    waiting.holder.release()
-    behind.result(SOON).release()
-    assert left_behind(waiting.client) == {}
-
-
 def test_six_of_them_cost_nothing(waiting: Waiting, beside: Beside) -> None:
     for number in range(5):
         claim = waiting.claim._replace(token=new_token(waiting.store.ident))

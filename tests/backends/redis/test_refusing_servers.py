@@ -53,17 +53,6 @@ async def test_the_password_is_wrong(harness: Harness, make_redis: MakeRedis) ->
 
 
 @in_both_modes
-async def test_the_right_password_is_accepted(harness: Harness, make_redis: MakeRedis) -> None:
-    server = make_redis("--requirepass", "secret")
-    harness.store = configure({"default": {"LOCATION": f"redis://:secret@127.0.0.1:{server.port}"}}).store("default")
-    held = await harness.acquire(the_lock())
-    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
-    await harness.waiters(NAME, 1)
-    await harness.release(held)
-    await harness.release(await waiting.result())
-
-
-@in_both_modes
 async def test_a_password_for_a_server_that_has_none(harness: Harness, redis_server: RedisServer) -> None:
     url = f"redis://:secret@127.0.0.1:{redis_server.port}"
     await refused(harness, url, ConfigurationError, "has no password")
@@ -100,18 +89,6 @@ async def test_a_master_that_is_demoted_under_a_lease(harness: Harness, make_red
 
 
 @in_both_modes
-async def test_a_full_server(harness: Harness, make_redis: MakeRedis) -> None:
-    server = make_redis("--maxmemory-policy", "noeviction")
-    with redis.Redis.from_url(server.url) as client:
-        harness.store = configure({"default": {"LOCATION": server.url}}).store("default")
-        lease = await harness.acquire(lock("before", expire=30))
-        client.set("filler", "x" * 2_000_000)
-        client.config_set("maxmemory", "1mb")
-        await harness.release(lease)  # giving back needs no memory
-        await refused(harness, server.url, BackendUnavailable, "is full (maxmemory)")
-
-
-@in_both_modes
 async def test_a_server_that_is_loading(harness: Harness, proxy: Proxy) -> None:
     proxy.answer(b"-LOADING Redis is loading the dataset in memory\r\n")
     await refused(harness, proxy.url, BackendUnavailable, "still loading its data")
@@ -127,23 +104,6 @@ async def test_a_foreign_key_where_the_lock_should_be(
     redis_client.set(NAME, "somebody's own")
     await refused(harness, redis_url, ConfigurationError, "a key of another kind", "PREFIX")
     assert redis_client.get(NAME) == "somebody's own"
-
-
-@in_both_modes
-async def test_a_user_with_the_rights_that_the_message_names(harness: Harness, make_redis: MakeRedis) -> None:
-    server = make_redis()
-    with redis.Redis.from_url(server.url) as client:
-        client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "resetkeys", "resetchannels", "-@all")
-        url = f"redis://shop:secret@127.0.0.1:{server.port}"
-        [rules] = re.findall(r"ACL SETUSER <name> (.*?) \(", await refused(harness, url, ConfigurationError))
-        assert rules.startswith("resetchannels ~disLock:* ~{disLock:* &distlock:wake:* +@scripting ")
-        client.execute_command("ACL", "SETUSER", "shop", *rules.split())
-        harness.store = configure({"default": {"LOCATION": url}}).store("default")
-        held = await harness.acquire(the_lock())
-        waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=60)))
-        await harness.waiters(NAME, 1)
-        await harness.release(held)
-        await harness.release(await waiting.result())
 
 
 @in_both_modes

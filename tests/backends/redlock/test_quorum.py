@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
@@ -14,14 +13,14 @@ import redis
 from distlock_web import BackendUnavailable, ConfigurationError, Lease, LockBusy, configure, lock
 from distlock_web.backends.redis.scripts import Script
 from distlock_web.backends.redlock.node import Node
-from distlock_web.backends.redlock.scripts import FOUND, RELEASE, VOTE
+from distlock_web.backends.redlock.scripts import FOUND, VOTE
 from distlock_web.core.backend import Granted
 from distlock_web.core.runtime import drive, now
 from distlock_web.testing.contract.base import claim
 from distlock_web.testing.servers import RedisServer
 from tests.support.clock_shift import ShiftedRedis, compiled_shim
-from tests.support.stores.redlock import left_on, redlock_url
-from tests.support.waiting import SLACK, eventually
+from tests.support.stores.redlock import redlock_url
+from tests.support.waiting import eventually
 
 Servers: TypeAlias = list[RedisServer]
 Open: TypeAlias = Callable[..., Any]
@@ -104,34 +103,6 @@ def test_a_node_that_came_back_with_the_data_of_before_has_forgotten_what_came_a
         assert client.exists("disLock:~quorum"), "it has come back with the snapshot"
     nodes[2].resume()
     assert lost_before_another_has_it(held)
-
-
-@pytest.mark.parametrize("lose", [RedisServer.restart, forget])
-def test_nodes_that_have_forgotten_a_lock_let_nobody_else_have_it(
-    own_nodes: Servers, old: Open, lose: Callable[[RedisServer], None]
-) -> None:
-    """Two of the three that had voted: with those that had not there would be a second majority."""
-    old(own_nodes)
-    for server in own_nodes[3:]:
-        server.kill()
-    held = take(DELAY)
-    for server in own_nodes[3:]:
-        server.start()
-    for server in own_nodes[:2]:
-        lose(server)
-    assert lost_before_another_has_it(held)
-
-
-def test_a_lease_outlives_nodes_that_are_restarted_one_after_the_other(own_nodes: Servers, old: Open) -> None:
-    old(own_nodes[:3])
-    with lock("order:7", expire=DELAY, renew=True) as lease:
-        for server in own_nodes[:3]:
-            server.restart()
-            with redis.Redis.from_url(server.url) as client:
-                eventually(partial(client.exists, "disLock:~quorum"), "the renewal has told it who it is")
-            make_old(server)
-            eventually(partial(left_on, [server]), "it has been taken there again", 10 * SLACK)
-        lease.raise_if_lost()
 
 
 # Two lists of nodes ------------------------------------------------------------------------------------------------
@@ -323,23 +294,6 @@ def vote(node: Node, token: str, attempt: int, expire: float = 30) -> int:
 def ask(node: Node, script: Script, *args: str | int) -> Any:
     names = [NAME] if script is not FOUND else []
     return drive(node.server.threads().run(script, node.keys(*names), args))
-
-
-def test_an_undo_that_comes_late_takes_back_no_later_vote(node: Node) -> None:
-    """The network delays it; meanwhile the same token got the vote again, and holds the lock by it."""
-    token = claim().token
-    assert vote(node, token, 1) > 0
-    assert vote(node, token, 2) > 0
-    assert ask(node, RELEASE, token, 1, 0, "") == 2
-    assert vote(node, claim().token, 3) == 0, "it is taken still"
-    assert ask(node, RELEASE, token, 2, 0, "") == 0
-
-
-def test_a_question_that_comes_late_is_not_answered_as_the_later_one(node: Node) -> None:
-    token = claim().token
-    assert vote(node, token, 2) > 0
-    assert vote(node, token, 1) == 0
-    assert ask(node, RELEASE, token, 2, 0, "") == 0, "the vote is the later attempt's"
 
 
 def test_a_birth_that_is_told_late_is_not_believed(node: Node, redlock_nodes: list[RedisServer]) -> None:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,18 +16,6 @@ from tests.support.waiting import eventually
 from tests.support.zookeeper_server import leader_of, zookeeper_ensemble, zookeeper_programs
 
 pytestmark = pytest.mark.slow
-
-
-def test_a_killed_waiter_is_passed_over(zookeeper_lab: Lab, client: Any) -> None:
-    """Its place goes with its session, and costs its turn at most until then."""
-    holder, dead, waiter = zookeeper_lab.ready({"hold": True}, {"expire": 1.0}, {"expire": 30.0})
-    for worker, word in ((holder, "acquired"), (dead, "wanted"), (waiter, "wanted")):
-        worker.go()
-        worker.saw(word)  # type: ignore[arg-type]
-    dead.kill()
-    holder.go()
-    assert (holder.join(), waiter.join()) == (0, 0)
-    assert zookeeper_lab.history.violations(counter=zookeeper_lab.counter) == []
 
 
 def test_a_process_that_was_refused_and_ends_leaves_nothing_in_the_line(zookeeper_store: str) -> None:

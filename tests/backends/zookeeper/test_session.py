@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import KazooTimeoutError
 
-from distlock_web import BackendUnavailable, ConfigurationError, Lease, LeaseLost, LockBusy, configure, lock
+from distlock_web import BackendUnavailable, ConfigurationError, Lease, LeaseLost, configure, lock
 from distlock_web.backends.zookeeper import session as module
 from distlock_web.backends.zookeeper.address import address
 from distlock_web.backends.zookeeper.nodes import path_of
@@ -42,32 +42,6 @@ def end_our_session() -> None:
     twin.stop()  # closing it anywhere ends it everywhere
     twin.close()
     eventually(lambda: session._client.client_id not in (None, ident), "we have a new session")
-
-
-@pytest.mark.slow
-def test_a_server_that_stands_still_makes_unsure_and_then_lost(own_zookeeper: ZooKeeperServer) -> None:
-    lease = lock("order:7", expire=2.0, renew=True).acquire()
-    own_zookeeper.pause()
-    eventually(lambda: lease.state == "unsure", "no answer to the renewal", SOON)
-    assert 0 < lease.remaining < 2.0
-    assert lease.lost.wait(SOON)
-    assert lease.reason == "unreachable"
-    begun = now()
-    with pytest.raises(BackendUnavailable):
-        lock("another").acquire()
-    assert now() - begun < 2 * 2 * 0.5 + SLACK
-    own_zookeeper.resume()
-    with pytest.raises(LeaseLost):
-        lease.release()
-    eventually(lambda: _can_take("order:7"), "the lock is free for others")
-
-
-def _can_take(key: str) -> bool:
-    try:
-        with lock(key, expire=SHORT):
-            return True
-    except (LockBusy, BackendUnavailable):
-        return False
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -15,7 +14,7 @@ from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 
-from distlock_web import current_lease, current_request_id, distributed_lockable, lock
+from distlock_web import current_lease, current_request_id, distributed_lockable
 from tests.support.gate import Gate
 
 gate = Gate()
@@ -51,24 +50,6 @@ def nested(request: HttpRequest, order_id: int) -> HttpResponse:
 @distributed_lockable(key="order:{order_id}", expire=10)
 async def nested_async(request: HttpRequest, order_id: int) -> HttpResponse:
     return await coroutine(request, order_id=order_id)
-
-
-async def siblings(request: HttpRequest) -> HttpResponse:
-    """Two tasks of one request that want the same lock: never both inside."""
-    inside = 0
-    most = 0
-
-    async def one() -> None:
-        nonlocal inside, most
-        async with lock("siblings", expire=10, wait=10):
-            inside += 1
-            most = max(most, inside)
-            for _ in range(5):
-                await asyncio.sleep(0)
-            inside -= 1
-
-    await asyncio.gather(*(one() for _ in range(5)))
-    return answer(most=most)
 
 
 class Methods(View):
@@ -161,7 +142,6 @@ urlpatterns = [
     path("coroutine/<int:order_id>/", coroutine),
     path("nested/<int:order_id>/", nested),
     path("nested-async/<int:order_id>/", nested_async),
-    path("siblings/", siblings),
     path("methods/<int:order_id>/", Methods.as_view()),
     path("async-methods/<int:order_id>/", AsyncMethods.as_view()),
     path("dispatched/<int:order_id>/", Dispatched.as_view()),
