@@ -20,7 +20,7 @@ ARGS ?=
 # which is a third of `make quick`.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help quick test test-none test-beside test-slow nightly nightly-beside nightly-alone coverage simulate check demo bench clean
+.PHONY: help quick test test-none test-beside test-slow nightly nightly-beside nightly-alone coverage simulate check dist demo bench clean
 .NOTPARALLEL:
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make coverage what the last 'make test' has measured, with a gate that needs every server"
 	@echo "make simulate our code in a simulated world              SEEDS=2000; SEED=memory-4711 does one again"
 	@echo "make check    ruff, mypy --strict, typos, the house rules (who imports whom)"
+	@echo "make dist     sdist and wheel in dist/, as a package index takes them"
 	@echo "make demo     a flash sale without and with the lock    SERVE=0 ends after the table"
 	@echo "make bench    side by side with other lock libraries    ARGS=--quick for a first look"
 	@echo "make clean    removes what the others have made"
@@ -65,6 +66,11 @@ check: $(VENV)/.test $(VENV)/.check
 	$(BIN)/mypy
 	$(BIN)/typos
 	$(BIN)/python -m pytest --quiet tests/test_house.py
+
+dist: $(VENV)/.check
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
 
 demo: $(VENV)/.demo
 	SERVE=$(SERVE) $(BIN)/python -m example_project.demo

@@ -1,6 +1,6 @@
-"""The tables of stores in README.md and docs/which-store.md, from what each backend declares: ``python docs/tables.py``
+"""The table of stores in docs/which-store.md, from what each backend declares: ``python docs/tables.py``
 
-A test compares; ``--check`` writes nothing, and fails where a table is not up to date.
+A test compares; ``--check`` writes nothing, and fails where the table is not up to date.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from distlock_web.core.backend import Capabilities
 from distlock_web.core.config import BACKENDS, SCHEMES
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "which-store.md")
+PAGE = ROOT / "docs" / "which-store.md"
 PLACE = re.compile(r"(?<=<!-- capabilities: python docs/tables.py -->\n).*?(?=<!-- end -->)", re.S)
 
 #: A heading for each capability. One that is missing here fails.
@@ -64,19 +64,17 @@ def _cell(value: object) -> str:
     return "–" if value == float("inf") else f"{value:g} s"
 
 
-def outdated() -> dict[Path, str]:
-    """What each document that is not up to date should be."""
-    wanted = {path: PLACE.sub(table(), path.read_text()) for path in DOCUMENTS}
-    return {path: text for path, text in wanted.items() if text != path.read_text()}
-
-
 def main() -> int:
-    found = outdated()
-    for path, text in found.items():
-        print(path.name, "is not up to date" if "--check" in sys.argv else "written")
-        if "--check" not in sys.argv:
-            path.write_text(text)
-    return 1 if found and "--check" in sys.argv else 0
+    text = PAGE.read_text()
+    wanted = PLACE.sub(table(), text)
+    if wanted == text:
+        return 0
+    if "--check" in sys.argv:
+        print(PAGE.name, "is not up to date")
+        return 1
+    PAGE.write_text(wanted)
+    print(PAGE.name, "written")
+    return 0
 
 
 if __name__ == "__main__":

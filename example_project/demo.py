@@ -147,7 +147,9 @@ def report(without: Outcome, with_lock: Outcome) -> None:
         table.add_row(title, *map(str, counts), *times, style="red" if outcome.oversold else "green")
     console.print()
     console.print(table)
-    console.print()
+    console.print(
+        "\nWith the lock the buyers queue: one pays at a time. Their times contain that wait.\n", soft_wrap=True
+    )
 
 
 def serve(servers: list[Gunicorn], url: str) -> None:

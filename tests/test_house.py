@@ -253,20 +253,21 @@ def _imports_of_a_test(path: Path) -> Iterator[str]:
 # The wheel ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_data_file_is_in_the_package_data() -> None:
-    """A wheel without its scripts installs well, and fails at the first lock."""
-    if PACKAGE != PROJECT / "distlock_web":
-        pytest.skip("the package that is tested is an installed wheel")
+def test_the_description_on_a_package_index_leads_back_here() -> None:
+    """There a relative link leads nowhere, and a relative picture is none."""
     settings = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
-    patterns = settings["tool"]["setuptools"]["package-data"]["distlock_web"]
-    listed = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
-    data = {path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
-    assert any(path.suffix == ".lua" for path in data)
-    assert sorted(data - listed) == []
+    hook = settings["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    [fragment] = hook["fragments"]
+    text = (PROJECT / fragment["path"]).read_text("utf-8")
+    for substitution in hook["substitutions"]:
+        text = re.sub(substitution["pattern"], substitution["replacement"], text)
+    targets = re.findall(r"""(?:\]\(|\bsrc(?:set)?=")([^)"]*)""", text)
+    assert len(targets) > 20
+    assert [target for target in targets if not target.startswith("https://")] == []
 
 
 def test_every_script_is_where_the_package_is() -> None:
-    """The same from the other side: this is what tells when the tests run against a wheel."""
+    """A wheel without its scripts installs well, and fails at the first lock."""
     scripts = {path.name for path in PACKAGE.rglob("*.lua")}
     assert {"acquire.lua", "release.lua", "extend.lua", "cancel.lua"} <= scripts
     assert (PACKAGE / "py.typed").exists()

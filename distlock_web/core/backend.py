@@ -27,7 +27,7 @@ Loss: TypeAlias = Literal["expired", "taken", "revoked"]
 class Capabilities:
     """What a store can and cannot do; asked when a lock is taken, before anything is sent.
 
-    The tables in README and docs are made from this: a new field is a new column.
+    The table in docs/which-store.md is made from this: a new field is a new column.
     """
 
     fencing: bool  #: gives a number that only grows

@@ -329,7 +329,6 @@ BEFORE: dict[Script, str] = {
     ("streaming.md", "Streaming"): WITH_STORE,
     ("responses.md", "Answers to choose from"): WITH_STORE,
     ("responses.md", "REST framework"): 'DISTLOCK = {"default": {"BACKEND": "memory"}}',
-    ("README.md", "distlock_web"): "from distlock_web import distributed_lockable",
     ("testing.md", "Locks in memory"): 'import sys; sys.modules["shop"] = sys.modules["__main__"]',
     ("django.md", "Views"): WITH_STORE,
 }
@@ -357,12 +356,12 @@ def test_every_check_has_its_code() -> None:
 
 def test_the_tables_name_what_there_is() -> None:
     options = {"key", *LockOptions.__annotations__, *FunctionOptions.__annotations__}
-    assert names_in_table("README.md", "Options") == options
-    assert names_in_table("README.md", "Settings") == set(config.SETTINGS)
-    assert names_in_table("README.md", "Backends") == set(config.BACKENDS)
+    assert names_in_table("options.md", "Options") == options
+    assert names_in_table("options.md", "Settings") == set(config.SETTINGS)
+    assert names_in_table("which-store.md", "Which store") == set(config.BACKENDS)
 
 
-def test_the_tables_of_stores_are_those_that_the_backends_declare() -> None:
+def test_the_table_of_stores_is_what_the_backends_declare() -> None:
     command = [sys.executable, str(ROOT / "docs" / "tables.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, f"{done.stdout}{done.stderr}: run python docs/tables.py"
@@ -504,6 +503,24 @@ def test_every_make_target_exists() -> None:
     assert {"demo", "quick", "test", "check", "bench"} <= targets
     for target in targets & {"demo", "quick", "test", "check", "bench"}:
         subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.slow
+def test_the_first_lock_needs_no_server(tmp_path: Path) -> None:
+    heading = "A first lock, without a Redis"
+    [commands] = re.findall(r"^```sh\n(.*?)^```", section("README.md", heading), re.M | re.S)
+    install, *others = commands.splitlines()
+    assert install.startswith("pip install")
+    (tmp_path / "first.py").write_text(python_blocks()["README.md", heading])
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        ["sh", "-ec", "\n".join(others)], capture_output=True, text=True, env={**os.environ, **path}, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    said, lease = done.stdout.splitlines()
+    assert said == "one at a time"
+    assert 0 < float(lease.split()[1]) < 10
+    assert (tmp_path / "locks.db").exists()
 
 
 def section(document: str, heading: str) -> str:
