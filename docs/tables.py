@@ -26,6 +26,7 @@ HEADINGS = {
     "transfer": "hand-over",
     "listing": "listing",
     "records": "`once`",
+    "bounded_queue": "`max_waiters`",
     "min_expire": "shortest `expire`",
     "max_expire": "longest",
 }

@@ -59,7 +59,14 @@ class MemoryBackend:
     """``"BACKEND": "memory"``. One process only: for tests and for trying things out."""
 
     capabilities = Capabilities(
-        fencing=True, waiting=True, queue=True, transfer=True, listing=True, records=True, min_expire=0.01
+        fencing=True,
+        waiting=True,
+        queue=True,
+        transfer=True,
+        listing=True,
+        records=True,
+        bounded_queue=True,
+        min_expire=0.01,
     )
 
     settings: ClassVar[frozenset[str]] = frozenset({"LOCATION"})
@@ -123,6 +130,8 @@ class MemoryPort:
             return Busy(remaining, remaining, holder=owner.holder, held_for=held_for, record=owner.record)
         waiter = lock.queue.get(claim.token)
         if waiter is None:
+            if claim.max_waiters is not None and len(lock.queue) >= claim.max_waiters:
+                return Busy(remaining, remaining, holder=owner.holder, held_for=held_for, full=True)
             place, parker = next(self._table.places), self._parker(claim.token)
             waiter = lock.queue[claim.token] = _Waiter(claim, place, parker, time.time())
         # Asleep until the lease ends, but not for longer than one of its own: then nothing that happens to the holder,

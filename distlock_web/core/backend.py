@@ -36,6 +36,7 @@ class Capabilities:
     transfer: bool  #: can exchange the owner: ``detach`` and ``attach``
     listing: bool  #: can show who holds what
     records: bool = False  #: keeps with what is done what was answered: ``once``
+    bounded_queue: bool = False  #: can refuse who comes when so many wait: ``max_waiters``
     min_expire: float  #: the shortest lease it can express, in seconds
     max_expire: float = float("inf")  #: the longest; also for what ``hold_at_least`` makes of it
 
@@ -57,6 +58,8 @@ class Claim(NamedTuple):
     token: str
     expire: float
     holder: str = ""  #: who holds it, for people: what ``HolderInfo.current`` made
+    #: It joins the queue only where fewer wait; None: however many. Whoever stands in the queue keeps the place.
+    max_waiters: int | None = None
 
 
 class Granted(NamedTuple):
@@ -76,6 +79,12 @@ class Busy(NamedTuple):
     held_for: float | None = None  #: seconds since it was taken, by the store's clock; None: the store does not tell
     #: It is done, and stays so for ``remaining``: what its release has left here. Who is told so is not in the queue.
     record: str | None = None
+    full: bool = False  #: ``max_waiters`` wait already: it has not joined the queue
+
+    @property
+    def final(self) -> bool:
+        """Whoever is told so has no place in the queue, and does not wait for one."""
+        return self.full or self.record is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,11 @@ class Port(Protocol):
     runtime: Runtime
 
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
-        """Take the lock if it is free and nobody waits. Otherwise, where ``wait`` is not 0, join the queue."""
+        """Take the lock if it is free and nobody waits. Otherwise, where ``wait`` is not 0, join the queue.
+
+        Where ``claim.max_waiters`` wait already, ``Busy`` is ``full``. It is judged in the step that joins the queue: of
+        two that ask at once for the last place, one gets it.
+        """
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         """Sleep until woken or ``busy.recheck_after`` is over, and ask again; or ``busy``, if ``seconds`` end first."""

@@ -160,7 +160,7 @@ class BlockingPort:
         if join:
             self._wakeups.expect(claim.token, self.runtime)  # before the place in the queue: no wake-up is missed
         answer = await self._take((claim.token,), self._executors.acquiring, self._ask, now(), claim, join, position)
-        if not (join and isinstance(answer, Busy) and answer.record is None):
+        if not (join and isinstance(answer, Busy)) or answer.final:
             self._wakeups.forget(claim.token)
         return answer
 

@@ -296,6 +296,13 @@ def check_prefix(given: object, setting: str) -> str:
     return given
 
 
+def check_count(given: object, setting: str) -> int:
+    """How many there may be: 1 or more."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ConfigurationError(f"{setting} is {shown(given)}; it has to be a whole number, 1 or more.")
+    return given
+
+
 def check_flag(given: object, setting: str) -> bool:
     if not isinstance(given, bool):
         raise ConfigurationError(f"{setting} is {shown(given)}; it has to be True or False.")

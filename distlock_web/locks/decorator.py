@@ -92,7 +92,8 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
     ``key`` is a template over the function's arguments, a callable with the function's arguments, or a list of these;
     left out, the function's qualified name. A string or a list may come first, without its name. ``{pk:int}`` is one
     number, however it is spelled (also ``:uuid``, ``:lower``); a model instance is its row.
-    ``prefix, expire, wait, renew, renew_for, store, on_lost, hold_at_least`` are those of :func:`distlock_web.lock`.
+    ``prefix, expire, wait, max_waiters, renew, renew_for, store, on_lost, hold_at_least`` are those of
+    :func:`distlock_web.lock`.
 
     ``on_busy``: ``"raise"`` ``LockBusy`` (a 409 in a view), ``"skip"`` (log, return None), or a callable
     ``(error, *args, **kwargs)`` that makes the answer. ``on_backend_error``: ``"raise"`` ``BackendUnavailable`` (a 503

@@ -7,6 +7,7 @@ of a hold. The outcomes:
     -------   -----------------------   -----------------------------------------------------------------------------
     acquire   Granted                   a hold is added to the scope
               Busy, and wait is 0       LockBusy
+              Busy, and full            LockBusy: as many wait as ``max_waiters`` lets
               Busy, and there is time   in the queue: wait
               Busy, with a record       LockBusy with the record, at once: it is done, and nobody is in its queue
     wait      Granted                   a hold is added to the scope
@@ -77,13 +78,13 @@ async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
 async def _take(scope: Scope, port: Port, name: str, until: float | None) -> None:
     """Take one name from the store, with a fresh claim."""
     spec = scope.spec
-    claim = Claim(name, new_token(spec.store.ident), spec.expire, scope.claimant())
+    claim = Claim(name, new_token(spec.store.ident), spec.expire, scope.claimant(), spec.max_waiters)
     try:
         try:
             answer = await port.acquire(claim, spec.wait)
         except BackendUnavailable:  # asked again, once: every verb may be sent twice
             answer = await port.acquire(claim, spec.wait)
-        if isinstance(answer, Busy) and answer.record is None and spec.wait != 0:
+        if isinstance(answer, Busy) and spec.wait != 0 and not answer.final:
             answer = await _queue(scope, port, claim, answer, until)
         if isinstance(answer, Granted):
             hold = scope.add(claim, answer)
@@ -162,7 +163,7 @@ async def _wait(scope: Scope, port: Port, claim: Claim, answer: Busy, until: flo
             asked = answer._replace(recheck_after=UNREACHABLE_RECHECK_SECONDS)
             if now() - begun < REFUSED_PAUSE:  # without any sleep: it would go on so, and an event loop stand still
                 await scope.runtime.parker().park(REFUSED_PAUSE)
-        if isinstance(asked, Granted) or asked.record is not None:
+        if isinstance(asked, Granted) or asked.final:
             return asked
         answer = asked
 
@@ -210,8 +211,9 @@ def _busy_error(spec: Spec, name: str, answer: Busy) -> LockBusy:
     holder = HolderInfo.loads(answer.holder)
     who = holder.describe()
     since = "" if answer.held_for is None else f", for {answer.held_for:.1f} s"
+    full = f" Nobody else may wait (max_waiters={spec.max_waiters})." if answer.full else ""
     return LockBusy(
-        f"Somebody else holds the lock {name!r}{': ' if who else ''}{who}{since}.",
+        f"Somebody else holds the lock {name!r}{': ' if who else ''}{who}{since}.{full}",
         name=name,
         retry_after=answer.remaining,
         holder=holder if who else None,

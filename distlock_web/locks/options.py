@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 from ..core.config import (
     Duration,
     StoreConfig,
+    check_count,
     check_flag,
     check_policy,
     check_prefix,
@@ -41,6 +42,8 @@ class LockOptions(TypedDict, total=False):
     expire: Duration | None
     #: How long to queue: 0 not at all, None for ever.
     wait: Duration | None
+    #: How many may queue; the next caller is refused at once.
+    max_waiters: int | None
     #: Renew it while the block runs.
     renew: bool | None
     #: The longest that it is renewed.
@@ -105,6 +108,7 @@ _CHECKS: Mapping[str, Callable[[Any, str], object]] = {
     "prefix": check_prefix,
     "expire": check_seconds,
     "wait": lambda given, setting: check_seconds_or_none(given, setting, zero=True),
+    "max_waiters": check_count,
     "renew": check_flag,
     "renew_for": check_seconds,
     "on_lost": check_policy,
@@ -132,6 +136,7 @@ class Options:
     prefix: str | None = None
     expire: float | None = None
     wait: float | Unset | None = UNSET
+    max_waiters: int | None = None
     renew: bool | None = None
     renew_for: float | None = None
     on_lost: OnLost | None = None
@@ -173,7 +178,7 @@ class Options:
         # By position, for every lock that is taken is asked for so.
         return Spec(
             store, names, expire, wait, renew, self.renew_for, on_lost, self.hold_at_least,
-            function, code, template, call_site, prefix,
+            function, code, template, call_site, prefix, self.max_waiters,
         )  # fmt: skip
 
     def _resolve(self, store: Store, runtime: Runtime) -> _Resolved:
@@ -188,6 +193,8 @@ class Options:
         wait = config.wait if isinstance(self.wait, Unset) else self.wait
         if wait != 0 and not capabilities.waiting:
             raise self._no_waiting(store)
+        if self.max_waiters is not None:
+            self._check_queue(store, wait)
         prefix = config.prefix if self.prefix is None else self.prefix
         renew = config.renew if self.renew is None else self.renew
         return _Resolved(weakref.ref(store), prefix, expire, wait, renew, self._when_lost(config, runtime))
@@ -208,6 +215,17 @@ class Options:
             f"{setting} is {wait!r}, but the store {store.alias!r} does not let one wait: say wait=0, and try again "
             f"later."
         )
+
+    def _check_queue(self, store: Store, wait: float | None) -> None:
+        if wait == 0:
+            raise ConfigurationError(
+                "max_waiters is how many may queue: it needs a wait, such as wait=10 or wait=None."
+            )
+        if not store.backend.capabilities.bounded_queue:
+            raise ConfigurationError(
+                f"max_waiters is {self.max_waiters}, but the store {store.alias!r} cannot say how many wait before one "
+                f"joins them. Redis (also with Sentinel and as a cluster), the SQL stores and memory can."
+            )
 
     def _when_lost(self, config: StoreConfig, runtime: Runtime) -> WhenLost:
         on_lost: Any = self.on_lost or config.on_lost

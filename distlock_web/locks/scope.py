@@ -38,6 +38,7 @@ class Spec(NamedTuple):
     template: str = ""  #: what the names are made of, for people: a decorator's key, or the line of ``lock(...)``
     call_site: str = ""  #: the line that takes it, ``module:line``, where no function is locked
     prefix: str = ""  #: what its names begin with
+    max_waiters: int | None = None  #: how many may queue; None: as many as come
 
 
 class Scope:

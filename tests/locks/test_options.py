@@ -33,7 +33,17 @@ def test_an_option_that_does_not_exist_is_named_with_the_one_that_was_meant(name
 
 def test_help_shows_every_option() -> None:
     of_a_lock = list(inspect.signature(lock).parameters)[1:]
-    assert of_a_lock == ["prefix", "expire", "wait", "renew", "renew_for", "store", "on_lost", "hold_at_least"]
+    assert of_a_lock == [
+        "prefix",
+        "expire",
+        "wait",
+        "max_waiters",
+        "renew",
+        "renew_for",
+        "store",
+        "on_lost",
+        "hold_at_least",
+    ]
     of_a_function = list(inspect.signature(distributed_lockable).parameters)[1:]
     assert set(of_a_function) - set(of_a_lock) == {
         "key",
@@ -55,6 +65,21 @@ def test_the_decorators_own_options_are_none_of_a_locks() -> None:
 
 def without(store: Store, **lacking: bool) -> None:
     store.backend.capabilities = replace(store.backend.capabilities, **lacking)
+
+
+@pytest.mark.parametrize("given", [0, -1, 1.5, True, "2"])
+def test_how_many_may_wait_is_a_whole_number_above_0(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match="max_waiters is .*; it has to be a whole number, 1 or more"):
+        lock("a", wait=None, max_waiters=given)
+
+
+def test_max_waiters_is_refused_without_a_wait_and_where_the_store_cannot_count() -> None:
+    registry = configure({"default": {"BACKEND": "memory"}})
+    with pytest.raises(ConfigurationError, match="it needs a wait"):
+        lock("a", max_waiters=1).acquire()
+    without(registry.store("default"), bounded_queue=False)
+    with pytest.raises(ConfigurationError, match="'default' cannot say how many wait"):
+        lock("a", wait=5, max_waiters=1).acquire()
 
 
 def test_waiting_is_refused_where_the_store_cannot() -> None:

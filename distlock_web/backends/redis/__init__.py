@@ -16,7 +16,9 @@ from .transport.server import Server
 class RedisBackend:
     """One server, or the master that sentinels name."""
 
-    capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.01)
+    capabilities = Capabilities(
+        fencing=True, waiting=True, queue=True, transfer=True, listing=True, bounded_queue=True, min_expire=0.01
+    )
     settings = frozenset({"LOCATION", "CACHE", "OPTIONS"})
 
     def __init__(self, config: StoreConfig) -> None:

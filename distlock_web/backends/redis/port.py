@@ -87,12 +87,14 @@ class RedisPort:
 
     async def acquire(self, claim: Claim, wait: float | None, position: int = 0) -> Granted | Busy:
         """``position``: the place that it has, for it has waited before, at another node."""
-        if wait == 0:
-            answer = await self._acquire(claim, None)
-            if isinstance(answer, Busy) and claim.token in self._server.ambiguous:
-                # It is given up, and nobody cancels what has failed before this: a copy of it may be on its way.
-                self._server.postpone(claim)
-            return answer
+        answer = await (self._acquire(claim, None) if wait == 0 else self._join(claim, position))
+        if isinstance(answer, Busy) and (wait == 0 or answer.full) and claim.token in self._server.ambiguous:
+            # It is given up, and nobody cancels what has failed before this: a copy of it may be on its way.
+            self._server.postpone(claim)
+        return answer
+
+    async def _join(self, claim: Claim, position: int) -> Granted | Busy:
+        """Take it, or a place in its queue, as one that listens."""
         listener = self._listener
         waiter = listener.expect(claim, self.runtime)
         if not listener.ready:
@@ -227,6 +229,8 @@ class RedisPort:
         known = self._listener.waiters.get(token)
         somewhere = "?" if token in server.ambiguous or (known is not None and known.sent_at is not None) else ""
         args = (token, _ms(claim.expire), int(waiter is not None), claim.holder, place or somewhere)
+        if claim.max_waiters is not None:
+            args = (*args, claim.max_waiters)
         since = now()
         try:
             answer = await self._exchange.run(ACQUIRE, self._keys.to_acquire(claim), args, None, confirm)
@@ -240,6 +244,9 @@ class RedisPort:
                 self._listener.remove(token)
             return Granted(given, since)
         busy, unheard = _busy(*rest)
+        if waiter is not None and claim.max_waiters is not None and not busy.position:
+            self._listener.remove(token)
+            return busy._replace(full=True)
         if waiter is not None:
             waiter.sent_at, waiter.server_time_us = since, server_time_us
             if unheard:

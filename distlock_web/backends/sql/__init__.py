@@ -31,7 +31,9 @@ RESERVE_CONNECTIONS = 2
 class SQLBackend:
     """One database: connections for requests, for renewals, a reserve, and one that finds out whether it answers."""
 
-    capabilities = Capabilities(fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.05)
+    capabilities = Capabilities(
+        fencing=True, waiting=True, queue=True, transfer=True, listing=True, bounded_queue=True, min_expire=0.05
+    )
     settings = frozenset({"LOCATION", "DATABASE", "OPTIONS"})
 
     def __init__(self, config: StoreConfig) -> None:

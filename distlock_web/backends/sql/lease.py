@@ -205,6 +205,14 @@ class LeaseRow:
             self.queued = 1
         return recheck / MICROSECONDS, place
 
+    def is_full(self, token: str, most: int) -> bool:
+        """Whether so many others wait, as far as is known alive; not for a token that stands there itself."""
+        if not self.queued:
+            return False
+        tables = self._transaction.tables
+        waiting = [row.token for row in self._transaction.run(tables.waiting, {"key": self.key}).all()]
+        return len(waiting) >= most and token not in waiting
+
     def leave(self, token: str) -> None:
         if self.queued:
             self._transaction.run(self._transaction.tables.leave, {"whose": token})

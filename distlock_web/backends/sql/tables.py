@@ -126,6 +126,7 @@ class Tables:
         lease, waiter, whose = self.lease, self.waiter, bindparam("whose", type_=String)
         queue = waiter.c.name_key == self._key
         self.heads = select(waiter).where(queue).order_by(waiter.c.place, waiter.c.token).limit(HEADS)
+        self.waiting = select(waiter.c.token).where(queue, waiter.c.deadline > clock)
         process = waiter.c.token.like(bindparam("process"))
         self.heads_of_others = self.heads.where(~process)
         own = select(waiter.c.place).where(waiter.c.token == whose).scalar_subquery()

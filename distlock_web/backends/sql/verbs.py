@@ -54,7 +54,7 @@ class SQLVerbs:
                 # Nothing is listened to until somebody has to wait. Heard of from before its place in the queue on.
                 self._news.start(claim.token, self._database.address.timeout)
                 answer = self._ask(claim, True, position)
-            if isinstance(answer, Busy):
+            if isinstance(answer, Busy) and not answer.full:
                 self._news.expect(claim.token, claim.name)
         return answer
 
@@ -299,5 +299,7 @@ def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
 def _wait(row: LeaseRow, claim: Claim, join: bool, position: int) -> Busy:
     if not (join and row.taken):
         return Busy(row.remaining, row.remaining, holder=row.holder, held_for=row.held_for)
+    if claim.max_waiters is not None and not position and row.is_full(claim.token, claim.max_waiters):
+        return Busy(row.remaining, row.remaining, holder=row.holder, held_for=row.held_for, full=True)
     recheck_after, place = row.join(claim, position)
     return Busy(recheck_after, row.remaining, place, row.holder, row.held_for)

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from distlock_web import LeaseLost, LockBusy, lock
-from distlock_web.core.backend import Granted
+from distlock_web.core.backend import Busy, Granted
 from distlock_web.core.runtime import now
 
 from ..fault_injector import FaultInjector
@@ -56,6 +56,52 @@ class QueueCases(Cases):
         leave.set()
         await entered.wait()
         await actor.result()
+
+    @needs("waiting", "bounded_queue")
+    @case
+    async def test_whoever_comes_when_max_waiters_wait_is_refused_at_once(self, harness: Harness) -> None:
+        one_may_wait = the_lock(wait=None, max_waiters=1, expire=300)
+
+        async def waiter() -> None:
+            async with harness.inside(one_may_wait):
+                pass
+
+        async def refused() -> None:
+            with pytest.raises(LockBusy, match="max_waiters=1"):  # else it would wait for ever
+                await harness.acquire(one_may_wait)
+
+        async with harness.inside(the_lock(expire=300)):
+            actor = harness.unrelated(waiter)
+            await harness.waiters(NAME, 1)
+            await harness.unrelated(refused).result()
+            await harness.waiters(NAME, 1)
+        await actor.result()
+        assert await _nothing_left(harness)
+
+    @needs("waiting", "bounded_queue")
+    @case
+    async def test_the_last_place_in_a_bounded_queue_is_given_once(self, harness: Harness) -> None:
+        many = [claim()._replace(max_waiters=2) for _ in range(8)]
+
+        async def ask(number: int) -> bool:
+            answer = await harness.port.acquire(many[number], None)
+            assert isinstance(answer, Busy)
+            return not answer.full
+
+        async with harness.inside(the_lock()):
+            actors = [harness.unrelated(partial(ask, number)) for number in range(8)]
+            joined = [await actor.result() for actor in actors]
+            assert joined.count(True) == 2
+            await harness.waiters(NAME, 2)
+            for one, waits in zip(many, joined, strict=True):
+                if waits:  # sent again, and asked again: it has its place
+                    busy = await harness.port.acquire(one, None)
+                    assert isinstance(busy, Busy) and not busy.full
+                    busy = await harness.port.wait(one, busy._replace(recheck_after=0.01), None)
+                    assert isinstance(busy, Busy) and not busy.full
+            for one in many:
+                await harness.port.cancel(one)
+        assert await _nothing_left(harness)
 
     @needs("waiting")
     @case

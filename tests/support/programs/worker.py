@@ -38,7 +38,12 @@ async def _work(harness: Harness, say: Recorder, options: dict[str, Any]) -> Non
     while done < options["rounds"]:
         await harness.sleep(options["think"] * dice.random())
         the_lock = lock(
-            options["key"], expire=options["expire"], wait=options["wait"], renew=options["renew"], on_lost="raise"
+            options["key"],
+            expire=options["expire"],
+            wait=options["wait"],
+            renew=options["renew"],
+            on_lost="raise",
+            max_waiters=options.get("max_waiters"),
         )
         lease: Lease | None = None
         say("wanted")

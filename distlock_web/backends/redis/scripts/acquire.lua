@@ -3,10 +3,12 @@
 --
 -- ARGV     1 token  2 expire (ms)  3 '1' join the queue, '0' leave it  4 holder, for people
 --          5 place: where this token stood before; '?': it may stand somewhere; '': nowhere
+--          6 if given: join the queue only where fewer wait
 -- Answers  now                                       ours, and `now` is the fence, too
 --          {fence, now}                              ours
 --          {0, now, recheck, remaining, place, unheard, holder, held}
 --                                                    somebody else's: asking again before `recheck` ms cannot help;
+--                                                    place: 0 if it is not in the queue;
 --                                                    unheard: 1 if its process has no subscriber on this server; held: µs since it was taken
 
 local token, expire, join, holder, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -65,7 +67,26 @@ local remaining = math.max(call('PTTL', N), 1)
 if not free then
   call('ZADD', INDEX, 'GT', format('%d', now + remaining * 1000), N) -- it is not listed, or was put too early by this
 end
-if join == '0' then
+
+-- Whether ARGV[6] others wait. Those of processes that no longer listen do not count: most likely they have died, and
+-- whoever is refused for their sake would never have its turn. Nor is anybody refused the place that it has.
+local function full()
+  if tonumber(place) or call('ZSCORE', line, entry) then
+    return false
+  end
+  local count, seen = call('ZCARD', line), {[process] = true}
+  local processes = call('ZRANGE', QUEUE, '0', '-1')
+  table.insert(processes, string.sub(lock.token, 1, 16)) -- it stands aside: see hand_over
+  for _, other in ipairs(processes) do
+    if not seen[other] and listens(other) then
+      count = count + call('ZCARD', QUEUE .. ':' .. other)
+    end
+    seen[other] = true
+  end
+  return count >= tonumber(ARGV[6])
+end
+
+if join == '0' or (ARGV[6] and full()) then
   leave(process, entry)
   return {0, now, remaining, remaining, 0, 0, lock.holder, now - lock.since}
 end
