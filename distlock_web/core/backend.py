@@ -119,8 +119,8 @@ class Port(Protocol):
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         """Take the lock if it is free and nobody waits. Otherwise, where ``wait`` is not 0, join the queue.
 
-        Where ``claim.max_waiters`` wait already, ``Busy`` is ``full``. It is judged in the step that joins the queue: of
-        two that ask at once for the last place, one gets it.
+        Where ``claim.max_waiters`` wait already, ``Busy`` is ``full``. It is judged in the step that joins the queue:
+        of two that ask at once for the last place, one gets it.
         """
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:

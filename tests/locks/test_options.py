@@ -69,7 +69,7 @@ def without(store: Store, **lacking: bool) -> None:
 
 @pytest.mark.parametrize("given", [0, -1, 1.5, True, "2"])
 def test_how_many_may_wait_is_a_whole_number_above_0(given: Any) -> None:
-    with pytest.raises(ConfigurationError, match="max_waiters is .*; it has to be a whole number, 1 or more"):
+    with pytest.raises(ConfigurationError, match=r"max_waiters is .*; it has to be a whole number, 1 or more"):
         lock("a", wait=None, max_waiters=given)
 
 

@@ -228,7 +228,9 @@ class RedisPort:
         confirm = _grants if self.confirms else None
         known = self._listener.waiters.get(token)
         somewhere = "?" if token in server.ambiguous or (known is not None and known.sent_at is not None) else ""
-        args = (token, _ms(claim.expire), int(waiter is not None), claim.holder, place or somewhere)
+        args: tuple[str | int, ...] = (
+            token, _ms(claim.expire), int(waiter is not None), claim.holder, place or somewhere,
+        )  # fmt: skip
         if claim.max_waiters is not None:
             args = (*args, claim.max_waiters)
         since = now()

@@ -96,9 +96,11 @@ class QueueCases(Cases):
             for one, waits in zip(many, joined, strict=True):
                 if waits:  # sent again, and asked again: it has its place
                     busy = await harness.port.acquire(one, None)
-                    assert isinstance(busy, Busy) and not busy.full
+                    assert isinstance(busy, Busy)
+                    assert not busy.full
                     busy = await harness.port.wait(one, busy._replace(recheck_after=0.01), None)
-                    assert isinstance(busy, Busy) and not busy.full
+                    assert isinstance(busy, Busy)
+                    assert not busy.full
             for one in many:
                 await harness.port.cancel(one)
         assert await _nothing_left(harness)
