@@ -88,7 +88,7 @@ class RedisPort:
     async def acquire(self, claim: Claim, wait: float | None, position: int = 0) -> Granted | Busy:
         """``position``: the place that it has, for it has waited before, at another node."""
         answer = await (self._acquire(claim, None) if wait == 0 else self._join(claim, position))
-        if isinstance(answer, Busy) and (wait == 0 or answer.full) and claim.token in self._server.ambiguous:
+        if isinstance(answer, Busy) and (wait == 0 or answer.final) and claim.token in self._server.ambiguous:
             # It is given up, and nobody cancels what has failed before this: a copy of it may be on its way.
             self._server.postpone(claim)
         return answer

@@ -54,7 +54,7 @@ class SQLVerbs:
                 # Nothing is listened to until somebody has to wait. Heard of from before its place in the queue on.
                 self._news.start(claim.token, self._database.address.timeout)
                 answer = self._ask(claim, True, position)
-            if isinstance(answer, Busy) and not answer.full:
+            if isinstance(answer, Busy) and not answer.final:
                 self._news.expect(claim.token, claim.name)
         return answer
 

@@ -60,7 +60,7 @@ class ClusterPort:
         return answer
 
     def _note(self, claim: Claim, answer: Granted | Busy | None, node: Node) -> None:
-        if isinstance(answer, Busy) and not answer.full:
+        if isinstance(answer, Busy) and not answer.final:
             self._routes.waiting[claim.token] = node
         else:
             self._routes.waiting.pop(claim.token, None)
