@@ -1,4 +1,4 @@
-"""The pages of held locks in Flask: who may, the forms' own CSRF token, and the views. Made of ``web/lock_pages``."""
+"""The pages of held locks: who may, the forms' own CSRF token, and the views. Made of ``web/lock_pages``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from flask import Response, abort, current_app, make_response, request, url_for
+from flask import Blueprint, Response, abort, current_app, make_response, request, url_for
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
@@ -24,28 +24,40 @@ from ..web.release_pages import choose, list_url, release, release_context
 Authorize = Callable[[str], object]
 
 FIELD = "distlock_csrf"
+ENDPOINT = "distlock"
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 
 environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
 
 
 class LockPages:
-    """The views. ``page`` puts a body under a title into a whole page; ``endpoint``: its blueprint."""
+    """The views, for whom ``authorize`` lets in."""
 
-    def __init__(self, authorize: Authorize, endpoint: str, page: Callable[[str, Markup], str]) -> None:
+    def __init__(self, authorize: Authorize) -> None:
         self._authorize = authorize
-        self._endpoint = endpoint
-        self._page = page
+
+    def blueprint(self) -> Blueprint:
+        blueprint = Blueprint(ENDPOINT, __name__)
+        blueprint.add_url_rule("/", "index", self.index)
+        blueprint.add_url_rule("/lock/", "lock", self.lock)
+        blueprint.add_url_rule("/release/", "release", self.release, methods=["GET", "POST"])
+        blueprint.add_url_rule("/assets/<file>", "asset", self.asset)
+        blueprint.after_request(_protect)
+        return blueprint
 
     def index(self) -> Response:
         """The list; with ``?fragment`` only what goes on by itself."""
         self._who("view")
-        return self._live("list", list_context(request.args, self._viewer()), "Held locks")
+        return _live("list", list_context(request.args, self._viewer()), "Held locks")
 
     def lock(self) -> Response:
         """One lock; with ``?fragment`` only what goes on by itself."""
         self._who("view")
         context = lock_context(request.args, self._viewer())
-        return self._live("lock", context, context["name"])
+        return _live("lock", context, context["name"])
 
     def release(self) -> Response:
         """Ask before, then take each lock from exactly the holder that was shown."""
@@ -57,13 +69,13 @@ class LockPages:
         given = request.form if posted else request.args
         viewer, meant = self._viewer(), choose(given.getlist("lock"))
         if meant.rows and not (posted and "confirmed" in given):  # a GET may have a form, too
-            return self._send("release.html", release_context(meant, viewer, given), "Release by force?")
+            return _send("release.html", release_context(meant, viewer, given), "Release by force?")
         by = name or f"somebody at {request.remote_addr}"
         context = {
             "messages": release(meant, by, lambda row, what: None),
             "list_url": list_url(viewer, given),
         }  # the log has it
-        return self._send("released.html", context, "Release by force")
+        return _send("released.html", context, "Release by force")
 
     def asset(self, file: str) -> Response:
         """A style sheet or a script. No secret: nobody has to log in."""
@@ -71,12 +83,6 @@ class LockPages:
         if found is None:
             abort(404)
         return Response(found[0], headers=found[1])
-
-    def asset_url(self, name: str) -> str:
-        return url_for(f"{self._endpoint}.asset", file=name, v=VERSION)
-
-    def may(self, action: str) -> bool:
-        return _permits(self._ask(action))
 
     def _who(self, action: str) -> str:
         """The name of who does it, as far as it is known. Ends the request where they may not."""
@@ -93,7 +99,7 @@ class LockPages:
         """Raises ``ConfigurationError`` for what is no answer, and true all the same: ``("no", 401)``, a coroutine."""
         try:
             answer = self._authorize(action)
-        except HTTPException as refusal:  # abort(403): asked for a menu or a button, it must not end the request
+        except HTTPException as refusal:  # abort(403): asked for a button, it must not end the request
             return refusal
         if isinstance(answer, AnyResponse | str | bool):
             return answer
@@ -104,38 +110,47 @@ class LockPages:
             f"True, None or a response: nobody is let in."
         )
 
-    def _links(self) -> Links:
-        index, lock, release = (url_for(f"{self._endpoint}.{name}") for name in ("index", "lock", "release"))
-        return Links(index, lock, release)
-
     def _viewer(self) -> Viewer:
         answer = self._ask("release")
-        may_release = _permits(answer)
-        return Viewer(self._links(), may_release, _csrf_inputs(_name(answer)) if may_release else "")
-
-    def _live(self, name: str, context: dict[str, Any], title: str) -> Response:
-        if "fragment" in request.args:
-            return self._finish(environment.get_template(f"{name}_live.html").render(context))
-        return self._send(f"{name}.html", context, title)
-
-    def _send(self, template: str, context: dict[str, Any], title: str) -> Response:
-        body = environment.get_template(template).render(context)
-        return self._finish(self._page(title, Markup(body)))  # noqa: S704 - the engine has escaped it
-
-    def _finish(self, html: str) -> Response:
-        response = make_response(html)
-        response.headers["Cache-Control"] = "no-store"
-        response.headers["Referrer-Policy"] = "same-origin"
-        response.headers["X-Frame-Options"] = "DENY"  # a click on a page that frames this one must not release a lock
-        if not request.cookies.get(FIELD):
-            response.set_cookie(
-                FIELD, _csrf_cookie(), path=self._links().list, httponly=True, samesite="Lax", secure=request.is_secure
-            )
-        return response
+        may_release = bool(answer) and isinstance(answer, str | bool)
+        return Viewer(_links(), may_release, _csrf_inputs(_name(answer)) if may_release else "")
 
 
-def _permits(answer: object) -> bool:
-    return bool(answer) and isinstance(answer, str | bool)
+def _links() -> Links:
+    return Links(*(url_for(f"{ENDPOINT}.{name}") for name in ("index", "lock", "release")))
+
+
+def _live(name: str, context: dict[str, Any], title: str) -> Response:
+    if "fragment" in request.args:
+        return _finish(environment.get_template(f"{name}_live.html").render(context))
+    return _send(f"{name}.html", context, title)
+
+
+def _send(template: str, context: dict[str, Any], title: str) -> Response:
+    body = Markup(environment.get_template(template).render(context))  # noqa: S704 - the engine has escaped it
+    assets = {
+        name.replace(".", "_"): url_for(f"{ENDPOINT}.asset", file=name, v=VERSION)
+        for name in ("page.css", "held_locks.css", "held_locks.js")
+    }
+    return _finish(environment.get_template("page.html").render(title=title, body=body, **assets))
+
+
+def _finish(html: str) -> Response:
+    response = make_response(html)
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["Referrer-Policy"] = "same-origin"
+    response.headers["X-Frame-Options"] = "DENY"  # a click on a page that frames this one must not release a lock
+    if not request.cookies.get(FIELD):
+        response.set_cookie(
+            FIELD, _csrf_cookie(), path=_links().list, httponly=True, samesite="Lax", secure=request.is_secure
+        )
+    return response
+
+
+def _protect(response: Response) -> Response:
+    response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
 
 
 def _name(answer: object) -> str:

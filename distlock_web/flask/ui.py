@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from inspect import iscoroutinefunction
 
-from flask import Blueprint, Flask, Response
-from markupsafe import Markup
+from flask import Flask
 
 from ..core.config import unknown_name
 from ..core.errors import ConfigurationError
-from .lock_pages import Authorize, LockPages, environment
+from .lock_pages import LockPages
 
 SETTING = "DISTLOCK_UI"
 OPTIONS = ("AUTHORIZE", "URL_PREFIX")
 DEFAULT_PREFIX = "/distlock"
-
-ENDPOINT = "distlock"
-CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
 
 
 def install_pages(app: Flask) -> None:
@@ -41,26 +34,4 @@ def install_pages(app: Flask) -> None:
         )
     if not (isinstance(prefix, str) and prefix.startswith("/") and prefix.strip("/")):
         raise ConfigurationError(f'{SETTING}["URL_PREFIX"] is {prefix!r}: it has to be a path, such as "/admin/locks".')
-    app.register_blueprint(_blueprint(authorize), url_prefix=prefix.rstrip("/"))
-
-
-def _blueprint(authorize: Authorize) -> Blueprint:
-    def page(title: str, body: Markup) -> str:
-        assets = {
-            name.replace(".", "_"): pages.asset_url(name) for name in ("page.css", "held_locks.css", "held_locks.js")
-        }
-        return environment.get_template("page.html").render(title=title, body=body, **assets)
-
-    def protect(response: Response) -> Response:
-        response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
-
-    pages = LockPages(authorize, ENDPOINT, page)
-    blueprint = Blueprint(ENDPOINT, __name__)
-    blueprint.add_url_rule("/", "index", pages.index)
-    blueprint.add_url_rule("/lock/", "lock", pages.lock)
-    blueprint.add_url_rule("/release/", "release", pages.release, methods=["GET", "POST"])
-    blueprint.add_url_rule("/assets/<file>", "asset", pages.asset)
-    blueprint.after_request(protect)
-    return blueprint
+    app.register_blueprint(LockPages(authorize).blueprint(), url_prefix=prefix.rstrip("/"))

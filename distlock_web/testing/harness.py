@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
-from distlock_web import Lease, aattach, attach, distributed_lockable
+import distlock_web
+from distlock_web import Lease, distributed_lockable
 from distlock_web.core.backend import LockInfo, Port
 from distlock_web.core.registry import Store
 from distlock_web.core.runtime import TASKS, THREADS, Runtime, drive, now
@@ -56,27 +57,31 @@ class Harness:
         """Run one case to its end."""
         raise NotImplementedError
 
-    async def acquire(self, lock: Lock) -> Lease:
+    async def _call(self, of: object, verb: str, *args: Any, **options: Any) -> Any:
+        """The verb of this mode: ``release``, or ``arelease``."""
         raise NotImplementedError
 
+    async def acquire(self, lock: Lock) -> Lease:
+        return await self._call(lock, "acquire")  # type: ignore[no-any-return]
+
     async def try_acquire(self, lock: Lock) -> Lease | None:
-        raise NotImplementedError
+        return await self._call(lock, "try_acquire")  # type: ignore[no-any-return]
 
     def inside(self, lock: Lock | Lease) -> AbstractAsyncContextManager[Lease]:
         """``with lock`` or ``async with lock``."""
         raise NotImplementedError
 
     async def release(self, lease: Lease) -> None:
-        raise NotImplementedError
+        await self._call(lease, "release")
 
     async def extend(self, lease: Lease, expire: float | None = None) -> None:
-        raise NotImplementedError
+        await self._call(lease, "extend", expire)
 
     async def detach(self, lease: Lease, transit: float = 60.0) -> str:
-        raise NotImplementedError
+        return await self._call(lease, "detach", transit)  # type: ignore[no-any-return]
 
     async def attach(self, ticket: str, expire: float | None = None) -> Lease:
-        raise NotImplementedError
+        return await self._call(distlock_web, "attach", ticket, expire=expire)  # type: ignore[no-any-return]
 
     async def lost(self, lease: Lease) -> bool:
         """Wait until the lease is lost."""
@@ -183,28 +188,13 @@ class SyncHarness(Harness):
     def run(self, case: Coroutine[Any, Any, None]) -> None:
         contextvars.Context().run(drive, case)
 
-    async def acquire(self, lock: Lock) -> Lease:
-        return lock.acquire()
-
-    async def try_acquire(self, lock: Lock) -> Lease | None:
-        return lock.try_acquire()
+    async def _call(self, of: object, verb: str, *args: Any, **options: Any) -> Any:
+        return getattr(of, verb)(*args, **options)
 
     @asynccontextmanager
     async def inside(self, lock: Lock | Lease) -> AsyncIterator[Lease]:
         with lock as lease:
             yield lease
-
-    async def release(self, lease: Lease) -> None:
-        lease.release()
-
-    async def extend(self, lease: Lease, expire: float | None = None) -> None:
-        lease.extend(expire)
-
-    async def detach(self, lease: Lease, transit: float = 60.0) -> str:
-        return lease.detach(transit)
-
-    async def attach(self, ticket: str, expire: float | None = None) -> Lease:
-        return attach(ticket, expire=expire)
 
     async def lost(self, lease: Lease) -> bool:
         return lease.lost.wait(PATIENCE)
@@ -259,28 +249,13 @@ class AsyncHarness(Harness):
     def run(self, case: Coroutine[Any, Any, None]) -> None:
         contextvars.Context().run(asyncio.run, case)
 
-    async def acquire(self, lock: Lock) -> Lease:
-        return await lock.aacquire()
-
-    async def try_acquire(self, lock: Lock) -> Lease | None:
-        return await lock.atry_acquire()
+    async def _call(self, of: object, verb: str, *args: Any, **options: Any) -> Any:
+        return await getattr(of, f"a{verb}")(*args, **options)
 
     @asynccontextmanager
     async def inside(self, lock: Lock | Lease) -> AsyncIterator[Lease]:
         async with lock as lease:
             yield lease
-
-    async def release(self, lease: Lease) -> None:
-        await lease.arelease()
-
-    async def extend(self, lease: Lease, expire: float | None = None) -> None:
-        await lease.aextend(expire)
-
-    async def detach(self, lease: Lease, transit: float = 60.0) -> str:
-        return await lease.adetach(transit)
-
-    async def attach(self, ticket: str, expire: float | None = None) -> Lease:
-        return await aattach(ticket, expire=expire)
 
     async def lost(self, lease: Lease) -> bool:
         async with asyncio.timeout(PATIENCE):
