@@ -6,7 +6,7 @@ import asyncio
 import sys
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FrameType, TracebackType
-from typing import Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..core.backend import retry_once
 from ..core.config import Duration, check_flag, check_seconds
@@ -99,6 +99,18 @@ class Lock:
         except BaseException as error:  # a signal's may come when the lock is ours, and nobody would give it back
             drive(ending.abort(scope, error))
             raise
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A ``Lock`` of other libraries is what one holds. Here that is the ``Lease``: say where it is."""
+            hint = ""
+            if not name.startswith("_") and hasattr(Lease, name):
+                hint = (
+                    f" What is held is a lease: lease = lock(...).acquire(), then lease.{name}; "
+                    "or with lock(...) as lease:, which releases it at the end."
+                )
+            raise AttributeError(f"A Lock has no {name!r}.{hint}", name=name, obj=self)
 
     def __enter__(self) -> Lease:
         frame = sys._getframe(1)

@@ -89,6 +89,19 @@ WITH_ATOMIC_REQUESTS = f"DATABASES = {ATOMIC}\n{WITH_REST}"
 
 # What must hold after a script has run: that is where it says more than "no exception".
 CHECKS: dict[Script, str] = {
+    ("coming-from.md", "django-redis"): """
+from django.core.cache import cache
+from distlock_web import held_locks, lock
+lease = lock("a").acquire()
+assert lease.name == "disLock:a" and held_locks()
+cache.clear()
+assert not held_locks()
+""",
+    ("coming-from.md", "django-pglock"): """
+from distlock_web.core.registry import registry
+from distlock_web.backends.sql import SQLBackend
+assert isinstance(registry().store("default").backend, SQLBackend)
+""",
     ("transactions.md", "Django"): """
 call_command("migrate", verbosity=0)
 assert buy(None, "bicycle").content == b"sold"

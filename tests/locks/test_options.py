@@ -31,6 +31,27 @@ def test_an_option_that_does_not_exist_is_named_with_the_one_that_was_meant(name
         )
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("timeout", ["expire=", "wait="]), ("blocking_timeout", ["wait="]), ("auto_renewal", ["renew=True"])],
+)
+def test_the_word_of_another_library_is_answered_with_ours(name: str, meant: list[str]) -> None:
+    options: dict[str, Any] = {name: 3}
+    for call in (lambda: lock("a", **options), lambda: distributed_lockable(**options)):
+        with pytest.raises(ConfigurationError, match=f"the option '{name}', which does not exist") as caught:
+            call()
+        assert [word for word in meant if word not in str(caught.value)] == []
+
+
+def test_a_lock_says_that_the_lease_is_released() -> None:
+    a_lock: Any = lock("a")
+    with pytest.raises(AttributeError, match=r"lease = lock\(\.\.\.\)\.acquire\(\), then lease\.release; or with lock"):
+        a_lock.release()
+    assert not hasattr(a_lock, "extend")
+    with pytest.raises(AttributeError, match=r"A Lock has no 'relase'\.$"):
+        _ = a_lock.relase
+
+
 def test_help_shows_every_option() -> None:
     of_a_lock = list(inspect.signature(lock).parameters)[1:]
     assert of_a_lock == [
