@@ -48,8 +48,8 @@ def test_a_lock_says_that_the_lease_is_released() -> None:
     with pytest.raises(AttributeError, match=r"lease = lock\(\.\.\.\)\.acquire\(\), then lease\.release; or with lock"):
         a_lock.release()
     assert not hasattr(a_lock, "extend")
-    with pytest.raises(AttributeError, match=r"A Lock has no 'relase'\.$"):
-        _ = a_lock.relase
+    with pytest.raises(AttributeError, match=r"A Lock has no 'unlock'\.$"):
+        _ = a_lock.unlock
 
 
 def test_help_shows_every_option() -> None:
