@@ -20,7 +20,7 @@ ARGS ?=
 # which is a third of `make quick`.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help quick test test-none test-beside test-slow nightly nightly-beside nightly-alone coverage simulate check dist demo bench clean
+.PHONY: help quick test test-none test-beside test-slow nightly nightly-beside nightly-alone coverage simulate check dist docs demo bench clean
 .NOTPARALLEL:
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make coverage what the last 'make test' has measured, with a gate that needs every server"
 	@echo "make simulate our code in a simulated world              SEEDS=2000; SEED=memory-4711 does one again"
 	@echo "make check    ruff, mypy --strict, typos, the house rules (who imports whom)"
+	@echo "make docs     the site in site/, strictly: a link that leads nowhere fails"
 	@echo "make dist     sdist and wheel in dist/, as a package index takes them"
 	@echo "make demo     a flash sale without and with the lock    SERVE=0 ends after the table"
 	@echo "make bench    side by side with other lock libraries    ARGS=--quick for a first look"
@@ -67,6 +68,9 @@ check: $(VENV)/.test $(VENV)/.check
 	$(BIN)/typos
 	$(BIN)/python -m pytest --quiet tests/test_house.py
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
+
 dist: $(VENV)/.check
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
@@ -82,7 +86,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp for each group of dependencies, so that a second run starts at once.

@@ -11,7 +11,8 @@ import pytest
 import distlock_web
 from distlock_web import DistLockError, Lease, lock
 
-PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "api.md").read_text()
 
 #: Public modules of a framework, below its package.
 MODULES = {
@@ -36,6 +37,13 @@ def test_every_name_of_the_package_is_there() -> None:
     assert names_under("distlock_web") | errors == set(distlock_web.__all__)
     for name in errors - {"OpenTransactionWarning"}:
         assert issubclass(getattr(distlock_web, name), DistLockError)
+
+
+def test_the_reference_has_the_docstring_of_every_name_and_module() -> None:
+    shown = set(re.findall(r"^::: distlock_web\.([\w.]+)$", (DOCS / "site" / "reference.md").read_text(), re.M))
+    wanted = {name for name in distlock_web.__all__ if name.islower()} - {"events"}  # a module
+    wanted |= {f"{package}.{module}".partition(".")[2] for package, modules in MODULES.items() for module in modules}
+    assert wanted - shown == set()
 
 
 @pytest.mark.parametrize(("heading", "kind"), [("Lock", type(lock("a"))), ("Lease", Lease)])

@@ -88,7 +88,40 @@ ATOMIC = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"
 WITH_ATOMIC_REQUESTS = f"DATABASES = {ATOMIC}\n{WITH_REST}"
 
 # What must hold after a script has run: that is where it says more than "no exception".
+SECOND_CLICK = """
+import contextvars, threading
+from distlock_web import held_locks
+answers = {}
+
+
+def click(name):
+    answers[name] = contextvars.Context().run(client.get, "/orders/7/pay")
+
+
+first = threading.Thread(target=click, args=("first",))
+first.start()
+while not held_locks():
+    assert first.is_alive()
+click("second")
+assert first.is_alive()  # the second answer comes first
+first.join()
+assert answers["second"].status_code == 409 and 0 < int(answers["second"].headers["Retry-After"]) <= 10
+assert (answers["first"].status_code, answers["first"].get_data()) == (200, b"paid")
+"""
+
 CHECKS: dict[Script, str] = {
+    ("start-django.md", "Django in five minutes"): f"""
+from django.test import Client
+from django.urls import path
+HttpResponse.get_data = lambda response: response.content
+urlpatterns = [path("orders/<int:order_id>/pay", pay)]
+call_command("check", fail_level="WARNING")
+client = Client(headers={{"Host": "localhost"}})
+{SECOND_CLICK}""",
+    ("start-flask.md", "Flask in five minutes"): f"""
+client = app.test_client()
+app.app_context().push()
+{SECOND_CLICK}""",
     ("coming-from.md", "django-redis"): """
 from django.core.cache import cache
 from distlock_web import held_locks, lock
@@ -491,7 +524,9 @@ def test_every_link_leads_somewhere() -> None:
             assert (document.parent / picture).exists(), f"{document.name}: {picture}"
 
 
-def test_the_index_has_every_page() -> None:
+def test_the_index_and_the_site_have_every_page() -> None:
+    on_site = set(re.findall(r": ([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
+    assert {path.name.lower() for path in DOCUMENTS} - {"readme.md"} <= {*on_site}
     index = (ROOT / "docs" / "index.md").read_text()
     linked = {(ROOT / "docs" / target).resolve() for target in re.findall(r"\]\(([^)]+)\)", index)}
     assert set(DOCUMENTS) - linked == {ROOT / "docs" / "index.md"}

@@ -1,0 +1,48 @@
+"""What the site has beside docs/: the pages of the repository's root, and the addresses in pyproject.toml."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from os.path import relpath
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+URLS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+
+#: README is the first page, and the list of all pages another one.
+NAMES = {"docs/index.md": "all-pages.md", "README.md": "index.md"} | {
+    path.name: path.name.lower() for path in ROOT.glob("*.md") if path.name != "README.md"
+}
+LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#]*)")
+PICTURE = re.compile(r'(?<=src="|set=")docs/')
+
+
+def on_config(config: MkDocsConfig) -> None:
+    config.site_url = URLS["Documentation"]
+    config.repo_url = URLS["Source"]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    files.remove(files.src_uris["index.md"])
+    for path, name in NAMES.items():
+        files.append(File.generated(config, name, content=(ROOT / path).read_text("utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    sources = {name: path for path, name in NAMES.items()}
+    source = ROOT / sources.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+
+    def here(link: re.Match[str]) -> str:
+        """The link's target as a page of the site; a file that is none of its pages is in the repository."""
+        target = (source.parent / link[1]).resolve().relative_to(ROOT).as_posix()
+        if target not in NAMES and not (target.startswith("docs/") and target.endswith(".md")):
+            return f"{URLS['Source']}/blob/main/{target}"
+        return relpath(NAMES.get(target, target.removeprefix("docs/")), Path(page.file.src_uri).parent)
+
+    return PICTURE.sub("", LINK.sub(here, markdown))
