@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.core.management import call_command
-from django.core.management.base import BaseCommand
 from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from distlock_web import LeaseLost, current_lease, distributed_lockable, lock
-from distlock_web.core.registry import registry
+from distlock_web import LeaseLost, current_lease, distributed_lockable
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.web.held_locks import list_all
 from tests.support.revoking import revoke
 
 Get = Callable[..., HttpResponse]
@@ -83,16 +77,6 @@ def test_a_plain_function(history: list[str]) -> None:
     assert history == WHOLE
 
 
-def test_a_management_command(history: list[str]) -> None:
-    class Command(BaseCommand):
-        @distributed_lockable(key="order", until="commit")
-        def handle(self, *args: Any, **options: Any) -> None:
-            work(history)
-
-    call_command(Command())
-    assert history == WHOLE
-
-
 def test_the_dispatch_of_a_class(history: list[str], atomic_requests: bool, get: Get) -> None:
     @method_decorator(distributed_lockable(key="order", until="commit"), name="dispatch")
     class Pay(View):
@@ -143,45 +127,6 @@ def test_several_databases_are_one_after_the_other(memory: None, other: str, inj
     task(False)
     assert (Group.objects.count(), Group.objects.using("other").count()) == (1, 1)
     assert injector.calls == ["acquire", "release", "acquire", "extend", "release"]
-
-
-def test_in_the_hooks_the_lock_is_held_and_the_row_is_there(history: list[str]) -> None:
-    seen: list[object] = []
-
-    def hook() -> None:
-        seen.append(contextvars.Context().run(lock("order").try_acquire))
-        seen.append(written())
-
-    @distributed_lockable(key="order", until="commit")
-    def task() -> None:
-        work(history)
-        transaction.on_commit(hook)
-
-    task()
-    assert seen == [None, True]
-
-
-def test_who_waits_sees_the_row_as_soon_as_it_has_the_lock(memory: None, real_transactions: None) -> None:
-    """On a connection of its own, which sees nothing before the commit."""
-
-    @distributed_lockable(key="order", until="commit", wait=20)
-    def count(first: bool) -> int:
-        found = Group.objects.count()
-        Group.objects.create(name=f"written after {found}")
-        if first:
-            pool.submit(second)
-            while not list_all(registry()).rows[0].lock.waiters:
-                pass
-        return found
-
-    def second() -> None:
-        seen.append(count(False))
-        connection.close()
-
-    seen: list[int] = []
-    with ThreadPoolExecutor(1) as pool:
-        seen.append(count(True))
-    assert sorted(seen) == [0, 1]
 
 
 # What does not commit ------------------------------------------------------------------------------------------------

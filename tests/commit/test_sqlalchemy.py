@@ -82,18 +82,6 @@ def test_the_order(session: scoped_session[Session], history: list[str]) -> None
     assert history == ["acquire", "BEGIN", "INSERT", "extend", "COMMIT", "release"]
 
 
-def test_after_the_commit_the_lock_is_still_held(session: scoped_session[Session], count: Callable[[], int]) -> None:
-    seen: list[tuple[int, int]] = []
-    event.listen(session(), "after_commit", lambda _: seen.append((len(list_all(registry()).rows), count())))
-
-    @distributed_lockable(key="order", until="commit", database=session)
-    def pay() -> None:
-        session.add(Order())
-
-    pay()
-    assert seen == [(1, 1)]
-
-
 def test_an_exception_rolls_back(
     session: scoped_session[Session], history: list[str], count: Callable[[], int]
 ) -> None:

@@ -8,21 +8,7 @@ import threading
 
 import pytest
 
-from distlock_web.core.runtime import TASKS, THREADS, TaskParker, ThreadParker, drive
-
-
-async def answer() -> int:
-    return 42
-
-
-async def refuse() -> int:
-    raise LookupError("no")
-
-
-def test_drive_returns_and_raises_what_the_coroutine_does() -> None:
-    assert drive(answer()) == 42
-    with pytest.raises(LookupError, match="no"):
-        drive(refuse())
+from distlock_web.core.runtime import TASKS, TaskParker, ThreadParker, drive
 
 
 def test_drive_refuses_a_coroutine_that_suspends_and_closes_it() -> None:
@@ -102,15 +88,6 @@ async def test_finish_runs_to_the_end_and_then_says_that_it_was_cancelled() -> N
     with pytest.raises(asyncio.CancelledError):
         await task
     assert steps == ["begun", "ended"]
-
-
-async def test_finish_gives_the_result_or_the_error_of_the_work() -> None:
-    assert await TASKS.shield(answer()) == 42
-    with pytest.raises(LookupError):
-        await TASKS.shield(refuse())
-    assert drive(THREADS.shield(answer())) == 42
-    with pytest.raises(LookupError):
-        drive(THREADS.shield(refuse()))
 
 
 async def test_finish_leaves_no_error_unseen_when_cancelled() -> None:

@@ -95,6 +95,12 @@ def look(sessions: sessionmaker[Session]) -> Callable[..., Any]:
     return look
 
 
+def come_after(session: Session, entity: type[Any] = Stock) -> None:
+    """A newer holder does, in this session."""
+    fenced_get(session, entity, 1, 7)
+    session.commit()
+
+
 @contextmanager
 def statements(session: Session) -> Iterator[list[str]]:
     seen: list[str] = []
@@ -131,8 +137,7 @@ def test_a_write_is_one_update_that_asks_for_the_fence(a: Session, look: Callabl
 
 
 def test_a_late_holder_cannot_read(a: Session, b: Session) -> None:
-    fenced_get(b, Stock, 1, 7)
-    b.commit()
+    come_after(b)
     with pytest.raises(StaleFence, match="Stock 1: a newer holder, with the fence 7, works on it; this one's is 5"):
         fenced_get(a, Stock, 1, 5)
 
@@ -208,8 +213,7 @@ def test_a_delete_asks_for_it_too(a: Session, b: Session, look: Callable[..., An
     a.rollback()
     found = fenced_get(a, Stock, 1, 5)
     a.commit()
-    fenced_get(b, Stock, 1, 7)
-    b.commit()
+    come_after(b)
     a.delete(found)
     with pytest.raises(StaleFence):
         fenced_flush(a)
@@ -220,65 +224,31 @@ def test_a_delete_asks_for_it_too(a: Session, b: Session, look: Callable[..., An
 # After the read ------------------------------------------------------------------------------------------------------
 
 
-def read_anew_by_commit(session: Session) -> None:
-    session.commit()
-
-
-def read_anew_by_rollback(session: Session) -> None:
-    session.commit()
-    session.rollback()
-
-
-def read_anew_by_refresh(session: Session) -> None:
-    session.commit()
-    session.refresh(session.get_one(Stock, 1))
-
-
-def read_anew_by_expire(session: Session) -> None:
-    session.commit()
-    session.expire(session.get_one(Stock, 1))
-
-
-def read_anew_by_expire_all(session: Session) -> None:
-    session.commit()
-    session.expire_all()
-
-
-def read_anew_by_query(session: Session) -> None:
-    session.commit()
-    session.scalars(select(Stock).execution_options(populate_existing=True)).all()
-
-
+#: What a session may do after its commit, so that it has the row anew.
 READ_ANEW = pytest.mark.parametrize(
     "read_anew",
     [
-        read_anew_by_commit,
-        read_anew_by_rollback,
-        read_anew_by_refresh,
-        read_anew_by_expire,
-        read_anew_by_expire_all,
-        read_anew_by_query,
+        pytest.param(lambda session: None, id="commit"),
+        pytest.param(Session.rollback, id="rollback"),
+        pytest.param(lambda session: session.refresh(session.get_one(Stock, 1)), id="refresh"),
+        pytest.param(lambda session: session.expire(session.get_one(Stock, 1)), id="expire"),
+        pytest.param(Session.expire_all, id="expire all"),
+        pytest.param(
+            lambda session: session.scalars(select(Stock).execution_options(populate_existing=True)).all(), id="query"
+        ),
     ],
 )
 
 
-def change(session: Session, row: Stock) -> None:
-    row.count -= 1
-
-
-def delete(session: Session, row: Stock) -> None:
-    session.delete(row)
-
-
 @READ_ANEW
-@pytest.mark.parametrize("work", [change, delete])
+@pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.parametrize("expire_on_commit", [True, False])
 def test_a_late_holder_that_has_the_row_anew_is_late_still(
     sessions: sessionmaker[Session],
     b: Session,
     look: Callable[..., Any],
-    read_anew: Callable[[Session], None],
-    work: Callable[[Session, Stock], None],
+    read_anew: Callable[[Session], object],
+    deleted: bool,
     expire_on_commit: bool,
 ) -> None:
     """The object had the newer holder's fence then, and the flush of the older one passed."""
@@ -286,10 +256,13 @@ def test_a_late_holder_that_has_the_row_anew_is_late_still(
         ours = fenced_get(a, Stock, 1, 5)
         assert ours is not None
         a.commit()
-        fenced_get(b, Stock, 1, 7)
-        b.commit()
+        come_after(b)
+        a.commit()
         read_anew(a)
-        work(a, ours)
+        if deleted:
+            a.delete(ours)
+        else:
+            ours.count -= 1
         with pytest.raises(StaleFence):
             fenced_flush(a)
         a.rollback()
@@ -298,12 +271,13 @@ def test_a_late_holder_that_has_the_row_anew_is_late_still(
 
 @READ_ANEW
 def test_who_is_not_late_goes_on_with_the_row(
-    sessions: sessionmaker[Session], look: Callable[..., Any], read_anew: Callable[[Session], None]
+    sessions: sessionmaker[Session], look: Callable[..., Any], read_anew: Callable[[Session], object]
 ) -> None:
     with sessions(expire_on_commit=True) as a:
         ours = fenced_get(a, Stock, 1, 5)
         assert ours is not None
         for _ in range(2):
+            a.commit()
             read_anew(a)
             ours.count -= 1
             fenced_flush(a)
@@ -318,8 +292,7 @@ def test_a_row_whose_object_nobody_kept(a: Session, b: Session, look: Callable[.
     fenced_get(a, Stock, 1, 5)
     a.commit()
     gc.collect()
-    fenced_get(b, Stock, 1, 7)
-    b.commit()
+    come_after(b)
     a.get_one(Stock, 1).count = 0
     with pytest.raises(StaleFence):
         fenced_flush(a)
@@ -340,16 +313,14 @@ def test_a_session_that_only_commits_forgets_the_rows_that_nobody_kept(
         a.commit()
         gc.collect()
     assert len(stamps_of(a)) <= 2
-    fenced_get(b, Stock, 1, 7)
-    b.commit()
+    come_after(b)
     kept.count = 0
     with pytest.raises(StaleFence):
         fenced_flush(a)
 
 
 def test_what_was_refused_to_be_read_is_not_written(a: Session, b: Session, look: Callable[..., Any]) -> None:
-    fenced_get(b, Stock, 1, 7)
-    b.commit()
+    come_after(b)
     row = a.get_one(Stock, 1)
     with pytest.raises(StaleFence):
         fenced_get(a, Stock, 1, 5)
@@ -387,8 +358,7 @@ def test_a_new_row_under_an_old_key(a: Session, b: Session, look: Callable[..., 
 def test_a_row_replaced_in_one_flush(a: Session, b: Session, look: Callable[..., Any]) -> None:
     ours = fenced_get(a, Stock, 1, 5)
     a.commit()
-    fenced_get(b, Stock, 1, 7)
-    b.commit()
+    come_after(b)
     a.refresh(ours)
     a.delete(ours)
     a.add(Stock(id=1, count=1))
@@ -401,8 +371,7 @@ def test_a_row_replaced_in_one_flush(a: Session, b: Session, look: Callable[...,
 def test_a_session_that_was_closed_begins_anew(a: Session, b: Session, look: Callable[..., Any]) -> None:
     fenced_get(a, Stock, 1, 5)
     a.commit()
-    fenced_get(b, Stock, 1, 7)
-    b.commit()
+    come_after(b)
     a.close()
     a.get_one(Stock, 1).count = 9  # not read under a lock: SQLAlchemy's optimistic check, and no more
     a.commit()
@@ -433,8 +402,7 @@ def test_joined_inheritance(a: Session, b: Session, look: Callable[..., Any], fi
         setattr(found, field, 1)
     fenced_flush(a)
     a.commit()
-    fenced_get(b, Book, 1, 7)
-    b.commit()
+    come_after(b, Book)
     for field in fields:
         setattr(found, field, 2)
     with pytest.raises(StaleFence):
@@ -451,8 +419,7 @@ def test_joined_inheritance(a: Session, b: Session, look: Callable[..., Any], fi
 def test_joined_inheritance_read_anew(a: Session, b: Session, look: Callable[..., Any]) -> None:
     found = fenced_get(a, Book, 1, 5)
     a.commit()
-    fenced_get(b, Book, 1, 7)
-    b.commit()
+    come_after(b, Book)
     a.refresh(found)
     found.pages = 1
     with pytest.raises(StaleFence):

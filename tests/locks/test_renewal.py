@@ -20,7 +20,7 @@ from distlock_web.locks import ending, watchdog
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.servers import RedisServer
-from tests.support.callers import Beside, no_thread, unrelated
+from tests.support.callers import Beside, unrelated
 from tests.support.waiting import SOON, eventually
 
 
@@ -58,17 +58,6 @@ def test_a_renewal_counts_for_what_was_asked_and_not_for_what_is_wanted_since(mo
         injector.mend()
         late.answer.set()
         assert lease.lost.wait(SOON), "it believes in a lease that the store never gave"
-
-
-@pytest.mark.timing
-@pytest.mark.slow
-@pytest.mark.usefixtures("memory_store")
-def test_a_thread_that_cannot_be_started_is_started_for_the_next_lease() -> None:
-    """After one "can't start new thread" no lease of the process was ever renewed again."""
-    with no_thread("distlock-watchdog"), suppress(RuntimeError):
-        lock("a", expire=1.5, renew=True).acquire().release()
-    with lock("b", expire=1.5, renew=True, on_lost="warn") as lease:
-        assert not lease.lost.wait(2.5)
 
 
 @pytest.mark.slow

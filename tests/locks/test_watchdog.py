@@ -100,20 +100,6 @@ async def test_a_lease_whose_task_only_acquired_it_is_renewed(entry: str) -> Non
     await lease.arelease()
 
 
-@pytest.mark.timing
-@pytest.mark.slow
-def test_a_callback_that_fails_does_not_stop_the_renewal_of_others(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(lease: Lease) -> None:
-        raise LookupError("a callback of the user's")
-
-    with lock("other", expire=TTL, renew=True) as other:
-        with pytest.raises(ZeroDivisionError), lock("a", expire=TTL, on_lost=fail) as lease:
-            assert lease.lost.wait(20)
-            raise ZeroDivisionError
-        assert not other.lost.wait(2 * TTL)
-    assert "a callback of the user's" in caplog.text
-
-
 @pytest.mark.slow
 def test_a_bug_in_the_watchdog_does_not_end_it(
     injector: FaultInjector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -13,7 +13,7 @@ import pytest
 
 from distlock_web import events, lock
 from distlock_web.locks import events as stream
-from distlock_web.locks.events import Background, Event
+from distlock_web.locks.events import Event
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.harness import Harness
 from tests.support.callers import no_thread
@@ -212,19 +212,6 @@ def test_who_listens_no_more_hears_what_happened_before() -> None:
     take()
     eventually(lambda: len(told) >= 2, "the first two are told")
     assert told == ["acquired", "released"]
-
-
-def test_the_thread_ends_when_nothing_happens_and_begins_anew() -> None:
-    told: list[object] = []
-    aside = Background(told.append)
-    for number in range(3):
-        aside(number)
-        eventually(lambda: not events_threads(), "the idle thread ends")
-    assert told == [0, 1, 2]
-
-
-def events_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "distlock-events"]
 
 
 def test_no_thread_to_be_had_is_no_reason_for_a_lock_to_fail(caplog: pytest.LogCaptureFixture) -> None:

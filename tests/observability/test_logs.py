@@ -94,14 +94,6 @@ def test_a_renewal_that_does_not_arrive(faulty: FaultInjector, caplog: pytest.Lo
     assert records(caplog, lock_event="error", lock_reason="renew", lock_name="disLock:a")
 
 
-def test_a_release_by_force(store: str, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(LeaseLost), lock("a"):
-        [row] = list_all(registry()).rows
-        force_release(registry(), row, by="ada")
-    [record] = records(caplog, lock_event="revoked", lock_reason="ada", lock_name="disLock:a")
-    assert fields(record)["lock_fence"] == row.lock.fence
-
-
 def test_who_released_by_force_cannot_forge_a_line(memory_store: None, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[events.Event] = []
     events.subscribe(seen.append, inline=True)

@@ -11,7 +11,7 @@ import redis
 from distlock_web import BackendUnavailable, LockBusy, NotHeld, attach, configure, lock
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import Registry, registry
-from distlock_web.core.runtime import THREADS, drive, new_token, now
+from distlock_web.core.runtime import THREADS, drive, new_token
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, unrelated
@@ -87,24 +87,6 @@ def owner_of(client: redis.Redis) -> tuple[str, str]:
     lock = held(client, "disLock:a")
     assert lock is not None
     return lock["owner"], lock["fence"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("redis_store")
-def test_the_dead_in_front_of_a_waiter_cost_it_about_one_lease_together(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    """Each killed waiter ahead cost a second more: a worker that died with many threads stopped a lock for long."""
-    ghosts = Registry({"default": {"LOCATION": redis_url}})
-    unrelated("a", expire=1)  # killed, too: never released
-    dead = "0" * 16
-    for _ in range(16):
-        claim = Claim("disLock:a", dead + new_token()[16:], 1.0, "x")
-        assert isinstance(drive(ghosts.store("default").port(THREADS).acquire(claim, LONG)), Busy)
-    ghosts.close()
-    begun = now()
-    with lock("a", expire=1, wait=LONG):
-        assert now() - begun < 8.0
 
 
 @pytest.mark.parametrize("key", ["two words", "and two more", f"1 {2**52} looks like a grant"])

@@ -139,25 +139,3 @@ async def test_nobody_sleeps_longer_than_a_lease_of_its_own(
     deleted = now()
     await harness.release(await waiting.result())
     assert now() - deleted < SOON
-
-
-@pytest.mark.alone
-@pytest.mark.timing
-@pytest.mark.parametrize("expire", [1.0, 4.0])
-def test_a_killed_holder_is_succeeded_a_lease_later_however_many_processes_wait(
-    crowd: StartCrowd, redis_client: redis.Redis, expire: float
-) -> None:
-    """Each place in the queue slept a second longer: 1.8 leases with 16 waiters."""
-
-    def measure() -> float:
-        holder = crowd(expire=expire, hold=True, renew=True)
-        holder.saw("acquired")
-        waiters = [crowd(actor=f"waiter {number}", expire=expire, count=2) for number in range(8)]
-        queued(redis_client, KEY, 16)
-        holder.kill()
-        ends = now() + redis_client.pttl(NAME) / 1000
-        for waiter in waiters:
-            waiter.saw("released", 2)
-        return min(waiter.saw("acquired").at for waiter in waiters) - ends
-
-    assert fastest(measure, 0.4 * expire) <= 0.4 * expire
