@@ -21,11 +21,6 @@ from tests.support.callers import Beside, unrelated
 from tests.support.waiting import LONG, SOON, eventually
 
 
-@pytest.fixture
-def store() -> None:
-    configure({"default": {"BACKEND": "memory"}})
-
-
 class Counted:
     """Runs, and what they return."""
 
@@ -52,7 +47,7 @@ def port() -> Port:
     return registry().store("default").port(THREADS)
 
 
-def test_it_runs_once_for_each_key(store: None, counted: Counted) -> None:
+def test_it_runs_once_for_each_key(store: str, counted: Counted) -> None:
     function = counted.once()
     assert [function(1), function(1), function(2), function(1)] == [
         {"number": 1, "run": 1}, {"number": 1, "run": 1}, {"number": 2, "run": 2}, {"number": 1, "run": 1},
@@ -61,7 +56,7 @@ def test_it_runs_once_for_each_key(store: None, counted: Counted) -> None:
 
 
 def test_without_result_the_second_call_gives_none_and_says_so(
-    store: None, counted: Counted, caplog: pytest.LogCaptureFixture
+    store: str, counted: Counted, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "distlock_web")
     function = counted.once(result=False)
@@ -72,7 +67,7 @@ def test_without_result_the_second_call_gives_none_and_says_so(
     assert said.lock_event == "done"  # type: ignore[attr-defined]
 
 
-def test_a_coroutine(store: None, counted: Counted) -> None:
+def test_a_coroutine(store: str, counted: Counted) -> None:
     @once(key="job:{number}", keep="1h", result=True)
     async def run(number: int) -> dict[str, int]:
         await asyncio.sleep(0)
@@ -86,7 +81,7 @@ def test_a_coroutine(store: None, counted: Counted) -> None:
     assert first == second == {"number": 1, "run": 1}
 
 
-def test_keep_counts_from_the_beginning_of_the_run(store: None) -> None:
+def test_keep_counts_from_the_beginning_of_the_run(store: str) -> None:
     @once(key="job", keep=LONG)
     def run() -> None:
         lease = current_lease()
@@ -100,13 +95,13 @@ def test_keep_counts_from_the_beginning_of_the_run(store: None) -> None:
     assert info.remaining < LONG - 0.1
 
 
-def test_after_keep_it_runs_again(store: None, counted: Counted) -> None:
+def test_after_keep_it_runs_again(store: str, counted: Counted) -> None:
     function = counted.once(keep=0.2)
     function()
     eventually(lambda: function()["run"] > 1, "it is over")
 
 
-def test_a_run_that_outlasts_keep_is_not_kept(store: None, counted: Counted) -> None:
+def test_a_run_that_outlasts_keep_is_not_kept(store: str, counted: Counted) -> None:
     @once(key="job", keep=0.01, result=True)
     def run() -> dict[str, int]:
         lease = current_lease()
@@ -119,7 +114,7 @@ def test_a_run_that_outlasts_keep_is_not_kept(store: None, counted: Counted) -> 
 
 
 @pytest.mark.parametrize("answer", ["raises", "says no"])
-def test_a_failure_leaves_no_record(store: None, answer: str) -> None:
+def test_a_failure_leaves_no_record(store: str, answer: str) -> None:
     runs = []
 
     @once(key="job", keep=LONG, success=lambda result: result != "no", result=True)
@@ -143,7 +138,7 @@ def test_a_failure_leaves_no_record(store: None, answer: str) -> None:
 @pytest.mark.parametrize(
     "result", [object(), {1, 2}, (1, 2), {1: 2}, float("nan"), "x" * MAX_RESULT_BYTES, [[]] * 3 + [(1,)]]
 )
-def test_a_result_that_does_not_read_back_equal_is_refused_and_not_recorded(store: None, result: object) -> None:
+def test_a_result_that_does_not_read_back_equal_is_refused_and_not_recorded(store: str, result: object) -> None:
     @once(key="job", keep=LONG, result=True)
     def run() -> object:
         return result
@@ -155,7 +150,7 @@ def test_a_result_that_does_not_read_back_equal_is_refused_and_not_recorded(stor
 
 
 @pytest.mark.parametrize("result", [None, True, 0, "", "ä\n\ud800", [1, {"a": None}], {"a": 1.5}])
-def test_what_is_json_comes_back(store: None, result: object) -> None:
+def test_what_is_json_comes_back(store: str, result: object) -> None:
     @once(key="job", keep=LONG, result=True)
     def run() -> object:
         return result
@@ -163,7 +158,7 @@ def test_what_is_json_comes_back(store: None, result: object) -> None:
     assert [run(), run()] == [result, result]
 
 
-def test_in_flight_it_is_a_busy_lock(store: None, beside: Beside, counted: Counted) -> None:
+def test_in_flight_it_is_a_busy_lock(store: str, beside: Beside, counted: Counted) -> None:
     with hold_lock("once:job:1"), pytest.raises(LockBusy) as caught:
         counted.once()()
     assert caught.value.record is None
@@ -172,14 +167,14 @@ def test_in_flight_it_is_a_busy_lock(store: None, beside: Beside, counted: Count
     assert counted.runs == 0
 
 
-def test_its_names_are_its_own(store: None, counted: Counted) -> None:
+def test_its_names_are_its_own(store: str, counted: Counted) -> None:
     with lock("job:1"):
         counted.once()()
     with lock("job:1", wait=0):
         assert counted.once()() == {"number": 1, "run": 1}
 
 
-def test_who_waits_gets_the_answer_and_nobody_stays_in_the_queue(store: None, beside: Beside, counted: Counted) -> None:
+def test_who_waits_gets_the_answer_and_nobody_stays_in_the_queue(store: str, beside: Beside, counted: Counted) -> None:
     inside = unrelated("once:job:1", expire=LONG)
     name = "disLock:once:job:1"
     waiting = [beside(counted.once(wait=LONG)) for _ in range(4)]
@@ -197,7 +192,7 @@ def _claim(lease: Any) -> Any:
     return scope_of(lease).holds[0].claim
 
 
-def test_it_is_not_among_what_is_held_but_among_what_is_done(store: None, counted: Counted) -> None:
+def test_it_is_not_among_what_is_held_but_among_what_is_done(store: str, counted: Counted) -> None:
     function: Any = counted.once()
     for number in range(3):
         function(number)
@@ -213,7 +208,7 @@ def test_it_is_not_among_what_is_held_but_among_what_is_done(store: None, counte
         assert "test_once" in done[0].holder
 
 
-def test_what_is_revoked_runs_again(store: None, counted: Counted) -> None:
+def test_what_is_revoked_runs_again(store: str, counted: Counted) -> None:
     function = counted.once()
     function()
     (info,) = drive(port().inspect(["disLock:once:job:1"]))
@@ -222,7 +217,7 @@ def test_what_is_revoked_runs_again(store: None, counted: Counted) -> None:
     assert [function()["run"], function()["run"]] == [2, 2]
 
 
-def test_inside_of_itself_it_is_refused_at_once(store: None) -> None:
+def test_inside_of_itself_it_is_refused_at_once(store: str) -> None:
     @once(key="job", keep=LONG, wait=LONG)
     def run() -> None:
         with pytest.raises(LockBusy, match="calls itself with the same key"):
@@ -231,7 +226,7 @@ def test_inside_of_itself_it_is_refused_at_once(store: None) -> None:
     run()
 
 
-def test_a_release_by_hand_leaves_no_record(store: None) -> None:
+def test_a_release_by_hand_leaves_no_record(store: str) -> None:
     runs = []
 
     @once(key="job", keep=LONG)
@@ -264,7 +259,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooks, "_installed", [Requests()])
 
 
-def test_a_view_is_answered_for_its_own_caller_only(store: None, requests: None) -> None:
+def test_a_view_is_answered_for_its_own_caller_only(store: str, requests: None) -> None:
     runs = []
 
     @once(key="pay", keep=LONG)
@@ -293,7 +288,7 @@ def test_a_view_is_answered_for_its_own_caller_only(store: None, requests: None)
         ({"key": "a", "keep": 1, "success": "yes"}, "success is 'yes'"),
     ],
 )
-def test_what_cannot_be_right_is_refused(store: None, options: Any, message: str) -> None:
+def test_what_cannot_be_right_is_refused(store: str, options: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         once(**options)(lambda: None)()
     assert distributed_lockable(key="a")(lambda: 1)() == 1

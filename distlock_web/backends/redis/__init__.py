@@ -17,7 +17,14 @@ class RedisBackend:
     """One server, or the master that sentinels name."""
 
     capabilities = Capabilities(
-        fencing=True, waiting=True, queue=True, transfer=True, listing=True, bounded_queue=True, min_expire=0.01
+        fencing=True,
+        waiting=True,
+        queue=True,
+        transfer=True,
+        listing=True,
+        records=True,
+        bounded_queue=True,
+        min_expire=0.01,
     )
     settings = frozenset({"LOCATION", "CACHE", "OPTIONS"})
 

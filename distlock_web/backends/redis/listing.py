@@ -45,3 +45,13 @@ def ends(part: Sequence[bytes]) -> dict[str, float]:
     Another program may have put in what is no name of ours: such a one is not held, and hides none that is.
     """
     return {name.decode("utf-8", "replace"): float(end) for name, end in zip(part[::2], part[1::2], strict=True)}
+
+
+def moments(answer: Sequence[bytes]) -> list[tuple[float, str]]:
+    """What DONE answers: when each was done (µs), and its name."""
+    return [(moment, name) for name, moment in ends(answer).items()]
+
+
+def newest(locks: Sequence[LockInfo], limit: int) -> list[LockInfo]:
+    """Those that are done still, the newest in front."""
+    return sorted((lock for lock in locks if lock.state == "done"), key=lambda lock: -lock.since)[:limit]

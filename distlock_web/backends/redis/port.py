@@ -8,12 +8,13 @@ from typing import Any, Protocol
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo
 from ...core.errors import BackendUnavailable
 from ...core.runtime import Runtime, now
-from .listing import BATCH, NAMES_BATCH, ends, infos, inspected
+from .listing import BATCH, NAMES_BATCH, ends, infos, inspected, moments, newest
 from .scripts import (
     ACQUIRE,
     ATTACH,
     CANCEL,
     DETACH,
+    DONE,
     EXTEND,
     INSPECT,
     NAMES,
@@ -21,6 +22,7 @@ from .scripts import (
     REVOKE,
     WAITERS,
     PackedKeys,
+    done_keys,
     extend_keys,
     lock_keys,
     pack_keys,
@@ -51,12 +53,16 @@ class Keys(Protocol):
     def to_acquire(self, claim: Claim) -> PackedKeys:
         """ACQUIRE's, which may be more."""
 
+    def done_of(self, name: str) -> str:
+        """The key of the index that lists this lock when it is done."""
+
 
 class OneIndex:
     """All locks are listed in one index."""
 
     def __init__(self, prefix: str) -> None:
         self.index = f"{prefix}~held"  #: no lock's name has a '~' there: keys.py escapes it
+        self.done = f"{prefix}~done"
 
     def index_of(self, name: str) -> str:
         return self.index
@@ -66,6 +72,9 @@ class OneIndex:
 
     def to_acquire(self, claim: Claim) -> PackedKeys:
         return lock_keys(claim.name, self.index)
+
+    def done_of(self, name: str) -> str:
+        return self.done
 
 
 class RedisPort:
@@ -100,7 +109,7 @@ class RedisPort:
         if not listener.ready:
             if not position:  # else it would leave its queue, and while the slot moves nobody may make that anew
                 answer = await self._acquire(claim, None)
-                if isinstance(answer, Granted):
+                if isinstance(answer, Granted) or answer.final:
                     return answer
             # The subscription comes before the place in the queue: nobody may be woken who does not hear.
             try:
@@ -162,8 +171,15 @@ class RedisPort:
         token, server = claim.token, self._server
         tombstone = TOMBSTONE_MS if token in server.ambiguous else 0
         cooldown_ms = _ms(cooldown) if cooldown else 0
+        keys: PackedKeys = self._keys.of(claim.name)
+        args: tuple[str | int, ...] = (token, cooldown_ms, tombstone)
+        confirm = None
+        if record is not None:
+            index, done = self._keys.index_of(claim.name), self._keys.done_of(claim.name)
+            keys, args = done_keys(claim.name, index, done), (*args, record)
+            confirm = _released if self.confirms else None
         try:
-            answer = await self._exchange.run(RELEASE, self._keys.of(claim.name), (token, cooldown_ms, tombstone))
+            answer = await self._exchange.run(RELEASE, keys, args, None, confirm)
         except BackendUnavailable:
             if not cooldown:
                 server.postpone(claim)  # it is over: nobody has to wait for the rest of its lease
@@ -219,6 +235,14 @@ class RedisPort:
         found = sorted(zip(map(float, answer[1::2]), answer[::2], strict=True))
         return [WaiterInfo(holder.decode("utf-8", "replace"), place / 1_000_000) for place, holder in found[:limit]]
 
+    async def done(self, limit: int) -> list[LockInfo]:
+        found = await self.done_in(self._keys.done_of(""), 2 * limit)
+        return newest(await self.inspect([name for _, name in found]), limit)
+
+    async def done_in(self, index: str, limit: int) -> list[tuple[float, str]]:
+        """What this index lists, the newest in front, with the µs at which it was done. Some of it may have ended."""
+        return moments(await self._exchange.run(DONE, pack_keys(index), (limit,)))
+
     async def revoke(self, name: str, fence: int) -> bool:
         return bool(await self._exchange.run(REVOKE, self._keys.of(name), (fence,)))
 
@@ -246,6 +270,11 @@ class RedisPort:
                 self._listener.remove(token)
             return Granted(given, since)
         busy, unheard = _busy(*rest)
+        if busy.record is not None and known is not None:  # it is done, and nobody waits any more
+            self._listener.remove(token)
+            if token in server.ambiguous:
+                server.postpone(claim)  # a copy of this may be on its way, and would run into what comes after it
+            return busy
         if waiter is not None and claim.max_waiters is not None and not busy.position:
             self._listener.remove(token)
             return busy._replace(full=True)
@@ -277,10 +306,18 @@ def granted_fence(answer: Any) -> bool:
     return type(answer) is int and answer > 0
 
 
-def _busy(recheck_after: int, remaining: int, place: int, unheard: int, holder: bytes, held: int) -> tuple[Busy, bool]:
+def _busy(
+    recheck_after: int, remaining: int, place: int, unheard: int, holder: bytes, held: int, record: bytes | None = None
+) -> tuple[Busy, bool]:
     """What ACQUIRE says of a lock that is somebody else's; and whether nobody hears us on its server."""
     who, since = holder.decode("utf-8", "replace"), max(0, held) / 1_000_000
-    return Busy(recheck_after / 1000, remaining / 1000, place, who, since), bool(unheard)
+    kept = None if record is None else record.decode()
+    return Busy(recheck_after / 1000, remaining / 1000, place, who, since, kept), bool(unheard)
+
+
+def _released(answer: Any) -> bool:
+    """Of RELEASE: it was ours."""
+    return type(answer) is int and answer == 0
 
 
 def _grants(answer: Any) -> bool:

@@ -13,16 +13,19 @@ pytest-timeout: a broken wait is a test that does not end.
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in ("exclusion", "leases", "queueing", "verbs")))
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{part}" for part in ("exclusion", "leases", "queueing", "records", "verbs"))
+)
 
 from ..harness import Harness  # noqa: E402
 from .exclusion import ExclusionCases  # noqa: E402
 from .leases import LeaseCases  # noqa: E402
 from .queueing import QueueCases  # noqa: E402
+from .records import RecordCases  # noqa: E402
 from .verbs import VerbCases  # noqa: E402
 
 
-class StoreContract(ExclusionCases, VerbCases, LeaseCases, QueueCases):
+class StoreContract(ExclusionCases, VerbCases, LeaseCases, QueueCases, RecordCases):
     """All cases. Subclass it, name the subclass ``Test…`` and give the fixture ``settings``."""
 
 

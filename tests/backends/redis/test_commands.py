@@ -17,6 +17,8 @@ import redis
 
 from distlock_web import LockBusy
 from distlock_web.backends.redis import scripts
+from distlock_web.core.backend import Claim
+from distlock_web.core.runtime import new_token
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.harness import PATIENCE, Harness
 from tests.support.modes import in_both_modes
@@ -64,6 +66,10 @@ def _without_housekeeping(lines: list[str]) -> list[str]:
     return kept
 
 
+def claim_of(name: str) -> Claim:
+    return Claim(f"disLock:{name}", new_token(), 30.0, "a holder")
+
+
 @in_both_modes
 async def test_the_commands_of_each_cycle(harness: Harness, redis_store: str, redis_client: redis.Redis) -> None:
     transcript = Transcript(redis_client)
@@ -102,6 +108,11 @@ async def test_the_commands_of_each_cycle(harness: Harness, redis_store: str, re
         await extend()
     async with transcript.of("One queues, is handed the lock, and releases it"):
         await hand_over()
+    finished, again = (claim_of("once") for _ in range(2))
+    async with transcript.of("What is done once, and asked for again"):
+        await harness.port.acquire(finished, 0)
+        await harness.port.release(finished, 60, "{}")
+        await harness.port.acquire(again, 0)
     if os.environ.get("DISTLOCK_FREEZE"):
         FROZEN.write_text(transcript.text)
     assert transcript.text == FROZEN.read_text()

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ....core.backend import Claim, LockInfo, Loss
 from ....core.errors import DistLockError
-from ..listing import BATCH, NAMES_BATCH, ends, infos, inspected
+from ..listing import BATCH, NAMES_BATCH, ends, infos, inspected, moments
 from ..port import RedisPort, extends, extension, losses
-from ..scripts import EXTEND, INDEXED, INSPECT, NAMES, Call, Script, pack_keys
+from ..scripts import DONE, EXTEND, INDEXED, INSPECT, NAMES, Call, Script, pack_keys
 from ..transport.exchange import Exchange
 from ..transport.replicas import GivesLock
 from ..transport.server import Server
@@ -51,12 +51,12 @@ class NodePort(NamedTuple):
             for some, answer in zip(names, answers, strict=True)
         ]
 
-    async def indexed(self, slots: Sequence[int]) -> list[int]:
-        """Those of these slots that have an index, so that there may be a lock in them. Or that are not here."""
+    async def indexed(self, slots: Sequence[int], indexes: str) -> list[int]:
+        """Those of these slots that have an index, whose key begins so. Or that are not here."""
         every, found = tags(), list[int]()
         for first in range(0, len(slots), PIPELINE):
             some = slots[first : first + PIPELINE]
-            args = (self.keys.indexes, *[every[slot] for slot in some])
+            args = (indexes, *[every[slot] for slot in some])
             found += [some[place] for place in await self.exchange.run(INDEXED, pack_keys(), args)]
         return found
 
@@ -72,6 +72,11 @@ class NodePort(NamedTuple):
             else:
                 found.append((answer[0], list(ends(answer[1:]).items())))
         return found
+
+    async def done(self, slots: Sequence[int], limit: int) -> list[list[tuple[float, str]] | DistLockError]:
+        calls = [(pack_keys(self.keys.done_in(slot)), (limit,)) for slot in slots]
+        answers = await self._each(DONE, calls)
+        return [answer if isinstance(answer, DistLockError) else moments(answer) for answer in answers]
 
     async def _each(
         self, script: Script, calls: Sequence[Call], timeout: float | None = None, confirm: GivesLock | None = None

@@ -15,6 +15,7 @@ from typing import TypeVar
 from ....core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import THREADS, Runtime, now
+from ..listing import newest
 from ..port import RedisPort
 from ..transport.exchange import Exchange
 from ..transport.server import Server
@@ -82,7 +83,7 @@ class ClusterPort:
 
     async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:
         try:
-            return await self._route(claim).send(lambda port: port.release(claim, cooldown))
+            return await self._route(claim).send(lambda port: port.release(claim, cooldown, record))
         except SlotMoving:
             if not cooldown:
                 self._routes.postpone(claim)  # as the node's own port does where the node does not answer
@@ -148,16 +149,29 @@ class ClusterPort:
         return [line for lines in _all_or_raise(found).values() for line in lines]
 
     async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
-        masters = await self._routes.masters(self.runtime)
-        indexed = await self._together(lambda node: self._several_at(node).indexed(masters[node]), masters)
         found = await self._of_slots(
-            [slot for slots in indexed for slot in slots],
+            await self._indexed(self._keys.indexes),
             lambda node, slots: node.names(slots, limit),
             lambda slot, port: port.names_in(self._keys.index_in(slot), limit),
         )
         listed = _all_or_raise(found).values()
         ends = sorted((end, name) for _, entries in listed for name, end in entries)
         return sum(total for total, _ in listed), [name for _, name in ends][:limit]
+
+    async def done(self, limit: int) -> list[LockInfo]:
+        found = await self._of_slots(
+            await self._indexed(self._keys.done),
+            lambda node, slots: node.done(slots, 2 * limit),
+            lambda slot, port: port.done_in(self._keys.done_in(slot), 2 * limit),
+        )
+        listed = sorted((each for some in _all_or_raise(found).values() for each in some), reverse=True)
+        return newest(await self.inspect([name for _, name in listed[: 2 * limit]]), limit)
+
+    async def _indexed(self, indexes: str) -> list[int]:
+        """The slots that have an index whose key begins so."""
+        masters = await self._routes.masters(self.runtime)
+        slots = await self._together(lambda node: self._several_at(node).indexed(masters[node], indexes), masters)
+        return [slot for some in slots for slot in some]
 
     async def _of_slots(
         self,

@@ -24,7 +24,8 @@ class SlotKeys:
     """The locks of each slot have an index of their own."""
 
     def __init__(self, prefix: str) -> None:
-        self.indexes = f"{prefix}~held:"  #: what the keys of all indexes begin with; a tag in braces follows
+        #: What the keys of all indexes begin with, of what is held and of what is done; a tag in braces follows.
+        self.indexes, self.done = f"{prefix}~held:", f"{prefix}~done:"
 
     def index_in(self, slot: int) -> str:
         return f"{self.indexes}{{{tags()[slot]}}}"
@@ -38,6 +39,12 @@ class SlotKeys:
     def to_acquire(self, claim: Claim) -> PackedKeys:
         # With the line of this store: a key that came to be at the other end of a move would stop the move.
         return lock_keys(claim.name, self.index_of(claim.name), claim.token[:IDENT_DIGITS])
+
+    def done_in(self, slot: int) -> str:
+        return f"{self.done}{{{tags()[slot]}}}"
+
+    def done_of(self, name: str) -> str:
+        return self.done_in(slot_of(name))
 
 
 @cache

@@ -78,6 +78,11 @@ def lock_keys(name: str, index: str, ident: str = "") -> PackedKeys:
     return pack_keys(name, queue, index, f"{queue}:{ident}") if ident else pack_keys(name, queue, index)
 
 
+def done_keys(name: str, index: str, done: str) -> PackedKeys:
+    """The same, and the index of what is done."""
+    return pack_keys(name, queue_of(name), index, done)
+
+
 def extend_keys(names: Iterable[str], index: str) -> PackedKeys:
     return pack_keys(index, *names)
 
@@ -97,3 +102,4 @@ INSPECT = Script(_read("inspect"))
 NAMES = Script(_read("names"))
 WAITERS = Script(_read("waiters"))
 INDEXED = Script(_read("indexed"))
+DONE = Script(_read("done"))

@@ -9,7 +9,8 @@
 -- a cluster with :<node>.
 -- States: held; contended, which is held while others may wait; granted, the same when it was handed over and its owner has
 -- not asked since (it may have heard of it all the same); transit, detached and not yet attached; cooldown, kept for a
--- while after its end; released and revoked, tombstones: free, with the token of the last owner.
+-- while after its end; done, the same with a record: the last line of the value; released and revoked, tombstones: free,
+-- with the token of the last owner.
 -- `before` is the token of the owner before this one if that is worth knowing, behind a '!' if it was revoked; else '-'.
 --
 -- A redis.call costs more than the command that it runs, and so does a function that is defined: the way of a free lock

@@ -21,6 +21,9 @@ local function read(known)
     error('-WRONGTYPE a key that is not a lock')
   end
   lock.fence = tonumber(lock.fence)
+  if lock.state == 'done' then
+    lock.holder, lock.record = string.match(lock.holder, '^(.*)\n(.*)$')
+  end
   return lock
 end
 

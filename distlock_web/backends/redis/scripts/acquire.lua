@@ -10,6 +10,8 @@
 --                                                    somebody else's: asking again before `recheck` ms cannot help;
 --                                                    place: 0 if it is not in the queue;
 --                                                    unheard: 1 if its process has no subscriber on this server; held: µs since it was taken
+--          {0, now, remaining, remaining, 0, 0, holder, held, record}
+--                                                    the same of what is done: nobody is in its queue
 
 local token, expire, join, holder, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local now = clock()
@@ -34,6 +36,11 @@ end
 
 local lock = read()
 local free = not lock or lock.state == 'released' or lock.state == 'revoked'
+if lock and lock.record then
+  call('ZREM', INDEX, N) -- the way of a free lock has listed it
+  local left = math.max(call('PTTL', N), 1)
+  return {0, now, left, left, 0, 0, lock.holder, now - lock.since, lock.record}
+end
 if lock and lock.token == token then
   if not holds(lock) then
     -- A copy of this that was lost on the way, after its owner gave the lock back.

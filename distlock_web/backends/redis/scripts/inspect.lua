@@ -32,7 +32,7 @@ for i = 1, #KEYS / 2 do
   local value = redis.pcall('GET', name)
   local token, state, fence, since, holder
   if type(value) == 'string' then
-    token, state, fence, since, holder = string.match(value, '^(%S+) (%l+) (%d+) (%d+) %S+ (.*)$')
+    token, state, fence, since, holder = string.match(value, '^(%S+) (%l+) (%d+) (%d+) %S+ ([^\n]*)')
   end
   if not token or state == 'released' or state == 'revoked' or #fence > 16 or #since > 16 then -- over, or not ours
     answers[i] = {'0', '', '', '0', -1, 0, ''}

@@ -9,6 +9,6 @@ local lock = read()
 if not lock or lock.fence ~= tonumber(ARGV[1]) or lock.state == 'released' or lock.state == 'revoked' then
   return 0
 end
--- The tombstone lives as long as the lease would have: until then its holder may ask, and is told.
-let_go(lock, 'revoked', math.max(call('PTTL', N), TOMBSTONE))
+-- The tombstone lives as long as the lease would have: until then its holder may ask, and is told. What is done has none.
+let_go(lock, 'revoked', lock.record and 0 or math.max(call('PTTL', N), TOMBSTONE))
 return 1
