@@ -84,6 +84,22 @@ REST_FRAMEWORK = {{"DEFAULT_AUTHENTICATION_CLASSES": []}}
 ALLOWED_HOSTS, DEBUG = ["*"], True
 {AFTER_SETTINGS}"""
 
+WITH_ADMIN = f"""{BEFORE_SETTINGS}
+INSTALLED_APPS += ["django.contrib.admin", "django.contrib.messages", "django.contrib.sessions", "distlock_web.django"]
+MIDDLEWARE = [
+    "distlock_web.django.middleware.RequestIDMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [{{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True, "OPTIONS": {{
+    "context_processors": ["django.contrib.auth.context_processors.auth", "django.template.context_processors.request",
+                           "django.contrib.messages.context_processors.messages"]}}}}]
+DISTLOCK = {{"default": {{"BACKEND": "memory"}}}}
+DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}}
+SECRET_KEY, STATIC_URL, ALLOWED_HOSTS, USE_TZ = "x", "/static/", ["*"], True
+{AFTER_SETTINGS}"""
+
 ATOMIC = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "ATOMIC_REQUESTS": True}}
 WITH_ATOMIC_REQUESTS = f"DATABASES = {ATOMIC}\n{WITH_REST}"
 
@@ -109,7 +125,149 @@ assert answers["second"].status_code == 409 and 0 < int(answers["second"].header
 assert (answers["first"].status_code, answers["first"].get_data()) == (200, b"paid")
 """
 
+ELSEWHERE = """
+import contextvars, threading
+from types import SimpleNamespace
+from django.test import RequestFactory
+from distlock_web import held_locks, lock
+urlpatterns = []
+
+
+def elsewhere(function, *arguments):  # in a request of its own
+    return contextvars.Context().run(function, *arguments)
+"""
+
 CHECKS: dict[Script, str] = {
+    ("recipes.md", "A double click"): f"""{ELSEWHERE}
+post = RequestFactory().post("/")
+with lock("order:7:pay"):
+    assert elsewhere(pay, RequestFactory().get("/"), 7).status_code == 200
+    try:
+        elsewhere(pay, post, 7)
+        raise AssertionError
+    except LockBusy:
+        pass
+assert elsewhere(pay, post, 7).content == b"paid"
+try:
+    elsewhere(pay, post, 7)
+    raise AssertionError
+except LockBusy as busy:
+    assert 5 < busy.retry_after <= 10
+""".replace("held_locks, lock", "LockBusy, lock"),
+    ("recipes.md", "A webhook that is delivered twice"): f"""{ELSEWHERE}
+from django.db import connection
+from distlock_web import LockBusy
+with connection.schema_editor() as editor:
+    editor.create_model(Delivery)
+def delivery(body):
+    return RequestFactory().post("/", body, content_type="application/json")
+with lock("webhook:e-1"):
+    try:
+        elsewhere(webhook, delivery({{"event": "e-1"}}))
+        raise AssertionError
+    except LockBusy:
+        pass
+for _ in range(2):
+    assert elsewhere(webhook, delivery({{"event": "e-1"}})).status_code == 204
+    assert Delivery.objects.count() == 1
+for wrong in ({{}}, [1], "x"):
+    try:
+        elsewhere(webhook, delivery(wrong))
+        raise AssertionError
+    except KeyUnavailable:
+        pass
+""",
+    ("recipes.md", "Cron on every host"): 'assert [nightly(), nightly()] == ["done", None]',
+    ("recipes.md", "APScheduler in eight workers"): f"""{ELSEWHERE}
+workers = [threading.Thread(target=elsewhere, args=(send_digest,)) for _ in range(8)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+assert sent == ["digest"]
+scheduler = start()
+assert [job.func.__name__ for job in scheduler.get_jobs()] == ["send_digest"]
+scheduler.shutdown()
+""",
+    ("recipes.md", "A token that is refreshed once"): f"""{ELSEWHERE}
+workers = [threading.Thread(target=elsewhere, args=(access_token, "ann")) for _ in range(8)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+assert asked == ["ann"] and access_token("ann") == "token of ann"
+""",
+    ("recipes.md", "A streaming export, one for each user"): f"""{ELSEWHERE}
+request = RequestFactory().get("/")
+request.user = SimpleNamespace(pk=7)
+answer = export(request)
+assert [row.lock.name for row in held_locks()] == ["disLock:export:7"]
+assert b"".join(answer) == b"row 0\\nrow 1\\nrow 2\\n"
+assert not held_locks()
+""",
+    ("recipes.md", "A double save in the admin"): f"""{ELSEWHERE}
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import path
+admin.site.unregister(Group)
+admin.site.register(Group, GroupAdmin)
+urlpatterns = [path("admin/", admin.site.urls)]
+call_command("migrate", verbosity=0)
+client = Client(headers={{"Host": "localhost"}})
+client.force_login(User.objects.create_superuser("ann", password="x"))
+add = "/admin/auth/group/add/"
+assert client.post(add, {{"name": ""}}).status_code == 200  # a form with mistakes: may be sent again at once
+assert client.post(add, {{"name": "buyers"}}).status_code == 302
+assert client.post(add, {{"name": "buyers 2"}}).status_code == 409
+assert Group.objects.count() == 1 and client.get(add).status_code == 200
+change = f"/admin/auth/group/{{Group.objects.get().pk}}/change/"
+with lock(f"group:{{Group.objects.get().pk}}"):
+    assert (client.get(change).status_code, client.post(change, {{"name": "x"}}).status_code) == (200, 409)
+assert client.post(change, {{"name": "sellers"}}).status_code == 302
+assert Group.objects.get().name == "sellers"
+""",
+    ("recipes.md", "One lock for each user, and for each visitor"): f"""{ELSEWHERE}
+from distlock_web import KeyUnavailable, LockBusy
+def request_of(user, session):
+    request = RequestFactory().post("/")
+    request.user, request.session = SimpleNamespace(pk=user), SimpleNamespace(session_key=session)
+    return request
+with lock("cart:7"):
+    try:
+        elsewhere(add_to_cart, request_of(7, "abc"))
+        raise AssertionError
+    except LockBusy:
+        pass
+    assert elsewhere(add_to_cart, request_of(None, "abc")).content == b"added"
+try:
+    add_to_cart(request_of(None, None))
+    raise AssertionError
+except KeyUnavailable:
+    pass
+""",
+    ("recipes.md", "A key from a JSON body"): """
+import contextvars
+from distlock_web import lock
+def post(body):
+    return contextvars.Context().run(app.test_client().post, "/pay", json=body).status_code
+with app.app_context(), lock("order:7"):
+    assert [post({"order": order}) for order in (7, "7", "07")] == [409] * 3
+assert [post({"order": 7}), post({}), post([1]), post({"order": "x"})] == [200, 400, 400, 404]
+""",
+    ("recipes.md", "Many tenants"): f"""{ELSEWHERE}
+from distlock_web import LockBusy
+def request_of(tenant):
+    request = RequestFactory().post("/")
+    request.tenant = SimpleNamespace(pk=tenant)
+    return request
+with lock("tenant:1:order:7"):
+    assert elsewhere(pay, request_of(2), 7).content == b"paid"
+    try:
+        elsewhere(pay, request_of(1), "07")
+        raise AssertionError
+    except LockBusy:
+        pass
+""",
     ("start-django.md", "Django in five minutes"): f"""
 from django.test import Client
 from django.urls import path
@@ -366,6 +524,12 @@ assert answer.status_code == 429 and 0 < answer.json["retry_after"] <= 10
 
 # What a block may take for granted.
 BEFORE: dict[Script, str] = {
+    ("recipes.md", "A double click"): WITH_STORE,
+    ("recipes.md", "A webhook that is delivered twice"): WITH_DATABASE,
+    ("recipes.md", "A streaming export, one for each user"): WITH_STORE,
+    ("recipes.md", "A double save in the admin"): WITH_ADMIN,
+    ("recipes.md", "One lock for each user, and for each visitor"): WITH_STORE,
+    ("recipes.md", "Many tenants"): WITH_STORE,
     ("transactions.md", "Django"): WITH_DATABASE,
     ("transactions.md", "One method of a class"): WITH_ATOMIC_REQUESTS,
     ("django.md", "REST framework"): WITH_REST,
@@ -551,6 +715,22 @@ def test_every_make_target_exists() -> None:
     assert {"demo", "quick", "test", "check", "bench"} <= targets
     for target in targets & {"demo", "quick", "test", "check", "bench"}:
         subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_recipes_run(redis_url: str, tmp_path: Path) -> None:
+    commands = re.findall(r"^distlock run .* -- ", (ROOT / "docs" / "recipes.md").read_text(), re.M)
+    assert len(commands) == 3
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(PACKAGE.parent)}
+    for command in commands:
+        done = subprocess.run(
+            ["sh", "-ec", f"{command} echo it runs"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **path, "DISTLOCK_URL": redis_url},
+            cwd=tmp_path,
+        )
+        assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
 
 
 @pytest.mark.slow
