@@ -128,10 +128,6 @@ def test_the_projects_sqlite_in_memory_serves_tests(settings: Any) -> None:
     assert isinstance(registry().store("default").backend, MemoryBackend)
 
 
-def test_the_models_have_no_changes_without_a_migration() -> None:
-    call_command("makemigrations", "distlock_web", check=True, dry_run=True, stdout=StringIO())
-
-
 @pytest.mark.parametrize("everything", [False, True], ids=["", "--all"])
 def test_a_dump_of_the_project_has_no_locks(
     make_database: Callable[[Kind], Database], settings: Any, everything: bool

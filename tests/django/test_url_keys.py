@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.core import checks
 from django.db import models
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
@@ -21,7 +21,7 @@ from rest_framework.response import Response
 from rest_framework.routers import DefaultRouter
 from rest_framework.viewsets import GenericViewSet, ViewSet
 
-from distlock_web import KeyUnavailable, current_lease, distributed_lockable
+from distlock_web import current_lease, distributed_lockable
 
 pytestmark = pytest.mark.usefixtures("memory")
 
@@ -65,15 +65,6 @@ def below(request: Any, pk: str) -> Response:
     return Response(held())
 
 
-@by_number
-def service(pk: str) -> str:
-    return held()
-
-
-def calls_a_service(request: HttpRequest, pk: str) -> HttpResponse:
-    return HttpResponse(service(pk))
-
-
 class Wallets(ViewSet):
     @action(detail=True)
     @distributed_lockable(key=["wallet:{pk:int}", "wallet:{request.GET[to]:int}"])
@@ -89,7 +80,6 @@ urlpatterns = [
     path("dispatched/<pk>", Dispatched.as_view()),
     path("above/<pk>", above),
     path("below/<pk>", below),
-    path("service/<pk>", calls_a_service),
     path("api/", include(router.urls)),
 ]
 
@@ -119,15 +109,6 @@ def test_rest_frameworks_answer_is_in_its_form() -> None:
         answer = Client().get(address, headers={"accept": "application/json"})
         assert (answer.status_code, answer.json()) == (404, {"detail": "Not found."})
     assert Client().get("/api/wallets/01/transfer/?to=2").json() == {"from": "01"}
-
-
-def test_what_is_no_view_raises_an_error_that_names_the_field(settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
-    with pytest.raises(KeyUnavailable, match=r"service: the field \{pk:int\} .* cannot be made of 'one'") as caught:
-        service("one")
-    assert not isinstance(caught.value, Http404)
-    assert Client().get("/service/01").content == b"wallet:1"
-    assert Client().get("/service/one").status_code == 400
 
 
 # What `check` says ------------------------------------------------------------------------------------------------

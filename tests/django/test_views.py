@@ -76,14 +76,6 @@ async def test_two_async_requests_with_the_same_request_id_exclude_each_other(vi
     assert (await first).status_code == 200
 
 
-@pytest.mark.usefixtures("memory")
-def test_classes_decorated_without_a_key_do_not_share_one_lock() -> None:
-    # Both inherit View.dispatch, whose qualified name would be the key of every such class in the project.
-    one, other = Client().get("/shop/nameless/").json(), Client().get("/shop/nameless-too/").json()
-    assert one["locks"] == ["disLock:tests.support.django_project.views.Nameless.dispatch"]
-    assert other["locks"] == ["disLock:tests.support.django_project.views.NamelessToo.dispatch"]
-
-
 # method_decorator --------------------------------------------------------------------------------------------------
 
 

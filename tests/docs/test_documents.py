@@ -503,10 +503,10 @@ assert client.get("/ops/locks/").headers["Location"] == "/login"
 with client.session_transaction() as before:
     before.update(user="ann", role="clerk")
 assert client.get("/ops/locks/").status_code == 200
-assert client.get("/ops/locks/release/?host=web-1").status_code == 403
+assert client.get("/ops/locks/release/").status_code == 403
 with client.session_transaction() as before:
     before.update(role="operator")
-assert client.get("/ops/locks/release/?host=web-1").status_code == 200
+assert client.get("/ops/locks/release/").status_code == 200
 """,
     ("flask.md", "Flask"): """
 assert app.test_client().post("/orders/7/pay").text == "paid"

@@ -101,16 +101,6 @@ async def test_a_blocking_block_in_an_event_loop_is_refused_before_it_begins(mem
     assert await aheld() == []
 
 
-def test_a_tasks_lease_is_used_and_released_by_a_thread(store: str) -> None:
-    """Its methods wanted a loop, also where there was none; so did the end of its block."""
-    lease = asyncio.run(lock("a", expire=60).aacquire())
-    with lease:
-        assert current_lease() == lease
-        lease.extend(90)
-        assert lease.remaining > 60
-    assert held() == []
-
-
 def test_a_tasks_lease_is_released_by_hand_and_handed_over_in_a_thread(store: str) -> None:
     ticket = asyncio.run(lock("a", expire=60).aacquire()).detach()
     attach(ticket).release()

@@ -157,20 +157,6 @@ def test_a_lease_that_is_forgotten_is_held_to_its_time(scrape: Scraper, monkeypa
     assert scrape.one("distlock_held") == 0
 
 
-def test_a_renewed_lease_is_held_longer(scrape: Scraper, monkeypatch: pytest.MonkeyPatch) -> None:
-    time = now()
-    monkeypatch.setattr(live_leases, "now", lambda: time)
-    with lock("a", expire=100) as lease:
-        time_of_extension = 50
-        time += time_of_extension
-        lease.extend()
-        events.flush(PATIENCE)
-        time += 60
-        pay(1)
-        assert scrape.one("distlock_held") == 1
-    assert scrape.one("distlock_held") == 0
-
-
 def by_hand(lease: Lease) -> None:
     lease.extend(100)
     lease.extend(10)  # at least: what is left stays

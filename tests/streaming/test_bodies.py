@@ -15,18 +15,15 @@ import pytest
 from django.core.signals import request_finished
 from django.db import close_old_connections
 from django.http import HttpRequest, StreamingHttpResponse
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import Client, RequestFactory
 from django.urls import path
 
-from distlock_web import LeaseLost, current_lease, current_request_id, distributed_lockable, lock
+from distlock_web import LeaseLost, current_lease, distributed_lockable, lock
 from distlock_web.core.registry import registry
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.revoking import revoke
 from tests.support.waiting import eventually
 from tests.support.web_servers import is_free, the_lock
-
-#: Runs a view to its response, in one of the modes.
-Open = Callable[..., StreamingHttpResponse]
 
 
 @pytest.fixture(autouse=True)
@@ -426,25 +423,7 @@ def conditional(request: HttpRequest) -> StreamingHttpResponse:
     return response
 
 
-def told(request: HttpRequest) -> StreamingHttpResponse:
-    def chunks() -> Iterator[str]:
-        yield current_request_id()
-
-    return StreamingHttpResponse(chunks())
-
-
-async def atold(request: HttpRequest) -> StreamingHttpResponse:
-    async def chunks() -> AsyncIterator[str]:
-        yield current_request_id()
-
-    return StreamingHttpResponse(chunks())
-
-
-urlpatterns = [
-    path("conditional/", distributed_lockable(key="export", expire=60)(conditional)),
-    path("told/", distributed_lockable(key="export", expire=60)(told)),
-    path("atold/", distributed_lockable(key="export", expire=60)(atold)),
-]
+urlpatterns = [path("conditional/", distributed_lockable(key="export", expire=60)(conditional))]
 OURS = "distlock_web.django.middleware.RequestIDMiddleware"
 
 
@@ -463,20 +442,6 @@ def test_not_modified_drops_the_body(injector: FaultInjector, client: Client) ->
     answer = client.get("/conditional/", headers={"If-Modified-Since": "Tue, 02 Jan 2024 00:00:00 GMT"})
     assert answer.status_code == 304
     eventually(is_free, "the lock is free", 10)
-
-
-@pytest.mark.usefixtures("site")
-def test_the_body_is_the_requests_own(injector: FaultInjector, client: Client) -> None:
-    answer = client.get("/told/", headers={"Req-Id": "seven"})
-    assert b"".join(answer) == b"seven"
-    assert is_free()
-
-
-@pytest.mark.usefixtures("site")
-async def test_the_body_is_the_requests_own_async(injector: FaultInjector, async_client: AsyncClient) -> None:
-    answer: Any = await async_client.get("/atold/", headers={"Req-Id": "seven"})
-    assert [chunk async for chunk in answer] == [b"seven"]
-    assert is_free()
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -88,18 +88,6 @@ class AsyncDispatched(View):
         return answer()
 
 
-@method_decorator(distributed_lockable(expire=10), name="dispatch")
-class Nameless(View):
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return answer()
-
-
-@method_decorator(distributed_lockable(expire=10), name="dispatch")
-class NamelessToo(View):
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return answer()
-
-
 class Bare(View):
     async def get(self, request: HttpRequest, order_id: int) -> HttpResponse:
         await gate.apass_through()
@@ -146,8 +134,6 @@ urlpatterns = [
     path("async-methods/<int:order_id>/", AsyncMethods.as_view()),
     path("dispatched/<int:order_id>/", Dispatched.as_view()),
     path("async-dispatched/<int:order_id>/", AsyncDispatched.as_view()),
-    path("nameless/", Nameless.as_view()),
-    path("nameless-too/", NamelessToo.as_view()),
     path("wrapped/<int:order_id>/", distributed_lockable(key="order:{order_id}", expire=10)(Bare.as_view())),
     path("rest-function/<int:order_id>/", rest_function),
     path("rest-view/<int:order_id>/", RestView.as_view()),

@@ -10,19 +10,16 @@ import asyncio
 import os
 import random
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import django
-import redis
 from django.conf import settings
 from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import path
 
-from distlock_web import current_lease, current_request_id, distributed_lockable, lock
-
-CHUNK = os.urandom(65536)  # which cannot be compressed
-KEY = "export"
+from distlock_web import distributed_lockable
+from tests.support.sites.streamed import CHUNK, KEY, achunks, chunks, tell
 
 if not settings.configured:
     settings.configure(
@@ -38,38 +35,6 @@ if not settings.configured:
         DISTLOCK={"default": {"BACKEND": "redis", "LOCATION": os.environ["STREAMING_REDIS"]}},
     )
     django.setup()
-
-_seen = redis.Redis.from_url(os.environ.get("STREAMING_SEEN", "redis://127.0.0.1:1/0"))
-
-
-def tell(what: str) -> None:
-    """What happened, for which request, and inside of how many blocks under the lock."""
-    lease = current_lease()
-    _seen.rpush("seen", f"{what} {current_request_id()} {lease.depth if lease else 0}")
-
-
-def chunks(count: int) -> Iterator[bytes]:
-    try:
-        with lock(KEY):  # enters the lock of the view: an unrelated caller would be told that it is busy
-            tell("begun")
-        for _ in range(count):
-            yield CHUNK
-        tell("complete")
-    finally:
-        tell("ended")
-
-
-async def achunks(count: int) -> AsyncIterator[bytes]:
-    try:
-        async with lock(KEY):
-            tell("begun")
-        for _ in range(count):
-            yield CHUNK
-            await asyncio.sleep(0)
-        tell("complete")
-    finally:
-        await asyncio.sleep(0)
-        tell("ended")
 
 
 def _count(request: HttpRequest) -> int:
@@ -99,10 +64,6 @@ def file(request: HttpRequest) -> FileResponse:
     return FileResponse(content, content_type="application/octet-stream")
 
 
-def at_return(request: HttpRequest) -> StreamingHttpResponse:
-    return StreamingHttpResponse(CHUNK for _ in range(_count(request)))
-
-
 @distributed_lockable(key=KEY, expire=60, wait=30)
 async def work(request: HttpRequest) -> HttpResponse:
     """Takes its time, in the queue or under the lock; its client may not have so much of it."""
@@ -130,9 +91,9 @@ async def until_cancelled(request: HttpRequest) -> HttpResponse:
     raise AssertionError
 
 
-def _both(view: Any, **options: Any) -> list[Any]:
+def _both(view: Any) -> list[Any]:
     return [
-        path(f"{name}/{view.__name__}/", distributed_lockable(key=KEY, expire=expire, **options)(view))
+        path(f"{name}/{view.__name__}/", distributed_lockable(key=KEY, expire=expire)(view))
         for name, expire in (("long", 60), ("short", 1))
     ]
 
@@ -143,7 +104,6 @@ urlpatterns = [
     *_both(async_async),
     *_both(async_sync),
     *_both(file),
-    *_both(at_return, until="return"),
     path("work/", work),
     path("stream/", stream),
     path("until-cancelled/", until_cancelled),

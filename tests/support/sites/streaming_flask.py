@@ -7,36 +7,15 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-import redis
 from flask import Flask, Response, request, send_file, stream_with_context
 
-from distlock_web import current_lease, current_request_id, distributed_lockable, lock
+from distlock_web import distributed_lockable
 from distlock_web.flask import DistLock
-
-CHUNK = os.urandom(65536)  # which cannot be compressed
-KEY = "export"
+from tests.support.sites.streamed import CHUNK, KEY, chunks
 
 app = Flask(__name__)
 app.config["DISTLOCK"] = {"default": {"BACKEND": "redis", "LOCATION": os.environ["STREAMING_REDIS"]}}
 DistLock(app)
-
-_seen = redis.Redis.from_url(os.environ["STREAMING_SEEN"])
-
-
-def tell(what: str) -> None:
-    lease = current_lease()
-    _seen.rpush("seen", f"{what} {current_request_id()} {lease.depth if lease else 0}")
-
-
-def chunks(count: int) -> Iterator[bytes]:
-    try:
-        with lock(KEY):
-            tell("begun")
-        for _ in range(count):
-            yield CHUNK
-        tell("complete")
-    finally:
-        tell("ended")
 
 
 def generator() -> Any:
