@@ -90,7 +90,6 @@ class SampleLocks:
             LockInfo(
                 f"disLock:{sample.name}", 1_763_622_000_000_001 + number * 137_911, sample.holder(), now - sample.age,
                 sample.left, sample.waiting, sample.state, now - sample.age / 2 if sample.waiting else None,
-                "5f0c1e5d" if sample.waiting else "",
             )
             for number, sample in enumerate(SAMPLES)
             if names is None or f"disLock:{sample.name}" in names
