@@ -1,7 +1,11 @@
-"""The drill: more buyers than there is to sell, all at once, over HTTP, half of them in each shop."""
+"""The drill: more buyers than there is to sell, all at once, over HTTP, half of them in each shop.
+
+Some are impatient: they click several times, and do not wait for an answer in between.
+"""
 
 from __future__ import annotations
 
+import secrets
 import statistics
 import threading
 import time
@@ -23,8 +27,9 @@ class Answer:
     """What one buyer was told."""
 
     shop: str
-    status: int  #: 0: no answer at all
+    status: int  #: 0: no answer at all, or another one for each click
     seconds: float
+    repeated: int = 0  #: clicks that were answered with the answer to an earlier one
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,11 @@ class Outcome:
         return len(self.answers) - self.count(SOLD, BUSY, SOLD_OUT)
 
     @property
+    def repeated(self) -> int:
+        """Clicks that were answered with the answer to an earlier one."""
+        return sum(answer.repeated for answer in self.answers)
+
+    @property
     def exact(self) -> bool:
         """Every item was sold once, the books are right, and every buyer got a proper answer."""
         return self.sold == self.delivered == self.count(SOLD) and self.remaining == 0 and self.failed == 0
@@ -63,26 +73,37 @@ class Outcome:
         return statistics.quantiles((answer.seconds for answer in self.answers), n=100, method="inclusive")[percent - 1]
 
 
-def rush(shops: Mapping[str, str], item: str, *, locked: bool, buyers: int = BUYERS) -> Iterator[Answer]:
+def rush(
+    shops: Mapping[str, str], item: str, *, locked: bool, clicks: int = 1, buyers: int = BUYERS
+) -> Iterator[Answer]:
     """Let the buyers in, all at once, and give their answers as they come. ``shops``: name → URL."""
-    path = f"/buy/{item}" if locked else f"/buy-without-lock/{item}"
+    path = f"/buy-without-lock/{item}" if not locked else f"/buy/{item}" if clicks == 1 else f"/order/{item}"
     start_line = threading.Barrier(buyers, timeout=30)
     with ThreadPoolExecutor(buyers) as crowd:
-        purchases = [crowd.submit(_buy, shop, shops[shop] + path, start_line) for shop in islice(cycle(shops), buyers)]
+        purchases = [
+            crowd.submit(_buy, shop, shops[shop] + path, clicks, start_line) for shop in islice(cycle(shops), buyers)
+        ]
         for purchase in as_completed(purchases):
             yield purchase.result()
 
 
-def _buy(shop: str, url: str, start_line: threading.Barrier) -> Answer:
-    address = urlsplit(url)
-    connection = HTTPConnection(address.netloc, timeout=30)
+def _buy(shop: str, url: str, clicks: int, start_line: threading.Barrier) -> Answer:
+    address, key = urlsplit(url), secrets.token_hex(8)
+    connections = [HTTPConnection(address.netloc, timeout=30) for _ in range(clicks)]
     start_line.wait()
     start = time.perf_counter()
+    answers, repeated = set(), 0
     try:
-        connection.request("POST", address.path)
-        status = connection.getresponse().status
+        for connection in connections:
+            connection.request("POST", address.path, headers={"Idempotency-Key": key})
+        for connection in connections:
+            response = connection.getresponse()
+            answers.add((response.status, response.read()))
+            repeated += response.headers.get("Idempotency-Replayed") == "true"
     except (OSError, HTTPException):
-        status = 0
+        answers.clear()
     finally:
-        connection.close()
-    return Answer(shop, status, time.perf_counter() - start)
+        for connection in connections:
+            connection.close()
+    status = answers.pop()[0] if len(answers) == 1 else 0
+    return Answer(shop, status, time.perf_counter() - start, repeated)

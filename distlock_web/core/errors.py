@@ -59,6 +59,11 @@ class ConfigurationError(DistLockError, ValueError):
 class KeyUnavailable(DistLockError, ValueError):
     """The key of the lock cannot be made for this call: a value that it needs is missing, such as a request's."""
 
+    def __init__(self, message: str | None = None, *, name: str | None = None, missing: str = "") -> None:
+        super().__init__(message, name=name)
+        #: What the client has to send, "the header Idempotency-Key"; "" if that is not known.
+        self.missing = missing
+
 
 class LockBusy(DistLockError):
     """Somebody else holds the lock."""

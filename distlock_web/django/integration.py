@@ -14,6 +14,7 @@ from django.urls import NoReverseMatch
 from ..locks.hooks import Integration, TransactionManager
 from ..locks.lease import Lease
 from ..web.success import is_failure
+from . import once
 from .locked_views import is_async_view, made_name_of
 from .responses import request_in
 from .streaming import send_under_lock
@@ -50,6 +51,16 @@ class DjangoIntegration(Integration):
         if not isinstance(result, HttpResponseBase):
             return False
         return is_failure(result.status_code, result.headers.get("Location"), _login_page())
+
+    async def asked(self, args: tuple[object, ...], locked: Any) -> str | None:
+        request = request_in(args)
+        return None if request is None else await once.asked(args, request, asynchronous=locked.asynchronous)
+
+    async def answer_of(self, result: Any, locked: Any) -> dict[str, Any] | None:
+        return await once.answer_of(result, locked.name, asynchronous=locked.asynchronous)
+
+    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> HttpResponseBase | None:
+        return None if request_in(args) is None else once.replay(kept)
 
 
 def _login_page() -> str:

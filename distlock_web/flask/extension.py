@@ -18,6 +18,7 @@ from ..web.settings import unknown_settings, with_policies
 from .cli import command
 from .databases import database_address
 from .middleware import RequestIDMiddleware, note_request
+from .once import field
 from .responses import handle_error
 from .state import KEY, AppState
 from .ui import SETTING, install_pages
@@ -31,8 +32,9 @@ class DistLock:
 
     The app gets the stores of its own ``app.config["DISTLOCK"]``; without one, those of ``distlock_web.configure()``
     or of the environment's ``DISTLOCK_URL``. Its requests get an id, in and out (``DISTLOCK_REQUEST_ID_HEADER``,
-    ``Req-Id`` by default). ``LockBusy`` becomes a 409, ``BackendUnavailable`` a 503 and ``KeyUnavailable`` a 400,
-    unless the app handles them itself. ``flask distlock`` lists what is held and releases it.
+    ``Req-Id`` by default). ``LockBusy`` becomes a 409, ``BackendUnavailable`` a 503, ``KeyUnavailable`` a 400
+    and ``KeyReused`` a 422, unless the app handles them itself. Templates have ``{{ once() }}``, a hidden field.
+    ``flask distlock`` lists what is held and releases it.
     ``app.extensions["distlock"]`` has what belongs to the app; its ``registry.close()`` closes the connections.
     """
 
@@ -57,6 +59,7 @@ class DistLock:
                 app.register_error_handler(error, handle_error)
         app.cli.add_command(command)
         install_pages(app)
+        app.jinja_env.globals.setdefault("once", field)
         if find_spec("sqlalchemy") is not None:
             from .transactions import remember_writes
 

@@ -15,6 +15,7 @@ from ..core.registry import Registry
 from ..locks.hooks import Integration
 from ..locks.lease import Lease
 from ..web.success import is_failure
+from . import once
 from .state import running_registry
 from .streaming import is_view, send_under_lock
 from .views import apps_with_stores, refuse_registered
@@ -57,6 +58,15 @@ class FlaskIntegration(Integration):
         if not isinstance(result, Response):
             return False
         return is_failure(result.status_code, result.headers.get("Location"), _login_page())
+
+    async def asked(self, args: tuple[object, ...], locked: object) -> str | None:
+        return once.asked() if is_view(locked) else None
+
+    async def answer_of(self, result: Any, locked: Any) -> dict[str, Any] | None:
+        return once.answer_of(result, locked.name) if is_view(locked) else None
+
+    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Response | None:
+        return once.replay(kept) if is_view(locked) else None
 
     def stream(self, result: Any, locked: object, lease: Lease) -> Response | None:
         return send_under_lock(result, locked, lease)

@@ -304,7 +304,7 @@ class LockedFunction:
         self._refuse_coroutine(succeeded, "success", "")
         return bool(succeeded)
 
-    def judge(self, result: Any, scope: Scope) -> None:
+    async def judge(self, result: Any, scope: Scope) -> None:
         """The function has returned this: what becomes of the lock at its release."""
         if scope.spec.hold_at_least and not self.succeeded(result):
             scope.spec = scope.spec._replace(hold_at_least=0.0)  # free as soon as it is released
@@ -339,7 +339,7 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
             except (LockBusy, BackendUnavailable) as error:
                 return drive(locked.rejected(error, args, kwargs))
             result = locked.call(function, scope, args, kwargs)
-            locked.judge(result, scope)
+            drive(locked.judge(result, scope))
             response = locked.streamed(result, scope)
             if response is not None:
                 return response
@@ -368,7 +368,7 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
             return await locked.rejected(error, args, kwargs)
         try:
             result = await function(*args, **kwargs)
-            locked.judge(result, scope)
+            await locked.judge(result, scope)
             response = locked.streamed(result, scope)
         except BaseException as error:
             await ending.end(scope, error)

@@ -150,14 +150,15 @@ class Integration:
         """
         return False
 
-    def asked(self, args: tuple[object, ...], locked: object) -> str | None:
+    async def asked(self, args: tuple[object, ...], locked: object) -> str | None:
         """Who asks for what, as a digest, if a view of its own was called with these arguments: user, path, body.
 
-        ``once`` keeps it with the answer, and answers nobody else. None: this call has no request.
+        ``once`` keeps it with the answer, and answers nobody else. None: this call has no request. It is awaited where
+        the locked function is asynchronous; elsewhere, as :meth:`answer_of`, it must not suspend.
         """
         return None
 
-    def answer_of(self, result: Any, locked: object) -> dict[str, Any] | None:
+    async def answer_of(self, result: Any, locked: object) -> dict[str, Any] | None:
         """What ``once`` keeps of a response that a view of its own returned: what :meth:`replay` makes it of, in JSON.
 
         None: the result is no response.
@@ -256,14 +257,20 @@ def is_failure(result: Any, locked: object) -> bool:
     return any(each.is_failure(result, locked) for each in _installed)
 
 
-def asked(args: tuple[object, ...], locked: object) -> str | None:
+async def asked(args: tuple[object, ...], locked: object) -> str | None:
     """A digest of who asks for what; None if the call has no request."""
-    return next((digest for each in _installed if (digest := each.asked(args, locked)) is not None), None)
+    for each in _installed:
+        if (digest := await each.asked(args, locked)) is not None:
+            return digest
+    return None
 
 
-def answer_of(result: Any, locked: object) -> dict[str, Any] | None:
+async def answer_of(result: Any, locked: object) -> dict[str, Any] | None:
     """What is kept of a view's response; None if the result is none."""
-    return next((kept for each in _installed if (kept := each.answer_of(result, locked)) is not None), None)
+    for each in _installed:
+        if (kept := await each.answer_of(result, locked)) is not None:
+            return kept
+    return None
 
 
 def replay(kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Any | None:

@@ -43,6 +43,41 @@ CONVERSIONS: Mapping[str, Callable[[str], str]] = {
 }
 
 
+# The string of a Structured Field (RFC 9651), with parameters or without.
+_QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"(?: *;.*)?')
+
+
+def _unquoted(text: str) -> str:
+    """A header's key, with the quotes that it should have, or without them."""
+    text = text.strip(" \t")
+    quoted = _QUOTED.fullmatch(text)
+    return text if quoted is None else re.sub(r'\\(["\\])', r"\1", quoted[1])
+
+
+#: Where a client says a key of its own, by the name of the item. An empty one is none.
+_KEYS_OF_CLIENTS: Mapping[str, Callable[[str], str]] = {
+    "idempotency-key": _unquoted,
+    "http_idempotency_key": _unquoted,
+    "once": str,
+}
+
+#: What a request has, and what an item of it is called where a client is told that it is missing.
+_SENT: Mapping[str, str] = {
+    "headers": "header",
+    **dict.fromkeys(("POST", "form", "data", "json", "values", "FILES", "files"), "field"),
+}
+
+
+def _sent_by_client(steps: list[tuple[bool, str | int]]) -> str:
+    """The item of a request that these steps lead to, in words: "the header Idempotency-Key"; "" if it is no such."""
+    match steps:
+        case [(True, "META"), (False, str(name))] if name.startswith("HTTP_"):
+            return f"the header {name.removeprefix('HTTP_').replace('_', '-').title()}"
+        case [(True, str(part)), (False, str(name))] if part in _SENT:
+            return f"the {_SENT[part]} {name}"
+    return ""
+
+
 class MalformedValue(KeyUnavailable):
     """A value of the call is not of the form that the key's conversion asks for: no number for ``{pk:int}``."""
 
@@ -67,6 +102,7 @@ class Field:
                 f"{', '.join(f':{name}' for name in CONVERSIONS)}. What else a key needs, a key function makes."
             )
         self._convert = CONVERSIONS.get(spec)
+        self._missing = " or ".join(filter(None, (_sent_by_client(rest) for _, rest in self.choices)))
         if not all(root for root, _ in self.choices):
             raise ConfigurationError(f"{where} has a field without a name.")
 
@@ -100,7 +136,8 @@ class Field:
         why = "is None" if missing is None else f"is missing: {type(missing).__name__}: {missing}"
         raise KeyUnavailable(
             f"{self.where} {why}; everybody without a value would share one lock. The field may name a second "
-            f"choice after a '|'."
+            f"choice after a '|'.",
+            missing=self._missing,
         ) from missing
 
     async def _lookup(self, found: Any, steps: list[tuple[bool, str | int]], asynchronous: bool) -> Any:
@@ -137,9 +174,11 @@ class _NoItems(LookupError):
 
 def _item(found: Any, step: str | int) -> Any:
     try:
-        return found[step]
+        item = found[step]
     except TypeError as error:
         raise _NoItems from error
+    read = _KEYS_OF_CLIENTS.get(step.lower()) if isinstance(step, str) and isinstance(item, str) else None
+    return item if read is None else read(item) or None
 
 
 class Template:

@@ -110,7 +110,7 @@ class Once(LockedFunction):
         scope = await super().scope(runtime, args, kwargs)
         if len(scope.spec.names) > 1:
             raise ConfigurationError(f"{self.name}: once needs one key, not {len(scope.spec.names)}.")
-        scope.asked = hooks.asked(args, self) or ""  # now, for the function may log somebody in
+        scope.asked = await hooks.asked(args, self) or ""  # now, for the function may log somebody in
         return scope
 
     async def acquire(self, scope: Scope) -> Scope:
@@ -119,12 +119,12 @@ class Once(LockedFunction):
             raise LockBusy(f"{self.name} calls itself with the same key, {name!r}, while it is being done.", name=name)
         return await super().acquire(scope)
 
-    def judge(self, result: Any, scope: Scope) -> None:
+    async def judge(self, result: Any, scope: Scope) -> None:
         if not self.succeeded(result):
             return
         if self.keeps_result:
             self._check_result(result)
-        kept = hooks.answer_of(result, self)
+        kept = await hooks.answer_of(result, self)
         scope.record = json.dumps({"asked": scope.asked, "kept": kept, "result": result if self.keeps_result else None})
         scope.spec = scope.spec._replace(hold_at_least=self.keep)
 
@@ -150,7 +150,7 @@ class Once(LockedFunction):
         if not isinstance(error, LockBusy) or error.record is None:
             return await super().rejected(error, args, kwargs)
         record = json.loads(error.record)
-        if record["asked"] != (hooks.asked(args, self) or ""):
+        if record["asked"] != (await hooks.asked(args, self) or ""):
             raise KeyReused(
                 f"The key of {error.name!r} was used for another call: other data, another caller or another address.",
                 name=error.name,

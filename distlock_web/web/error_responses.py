@@ -1,8 +1,8 @@
 """What a client is told when a request cannot run under its lock: pure values, of which a framework makes a response.
 
 A busy lock is a 409 with an estimate in ``Retry-After``, a store that does not answer is a 503, a request without
-what the key needs is a 400. None names the lock: its key may hold what is nobody's business. JSON is RFC 9457 (problem
-details).
+what the key needs is a 400, one whose key was used for another request is a 422. None names the lock: its key may hold
+what is nobody's business. JSON is RFC 9457 (problem details).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TypeAlias
 
-from ..core.errors import BackendUnavailable, KeyUnavailable, LockBusy
+from ..core.errors import BackendUnavailable, KeyReused, KeyUnavailable, LockBusy
 from ..core.request_id import current_origin
 from ..locks.events import log_fields
 from .printable import printable
@@ -23,8 +23,8 @@ from .printable import printable
 logger = logging.getLogger("distlock_web")
 
 #: Why a request is refused, each with an answer of its own.
-Refusal: TypeAlias = LockBusy | BackendUnavailable | KeyUnavailable
-REFUSALS = (LockBusy, BackendUnavailable, KeyUnavailable)
+Refusal: TypeAlias = LockBusy | BackendUnavailable | KeyUnavailable | KeyReused
+REFUSALS = (LockBusy, BackendUnavailable, KeyUnavailable, KeyReused)
 
 #: Characters of a request in a line of the log.
 MAX_LOGGED = 200
@@ -53,7 +53,8 @@ class ErrorResponse:
     detail: str
     retry_after: int | None  #: whole seconds
     request_id: str
-    code: str  #: ``lock_busy``, ``lock_unavailable`` or ``lock_key_unavailable``: for programs
+    #: ``lock_busy``, ``lock_unavailable``, ``lock_key_unavailable`` or ``lock_key_reused``: for programs.
+    code: str
 
     @property
     def headers(self) -> dict[str, str]:
@@ -100,10 +101,19 @@ def error_response(error: Refusal, request_id: str) -> ErrorResponse:
         detail = f"The same thing is being done at this moment. Please try again {times}."
         return ErrorResponse(409, "Already in progress", detail, retry_after, request_id, "lock_busy")
     if isinstance(error, KeyUnavailable):
-        detail = "Something that is needed for this is missing in the request."
+        missing = error.missing or "something that is needed for this"
+        detail = f"{missing[0].upper()}{missing[1:]} is missing in the request."
         return ErrorResponse(400, "Incomplete request", detail, None, request_id, "lock_key_unavailable")
+    if isinstance(error, KeyReused):
+        detail = "The key of this request was used for another one. Please begin again, with a new key."
+        return ErrorResponse(422, "Key used before", detail, None, request_id, "lock_key_reused")
     detail = "This cannot be done safely at the moment. Please try again later."
     return ErrorResponse(503, "Temporarily unavailable", detail, None, request_id, "lock_unavailable")
+
+
+_EVENTS: dict[type[Refusal], str] = {
+    BackendUnavailable: "error", LockBusy: "busy", KeyUnavailable: "no_key", KeyReused: "key_reused"
+}  # fmt: skip
 
 
 def log_refused(error: Refusal, method: str | None, path: str) -> None:
@@ -113,7 +123,7 @@ def log_refused(error: Refusal, method: str | None, path: str) -> None:
     path in place of that.
     """
     level = logging.ERROR if isinstance(error, BackendUnavailable) else logging.INFO
-    event = "error" if isinstance(error, BackendUnavailable) else "busy" if isinstance(error, LockBusy) else "no_key"
+    event = next((event for kind, event in _EVENTS.items() if isinstance(error, kind)))
     fields = error.log_fields or log_fields(event, "", error.name or "", "")
     origin = current_origin()
     request = origin.path if origin is not None and origin.path else f"{method} {path}"

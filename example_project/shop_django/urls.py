@@ -3,6 +3,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import path
 
+from ..environment import KEEPS_RECORDS
 from . import views
 
 urlpatterns = [
@@ -15,3 +16,8 @@ urlpatterns = [
     path("locks.json", views.locks),
     path("admin/", admin.site.urls),
 ]
+
+if KEEPS_RECORDS:
+    from .orders import order
+
+    urlpatterns += [path("order/<slug:item>", order)]

@@ -49,7 +49,7 @@ def sell(item: str) -> HttpResponse:
     with transaction.atomic():
         stock.save()
         Sale.objects.create(item=stock, shop="Django", request_id=current_request_id())
-    return HttpResponse("Sold", status=201)
+    return HttpResponse(f"Sold. Your receipt: {current_request_id()}", status=201)
 
 
 # The shop page ------------------------------------------------------------------------------------------------------

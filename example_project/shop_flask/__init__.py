@@ -8,7 +8,7 @@ from contextlib import closing
 
 from flask import Flask, abort
 
-from distlock_web import current_request_id, distributed_lockable
+from distlock_web import current_request_id, distributed_lockable, once
 from distlock_web.flask import DistLock
 
 from ..environment import DATABASE, LOCKS_URL, PAYMENT_SECONDS
@@ -20,6 +20,7 @@ def create_app() -> Flask:
     DistLock(app)
     app.add_url_rule("/buy-without-lock/<item>", view_func=buy_without_lock, methods=["POST"])
     app.add_url_rule("/buy/<item>", view_func=buy, methods=["POST"])
+    app.add_url_rule("/order/<item>", view_func=order, methods=["POST"])
     return app
 
 
@@ -30,6 +31,11 @@ def buy_without_lock(item: str) -> tuple[str, int]:
 @distributed_lockable(key="stock:{item}", expire=10, wait=10)
 def buy(item: str) -> tuple[str, int]:
     return sell(item)
+
+
+@once(key="order:{request.headers[Idempotency-Key]}", keep="10m", expire=20, wait=20)
+def order(item: str) -> tuple[str, int]:
+    return buy(item)
 
 
 def sell(item: str) -> tuple[str, int]:
@@ -47,4 +53,4 @@ def sell(item: str) -> tuple[str, int]:
             database.execute(
                 "INSERT INTO shop_sale (item, shop, request_id) VALUES (?, 'Flask', ?)", [item, current_request_id()]
             )
-    return "Sold", 201
+    return f"Sold. Your receipt: {current_request_id()}", 201

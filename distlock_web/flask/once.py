@@ -1,0 +1,97 @@
+"""``once`` in Flask: who asks for what, what is kept of a response, and how that is made again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flask import Response, current_app, request, session
+from markupsafe import Markup
+from werkzeug.wrappers import Response as AnyResponse
+
+from ..web import once
+from ..web.once import CREDENTIALS, digest_of, form_parts, is_comparable, is_form, keep
+
+#: Where a session says whose it is: Flask-Login's and its successors' first, then that of Flask's own tutorial.
+_USER = ("_user_id", "user_id")
+
+
+def asked() -> str:
+    """Who asks for what, in the running request."""
+    where = (request.method, request.host, request.full_path)
+    return digest_of(*_who(), *where, request.mimetype, *_body())
+
+
+def _who() -> Iterator[str]:
+    user = _user()
+    if user is not None:
+        yield from ("user", str(user))
+        return
+    yield from ("session", _session())
+    yield from (request.headers.get(name, "") for name in CREDENTIALS)
+
+
+def _user() -> object:
+    login: Any = sys.modules.get("flask_login")
+    if login is not None and hasattr(current_app, "login_manager"):
+        # First, for it may know them by a header, or by a cookie that outlives the session.
+        user: object = login.current_user.get_id()
+        if user is not None:
+            return user
+    return next((session[name] for name in _USER if session.get(name) is not None), None)
+
+
+def _session() -> str:
+    """A session on a server has a key. One in a cookie has none: it is what it says, but for messages to show once."""
+    if (key := getattr(session, "sid", None)) is not None:
+        return str(key)
+    said = {name: value for name, value in session.items() if name != "_flashes"}
+    return json.dumps(said, sort_keys=True, default=str)
+
+
+def _body() -> Iterator[str | bytes]:
+    """What the body says, so that the view still can read it."""
+    if is_form(request.mimetype):
+        files = ((name, file.filename, file.stream) for name, file in request.files.items(multi=True))
+        yield from form_parts(request.form.lists(), files)
+    elif is_comparable(request.content_length):
+        yield request.get_data(cache=True)
+    else:
+        yield str(request.content_length)
+
+
+def answer_of(result: Any, function: str) -> dict[str, Any]:
+    """What is kept of what a view returned. Raises ``TypeError`` for None, as Flask will."""
+    response, body = _response(result), None
+    if response is None:
+        head = ("", *result[1:]) if isinstance(result, tuple) else ""
+        response = current_app.make_response(head)
+    elif not response.is_streamed:
+        body = response.get_data()
+    return keep(function, response.status_code, response.headers.items(), body)
+
+
+def _response(result: Any) -> AnyResponse | None:
+    """The response that Flask makes of this; None of a generator, or of what an API renders."""
+    content = result[0] if isinstance(result, tuple) and result else result
+    if isinstance(content, Iterator):
+        return None
+    try:
+        return current_app.make_response(result)
+    except TypeError:
+        if result is None:
+            raise
+        return None
+
+
+def replay(kept: Mapping[str, Any]) -> AnyResponse:
+    """The response again."""
+    made = once.replay(kept)
+    return Response(made.body, made.status, made.headers)
+
+
+def field() -> Markup:
+    """``{{ once() }}``: a hidden field ``once``, with another value for each rendered form."""
+    return Markup(once.hidden_field())  # noqa: S704 - nothing of a client's is in it

@@ -1,0 +1,157 @@
+"""``once`` in a view: who asks for what, what is kept of the answer, and how that answer is made again.
+
+The rules that no framework owns. A framework brings the values of its request and of its response.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import logging
+import secrets
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple, Protocol
+
+logger = logging.getLogger("distlock_web")
+
+#: The header that marks an answer as an earlier one, made again.
+REPLAYED = "Idempotency-Replayed"
+#: The field of a form that makes each rendered form a request of its own.
+FIELD = "once"
+
+#: Bytes of an answer's body that are kept.
+MAX_KEPT = 64 * 1024
+#: Bytes of a request's body that are compared. A larger one is the view's alone, which may read it in pieces.
+MAX_COMPARED = 2_621_440
+
+#: Headers of an answer that are kept. Never a cookie: it may be what logs its owner in.
+_KEPT = frozenset({
+    "allow", "cache-control", "content-disposition", "content-encoding", "content-language", "content-location",
+    "content-type", "etag", "expires", "hx-location", "hx-push-url", "hx-redirect", "hx-refresh", "hx-replace-url",
+    "hx-reselect", "hx-reswap", "hx-retarget", "hx-trigger", "hx-trigger-after-settle", "hx-trigger-after-swap",
+    "last-modified", "link", "location", "retry-after", "vary",
+})  # fmt: skip
+#: Those that speak of the body, and not of another one in its place.
+_OF_BODY = frozenset({
+    "content-disposition", "content-encoding", "content-language", "content-type", "etag", "last-modified",
+})  # fmt: skip
+#: Headers that say who a program is: of a request that has no user.
+CREDENTIALS = ("Authorization", "X-Api-Key")
+#: Fields of forms that differ from one rendering of a form to the next, whatever is filled in.
+_OF_RENDERING = frozenset({"csrfmiddlewaretoken", "csrf_token"})
+
+_NOT_KEPT = "This has been done. Its answer was not kept.\n"
+
+
+# Who asks for what ----------------------------------------------------------------------------------------------------
+
+
+def digest_of(*parts: str | bytes) -> str:
+    """A digest that no other sequence of parts has (SHA-256)."""
+    digest = sha256()
+    for part in parts:
+        data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(data))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+class Upload(Protocol):
+    """An open file of a form."""
+
+    def read(self, size: int, /) -> bytes: ...
+    def seek(self, offset: int, /) -> object: ...
+    def tell(self) -> int: ...
+
+
+def form_parts(
+    fields: Iterable[tuple[str, Iterable[str]]], files: Iterable[tuple[str, str | None, Upload]]
+) -> Iterator[str]:
+    """What a form says, in place of its body: the boundary between its parts is another one for each request.
+
+    ``files``: field, name and content of each. It is left where it was found, for the view reads it, too.
+    """
+    for name, values in fields:
+        if name not in _OF_RENDERING:
+            yield json.dumps([name, *values])
+    for name, file_name, upload in files:
+        yield json.dumps([name, file_name, _content(upload)])
+
+
+def _content(upload: Upload) -> str:
+    """A digest of a file's content; "" of one that cannot be read twice."""
+    try:
+        place = upload.tell()
+        upload.seek(place)
+    except (AttributeError, OSError, ValueError):  # an upload handler of the project's own has sent it elsewhere
+        return ""
+    digest = sha256()
+    while chunk := upload.read(MAX_KEPT):
+        digest.update(chunk)
+    upload.seek(place)
+    return digest.hexdigest()
+
+
+def is_comparable(length: int | None) -> bool:
+    """Whether a body that is no form, and has so many bytes, is compared; None: who sends it does not say."""
+    return length is not None and length <= MAX_COMPARED
+
+
+def is_form(media_type: str) -> bool:
+    """Whether a body of this type is a form, which the framework reads."""
+    return media_type in ("application/x-www-form-urlencoded", "multipart/form-data")
+
+
+# What is kept of an answer --------------------------------------------------------------------------------------------
+
+
+def keep(function: str, status: int, headers: Iterable[tuple[str, str]], body: bytes | None) -> dict[str, Any]:
+    """What is kept of an answer, for JSON. ``body``: None of one that cannot be read here."""
+    kept: dict[str, Any] = {"status": status, "headers": kept_headers(headers)}
+    if body is None or len(body) > MAX_KEPT:
+        long = "" if body is None else f"its body has {len(body):,} bytes, more than {MAX_KEPT:,}"
+        why = long or "it is streamed, or rendered by an API later"
+        logger.warning("%s: that it is done is recorded, but not its answer: %s.", function, why)
+        return kept
+    try:
+        kept["body"] = body.decode()
+    except UnicodeDecodeError:
+        kept["base64"] = b64encode(body).decode()
+    return kept
+
+
+def kept_headers(headers: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """Those of an answer's headers that are kept."""
+    return [[name, value] for name, value in headers if name.lower() in _KEPT]
+
+
+class Replay(NamedTuple):
+    """An answer that is made again."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+def replay(kept: Mapping[str, Any]) -> Replay:
+    """The answer again, with its own status, marked by :data:`REPLAYED`. If its body was not kept, a line says so."""
+    status, headers = kept["status"], [(name, value) for name, value in kept["headers"]]
+    if "base64" in kept:
+        body = b64decode(kept["base64"])
+    elif "body" in kept:
+        body = kept["body"].encode()
+    else:
+        headers = [(name, value) for name, value in headers if name.lower() not in _OF_BODY]
+        headers.append(("Content-Type", "text/plain; charset=utf-8"))
+        body = _NOT_KEPT.encode() if status not in (204, 304) else b""
+    return Replay(status, [*headers, (REPLAYED, "true")], body)
+
+
+# Forms ----------------------------------------------------------------------------------------------------------------
+
+
+def hidden_field() -> str:
+    """A hidden field with a value that no other rendered form has: HTML, which a template must not escape."""
+    return f'<input type="hidden" name="{html.escape(FIELD)}" value="{secrets.token_urlsafe(16)}">'

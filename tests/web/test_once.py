@@ -1,0 +1,733 @@
+"""``once`` in a view of Django's, of REST framework's and of Flask's: who gets which answer again, and who does not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from io import BytesIO
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Protocol
+
+import flask
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import AnonymousUser
+from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.template import Context, Template, engines
+from django.template.response import TemplateResponse
+from django.test import AsyncClient, Client
+from django.test.client import BOUNDARY, MULTIPART_CONTENT, encode_multipart
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.utils.functional import SimpleLazyObject
+from django.views import View
+from rest_framework.decorators import api_view
+from rest_framework.response import Response
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+from distlock_web import KeyReused, LockBusy, once
+from distlock_web.flask import DistLock
+from distlock_web.web.once import MAX_COMPARED, MAX_KEPT
+
+KEY = "pay:{request.headers[Idempotency-Key]}"
+runs = itertools.count(1)
+#: What the views are told to do, by the name of a case.
+ANSWERS: dict[str, Callable[[], tuple[bytes, int, dict[str, str]]]] = {
+    "text": lambda: (b"paid", 201, {"Content-Type": "text/plain", "Location": "/orders/7", "X-Debug": "secret"}),
+    "page": lambda: ("<p>bezahlt für €".encode(), 200, {"Content-Type": "text/html; charset=utf-8"}),
+    "bytes": lambda: (b"%PDF\xff\x00", 200, {"Content-Type": "application/pdf"}),
+    "redirect": lambda: (b"", 302, {"Location": "/thanks/"}),
+    "nothing": lambda: (b"", 204, {}),
+    "large": lambda: (b"x" * (MAX_KEPT + 1), 200, {"Content-Type": "text/html", "ETag": '"x"'}),
+    "refused": lambda: (b"no", 402, {}),
+    "broken": lambda: (b"oops", 500, {}),
+    "login": lambda: (b"", 302, {"Location": "/accounts/login/?next=/pay/"}),
+}
+
+
+def answer(case: str) -> tuple[bytes, int, dict[str, str]]:
+    """What a view answers, and which of all runs it was."""
+    number = next(runs)
+    if case == "raises":
+        raise ValueError("the view's own")
+    body, status, headers = ANSWERS[case]()
+    return body, status, {**headers, "Link": f"<{number}>"}  # a header that is kept
+
+
+class Reply(NamedTuple):
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def run(self) -> str:
+        return self.headers.get("Link", "")
+
+    @property
+    def replayed(self) -> bool:
+        return self.headers.get("Idempotency-Replayed") == "true"
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Send(Protocol):
+    def __call__(
+        self, address: str = "/text/", body: bytes = b"", *, method: str = "POST", key: str | None = "k", **headers: str
+    ) -> Reply: ...
+
+
+# Django -------------------------------------------------------------------------------------------------------------
+
+
+def respond(case: str) -> HttpResponse:
+    body, status, headers = answer(case)
+    response = HttpResponse(body, status=status, headers=headers)
+    response.set_cookie("session", "stolen")
+    return response
+
+
+@once(key=KEY, keep=60)
+def pay(request: HttpRequest, case: str) -> HttpResponse:
+    return respond(case)
+
+
+@once(key=KEY, keep=60)
+async def apay(request: HttpRequest, case: str) -> HttpResponse:
+    return respond(case)
+
+
+class Pay(View):
+    @method_decorator(once(key=KEY, keep=60))
+    def post(self, request: HttpRequest, case: str) -> HttpResponse:
+        return respond(case)
+
+    put = get = post
+
+
+@method_decorator(once(key=KEY, keep=60), name="dispatch")
+class Dispatched(View):
+    def post(self, request: HttpRequest, case: str) -> HttpResponse:
+        return respond(case)
+
+    put = get = post
+
+
+urlpatterns = [
+    path("sync/<case>/", pay),
+    path("async/<case>/", apay),
+    path("method/<case>/", Pay.as_view()),
+    path("dispatch/<case>/", Dispatched.as_view()),
+]
+
+
+def of_django(folder: str, client: Any) -> Send:
+    def send(
+        address: str = "/text/", body: bytes = b"", *, method: str = "POST", key: str | None = "k", **headers: str
+    ) -> Reply:
+        said = {} if key is None else {"Idempotency-Key": key}
+        more = {name.replace("_", "-"): value for name, value in headers.items() if name != "content_type"}
+        content_type = headers.get("content_type", "application/json")
+        sent = client.generic(method, folder + address, body, content_type, headers={**said, **more})
+        response = asyncio.run(sent) if asyncio.iscoroutine(sent) else sent
+        cookies = {"Set-Cookie": str(response.cookies)} if response.cookies else {}
+        return Reply(response.status_code, response.content, {**response.headers, **cookies})
+
+    return send
+
+
+# Flask --------------------------------------------------------------------------------------------------------------
+
+
+def of_flask() -> Send:
+    app = flask.Flask("shop")
+    app.secret_key = "not for the client"
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+    DistLock(app)
+
+    @app.route("/<case>/", methods=["GET", "POST", "PUT"])
+    @once(key=KEY, keep=60)
+    def pay(case: str) -> Any:
+        body, status, headers = answer(case)
+        response = flask.make_response(body, status, headers)
+        response.set_cookie("session", "stolen")
+        return response
+
+    def send(
+        address: str = "/text/", body: bytes = b"", *, method: str = "POST", key: str | None = "k", **headers: str
+    ) -> Reply:
+        said = {} if key is None else {"Idempotency-Key": key}
+        more = {name.replace("_", "-"): value for name, value in headers.items() if name != "content_type"}
+        # A client of its own for each request: none sends the cookies of another's answer.
+        response = app.test_client().open(
+            address, method=method, data=body, content_type=headers.get("content_type", "application/json"),
+            headers={**said, **more},
+        )  # fmt: skip
+        return Reply(response.status_code, response.data, dict(response.headers))
+
+    return send
+
+
+FOLDERS = ("sync", "async", "method", "dispatch")
+
+
+@pytest.fixture(autouse=True)
+def project(settings: Any) -> None:
+    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
+    settings.ROOT_URLCONF = __name__
+    settings.ALLOWED_HOSTS = ["*"]
+    settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
+
+
+@pytest.fixture(params=[*FOLDERS, "flask"])
+def send(request: pytest.FixtureRequest) -> Send:
+    if request.param == "flask":
+        return of_flask()
+    # A client of its own for each request: none sends the cookies of another's answer.
+    make = AsyncClient if request.param == "async" else Client
+    return lambda *args, **kwargs: of_django(f"/{request.param}", make(raise_request_exception=False))(*args, **kwargs)
+
+
+# What holds in all of them ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["text", "page", "bytes", "redirect", "nothing"])
+def test_the_second_click_gets_the_first_ones_answer(send: Send, case: str) -> None:
+    first, second = send(f"/{case}/"), send(f"/{case}/")
+    assert (first.status, first.body) == ANSWERS[case]()[1::-1]
+    assert second[:2] == first[:2]
+    assert (second.replayed, second.run) == (True, first.run)
+    assert not first.replayed
+    for name in ("Content-Type", "Location"):
+        assert second.headers.get(name) == first.headers.get(name)
+
+
+def test_cookies_and_headers_that_nobody_has_allowed_are_not_kept(send: Send) -> None:
+    assert {"Set-Cookie", "X-Debug"} <= send().headers.keys()
+    assert not {"Set-Cookie", "X-Debug"} & send().headers.keys()
+
+
+@pytest.mark.parametrize("case", ["refused", "broken", "login", "raises"])
+def test_a_failure_may_be_tried_again(send: Send, case: str) -> None:
+    before = next(runs)
+    first, second = send(f"/{case}/"), send(f"/{case}/")
+    assert first.status == second.status
+    assert not second.replayed
+    assert next(runs) == before + 3
+
+
+def test_a_large_answer_is_not_kept_but_that_it_is_done_is(send: Send, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = send("/large/"), send("/large/")
+    assert (second.status, second.replayed, second.run) == (first.status, True, first.run)
+    assert second.body == b"This has been done. Its answer was not kept.\n"
+    assert second.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert "ETag" not in second.headers
+    (line,) = [line for line in caplog.messages if "not its answer" in line]
+    assert "65,537 bytes" in line
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"body": b'{"amount": 2}'},
+        {"address": "/text/?amount=2"},
+        {"address": "/page/"},
+        {"method": "PUT"},
+        {"method": "HEAD"},
+        {"content_type": "text/plain"},
+        {"Authorization": "Bearer another"},
+        {"X_Api_Key": "another"},
+        {"Host": "shop.example"},
+    ],
+    ids=str,
+)
+def test_the_same_key_of_another_request_is_a_422_without_the_answer(send: Send, other: dict[str, Any]) -> None:
+    first = send(body=b'{"amount": 1}')
+    assert send(**{"body": b'{"amount": 1}', **other}).status == 422
+    again = send(body=b'{"amount": 1}')
+    assert (again.run, again.replayed) == (first.run, True)
+
+
+def test_the_422_says_why_in_the_form_that_the_client_wants(send: Send) -> None:
+    send()
+    problem = send(body=b"other", Accept="application/problem+json")
+    assert (problem.json["status"], problem.json["code"]) == (422, "lock_key_reused")
+    assert "was used for another" in problem.json["detail"]
+    page = send(body=b"other", Accept="text/html")
+    assert page.headers["Content-Type"].startswith("text/html")
+    assert b"paid" not in page.body + json.dumps(problem.json).encode()
+
+
+@pytest.mark.parametrize("key", [None, "", '""', "  "])
+def test_without_a_key_it_is_a_400_that_names_the_header(send: Send, key: str | None) -> None:
+    answer = send(key=key, Accept="application/json")
+    assert answer.status == 400
+    assert answer.json["detail"] == "The header Idempotency-Key is missing in the request."
+
+
+@pytest.mark.parametrize("other", ['"8e03-a"', ' "8e03-a" ', '"8e03-a"; version=1', '"8e03\\-a"'])
+def test_a_key_in_quotes_is_the_one_without_them(send: Send, other: str) -> None:
+    first = send(key="8e03-a")
+    same = send(key=other)
+    assert same.replayed is ("\\" not in other)
+    assert (same.run == first.run) is same.replayed
+
+
+@pytest.mark.parametrize("key", ["k" * 10_000, "a\tb", "a:b|c{d}%41~é"])
+def test_keys_that_nobody_expects(send: Send, key: str) -> None:
+    first = send(key=key)
+    assert (first.status, send(key=key).run) == (201, first.run)
+    assert not send(key=key + "x").replayed
+    assert not send(key=key[:-1]).replayed
+
+
+def test_a_form_that_is_sent_again_is_the_same_form(send: Send) -> None:
+    """Its parts are the same, and neither its boundary nor its CSRF token are."""
+
+    def form(boundary: str, token: str, content: str = "a file") -> Reply:
+        parts = [
+            'name="amount"\r\n\r\n1',
+            f'name="csrfmiddlewaretoken"\r\n\r\n{token}',
+            f'name="csrf_token"\r\n\r\n{token}',
+            f'name="scan"; filename="a.txt"\r\nContent-Type: text/plain\r\n\r\n{content}',
+        ]
+        body = "".join(f"--{boundary}\r\nContent-Disposition: form-data; {part}\r\n" for part in parts)
+        whole = f"{body}--{boundary}--\r\n".encode()
+        return send(body=whole, content_type=f"multipart/form-data; boundary={boundary}")
+
+    first = form("one", "masked")
+    assert form("two", "masked otherwise").run == first.run
+    assert form("one", "masked", "another file").status == 422
+    urlencoded = {"content_type": "application/x-www-form-urlencoded"}
+    second = send(key="u", body=b"csrf_token=a&amount=1", **urlencoded)
+    assert send(key="u", body=b"amount=1&csrf_token=b", **urlencoded).run == second.run
+    assert send(key="u", body=b"amount=1&amount=1", **urlencoded).status == 422
+
+
+def test_a_body_that_is_too_large_to_be_compared_is_left_to_the_view(send: Send, settings: Any) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = None
+    first = send(body=b"x" * (MAX_COMPARED + 1))
+    assert send(body=b"y" * (MAX_COMPARED + 1)).run == first.run
+    assert send(body=b"y" * (MAX_COMPARED + 2)).status == 422, "another length is another body"
+
+
+# Who asks -----------------------------------------------------------------------------------------------------------
+
+
+class Caller(SimpleNamespace):
+    """A user, a session and the headers of a program."""
+
+    user: Any = None
+    session: str | None = None
+
+
+def user(pk: int, kind: str = "User") -> Any:
+    return type(kind, (), {"is_authenticated": True, "is_anonymous": False, "pk": pk})()
+
+
+@once(key="mine:{request.headers[Idempotency-Key]}", keep=60)
+def mine(request: Any) -> HttpResponse:
+    return respond("text")
+
+
+@once(key="mine:{request.headers[Idempotency-Key]}", keep=60)
+async def amine(request: Any) -> HttpResponse:
+    return respond("text")
+
+
+def asks_the_database() -> Any:
+    """A user that is not known before somebody looks: not in an event loop."""
+    from django.contrib.contenttypes.models import ContentType
+
+    ContentType.objects.count()
+    return user(1)
+
+
+def call(factory: Any, view: Callable[..., Any], caller: Caller) -> int:
+    request = factory.post("/", headers={"Idempotency-Key": "k", **getattr(caller, "headers", {})})
+    request.user = AnonymousUser() if caller.user is None else caller.user
+    request.session = SimpleNamespace(session_key=caller.session)
+    if isinstance(request.user, SimpleLazyObject):
+        lazy = request.user
+
+        async def auser() -> Any:
+            return await sync_to_async(lambda: lazy.pk and lazy)()
+
+        request.auser = auser
+    response = view(request)
+    response = asyncio.run(response) if asyncio.iscoroutine(response) else response
+    return 0 if response.headers.get("Idempotency-Replayed") else 1
+
+
+STRANGERS = [
+    (Caller(user=user(1)), Caller(user=user(2))),
+    (Caller(user=user(1)), Caller(user=user(1, "Customer"))),
+    (Caller(user=user(1)), Caller()),
+    (Caller(session="a"), Caller(session="b")),
+    (Caller(session="a"), Caller()),
+    (Caller(headers={"Authorization": "Token a"}), Caller(headers={"Authorization": "Token b"})),
+]
+JWT = [{"Authorization": "JWT a"}, {"Authorization": "JWT b"}]
+SAME = [
+    (Caller(user=user(1), session="a"), Caller(user=user(1), session="after a new login")),
+    (
+        Caller(user=user(1), headers={"Authorization": "JWT a"}),
+        Caller(user=user(1), headers={"Authorization": "JWT b"}),
+    ),
+    (Caller(user=user(1)), Caller(user=SimpleLazyObject(lambda: user(1)))),
+    (Caller(session="a"), Caller(session="a")),
+]
+
+
+@pytest.mark.parametrize("view", [mine, amine])
+@pytest.mark.parametrize(("first", "second"), STRANGERS)
+def test_nobody_else_gets_the_answer(rf: Any, view: Callable[..., Any], first: Caller, second: Caller) -> None:
+    assert call(rf, view, first) == 1
+    with pytest.raises(KeyReused):
+        call(rf, view, second)
+    assert call(rf, view, first) == 0
+
+
+@pytest.mark.parametrize("view", [mine, amine])
+@pytest.mark.parametrize(("first", "second"), SAME)
+def test_one_user_gets_it_from_another_place(rf: Any, view: Callable[..., Any], first: Caller, second: Caller) -> None:
+    assert (call(rf, view, first), call(rf, view, second)) == (1, 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_user_is_asked_for_where_the_database_may_be(rf: Any) -> None:
+    lazy = Caller(user=SimpleLazyObject(asks_the_database))
+    assert (call(rf, amine, lazy), call(rf, amine, lazy)) == (1, 0)
+
+
+class Shop:
+    """A Flask app whose clients keep their cookies."""
+
+    def __init__(self) -> None:
+        self.app = app = flask.Flask("shop")
+        app.secret_key = "not for the client"
+        DistLock(app)
+        app.add_url_rule("/enter/<name>/<value>", view_func=self.enter)
+        app.add_url_rule("/pay", view_func=once(key=KEY, keep=60)(self.pay), methods=["POST"])
+
+    def enter(self, name: str, value: str) -> str:
+        flask.session[name] = value
+        return "in"
+
+    def pay(self) -> str:
+        flask.flash("Thank you")
+        flask.session["orders"] = next(runs)
+        return f"paid {next(runs)}"
+
+    def client(self, *entered: str) -> Callable[..., tuple[int, str]]:
+        client = self.app.test_client()
+        for each in entered:
+            client.get(f"/enter/{each}")
+
+        def pay(**headers: str) -> tuple[int, str]:
+            answer = client.post("/pay", headers={"Idempotency-Key": "k", **headers})
+            return answer.status_code, answer.text
+
+        return pay
+
+
+@pytest.mark.parametrize("name", ["_user_id", "user_id"])
+def test_flask_knows_a_user_by_the_session(name: str) -> None:
+    shop = Shop()
+    first = shop.client(f"{name}/1")
+    _, receipt = first()
+    assert first() == (200, receipt), "though the view has written into the session"
+    assert shop.client("cart/9", f"{name}/1")(Authorization="Token new") == (200, receipt)
+    for stranger in (shop.client(f"{name}/2"), shop.client(), shop.client("cart/9")):
+        assert stranger()[0] == 422
+
+
+def test_flask_knows_who_is_not_logged_in_by_what_the_session_says() -> None:
+    shop = Shop()
+    first = shop.client("cart/9")
+    assert first()[0] == 200
+    assert shop.client("cart/8")()[0] == 422
+    assert shop.client()()[0] == 422
+
+
+def test_flask_login_knows_users_without_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop()
+    known = SimpleNamespace(get_id=lambda: flask.request.headers.get("X-User"))
+    monkeypatch.setitem(sys.modules, "flask_login", SimpleNamespace(current_user=known))
+    shop.app.login_manager = object()  # type: ignore[attr-defined]
+    ann = shop.client()(**{"X-User": "ann"})
+    assert shop.client()(**{"X-User": "ann"}) == ann
+    assert shop.client()(**{"X-User": "bob"})[0] == 422
+    assert shop.client()()[0] == 422
+
+
+# What else a view may answer ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_template_is_rendered_once_and_kept(rf: Any, asynchronous: bool, settings: Any) -> None:
+    settings.TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
+
+    def make(request: HttpRequest) -> TemplateResponse:
+        return TemplateResponse(
+            request,
+            engines["django"].from_string("{% for n in numbers %}{{ n }},{% endfor %}"),
+            {"numbers": iter("12")},
+        )
+
+    async def amake(request: HttpRequest) -> TemplateResponse:
+        return make(request)
+
+    view = once(key=KEY, keep=60)(amake if asynchronous else make)
+
+    def get() -> HttpResponse:
+        response = view(rf.post("/", headers={"Idempotency-Key": "k"}))
+        response = asyncio.run(response) if asyncio.iscoroutine(response) else response
+        return response.render() if hasattr(response, "render") else response
+
+    assert [get().content for _ in "123"] == [b"1,2,"] * 3
+
+
+STREAMS: dict[str, Callable[..., Any]] = {
+    "response": lambda request: StreamingHttpResponse([b"a", b"b"], status=201),
+    "file": lambda request: FileResponse(BytesIO(b"ab"), status=201),
+}
+CHUNKS: dict[str, Callable[[], Any]] = {
+    "response": lambda: flask.Response((each for each in "ab"), 201),
+    "generator": lambda: ((each for each in "ab"), 201),
+}
+urlpatterns += [path(f"stream/{name}/", once(key=KEY, keep=60)(view)) for name, view in STREAMS.items()]
+
+
+@pytest.mark.parametrize(
+    ("site", "name"), [*(("django", name) for name in STREAMS), *(("flask", name) for name in CHUNKS)]
+)
+def test_a_streamed_answer_is_recorded_as_done(site: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    if site == "django":
+
+        def post() -> tuple[int, bytes, Any]:
+            response: Any = Client().post(f"/stream/{name}/", headers={"Idempotency-Key": "k"})
+            body = b"".join(response.streaming_content) if response.streaming else response.content
+            return response.status_code, body, response.headers
+    else:
+        app = flask.Flask("shop")
+        DistLock(app)
+        app.add_url_rule("/", "pay", once(key=KEY, keep=60)(CHUNKS[name]), methods=["POST"])
+
+        def post() -> tuple[int, bytes, Any]:
+            response = app.test_client().post("/", headers={"Idempotency-Key": "k"})
+            return response.status_code, response.data, response.headers
+
+    assert post()[:2] == (201, b"ab")
+    status, body, headers = post()
+    assert (status, body) == (201, b"This has been done. Its answer was not kept.\n")
+    assert headers["Idempotency-Replayed"] == "true"
+    assert any("not its answer: it is streamed" in line for line in caplog.messages)
+
+
+# REST framework -----------------------------------------------------------------------------------------------------
+
+
+def from_data(request: Any) -> Response:
+    """What it has read of the body, and a number that JSON has not."""
+    return Response({"run": next(runs), "amount": request.data.get("amount"), "price": Decimal("1.5")}, status=201)
+
+
+class Method(APIView):
+    @method_decorator(once(key=KEY, keep=60))
+    def post(self, request: Any) -> Response:
+        return from_data(request)
+
+    put = post
+
+
+@method_decorator(once(key=KEY, keep=60), name="dispatch")
+class Whole(APIView):
+    def post(self, request: Any) -> Response:
+        return from_data(request)
+
+    put = post
+
+
+class Orders(ViewSet):
+    @once(key="order:{request.data[once]}", keep=60)
+    def create(self, request: Any) -> Response:
+        return from_data(request)
+
+
+REST = {
+    "function": api_view(["POST", "PUT"])(once(key=KEY, keep=60)(from_data)),
+    "above": once(key=KEY, keep=60)(api_view(["POST", "PUT"])(from_data)),
+    "method": Method.as_view(),
+    "dispatch": Whole.as_view(),
+    "action": Orders.as_view({"post": "create", "put": "create"}),
+}
+urlpatterns += [path(f"rest/{name}/", view) for name, view in REST.items()]
+
+
+@pytest.mark.parametrize("name", REST)
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize("media_type", ["application/json", "multipart/form-data"])
+def test_rest_frameworks_views_read_the_body_and_render_the_answer(name: str, method: str, media_type: str) -> None:
+    def send(amount: int) -> Any:
+        said: Any = {"amount": amount, "once": "k"}
+        body = json.dumps(said).encode() if media_type == "application/json" else encode_multipart(BOUNDARY, said)
+        content_type = media_type if media_type == "application/json" else MULTIPART_CONTENT
+        headers = {"Idempotency-Key": "k", "Accept": "application/json"}
+        return Client().generic(method, f"/rest/{name}/", body, content_type, headers=headers)
+
+    first, again, other = send(1), send(1), send(2)
+    assert (first.status_code, first.json()["price"]) == (201, 1.5)
+    assert (again.status_code, again.content) == (201, first.content)
+    assert again.headers["Content-Type"] == first.headers["Content-Type"]
+    assert (first.headers.get("Idempotency-Replayed"), again.headers["Idempotency-Replayed"]) == (None, "true")
+    assert other.status_code == 422
+    assert send(1).content == first.content
+
+
+@api_view(["POST"])
+@once(key=KEY, keep=60)
+def pays_nothing(request: Any) -> Response:
+    return Response({"error": "declined"}, status=402)
+
+
+@api_view(["POST"])
+@once(key=KEY, keep=60)
+def empty(request: Any) -> Response:
+    return Response(status=204)
+
+
+def test_what_rest_framework_answers_without_data(rf: Any) -> None:
+    answers = [view(rf.post("/", headers={"Idempotency-Key": "k"})).render() for view in (empty, empty)]
+    assert [answer.status_code for answer in answers] == [204, 204]
+    assert [answer.content for answer in answers] == [b"", b""]
+    assert "Idempotency-Replayed" in answers[1].headers
+
+
+# Clicks at the same moment ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("wait", "statuses"), [(0, {201, 409}), (20, {201})])
+@pytest.mark.parametrize("site", ["django", "flask"])
+def test_two_clicks_at_the_same_moment(site: str, wait: int, statuses: set[int], rf: Any) -> None:
+    """In flight it is a 409, or a place in the queue; who has waited gets the first one's answer."""
+    both_are_here, counted = threading.Barrier(2), itertools.count(1)
+
+    def work() -> str:
+        number = next(counted)
+        if wait == 0:
+            both_are_here.wait(20)  # for the one that is refused
+        return f"paid {number}"
+
+    options: Any = {"key": KEY, "keep": 60, "wait": wait}
+    if site == "django":
+        view = once(**options)(lambda request: HttpResponse(work(), status=201))
+
+        def click(_: int) -> tuple[int, bytes]:
+            try:
+                response = view(rf.post("/", headers={"Idempotency-Key": "k"}))
+            except LockBusy:
+                both_are_here.wait(20)
+                return 409, b""
+            return response.status_code, response.content
+    else:
+        app = flask.Flask("shop")
+        DistLock(app)
+        app.add_url_rule("/", "pay", once(**options)(lambda: (work(), 201)), methods=["POST"])
+
+        def click(_: int) -> tuple[int, bytes]:
+            response = app.test_client().post("/", headers={"Idempotency-Key": "k"})
+            if response.status_code == 409:
+                both_are_here.wait(20)
+                return 409, b""
+            return response.status_code, response.data
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = set(pool.map(click, range(2)))
+    assert {status for status, _ in answers} == statuses
+    assert {body for _, body in answers} - {b""} == {b"paid 1"}
+
+
+# Forms --------------------------------------------------------------------------------------------------------------
+
+HIDDEN = re.compile(r'<input type="hidden" name="once" value="([\w-]{20,})">')
+
+
+def test_each_rendered_form_is_a_request_of_its_own() -> None:
+    app = flask.Flask("shop")
+    DistLock(app)
+    with app.app_context():
+        in_flask = [flask.render_template_string("<form>{{ once() }}</form>") for _ in "12"]
+    template = Template("{% load distlock %}<form>{% once %}</form>")
+    in_django = [template.render(Context()) for _ in "12"]
+    found = [HIDDEN.search(form) for form in (*in_flask, *in_django)]
+    assert len({each[1] for each in found if each is not None}) == 4
+
+
+def test_an_apps_own_once_is_left_alone() -> None:
+    app = flask.Flask("shop")
+    app.jinja_env.globals["once"] = "mine"
+    DistLock(app)
+    with app.app_context():
+        assert flask.render_template_string("{{ once }}") == "mine"
+
+
+@pytest.mark.parametrize("site", ["django", "flask"])
+def test_a_form_without_its_field_is_a_400_that_names_it(site: str) -> None:
+    if site == "django":
+        post: Any = Client().post
+    else:
+        app = flask.Flask("shop")
+        DistLock(app)
+        app.add_url_rule("/form/", view_func=flask_form, methods=["GET", "POST"])
+        post = app.test_client().post
+    headers = {"Accept": "text/html"}
+    first, again, missing, void = (
+        post("/form/", data=data, headers=headers) for data in ({"once": "a"}, {"once": "a"}, {}, {"once": ""})
+    )
+    assert text_of(first) == text_of(again)
+    for answer in (missing, void):
+        assert answer.status_code == 400
+        assert "The field once is missing in the request." in text_of(answer)
+
+
+def text_of(answer: Any) -> str:
+    return str(answer.text)
+
+
+@once(key="form:{request.POST[once]}", keep=60, methods=("POST",))
+def django_form(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"done {next(runs)}")
+
+
+@once(key="form:{request.form[once]}", keep=60, methods=("POST",))
+def flask_form() -> str:
+    return f"done {next(runs)}"
+
+
+urlpatterns += [path("form/", django_form)]
+
+
+# Plain functions in a request ---------------------------------------------------------------------------------------
+
+
+@once(key="charge:{order}", keep=60, result=True)
+def charge(order: int) -> dict[str, int]:
+    return {"charge": next(runs)}
+
+
+def test_a_function_that_a_view_calls_has_no_request() -> None:
+    app = flask.Flask("shop")
+    DistLock(app)
+    app.add_url_rule("/<int:n>", "pay", lambda n: charge(7), methods=["POST"])
+    answers = [app.test_client().post(f"/{n}").json for n in (1, 2)]
+    assert answers[0] == answers[1] == charge(7)
