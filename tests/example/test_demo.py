@@ -30,6 +30,9 @@ def test_the_shop_oversells_without_the_lock_and_never_with_it(demo: Demo) -> No
     assert oversold == sold - stock > 0
     stock, sold, left, oversold, _busy, failed = map(int, table["with the lock"][:6])
     assert (sold, left, oversold, failed) == (stock, 0, 0, 0)
+    stock, sold, left, oversold, _busy, failed = map(int, table["three clicks"][:6])
+    assert (sold, left, oversold, failed) == (stock, 0, 0, 0)
+    assert f"three clicks: {stock} orders. {2 * stock} clicks got an earlier click's answer." in output
 
 
 def test_a_missing_redis_is_named(demo: Demo) -> None:
