@@ -30,6 +30,7 @@ from tests.support.revoking import revoke
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(distlock_web.__file__).parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+TRANSLATED = [path for path in DOCUMENTS if path.name.endswith(".zh-CN.md")]
 
 Script = tuple[str, str]  #: document and heading
 
@@ -37,7 +38,7 @@ Script = tuple[str, str]  #: document and heading
 def python_blocks() -> dict[Script, str]:
     """The blocks under one heading are one script."""
     scripts: dict[Script, str] = {}
-    for document in DOCUMENTS:
+    for document in sorted({*DOCUMENTS} - {*TRANSLATED}):
         for heading, text in re.findall(r"^#+ ([^\n]*)\n(.*?)(?=^#+ |\Z)", without_comments(document), re.M | re.S):
             blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
             if blocks:
@@ -560,6 +561,15 @@ def test_the_code_runs(script: Script, redis_url: str) -> None:
     assert done.returncode == 0, f"{code}\n{done.stderr}"
 
 
+@pytest.mark.parametrize("page", TRANSLATED, ids=lambda page: page.name)
+def test_a_translation_has_the_blocks_and_the_tables_of_its_original(page: Path) -> None:
+    texts = [path.read_text("utf-8") for path in (page, page.with_name(page.name.replace(".zh-CN", "")))]
+    blocks, originals = (re.findall(r"^```.*?^```$", text, re.M | re.S) for text in texts)
+    assert blocks == originals != []
+    rows, rows_there = (len(re.findall(r"^\|", text, re.M)) for text in texts)
+    assert rows == rows_there
+
+
 def test_every_check_has_its_code() -> None:
     assert set(CHECKS) | set(BEFORE) <= set(python_blocks())
 
@@ -690,7 +700,7 @@ def test_every_link_leads_somewhere() -> None:
 
 def test_the_index_and_the_site_have_every_page() -> None:
     on_site = set(re.findall(r": ([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
-    assert {path.name.lower() for path in DOCUMENTS} - {"readme.md"} <= {*on_site}
+    assert {path.name.lower() for path in DOCUMENTS} - {"readme.md"} <= {name.lower() for name in on_site}
     index = (ROOT / "docs" / "index.md").read_text()
     linked = {(ROOT / "docs" / target).resolve() for target in re.findall(r"\]\(([^)]+)\)", index)}
     assert set(DOCUMENTS) - linked == {ROOT / "docs" / "index.md"}
