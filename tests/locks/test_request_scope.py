@@ -75,16 +75,6 @@ async def test_a_coroutine_function_runs_inside() -> None:
     assert current_origin() is None
 
 
-def test_each_call_is_a_request_of_its_own() -> None:
-    @request_scope()
-    def work() -> tuple[str, str]:
-        return current_request_id(), request_token()
-
-    (first, token), (second, another) = work(), work()
-    assert first != second
-    assert token != another
-
-
 def test_a_call_inside_of_a_call() -> None:
     @request_scope()
     def work(depth: int) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from distlock_web.testing.servers import RedisServer, ServerMissing, own_ports, redis_program, required, valkey_program
-from tests.support.requirements import require, require_redis, skipped_for
+from tests.support.requirements import require, require_redis
 
 pytest_plugins = ("pytester",)
 
@@ -33,25 +33,6 @@ def test_a_server_answers_keeps_its_port_and_is_gone_afterwards(make_redis: Make
     server.stop()
     with pytest.raises(ProcessLookupError):
         os.kill(last, 0)
-
-
-def test_a_paused_server_does_not_answer_and_can_be_stopped(make_redis: MakeRedis) -> None:
-    server = make_redis()
-    with redis.Redis.from_url(server.url, socket_timeout=0.2, retry=None) as client:
-        server.pause()
-        with pytest.raises(redis.TimeoutError):
-            client.ping()
-        server.resume()
-    with redis.Redis.from_url(server.url) as client:
-        assert client.ping()
-    server.pause()
-    server.stop()
-
-
-def test_a_server_with_a_password(make_redis: MakeRedis) -> None:
-    server = make_redis("--requirepass", "secret")
-    with redis.Redis.from_url(server.url) as client, pytest.raises(redis.AuthenticationError):
-        client.ping()
 
 
 def test_a_server_that_cannot_start_says_why(make_redis: MakeRedis) -> None:
@@ -132,14 +113,6 @@ def test_without_any_server_a_test_that_starts_one_is_skipped(
     ended = pytester.runpytest_inprocess("-p", "no:django", "-p", "no:asyncio", "-p", "no:cacheprovider")
     ended.assert_outcomes(skipped=2)
     ended.stdout.fnmatch_lines("2 tests were skipped, without redis (2). *: apt install redis-server")
-
-
-def test_what_was_skipped_is_one_line() -> None:
-    reasons = ["postgres is missing: not on PATH", "redis-6.2 is missing: no wheel", "another reason"]
-    assert skipped_for(f"Skipped: {reason}" for reason in [*reasons, reasons[0]]) == (
-        "3 tests were skipped, without postgres (2), redis-6.2 (1). On Debian and Ubuntu: apt install postgresql"
-    )
-    assert skipped_for(["Skipped: another reason"]) is None
 
 
 def test_a_server_that_should_be_hidden_and_is_not_fails_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, create_engine, text
 
 from distlock_web import configure, lock
 from distlock_web.backends.sql.lease import purge
-from distlock_web.backends.sql.tables import from_ascii, key_of, to_ascii
+from distlock_web.backends.sql.tables import from_ascii, key_of
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.runtime import drive, new_token, now
 from tests.support.waiting import PATIENCE, eventually
@@ -57,12 +57,6 @@ def test_each_name_is_one_lock(backend: Any) -> None:
     assert sorted(line.name for line in drive(port.inspect())) == sorted(APART)
     assert [line.name for line in drive(port.inspect(["Name"]))] == ["Name"]
     assert {line.holder for line in drive(port.inspect())} == {"wer – \U0001f512"}
-
-
-@pytest.mark.parametrize("name", APART)
-def test_text_in_the_table_is_ascii_and_nothing_is_lost(name: str) -> None:
-    assert to_ascii(name).isascii()
-    assert from_ascii(to_ascii(name)) == name
 
 
 def rows(database: Connection) -> set[str]:

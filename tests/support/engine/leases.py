@@ -6,7 +6,7 @@ import pytest
 
 from distlock_web import ConfigurationError, LeaseLost, NotHeld
 from distlock_web.core.runtime import now
-from distlock_web.testing.contract.base import KEY, NAME, PREFIX, Cases, case, the_lock
+from distlock_web.testing.contract.base import NAME, Cases, case, the_lock
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.harness import Harness
 
@@ -95,15 +95,3 @@ class LeaseCases(Cases):
         async with harness.inside(the_lock()) as lease:
             watching = harness.unrelated(lambda: harness.lost(lease))
         assert await watching.result() is False
-
-    @case
-    async def test_a_decorated_function_is_told_like_a_block(self, harness: Harness) -> None:
-        async def body() -> str:
-            await harness.sleep(seconds)
-            return "done"
-
-        seconds = self.ttl * 1.2
-        with pytest.raises(LeaseLost):
-            await harness.decorated(body, key=KEY, prefix=PREFIX, expire=self.ttl)()
-        seconds = self.kept * 1.2
-        assert await harness.decorated(body, key=KEY, prefix=PREFIX, expire=self.kept, renew=True)() == "done"

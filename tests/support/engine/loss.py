@@ -150,21 +150,6 @@ class LossCases(Cases):
         assert caught.value.reason == "revoked"
 
     @case
-    async def test_a_revoked_lease_is_known_at_its_release(self, harness: Harness) -> None:
-        with pytest.raises(LeaseLost) as caught:
-            async with harness.inside(the_lock()) as lease:
-                assert await harness.port.revoke(NAME, lease.fence or 0)
-        assert caught.value.reason == "revoked"
-
-    @case
-    async def test_on_lost_warn_only_logs(self, harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.WARNING, "distlock_web"):
-            async with harness.inside(the_lock(expire=self.ttl, on_lost="warn")) as lease:
-                assert await harness.lost(lease)
-        assert NAME in caplog.text
-        assert "no longer held" in caplog.text
-
-    @case
     async def test_on_lost_callable_is_called_once_and_while_the_block_runs(self, harness: Harness) -> None:
         told: list[Lease] = []
         heard = harness.event()
@@ -214,22 +199,6 @@ class LossCases(Cases):
         with pytest.raises(asyncio.CancelledError):
             await task
         assert task.cancelled()
-
-    @case
-    async def test_a_cancelled_block_gives_its_lock_back(self, tasks: Harness) -> None:
-        inside = asyncio.Event()
-
-        async def victim() -> None:
-            async with the_lock():
-                inside.set()
-                await asyncio.sleep(60)
-
-        task = asyncio.create_task(victim())
-        await inside.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await tasks.line(NAME) is None
 
 
 async def _state(lease: Lease, state: str) -> bool:

@@ -9,45 +9,11 @@ import pytest
 from distlock_web import ConfigurationError, LockBusy, lock, request_scope
 from distlock_web.core.runtime import now
 from distlock_web.locks.lease import scope_of
-from distlock_web.testing.contract.base import KEY, NAME, PREFIX, Cases, case, needs, the_lock
-from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.testing.contract.base import NAME, PREFIX, Cases, case, needs, the_lock
 from distlock_web.testing.harness import Harness
 
 
 class TakingCases(Cases):
-    @case
-    async def test_try_acquire_gives_a_lease_or_none(self, harness: Harness) -> None:
-        async def second() -> bool:
-            return await harness.try_acquire(the_lock()) is None
-
-        lease = await harness.try_acquire(the_lock())
-        assert lease is not None
-        assert await harness.unrelated(second).result()
-        await harness.release(lease)
-        assert not await harness.unrelated(second).result()
-
-    @needs("waiting")
-    @case
-    async def test_two_callers_of_one_decorated_function_take_turns(self, harness: Harness) -> None:
-        history: list[str] = []
-        entered, leave = harness.event(), harness.event()
-
-        async def body(who: str) -> str:
-            history.append(f"{who} in")
-            entered.set()
-            await leave.wait()
-            history.append(f"{who} out")
-            return who
-
-        function = harness.decorated(body, key=KEY, prefix=PREFIX, wait=None)
-        first = harness.unrelated(partial(function, "first"))
-        await entered.wait()
-        second = harness.unrelated(partial(function, "second"))
-        await harness.waiters(NAME, 1)
-        leave.set()
-        assert (await first.result(), await second.result()) == ("first", "second")
-        assert history == ["first in", "first out", "second in", "second out"]
-
     @needs("waiting")
     @case
     async def test_one_lock_object_serves_many_at_once(self, harness: Harness) -> None:
@@ -98,14 +64,6 @@ class TakingCases(Cases):
         assert len({token[:16] for token in tokens}) == 1
         assert [len({token[16:40] for token in tokens[first : first + 20]}) for first in (0, 20, 40)] == [1, 1, 1]
         assert len({token[16:40] for token in tokens}) == 3
-
-    @needs("waiting")
-    @case
-    async def test_one_request_takes_and_one_gives_back(self, harness: Harness) -> None:
-        injector = FaultInjector(harness.store)
-        async with harness.inside(the_lock(wait=5)):
-            pass
-        assert injector.calls == ["acquire", "release"]
 
     @case
     async def test_a_lease_shorter_than_the_store_can_express_is_refused(self, harness: Harness) -> None:
