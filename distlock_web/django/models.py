@@ -57,6 +57,23 @@ class LeaseRow(models.Model):
         indexes = (models.Index(fields=["expires_at"], name="distlock_lease_expires_at"),)
 
 
+class RecordRow(models.Model):
+    """What ``once`` has kept of what is done, in the SQL store."""
+
+    name_key: models.CharField[str, str] = models.CharField(primary_key=True, max_length=64)
+    fence: models.BigIntegerField[int, int] = models.BigIntegerField()
+    expires_at: models.BigIntegerField[int, int] = models.BigIntegerField()
+    record: models.TextField[str, str] = models.TextField()
+
+    objects = _NotDumped()
+
+    class Meta:
+        db_table = "distlock_record"
+        base_manager_name = "objects"
+        default_permissions = ()
+        indexes = (models.Index(fields=["expires_at"], name="distlock_record_expires_at"),)
+
+
 class WaiterRow(models.Model):
     """Somebody who waits for a lock in the SQL store."""
 

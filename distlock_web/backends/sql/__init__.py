@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from ...core.backend import Capabilities
+from ...core.backend import Capabilities, LockInfo
 from ...core.blocking_port import BlockingPort, Executors, Wakeups
 from ...core.config import StoreConfig
 from ...core.errors import DistLockError
 from ...core.findings import Finding
 from ...core.outage import Outage
-from ...core.runtime import TASKS, THREADS, new_ident
+from ...core.runtime import TASKS, THREADS, Runtime, new_ident
 from .address import address
 from .database import AllInUse, Database, NoAnswer, Transaction
 from .diagnose import diagnose
@@ -28,11 +28,29 @@ RENEWAL_CONNECTIONS = 2
 RESERVE_CONNECTIONS = 2
 
 
+class SQLPort(BlockingPort):
+    """What the stores whose driver blocks have, and what is done."""
+
+    def __init__(self, verbs: SQLVerbs, runtime: Runtime, wakeups: Wakeups, executors: Executors) -> None:
+        super().__init__(verbs, runtime, wakeups, executors)
+        self._done = verbs.done
+
+    async def done(self, limit: int) -> list[LockInfo]:
+        return await self._hold(self._done, limit)
+
+
 class SQLBackend:
     """One database: connections for requests, for renewals, a reserve, and one that finds out whether it answers."""
 
     capabilities = Capabilities(
-        fencing=True, waiting=True, queue=True, transfer=True, listing=True, bounded_queue=True, min_expire=0.05
+        fencing=True,
+        waiting=True,
+        queue=True,
+        transfer=True,
+        listing=True,
+        records=True,
+        bounded_queue=True,
+        min_expire=0.05,
     )
     settings = frozenset({"LOCATION", "DATABASE", "OPTIONS"})
 
@@ -53,7 +71,7 @@ class SQLBackend:
         verbs = SQLVerbs(self._requests, self._reserve, self._news, self._outage)
         renewing = SQLVerbs(self._renewals, self._reserve, self._news, self._outage)
         self._sync_port, self._async_port, self._renewal_port = (
-            BlockingPort(each, runtime, self._wakeups, self._executors)
+            SQLPort(each, runtime, self._wakeups, self._executors)
             for each, runtime in ((verbs, THREADS), (verbs, TASKS), (renewing, THREADS))
         )
 
@@ -93,7 +111,7 @@ class SQLBackend:
     def prepare(self) -> str:
         """Make the tables where they are missing, whatever ``OPTIONS["create"]`` says; what was done, in words."""
         self._requests.create_tables()
-        return f"{self._address.name} has the tables distlock_lease and distlock_waiter."
+        return f"{self._address.name} has the tables distlock_lease, distlock_waiter and distlock_record."
 
     def diagnose(self) -> list[Finding]:
         return diagnose(self._requests)

@@ -147,6 +147,31 @@ class LeaseRow:
         """Whether the lock was this token's, which has given it back or lost it: a request of it comes late."""
         return token in (self.released, self.revoked) and self.expires_at > self.now
 
+    def finish(self, seconds: float, record: str) -> None:
+        """It is done, for so long: the record is kept beside it, and everybody who waits is to ask, and is told so."""
+        self.state, self.expires_at = "done", self.now + microseconds(seconds)
+        kept = {"fence": self.fence, "expires_at": self.expires_at, "record": record}
+        if self._transaction.run(self._transaction.tables.keep_again, {"key": self.key, **kept}).rowcount == 0:
+            self._transaction.run(self._transaction.tables.keep, {"name_key": self.key, **kept})
+        self.send_away()
+
+    def send_away(self) -> None:
+        if self.queued:
+            key = {"key": self.key}
+            tokens = [row.token for row in self._transaction.run(self._transaction.tables.tokens, key).all()]
+            self._transaction.run(self._transaction.tables.wake_all, key)
+            for token in tokens:
+                self._transaction.wake(token)
+
+    @property
+    def record(self) -> str | None:
+        """What is kept of what is done; None: it is not done."""
+        if self.state != "done":
+            return None
+        asked = {"key": self.key, "of": self.fence}
+        kept: str | None = self._transaction.run(self._transaction.tables.kept, asked).scalar()
+        return kept
+
     def end_at(self, moment: int) -> None:
         """The lease ends then, which may be sooner than those who wait know."""
         known, self.expires_at = self.expires_at, moment

@@ -1,4 +1,4 @@
-"""The two tables: a row for each name, and a row for everybody who waits. In Django the migrations make the same.
+"""The three tables: a row for each name, for everybody who waits, and for what is done. The migrations make the same.
 
 What is compared is compared here, and not by the database: a name is found by the digest of its exact text, so that no
 collation, no trailing blank and no length makes two names one, or one name two. Text is stored in ASCII, for a database
@@ -28,6 +28,7 @@ from sqlalchemy import (
     select,
     union_all,
 )
+from sqlalchemy.dialects.mysql import LONGTEXT
 
 from ...core.runtime import IDENT_DIGITS
 
@@ -62,7 +63,7 @@ def _lease_table(metadata: MetaData) -> Table:
         Column("name_key", String(64), primary_key=True),  # the digest of the name
         Column("name", Text, nullable=False),  # for people
         Column("token", String(100), nullable=False),  # whose it is until ``expires_at``; empty: free
-        # held; granted: handed over and not yet heard of by its new owner; transit; cooldown
+        # held; granted: handed over and not yet heard of by its new owner; transit; cooldown; done
         Column("state", String(10), nullable=False),
         Column("fence", BigInteger, nullable=False),
         Column("since", BigInteger, nullable=False),  # these two in microseconds, by the database's clock
@@ -95,6 +96,21 @@ def _waiter_table(metadata: MetaData) -> Table:
     )
 
 
+def _record_table(metadata: MetaData) -> Table:
+    return Table(
+        "distlock_record",
+        metadata,
+        Column("name_key", String(64), primary_key=True),
+        # Of the run that has left it: it counts where the lease is done, with this fence.
+        Column("fence", BigInteger, nullable=False),
+        Column("expires_at", BigInteger, nullable=False),
+        Column("record", Text().with_variant(LONGTEXT(), "mysql", "mariadb"), nullable=False),
+        Index("distlock_record_expires_at", "expires_at"),
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+    )
+
+
 class Tables:
     """The tables of one database, and the statements, built once. ``clock``: its time, in microseconds."""
 
@@ -102,9 +118,11 @@ class Tables:
         self.metadata = MetaData(schema=schema)
         self.lease = _lease_table(self.metadata)
         self.waiter = _waiter_table(self.metadata)
+        self.record = _record_table(self.metadata)
         self._key: BindParameter[str] = bindparam("key")
         self._keys: BindParameter[Sequence[str]] = bindparam("keys", expanding=True)
         self._of_leases(clock)
+        self._of_records(clock)
         self._of_queues(clock)
         self._of_purging(clock)
 
@@ -120,7 +138,18 @@ class Tables:
         self.insert = lease.insert()
         self.update = lease.update().where(lease.c.name_key == self._key)
         self.extend = lease.update().where(of_keys, lease.c.expires_at < until).values(expires_at=until)
-        self.held = select(lease, now).where(lease.c.expires_at > clock, lease.c.token != "")
+        self.taken = select(lease, now).where(lease.c.expires_at > clock, lease.c.token != "")
+        self.held = self.taken.where(lease.c.state != "done")
+
+    def _of_records(self, clock: ColumnElement[int]) -> None:
+        lease, record = self.lease, self.record
+        of_key = record.c.name_key == self._key
+        self.kept = select(record.c.record).where(of_key, record.c.fence == bindparam("of", type_=BigInteger))
+        self.keep_again = record.update().where(of_key)
+        self.keep = record.insert()
+        self.forget_records = record.delete().where(record.c.expires_at < clock)
+        done = lease.c.name_key == record.c.name_key, lease.c.fence == record.c.fence, lease.c.state == "done"
+        self.done = self.taken.where(*done, record.c.expires_at > clock).order_by(lease.c.since.desc())
 
     def _of_queues(self, clock: ColumnElement[int]) -> None:
         lease, waiter, whose = self.lease, self.waiter, bindparam("whose", type_=String)
@@ -137,6 +166,8 @@ class Tables:
         ).where(queue)
         self.join = waiter.insert()
         self.stay = waiter.update().where(waiter.c.token == whose)
+        self.tokens = select(waiter.c.token).where(queue)
+        self.wake_all = waiter.update().where(queue).values(wake=1)
         self.wake_many = waiter.update().where(waiter.c.token.in_(bindparam("tokens", expanding=True))).values(wake=1)
         self.leave = waiter.delete().where(waiter.c.token == whose)
         self.leave_many = waiter.delete().where(waiter.c.token.in_(bindparam("tokens", expanding=True)))

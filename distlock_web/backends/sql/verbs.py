@@ -6,7 +6,9 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from sqlalchemy import Row
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ...core.errors import BackendUnavailable, DistLockError
@@ -87,16 +89,24 @@ class SQLVerbs:
         One that waits may have been handed it meanwhile: it asks again.
         """
         tables = self._database.tables
-        for row in self._database.read(tables.held.where(tables.named([claim.name])), {}):
+        for row in self._database.read(tables.taken.where(tables.named([claim.name])), {}):
             if row.token != claim.token or position:
                 info, held_for = as_info(row, 0), max(row.now - row.since, 0) / MICROSECONDS
                 asked_again = min(info.remaining, random.uniform(*CROWDED))  # noqa: S311 - no secret
-                return Busy(asked_again, info.remaining, position, info.holder, held_for)
+                record = self._record_of(row) if info.state == "done" else None
+                if record is not None and position:
+                    self._cancel_later(claim)  # its place in the queue
+                return Busy(asked_again, info.remaining, position, info.holder, held_for, record)
         return None
+
+    def _record_of(self, row: Row[Any]) -> str | None:
+        kept = self._database.read(self._database.tables.kept, {"key": row.name_key, "of": row.fence})
+        return kept[0].record if kept else None
 
     def _purge(self) -> None:
         try:
             self._database.run(lambda transaction: purge(transaction, FORGET_AFTER))
+            self._database.run(lambda transaction: transaction.run(transaction.tables.forget_records))
         except DistLockError as error:  # the next one purges
             logger.info("Old names of locks were not purged: %s", error)
 
@@ -129,7 +139,7 @@ class SQLVerbs:
                 row.read_clock()
                 row.expires_at = row.now
             row.leave(claim.token)
-            if row.taken and row.token == claim.token and row.state != "cooldown":
+            if row.taken and row.token == claim.token and row.state not in ("cooldown", "done"):
                 row.let_go()
             row.save()
 
@@ -197,17 +207,7 @@ class SQLVerbs:
             return None
 
         def work(transaction: Transaction) -> Loss | None:
-            row = LeaseRow.lock(transaction, claim.name)
-            if not row.held_by(claim.token):
-                return None if row.released == claim.token else row.loss(claim.token)
-            row.released = claim.token
-            if cooldown > 0:
-                row.state = "cooldown"
-                row.end_at(row.now + microseconds(cooldown))
-            else:
-                row.let_go()
-            row.save()
-            return None
+            return _release(LeaseRow.lock(transaction, claim.name), claim.token, cooldown, record)
 
         try:
             return self._run_for_holder(work)
@@ -253,12 +253,15 @@ class SQLVerbs:
 
         def work(transaction: Transaction) -> list[LockInfo]:
             tables = transaction.tables
-            statement = tables.held if names is None else tables.held.where(tables.named(names))
+            statement = tables.held if names is None else tables.taken.where(tables.named(names))
             held = transaction.run(statement).all()
             waiters = {row.name_key: row.waiters for row in transaction.run(tables.waiters).all()} if held else {}
             return [as_info(row, waiters.get(row.name_key, 0)) for row in held]
 
         return self._database.run(work)
+
+    def done(self, limit: int) -> list[LockInfo]:
+        return [as_info(row, 0) for row in self._database.read(self._database.tables.done.limit(limit), {})]
 
     def revoke(self, name: str, fence: int) -> bool:
         def work(transaction: Transaction) -> bool:
@@ -296,9 +299,31 @@ def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
     return Granted(row.fence, since)
 
 
+def _release(row: LeaseRow, token: str, cooldown: float, record: str | None) -> Loss | None:
+    if not row.held_by(token):
+        if row.released != token:
+            return row.loss(token)
+        if row.taken and row.state == "done":
+            row.send_away()  # the first copy may not have told all
+        return None
+    row.released = token
+    if cooldown > 0 and record is not None:
+        row.finish(cooldown, record)
+    elif cooldown > 0:
+        row.state = "cooldown"
+        row.end_at(row.now + microseconds(cooldown))
+    else:
+        row.let_go()
+    row.save()
+    return None
+
+
 def _wait(row: LeaseRow, claim: Claim, join: bool, position: int) -> Busy:
-    if not (join and row.taken):
-        return Busy(row.remaining, row.remaining, holder=row.holder, held_for=row.held_for)
+    record = row.record if row.taken else None
+    if record is not None:
+        row.leave(claim.token)
+    if record is not None or not (join and row.taken):
+        return Busy(row.remaining, row.remaining, holder=row.holder, held_for=row.held_for, record=record)
     if claim.max_waiters is not None and not position and row.is_full(claim.token, claim.max_waiters):
         return Busy(row.remaining, row.remaining, holder=row.holder, held_for=row.held_for, full=True)
     recheck_after, place = row.join(claim, position)
