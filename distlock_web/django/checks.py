@@ -17,6 +17,7 @@ from ..core.findings import Finding, Severity
 from ..core.registry import Store, registry, with_resource
 from ..core.request_id import DEFAULT_HEADER
 from ..locks.decorator import LockedFunction
+from ..locks.once import Once
 from ..web.doctor import examine_store, examine_uwsgi, gunicorn_timeout, uwsgi_options
 from ..web.request_ids import header_name, user_hook
 from ..web.settings import unknown_settings
@@ -246,14 +247,18 @@ def check_keys(**kwargs: Any) -> list[checks.CheckMessage]:
     return list(unconverted_keys()) if getattr(settings, "ROOT_URLCONF", None) else []
 
 
+_HELD = "Who is then sent to the login page, or gets a 403, has had the lock."
+_ANSWERED = "Who has lost the right to ask gets the answer of before, until it is forgotten."
+
+
 @checks.register(checks.Tags.urls)
 def check_logins(**kwargs: Any) -> list[checks.CheckMessage]:
     return [
         checks.Warning(
-            f"{where}: its lock is taken before it is known who asks. Who is then sent to the login page, or gets a "
-            f"403, has had the lock.",
-            hint="Put distributed_lockable below login_required and its like, and below @api_view; in a class, on the "
-            "method, and not on dispatch.",
+            f"{where}: its lock is taken before it is known who asks. "
+            + (_ANSWERED if isinstance(function, Once) else _HELD),
+            hint=f"Put {'once' if isinstance(function, Once) else 'distributed_lockable'} below login_required and its "
+            "like, and below @api_view; in a class, on the method, and not on dispatch.",
             id="distlock_web.W009",
         )
         for where, view, function in _views()

@@ -11,6 +11,7 @@ from django.views import View
 
 from ..locks.decorator import LockedFunction
 from ..locks.key_templates import bound_method
+from ..locks.once import Once
 
 Callback = Callable[..., Any]
 
@@ -128,9 +129,11 @@ def is_above_login(view: Callback, function: LockedFunction) -> bool:
         del classes[0]
     if any(map(_leads_to_login, classes)):
         return True
-    # Above REST framework's is where a lock may have to be: but its success= may take a refusal for a success.
+    # Above REST framework's is where a lock may have to be: but its success= may take a refusal for a success, and
+    # once answers what it has answered to whoever has had the right.
     permissions = getattr(view_class, "permission_classes", ())
-    judges = bool(function.options.hold_at_least) and function.success is not None and function.until != "commit"
+    kept = bool(function.options.hold_at_least) and function.success is not None
+    judges = (kept or isinstance(function, Once)) and function.until != "commit"
     return judges and any(getattr(each, "__name__", "") != "AllowAny" for each in permissions)
 
 

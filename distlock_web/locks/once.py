@@ -99,6 +99,11 @@ class Once(LockedFunction):
         keeps_result: bool,
     ) -> None:
         super().__init__(function, lock_options, options)
+        if hooks.streams(self.function):
+            raise ConfigurationError(
+                f"{self.name} says that it returns a stream, which once cannot keep: use distributed_lockable with "
+                f"hold_at_least, or return a response that is made at once."
+            )
         self.keep = keep
         self.keeps_result = keeps_result
         lock_options.records = True

@@ -12,7 +12,7 @@ import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_origin
 
 logger = logging.getLogger("distlock_web")
 
@@ -120,6 +120,15 @@ def keep(function: str, status: int, headers: Iterable[tuple[str, str]], body: b
     except UnicodeDecodeError:
         kept["base64"] = b64encode(body).decode()
     return kept
+
+
+def returned_class(function: Any) -> type:
+    """What the function says that it returns, without what stands in brackets; ``object`` if it does not say."""
+    said = getattr(function, "__annotations__", {}).get("return")
+    if isinstance(said, str):
+        said = getattr(function, "__globals__", {}).get(said.partition("[")[0])
+    said = get_origin(said) or said
+    return said if isinstance(said, type) else object
 
 
 def kept_headers(headers: Iterable[tuple[str, str]]) -> list[list[str]]:

@@ -23,7 +23,7 @@ from rest_framework.permissions import AllowAny, IsAuthenticated
 from rest_framework.routers import DefaultRouter, SimpleRouter
 from rest_framework.views import APIView
 
-from distlock_web import distributed_lockable
+from distlock_web import distributed_lockable, once
 from distlock_web.core import registry
 from distlock_web.django.locked_views import locked_views
 from distlock_web.django.middleware import RequestIDMiddleware
@@ -446,6 +446,12 @@ class PlainAPI(APIView):
     permission_classes = (IsAuthenticated,)
 
 
+done = once(key="kept", keep=60)
+
+
+def api(request: Any) -> None: ...
+
+
 def view(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
@@ -479,6 +485,11 @@ async def aview(request: HttpRequest) -> HttpResponse:
         (below_api, False),
         (for_anybody, False),
         (PlainAPI.as_view(), False),
+        (done(login_required(view)), True),
+        (login_required(done(view)), False),
+        (done(api_view(["POST"])(permission_classes([IsAuthenticated])(api))), True),
+        (api_view(["POST"])(permission_classes([IsAuthenticated])(done(api))), False),
+        (done(api_view(["POST"])(permission_classes([AllowAny])(api))), False),
     ],
 )
 def test_w009_a_lock_above_the_login(urls: Any, made: Any, warned: bool) -> None:

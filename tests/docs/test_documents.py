@@ -269,6 +269,47 @@ with lock("tenant:1:order:7"):
     except LockBusy:
         pass
 """,
+    ("once.md", "A payment, with an Idempotency-Key"): f"""{ELSEWHERE}
+def send(order_id, body="{{}}"):
+    request = RequestFactory().post("/", body, "application/json", headers={{"Idempotency-Key": '"8e03"'}})
+    return elsewhere(pay, request, order_id)
+first, again = send(7), send(7)
+assert (again.status_code, again.content) == (first.status_code, first.content) == (201, b'{{"paid": 7}}')
+assert again.headers["Idempotency-Replayed"] == "true" and "Idempotency-Replayed" not in first.headers
+try:
+    send(7, "other")
+    raise AssertionError
+except KeyReused:
+    pass
+""".replace("held_locks, lock", "KeyReused"),
+    ("once.md", "An HTML form"): f"""{ELSEWHERE}
+answers = [elsewhere(order, RequestFactory().post("/", {{"once": "a", "item": 7}})) for _ in "12"]
+assert [answer.headers["Location"] for answer in answers] == ["/thanks/"] * 2
+""",
+    ("once.md", "A webhook"): f"""{ELSEWHERE}
+from distlock_web import KeyReused
+def delivery(body):
+    return elsewhere(webhook, RequestFactory().post("/", body, content_type="application/json"))
+answers = [delivery({{"id": "e-1"}}) for _ in "12"]
+assert [answer.status_code for answer in answers] == [204, 204]
+assert "Idempotency-Replayed" in answers[1].headers
+for wrong in ({{}}, [1], "x"):
+    try:
+        delivery(wrong)
+        raise AssertionError
+    except KeyUnavailable:
+        pass
+try:
+    delivery({{"id": "e-1", "more": 1}})
+    raise AssertionError
+except KeyReused:
+    pass
+""",
+    ("once.md", "A job, on every host"): 'assert report("2026-11") == report("2026-11") == {"rows": 7}',
+    ("once.md", "At least once"): f"""{ELSEWHERE}
+send = lambda: elsewhere(pay, RequestFactory().post("/", headers={{"Idempotency-Key": "k"}}))
+assert [send().status_code for _ in "12"] == [402, 402] and "Idempotency-Replayed" in send().headers
+""",
     ("start-django.md", "Django in five minutes"): f"""
 from django.test import Client
 from django.urls import path
@@ -531,6 +572,10 @@ BEFORE: dict[Script, str] = {
     ("recipes.md", "A double save in the admin"): WITH_ADMIN,
     ("recipes.md", "One lock for each user, and for each visitor"): WITH_STORE,
     ("recipes.md", "Many tenants"): WITH_STORE,
+    **{
+        ("once.md", heading): WITH_STORE
+        for heading in ("A payment, with an Idempotency-Key", "An HTML form", "A webhook", "At least once")
+    },
     ("transactions.md", "Django"): WITH_DATABASE,
     ("transactions.md", "One method of a class"): WITH_ATOMIC_REQUESTS,
     ("django.md", "REST framework"): WITH_REST,
