@@ -171,10 +171,10 @@ def lock(key: object, **options: Unpack[LockOptions]) -> Lock:
 
     Options: ``prefix, expire, wait, max_waiters, renew, renew_for, store, on_lost, hold_at_least``. Times are seconds,
     a ``timedelta``, or text such as ``"1h30m"``, ``"90s"``, ``"500ms"``. ``wait``: how long to queue, 0 not at all,
-    None for ever. ``max_waiters``: how many may queue; the next caller is refused at once. ``renew_for``: the longest
-    that it is renewed. ``hold_at_least``: after success, stay taken until so long
-    after it was acquired. ``on_lost``: ``"raise"`` at the end of the block, ``"warn"``, ``"cancel"`` the asyncio task,
-    or a callable. What is left out comes from the store's settings.
+    None for ever. ``max_waiters``: how many may queue; the next caller is refused at once. ``renew_for``:
+    longest total time to renew. ``hold_at_least``: if the block succeeds, keep the lock at least this long, counted
+    from when it was acquired. ``on_lost``: ``"raise"`` at the end of the block, ``"warn"``, ``"cancel"`` the asyncio
+    task, or a callable. What is left out comes from the store's settings.
 
     Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when taken, ``LeaseLost`` at the end.
     """

@@ -46,13 +46,13 @@ class LockOptions(TypedDict, total=False):
     max_waiters: int | None
     #: Renew it while the block runs.
     renew: bool | None
-    #: The longest that it is renewed.
+    #: Longest total time to renew.
     renew_for: Duration | None
     #: The alias in ``DISTLOCK`` of the store that it is in: ``"default"``.
     store: str | None
     #: ``"raise"`` at the end of the block, ``"warn"``, ``"cancel"`` the asyncio task, or a callable with the lease.
     on_lost: OnLost | None
-    #: After success it stays taken until so long after it was acquired.
+    #: If the block succeeds, keep the lock at least this long, counted from when it was acquired.
     hold_at_least: Duration | None
 
 

@@ -50,6 +50,10 @@ _NOT_FOR_US = (
     "retry_on_error",
     "retry_on_timeout",
     "maint_notifications_config",
+    "maint_notifications_pool_handler",  # with the next three what a pool of redis-py 8.0 adds for itself
+    "orig_host_address",
+    "orig_socket_timeout",
+    "orig_socket_connect_timeout",
     "event_dispatcher",
 )
 
