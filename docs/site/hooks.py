@@ -25,6 +25,7 @@ PICTURE = re.compile(r'(?<=src="|set=")docs/')
 def on_config(config: MkDocsConfig) -> None:
     config.site_url = URLS["Documentation"]
     config.repo_url = URLS["Source"]
+    config.repo_name = "Source"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
