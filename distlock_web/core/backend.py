@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
-from .config import StoreConfig
+from .config import DatabaseAddress, StoreConfig
 from .errors import BackendUnavailable
 from .runtime import Runtime
 
@@ -176,6 +176,45 @@ class Browsable(Protocol):
 
     async def done(self, limit: int) -> list[LockInfo]:
         """What is done, the newest in front, ``limit`` at most. Asked only of a store with ``records``."""
+
+
+class Answer(NamedTuple):
+    """Of a statement that a caller's transaction has executed."""
+
+    rows: list[Any]  #: with their columns as attributes
+    rowcount: int
+
+    def all(self) -> list[Any]:
+        return self.rows
+
+    def first(self) -> Any:
+        return self.rows[0] if self.rows else None
+
+
+class CallersTransaction(Protocol):
+    """The transaction of ``until="commit"``, on the caller's own connection, for a store that is in that database."""
+
+    placeholder: Literal["%s", "?"]  #: how its statements mark a parameter
+
+    @property
+    def address(self) -> DatabaseAddress: ...
+
+    def execute(self, statement: str, parameters: Sequence[str | int]) -> Answer: ...
+
+
+class Transactional(Protocol):
+    """What a backend may offer that can write in a transaction of its caller's."""
+
+    def is_at(self, address: DatabaseAddress) -> bool:
+        """Whether it is in this database."""
+
+    def release_within(
+        self, transaction: CallersTransaction, claim: Claim, cooldown: float, record: str
+    ) -> Loss | None:
+        """``Port.release`` in that transaction: it counts when that commits, and never was if it does not.
+
+        Until then nobody else can have the lock. The release itself comes again after the commit.
+        """
 
 
 class Backend(Protocol):

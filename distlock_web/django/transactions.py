@@ -8,17 +8,20 @@ the lease, COMMIT, ``on_commit`` hooks, release.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, Literal, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from ..core.backend import Answer
+from ..core.config import DatabaseAddress
 from ..core.errors import ConfigurationError
 from ..locks.hooks import Context
-from ..locks.lease import Lease
+from ..locks.lease import Lease, before_commit, rolled_back
 
 R = TypeVar("R")
 
@@ -55,9 +58,11 @@ class DjangoTransactions:
                 # REST framework made a response of an exception. It rolls back itself, but only under ATOMIC_REQUESTS.
                 for alias in names:
                     transaction.set_rollback(True, using=alias)
-            if not all(transaction.get_rollback(using=alias) for alias in names):
+            if all(transaction.get_rollback(using=alias) for alias in names):
+                rolled_back(lease)
+            else:
                 # Not merely a look at the deadline: the commit has a full lease before it. LeaseLost rolls back.
-                lease.extend()
+                before_commit(lease, _only(names))
         return result
 
     def run_open(self, function: Callable[..., Any], call: Callable[[], R], database: object) -> R:
@@ -68,6 +73,37 @@ class DjangoTransactions:
                 if connections[alias].settings_dict["ATOMIC_REQUESTS"] and alias not in own:
                     transactions.enter_context(transaction.atomic(using=alias))
             return call()
+
+
+class _Transaction:
+    """One of Django's, for a store that is in the same database."""
+
+    placeholder: Literal["%s", "?"] = "%s"
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._connection = connection
+
+    @property
+    def address(self) -> DatabaseAddress:
+        settings = self._connection.settings_dict
+        port = int(settings["PORT"]) if settings["PORT"] else None
+        return DatabaseAddress(self._connection.vendor, str(settings["NAME"] or ""), settings["HOST"], port)
+
+    def execute(self, statement: str, parameters: Sequence[str | int]) -> Answer:
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            if cursor.description is None:
+                return Answer([], cursor.rowcount)
+            columns = [column[0] for column in cursor.description]
+            rows = [SimpleNamespace(**dict(zip(columns, row, strict=True))) for row in cursor.fetchall()]
+            return Answer(rows, cursor.rowcount)
+
+
+def _only(names: tuple[str, ...]) -> _Transaction | None:
+    """None: there are several, which do not commit in one step; or nothing is committed, in a TestCase."""
+    connection = transaction.get_connection(names[0])
+    testing = any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+    return None if len(names) > 1 or testing else _Transaction(connection)
 
 
 def aliases(database: object) -> tuple[str, ...]:

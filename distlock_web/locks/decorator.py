@@ -288,13 +288,18 @@ class LockedFunction:
         else:
             call = partial(function, *args, **kwargs)
             result = self.transactions.run(self.name, call, Lease(scope), self.database)
+        self.refuse_unlocked(result)
+        drive(self.judge(result, scope))
+        return result
+
+    def refuse_unlocked(self, result: object) -> None:
+        """``ConfigurationError`` if a plain function has returned a coroutine."""
         if inspect.iscoroutine(result):
             result.close()
             raise ConfigurationError(
                 f"{self.name} is a plain function that returned a coroutine, whose body would run without the lock: "
                 f"decorate the async function itself."
             )
-        return result
 
     def succeeded(self, result: object) -> bool:
         """Whether the call that returned this has done its work."""
@@ -339,7 +344,6 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
             except (LockBusy, BackendUnavailable) as error:
                 return drive(locked.rejected(error, args, kwargs))
             result = locked.call(function, scope, args, kwargs)
-            drive(locked.judge(result, scope))
             response = locked.streamed(result, scope)
             if response is not None:
                 return response

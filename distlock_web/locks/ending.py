@@ -11,6 +11,8 @@
     never begun      ``abort``              release of what it had    what stopped it
     interrupted      any of them            the same again, by the    the interruption
                                             blocking port
+    done, with the   ``record_within``      release with a record,    LeaseLost, so that the transaction is rolled back
+    transaction                             in that transaction
     its parent's     any of them            nothing: this is a fork   nothing; by hand NotHeld
 
 ``shielded`` completes what was begun, whatever comes meanwhile: a cancellation, the end of the event loop, an exception
@@ -31,7 +33,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from ..core.backend import Claim, Loss, Port, retry_once
+from ..core.backend import CallersTransaction, Claim, Loss, Port, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld
 from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop, now
 from . import call_site, chain, events
@@ -98,6 +100,28 @@ def end_now(scope: Scope, error: BaseException | None, *, by_hand: bool = False)
         scope.runtime = THREADS
         drive(_leave_nothing(scope, interruption))
         raise
+
+
+def record_within(scope: Scope, transaction: CallersTransaction) -> bool:
+    """Release it with its record in the caller's transaction, the last before that commits. False: nothing was done.
+
+    ``LeaseLost``: it must not commit. The release that comes after the commit tells who waits.
+    """
+    backend: Any = scope.spec.store.backend
+    if scope.record is None or not scope.acquired or not hasattr(backend, "release_within"):
+        return False
+    (hold,) = scope.acquired
+    cooldown = hold.since + scope.spec.hold_at_least - now()
+    if cooldown <= 0 or not backend.is_at(transaction.address):
+        return False
+    scope.let_go()
+    if not hold.begin_release():
+        raise hold.lost_error()
+    loss: Loss | None = backend.release_within(transaction, hold.claim, cooldown, scope.record)
+    if loss is not None:
+        hold.lose(loss)
+        raise hold.lost_error()
+    return True
 
 
 async def abort(scope: Scope, error: BaseException) -> None:

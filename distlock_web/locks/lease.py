@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
+from ..core.backend import CallersTransaction
 from ..core.config import Duration, check_seconds, check_timeout
 from ..core.errors import ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld
 from ..core.keys import shorten, whole_key
@@ -281,6 +282,22 @@ class Lease:
 def scope_of(lease: Lease) -> Scope:
     """What the lease is a handle of; for the parts of this package that stand above it."""
     return lease._scope
+
+
+def before_commit(lease: Lease, transaction: CallersTransaction | None) -> None:
+    """The last before the commit of ``until="commit"``: a record is written in that transaction, if the store is there.
+
+    Else the lease is extended: the commit has a full one before it. Raises ``LeaseLost``, which has to roll it back.
+    """
+    if transaction is None or not ending.record_within(lease._scope, transaction):
+        lease.extend()
+
+
+def rolled_back(lease: Lease) -> None:
+    """Without an exception: what was done is undone, so there is nothing to record."""
+    scope = lease._scope
+    if scope.record is not None:
+        scope.record, scope.spec = None, scope.spec._replace(hold_at_least=0.0)
 
 
 def current_lease() -> Lease | None:

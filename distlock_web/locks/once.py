@@ -11,13 +11,13 @@ from typing import Any, TypedDict, Unpack
 from ..core.config import Duration, check_flag, check_seconds
 from ..core.errors import BackendUnavailable, ConfigurationError, KeyReused, LockBusy
 from ..core.registry import configured
-from ..core.runtime import Runtime
+from ..core.runtime import Runtime, drive
 from . import chain, hooks
 from .decorator import LockedFunction, OnBackendError, OnBusy, decorator, take_key
 from .events import log_fields
 from .hooks import Until
 from .key_templates import Key, KeyInFront
-from .lease import OnLost
+from .lease import Lease, OnLost
 from .options import Options, check_names, check_records, listing
 from .scope import Scope
 
@@ -123,6 +123,19 @@ class Once(LockedFunction):
         if chain.find_enclosing(scope.spec.store, name) is not None:
             raise LockBusy(f"{self.name} calls itself with the same key, {name!r}, while it is being done.", name=name)
         return await super().acquire(scope)
+
+    def call(self, function: Callable[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """With ``until="commit"`` it is judged before the commit, which the record may be a part of."""
+        if self.transactions is None:
+            return super().call(function, scope, args, kwargs)
+
+        def run() -> Any:
+            result = function(*args, **kwargs)
+            self.refuse_unlocked(result)
+            drive(self.judge(result, scope))
+            return result
+
+        return self.transactions.run(self.name, run, Lease(scope), self.database)
 
     async def judge(self, result: Any, scope: Scope) -> None:
         if not self.succeeded(result):

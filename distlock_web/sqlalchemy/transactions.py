@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
 
-from sqlalchemy import event
+from sqlalchemy import Engine, event
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
+from ..core.backend import Answer
+from ..core.config import DatabaseAddress
 from ..core.errors import ConfigurationError
 from ..core.keys import Row
 from ..core.request_id import ask_user
 from ..locks.hooks import Context, Integration, TransactionManager
-from ..locks.lease import Lease
+from ..locks.lease import Lease, before_commit
 from .fencing import refusing_stale
 from .rows import row_of
 
@@ -44,7 +47,7 @@ class SessionTransactions:
             # Every commit, also one of the function's own, has a full lease before it. LeaseLost stops it.
             if not committing.in_nested_transaction():
                 committing.flush()  # what is sent now does not use up the lease of the commit
-                lease.extend()
+                before_commit(lease, _transaction_of(committing))
 
         event.listen(session, "before_commit", extend)
         try:
@@ -60,6 +63,33 @@ class SessionTransactions:
 
     def run_open(self, function: Callable[..., Any], call: Callable[[], R], database: object) -> R:
         return call()
+
+
+class _Transaction:
+    """That of a session, for a store that is in the same database."""
+
+    def __init__(self, session: Session, engine: Engine) -> None:
+        self._session = session
+        self._url = engine.url
+        self.placeholder: Literal["%s", "?"] = "?" if engine.dialect.paramstyle == "qmark" else "%s"
+
+    @property
+    def address(self) -> DatabaseAddress:
+        url = self._url
+        return DatabaseAddress(url.get_backend_name(), url.database or "", url.host or "", url.port)
+
+    def execute(self, statement: str, parameters: Sequence[str | int]) -> Answer:
+        done = self._session.connection().exec_driver_sql(statement, tuple(parameters))
+        return Answer(list(done.all()) if done.returns_rows else [], done.rowcount)
+
+
+def _transaction_of(session: Session) -> _Transaction | None:
+    """None: the session has no one database."""
+    try:
+        bind = session.get_bind()
+    except UnboundExecutionError:
+        return None
+    return _Transaction(session, bind.engine)
 
 
 def _refuse_open(function_name: str, session: Session) -> None:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 
-from ...core.backend import Capabilities, LockInfo
+from ...core.backend import CallersTransaction, Capabilities, Claim, LockInfo, Loss
 from ...core.blocking_port import BlockingPort, Executors, Wakeups
-from ...core.config import StoreConfig
+from ...core.config import DatabaseAddress, StoreConfig
 from ...core.errors import DistLockError
 from ...core.findings import Finding
 from ...core.outage import Outage
 from ...core.runtime import TASKS, THREADS, Runtime, new_ident
 from .address import address
+from .callers import Borrowed, is_at
 from .database import AllInUse, Database, NoAnswer, Transaction
 from .diagnose import diagnose
 from .dialects import PostgreSQL
-from .lease import NOBODY
+from .lease import NOBODY, LeaseRow
 from .news import Listener, Poller
 from .tables import Tables
-from .verbs import SQLVerbs
+from .verbs import SQLVerbs, release
 
 logger = logging.getLogger("distlock_web")
 
@@ -107,6 +108,15 @@ class SQLBackend:
 
     def renewal_port(self) -> BlockingPort:
         return self._renewal_port
+
+    def is_at(self, address: DatabaseAddress) -> bool:
+        return is_at(self._address, address)
+
+    def release_within(
+        self, transaction: CallersTransaction, claim: Claim, cooldown: float, record: str
+    ) -> Loss | None:
+        row = LeaseRow.lock(Borrowed(transaction, self._requests), claim.name)
+        return release(row, claim.token, cooldown, record)
 
     def prepare(self) -> str:
         """Make the tables where they are missing, whatever ``OPTIONS["create"]`` says; what was done, in words."""

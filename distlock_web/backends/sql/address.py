@@ -102,13 +102,13 @@ def _from_framework(known: DatabaseAddress) -> tuple[str, URL, Mapping[str, Any]
     if known.kind == "sqlite":
         # An SQLite has one write lock for the whole file: a lock that is extended or released while its caller's own
         # transaction has that would wait for itself. So the locks of a framework's database have a file beside it.
-        return known.kind, URL.create(known.kind, database=f"{_real_path(known.name)}.locks"), {}, False
+        return known.kind, URL.create(known.kind, database=f"{real_path(known.name)}.locks"), {}, False
     name, user, password = known.name or None, known.user or None, known.password or None
     url = URL.create(known.kind, user, password, known.host or None, known.port, name, known.query)
     return known.kind, url, known.connect_args, known.migrated
 
 
-def _real_path(name: str) -> str:
+def real_path(name: str) -> str:
     """Of a file that several links may lead to; SQLite and Django take a URI, too."""
     return os.path.realpath(unquote(urlsplit(name).path) if name.startswith("file:") else name)
 

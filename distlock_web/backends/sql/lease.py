@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
-from sqlalchemy import Row
+from sqlalchemy import Executable, Row
 
 from ...core.backend import Claim, LockInfo, Loss
 from ...core.blocking_port import stagger
 from ...core.runtime import IDENT_DIGITS
 from .database import Transaction
-from .tables import FLOOR, from_ascii, key_of, to_ascii
+from .tables import FLOOR, Tables, from_ascii, key_of, to_ascii
 
 MICROSECONDS = 1_000_000
 #: Microseconds after the time to ask again at which a waiter that has not asked is dead.
@@ -28,10 +28,20 @@ def microseconds(seconds: float) -> int:
     return round(seconds * MICROSECONDS)
 
 
+class AnyTransaction(Protocol):
+    """On a connection of ours, or on that of a caller."""
+
+    tables: Tables
+
+    def run(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Any: ...
+
+    def wake(self, token: str) -> None: ...
+
+
 class LeaseRow:
     """What is known of one name. Changed here, and written by :meth:`save`."""
 
-    def __init__(self, transaction: Transaction, name: str, found: Row[Any] | None) -> None:
+    def __init__(self, transaction: AnyTransaction, name: str, found: Row[Any] | None) -> None:
         self._transaction = transaction
         self._exists = found is not None
         self.key = key_of(name)
@@ -50,7 +60,7 @@ class LeaseRow:
         self._read = self._values()
 
     @classmethod
-    def lock(cls, transaction: Transaction, name: str) -> LeaseRow:
+    def lock(cls, transaction: AnyTransaction, name: str) -> LeaseRow:
         """The row, which nobody else changes until the transaction ends. There may be none yet."""
         return cls(transaction, name, transaction.run(transaction.tables.lock_one, {"key": key_of(name)}).first())
 

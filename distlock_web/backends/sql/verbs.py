@@ -207,7 +207,7 @@ class SQLVerbs:
             return None
 
         def work(transaction: Transaction) -> Loss | None:
-            return _release(LeaseRow.lock(transaction, claim.name), claim.token, cooldown, record)
+            return release(LeaseRow.lock(transaction, claim.name), claim.token, cooldown, record)
 
         try:
             return self._run_for_holder(work)
@@ -299,7 +299,7 @@ def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
     return Granted(row.fence, since)
 
 
-def _release(row: LeaseRow, token: str, cooldown: float, record: str | None) -> Loss | None:
+def release(row: LeaseRow, token: str, cooldown: float, record: str | None) -> Loss | None:
     if not row.held_by(token):
         if row.released != token:
             return row.loss(token)
