@@ -9,7 +9,7 @@ from pathlib import Path
 LOCKS_URL = os.environ.get("DISTLOCK_URL", "redis://127.0.0.1:6379/0")
 
 #: Whether that store keeps records of what is done, for `once`.
-KEEPS_RECORDS = LOCKS_URL.startswith(("redis", "unix"))
+KEEPS_RECORDS = not LOCKS_URL.startswith(("redlock", "zookeeper"))
 
 #: Where the stock lives: one SQLite file, opened by every process of both shops.
 DATABASE = os.environ.get("SHOP_DATABASE", str(Path(__file__).parent / "shop.sqlite3"))
