@@ -38,6 +38,16 @@ class LockRow:
         text = "\n".join([self.lock.name, *_texts(self.holder).values()]).casefold()
         return all(word in text for word in words)
 
+    @property
+    def done(self) -> bool:
+        """It is not held: it is what ``once`` has left."""
+        return self.lock.state == "done"
+
+    @property
+    def freed(self) -> str:
+        """In words, what a release by force makes of it."""
+        return "forgotten" if self.done else "released by force"
+
     def describe(self) -> str:
         """Store, fence and holder in one printable line, for logs."""
         holder = self.holder
@@ -167,10 +177,10 @@ def _only(meant: list[LockRow], named: list[LockRow], name: str, fence: int | No
 def force_release(registry: Registry, row: LockRow, by: str) -> None:
     """Take this lock from exactly the holder that ``row`` shows, and log a warning that says who (``by``) did it.
 
-    The holder is not stopped: it learns of the loss at its next round trip. Logged is also what is perhaps done,
-    because the store did not say. Blocking. Raises ``OtherFence`` if the
-    lock is no longer held by that holder, or has no fence to know it by; ``StoreUnreachable`` if the store did not say
-    whether it was released.
+    What is done (``once``) is forgotten by that: the next call runs again. Another holder is not stopped: it learns of
+    the loss at its next round trip. Logged is also what is perhaps done, because the store did not say. Blocking.
+    Raises ``OtherFence`` if the lock is no longer held by that holder, or has no fence to know it by;
+    ``StoreUnreachable`` if the store did not say whether it was released.
     """
     shown, by = printable(row.lock.name), printable(by)  # anybody's words: they go into logs and to listeners
     try:
@@ -178,12 +188,12 @@ def force_release(registry: Registry, row: LockRow, by: str) -> None:
     except ConfigurationError:
         raise
     except DistLockError as error:
-        text = "Lock %s perhaps released by force by %s: %s"  # if it was, nothing else says who did it
+        text = f"Lock %s perhaps {row.freed} by %s: %s"  # if it was, nothing else says who did it
         logger.warning(text, shown, by, row.describe(), extra=row.log_fields(reason=by))
         raise StoreUnreachable({row.alias: error}, "; the lock may be held still") from error
     if not released:
         raise OtherFence(f"The holder of {shown!r} changed meanwhile: nothing was released.", name=row.lock.name)
-    logger.warning("Lock %s released by force by %s: %s", shown, by, row.describe(), extra=row.log_fields(reason=by))
+    logger.warning(f"Lock %s {row.freed} by %s: %s", shown, by, row.describe(), extra=row.log_fields(reason=by))
     template = row.holder.function  # the store knows no other
     events.publish("revoked", row.alias, row.lock.name, template, other=row.holder, fence=row.lock.fence, reason=by)
 
@@ -227,7 +237,10 @@ async def inspect_store(store: Store, runtime: Runtime, names: Iterable[str] | N
     """What this store holds now: of these names, or all. Raises ``ConfigurationError`` if it cannot show that."""
     port = store.listing_port(runtime)
     chosen = None if names is None else list(names)
-    locks = await retry_once(port.inspect, chosen)
+    return rows_of(store, await retry_once(port.inspect, chosen))
+
+
+def rows_of(store: Store, locks: Iterable[LockInfo]) -> list[LockRow]:
     return [LockRow(store.alias, lock, readable_holder(lock.holder)) for lock in locks]
 
 

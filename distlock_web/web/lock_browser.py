@@ -15,10 +15,10 @@ from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode
 
 from ..core.backend import Browsable, LockInfo, Port, WaiterInfo, retry_once
-from ..core.errors import DistLockError
+from ..core.errors import ConfigurationError, DistLockError
 from ..core.registry import Registry, Store
 from ..core.runtime import THREADS, drive
-from .held_locks import LockRow, inspect_store
+from .held_locks import LockRow, inspect_store, rows_of
 from .printable import printable
 
 #: Locks of one store that are read for one look: a few hundredths of a second.
@@ -35,6 +35,7 @@ class LockQuery:
 
     q: str = ""  #: words that are all in the lock's name or in what is known of its holder
     p: int = 1  #: page
+    done: bool = False  #: what is done (``once``), in place of what is held
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> LockQuery:
@@ -43,11 +44,13 @@ class LockQuery:
         return cls(
             printable(parameters.get("q", "").strip()[:MAX_PARAMETER]),
             max(1, int(page)) if page.isascii() and page.isdigit() and len(page) < 10 else 1,
+            parameters.get("done", "") == "1",
         )
 
     def address(self, p: int = 1) -> str:
         """As the query of a URL that asks for the same, at this page. What goes without saying is left out."""
-        return "?" + urlencode({**({"q": self.q} if self.q else {}), **({"p": p} if p > 1 else {})})
+        said = {"done": "1" if self.done else "", "q": self.q, "p": p if p > 1 else ""}
+        return "?" + urlencode({name: value for name, value in said.items() if value})
 
     @classmethod
     def of_address(cls, query: str) -> LockQuery:
@@ -123,6 +126,8 @@ class Browsed:
 
 def browse(registry: Registry, query: LockQuery) -> Browsed:
     """Look at the stores. Blocking. A store that fails does not hide the others: it is among the ``errors``."""
+    if query.done:
+        return _browse_done(registry, query)
     browsed = Browsed(query, stores=tuple(registry.stores))
     found: list[LockRow] = []
     for store in registry.stores.values():
@@ -139,6 +144,31 @@ def browse(registry: Registry, query: LockQuery) -> Browsed:
         browsed.totals.add(row.lock, now)
     browsed.rows = sorted((row for row in found if row.matches(query.words)), key=_place)
     return browsed
+
+
+def _browse_done(registry: Registry, query: LockQuery) -> Browsed:
+    """What was done lately, the newest in front: of each store the ``READ_AT_MOST`` newest."""
+    browsed = Browsed(query, stores=tuple(registry.stores))
+    found: list[LockRow] = []
+    for store in registry.stores.values():
+        try:
+            if store.backend.capabilities.records:
+                port = cast(Browsable, store.listing_port(THREADS))
+                found += rows_of(store, drive(retry_once(port.done, READ_AT_MOST)))
+        except DistLockError as error:
+            browsed.errors[store.alias] = error
+    browsed.read = browsed.totals.held = len(found)
+    matching = (row for row in found if row.matches(query.words))
+    browsed.rows = sorted(matching, key=lambda row: (-row.lock.since, row.alias, row.lock.name))
+    return browsed
+
+
+def keeps_records(store: Store) -> bool:
+    """Whether the store can keep what is done; False, too, if it cannot be made."""
+    try:
+        return store.backend.capabilities.records
+    except ConfigurationError:
+        return False
 
 
 async def _read(store: Store, words: list[str]) -> tuple[int, list[LockRow]]:

@@ -16,7 +16,7 @@ from ..core.errors import ConfigurationError, DistLockError
 from ..core.registry import Registry, registry
 from ..core.runtime import THREADS, drive
 from .held_locks import LockRow, inspect_store
-from .lock_browser import READ_AT_MOST, Browsed, LockQuery, browse, waiters_of
+from .lock_browser import READ_AT_MOST, Browsed, LockQuery, browse, keeps_records, waiters_of
 from .lock_presenter import Links, LockPresenter, WaiterPresenter, span
 from .printable import printable
 
@@ -56,13 +56,14 @@ def _listed(browsed: Browsed, stores: Registry | None, viewer: Viewer) -> Contex
         "back": back,
         "errors": [failure_text(alias, error) for alias, error in browsed.errors.items()],
         "notice": _partial(browsed) if browsed.partial else "",
-        "totals": _totals(browsed),
+        "totals": _totals(browsed) if not query.done else [_done(browsed)],
+        "tabs": _tabs(query, viewer) if stores and any(map(keeps_records, stores.stores.values())) else [],
         "locks": [
             LockPresenter(row, viewer.links, stores.store(row.alias).config.prefix if stores else "", back)
             for row in browsed.shown
         ],
         "several_stores": len(browsed.stores) > 1,
-        "nothing": "No held lock matches." if query.q else "No lock is held at the moment.",
+        "nothing": _nothing(query),
         "count": _count(browsed),
         "pages": _pages(browsed),
         "fragment_url": viewer.links.list + back,
@@ -101,12 +102,35 @@ def _totals(browsed: Browsed) -> list[dict[str, str]]:
     return [{"label": label, "text": browsed.known(text), "title": title} for label, text, title in figures]
 
 
+def _done(browsed: Browsed) -> dict[str, str]:
+    text = f"{len(browsed.rows):,}"
+    title = f"Done once, and remembered: of each store the {READ_AT_MOST:,} newest at most"
+    return {"label": "Done", "text": browsed.known(text), "title": title}
+
+
+def _tabs(query: LockQuery, viewer: Viewer) -> list[dict[str, str]]:
+    """Held, and done; the one that is shown without an address."""
+    pages = {"Held": LockQuery(query.q), "Done": LockQuery(query.q, done=True)}
+    return [
+        {"text": text, "url": "" if page.done is query.done else viewer.links.list + page.address()}
+        for text, page in pages.items()
+    ]
+
+
+def _nothing(query: LockQuery) -> str:
+    if query.done:
+        return "Nothing that was done matches." if query.q else "Nothing that was done is remembered at the moment."
+    return "No held lock matches." if query.q else "No lock is held at the moment."
+
+
 def _time(seconds: float) -> str:
     return span(seconds) if seconds else "–"
 
 
 def _count(browsed: Browsed) -> str:
     held = browsed.known(f"{browsed.totals.held:,}")
+    if browsed.query.done:
+        return f"{len(browsed.rows):,} done"
     if held == "?":
         return "How many locks are held is not known."
     if browsed.query.q:

@@ -89,12 +89,14 @@ class LockPresenter(HolderPresenter):
         self.fence = "" if lock.fence is None else str(lock.fence)
         self.key = "" if lock.fence is None else LockKey(row.alias, lock.name, lock.fence).dumps()
         self.row_key = json.dumps([row.alias, lock.name, str(lock.fence)])  # ASCII, whatever a name has in it
-        self.held = lock.state == "held"
+        self.held, self.done = lock.state == "held", row.done
         self.state = "in transit" if lock.state == "transit" else lock.state
         self.since = moment(lock.since) if lock.since else ""
         self.age = span(now - lock.since) if lock.since else "–"
         self.left = span(lock.remaining)
-        self.percent = str(_percent(lock.remaining, row.holder.expire))
+        self.until = moment(now + lock.remaining)
+        whole = now - lock.since + lock.remaining if row.done else row.holder.expire  # what is done has no lease
+        self.percent = str(_percent(lock.remaining, whole))
         self.urgency = "low" if int(self.percent) <= 20 else "middle" if int(self.percent) <= 50 else "high"
         self.waiters = str(lock.waiters) if lock.waiters else ""
         self.longest_wait = span(now - lock.waiting_since) if lock.waiting_since else ""

@@ -38,7 +38,11 @@ class Release:
     def messages(self) -> list[tuple[str, str]]:
         """For people: ``success``, ``warning`` or ``error``, and the text."""
         said: list[tuple[str, str]] = []
-        names = [printable(row.lock.name) for row in self.released]
+        done = [printable(row.lock.name) for row in self.released if row.done]
+        if done:
+            what = f"{_some(done)} {'is' if len(done) == 1 else 'are'} forgotten"
+            said.append(("success", f"{what}: the next call with that key runs again."))
+        names = [printable(row.lock.name) for row in self.released if not row.done]
         if len(names) == 1:
             said.append(
                 ("success", f"The lock “{names[0]}” was released. Its holder learns of it at its next round trip.")
@@ -108,6 +112,7 @@ def release_context(meant: Release, viewer: Viewer, parameters: Mapping[str, str
         "locks": [LockPresenter(row, viewer.links) for row in meant.rows],
         "number": str(len(meant.rows)),
         "one": len(meant.rows) == 1,
+        "done": all(row.done for row in meant.rows),
         "messages": meant.messages(),
     }
 
@@ -137,10 +142,10 @@ def release(meant: Release, by: str, audit: Audit) -> list[tuple[str, str]]:
             down.add(row.alias)
             unknown = f"It is not known whether the lock “{printable(row.lock.name)}” was released."
             meant.errors.append(f"{unknown} {failure_text(row.alias, error.errors[row.alias])}")
-            _record(meant, row, audit, "Perhaps released by force")
+            _record(meant, row, audit, f"Perhaps {row.freed}")
         else:
             meant.released.append(row)
-            _record(meant, row, audit, "Released by force")
+            _record(meant, row, audit, row.freed.capitalize())
     return meant.messages()
 
 

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, urlencode
 
@@ -15,11 +16,13 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from flask import Flask
 
-from distlock_web import Lease, LeaseLost, lock
+from distlock_web import Lease, LeaseLost, lock, once
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.testing.servers import free_port
 from distlock_web.web.held_locks import list_all
+from distlock_web.web.lock_browser import LockQuery, browse
 from distlock_web.web.page_assets import VERSION
 from tests.support.origins import begin_request
 
@@ -292,3 +295,62 @@ def test_a_store_that_is_down_and_a_setting_that_is_wrong_are_said(settings: Any
         ):  # fmt: skip
             assert page.status == 200
             assert said in html.unescape(page.text)
+
+
+def test_what_is_done_has_a_page_of_its_own(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    runs = []
+
+    @once(key="pay:{order}", keep="24h")
+    def pay(order: str) -> None:
+        runs.append(order)
+
+    pay("7")
+    pay(HOSTILE[1])
+    assert "pay:7" not in get(site).text, "nobody holds it"
+    assert "done=1" in get(site).text
+    page = get(site, done="1")
+    (found,) = [name for name in re.findall(r'name="lock" value="(.*?)"', page.text) if "pay:7" in name]
+    assert HOSTILE[1] not in page.text
+    assert re.search(r"23h 59m|1d", page.text), "how long it is kept"
+    assert get(site, done="1", q="nobody").text.count("Nothing that was done matches.") == 1
+    assert "Kept for" in get(site, "lock/", store="default", name="disLock:once:pay:7").text
+    question = site.ask("get", "release/", {"lock": html.unescape(found), "back": "?done=1"}).text
+    assert "runs again" in question
+    with caplog.at_level("WARNING", "distlock_web"):
+        said = release(site, html.unescape(found), back="?done=1")
+    assert "“disLock:once:pay:7” is forgotten: the next call with that key runs again." in said
+    assert any(line.startswith("Lock disLock:once:pay:7 forgotten by ann") for line in caplog.messages)
+    pay("7")
+    pay(HOSTILE[1])
+    assert runs == ["7", HOSTILE[1], "7"]
+    assert "no longer held" in release(site, html.unescape(found)), "that was another run"
+
+
+def test_who_may_not_release_may_not_forget(site: Site) -> None:
+    once(key="pay", keep=60)(lambda: None)()
+    (lock_key,) = re.findall(r'name="lock" value="(.*?)"', get(site, done="1").text)
+    field = token(site)
+    site.allow(view=True, release=False)
+    assert "Forget" not in get(site, done="1").text
+    assert site.post({"lock": html.unescape(lock_key), "confirmed": "1", site.field: field}).status == 403
+    assert len(browse(registry(), LockQuery(done=True)).rows) == 1
+
+
+def test_a_store_without_records_has_no_such_page(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = registry().store("default").backend
+    monkeypatch.setattr(backend, "capabilities", replace(backend.capabilities, records=False))
+    assert "done=1" not in get(site).text
+    assert "Nothing that was done" in get(site, done="1").text
+
+
+def test_a_store_that_is_down_is_said_beside_what_is_done(site: Site, settings: Any) -> None:
+    settings.DISTLOCK = {
+        "default": {"BACKEND": "memory"},
+        "down": {"LOCATION": f"redis://127.0.0.1:{free_port()}"},
+        "wrong": {"BACKEND": "memory", "OPTIONS": {"unheard_of": 1}},
+    }
+    once(key="pay", keep=60)(lambda: None)()
+    page = get(site, done="1").text
+    assert "disLock:</span>once:pay" in page
+    assert "“down”" in page
+    assert page.count("dl-error") == 2

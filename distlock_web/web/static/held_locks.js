@@ -188,7 +188,7 @@ if (root) { // else a page that stands still
         if (release) {
             const chosen = live.querySelectorAll("input[name=lock]:checked").length;
             release.disabled = chosen === 0;
-            release.textContent = chosen ? `Release selected (${chosen})…` : "Release selected…";
+            release.textContent = chosen ? `${release.dataset.verb} (${chosen})…` : `${release.dataset.verb}…`;
         }
     }
 
