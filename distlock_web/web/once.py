@@ -113,7 +113,8 @@ def keep(function: str, status: int, headers: Iterable[tuple[str, str]], body: b
     if body is None or len(body) > MAX_KEPT:
         long = "" if body is None else f"its body has {len(body):,} bytes, more than {MAX_KEPT:,}"
         why = long or "it is streamed, or rendered by an API later"
-        logger.warning("%s: that it is done is recorded, but not its answer: %s.", function, why)
+        fields = {"lock_event": "done", "lock_function": function}
+        logger.warning("%s: that it is done is recorded, but not its answer: %s.", function, why, extra=fields)
         return kept
     try:
         kept["body"] = body.decode()
