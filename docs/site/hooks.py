@@ -47,3 +47,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         return relpath(NAMES.get(target, target.removeprefix("docs/")), Path(page.file.src_uri).parent)
 
     return PICTURE.sub("", LINK.sub(here, markdown))
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Docstrings have the roles of Sphinx: ``:meth:`acquire```."""
+    return re.sub(r":(?:attr|class|exc|func|meth|mod):(?=<code>)", "", html)
