@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -175,23 +174,6 @@ def test_the_session_is_left_as_it_was(session: scoped_session[Session], history
     session.add(Order())
     session.commit()
     assert "extend" not in history
-
-
-def test_every_thread_has_its_own_session(session: scoped_session[Session], count: Callable[[], int]) -> None:
-    @distributed_lockable(key="order", until="commit", database=session, wait=20)
-    def pay() -> int:
-        found = len(session.scalars(select(Order)).all())
-        session.add(Order())
-        return found
-
-    def client() -> int:
-        try:
-            return pay()
-        finally:
-            session.remove()
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sorted(pool.map(lambda _: client(), range(20))) == list(range(20))
 
 
 # Flask-SQLAlchemy ----------------------------------------------------------------------------------------------------

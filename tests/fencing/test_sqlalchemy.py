@@ -491,14 +491,6 @@ def test_many_at_once_lose_nothing(sessions: sessionmaker[Session], look: Callab
     assert look().count == 0
 
 
-def test_a_lease_over_several_names(a: Session) -> None:
-    configure({"default": {"BACKEND": "memory"}})
-    with lock(["stock:1", "stock:2"]) as lease:
-        with pytest.raises(ConfigurationError, match=r"lease\.fence_for\(key\)"):
-            fenced_get(a, Stock, 1, lease)
-        assert fenced_get(a, Stock, 1, lease.fences["disLock:stock:1"]).count == 10
-
-
 def test_a_transfer_between_two_rows(a: Session, b: Session) -> None:
     configure({"default": {"BACKEND": "memory"}})
     a.add(Stock(id=2, count=10))

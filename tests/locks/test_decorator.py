@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -153,20 +152,6 @@ def test_busy_is_raised_unless_told_otherwise() -> None:
     assert locked(1) == "paid 1"
 
 
-def test_busy_skip_returns_none_and_logs_as_in_the_seeds(caplog: pytest.LogCaptureFixture) -> None:
-    locked = distributed_lockable(key="a", on_busy="skip")(pay)
-    with hold_lock("a"), caplog.at_level(logging.INFO, "distlock_web"):
-        assert locked(1) is None
-    assert "Did not get a lock for key disLock:a" in caplog.text
-    assert locked(1) == "paid 1"
-
-
-def test_busy_callable_makes_the_answer() -> None:
-    locked = distributed_lockable(key="a", on_busy=lambda error, order_id: (error.name, order_id))(pay)
-    with hold_lock("a"):
-        assert locked(1) == ("disLock:a", 1)
-
-
 async def test_busy_callable_may_be_async_in_async_code() -> None:
     async def sorry(error: LockBusy, order_id: int) -> str:
         await asyncio.sleep(0)
@@ -179,14 +164,6 @@ async def test_busy_callable_may_be_async_in_async_code() -> None:
     with hold_lock("a"):
         assert await locked(1) == "sorry 1"
     assert await locked(1) == "paid 1"
-
-
-def test_the_stores_policy_holds_where_the_function_has_none() -> None:
-    configure({"default": {"BACKEND": "memory", "ON_BUSY": "skip"}})
-    with hold_lock("a"):
-        assert distributed_lockable(key="a")(pay)(1) is None
-        with pytest.raises(LockBusy):
-            distributed_lockable(key="a", on_busy="raise")(pay)(1)
 
 
 def test_an_error_of_the_body_is_not_taken_for_one_of_ours() -> None:
@@ -231,12 +208,6 @@ def test_unreachable_open_goes_on_and_says_so(injector: FaultInjector, caplog: p
     assert [acquired for acquired, _ in seen] == [True, False]
     assert seen[1] == (False, None)
     assert "runs without its lock" in caplog.text
-
-
-def test_unreachable_callable_makes_the_answer(injector: FaultInjector) -> None:
-    locked = distributed_lockable(key="a", on_backend_error=lambda error, order_id: (type(error), order_id))(pay)
-    injector.cut()
-    assert locked(1) == (BackendUnavailable, 1)
 
 
 def test_a_block_inside_a_call_without_its_lock_acquires_its_own(injector: FaultInjector) -> None:
