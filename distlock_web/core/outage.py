@@ -297,6 +297,7 @@ class Outage:
         except BackendUnavailable:
             self._refused = True
             self._to_do.clear()
+            self._put_last(item)
         except DistLockError as error:
             logger.info("What was postponed could not be done: %s", error)
             self._give_up(item)
@@ -305,6 +306,14 @@ class Outage:
             self._give_up(item)
         else:
             self._drop(item)
+
+    def _put_last(self, item: Postponed) -> None:
+        """It is tried again after the others: one that another server refuses would keep all of them for its time."""
+        try:
+            self._postponed.remove(item)
+        except ValueError:  # given up meanwhile, or the store was closed
+            return
+        self._postponed.append(item)
 
     def _give_up(self, item: Postponed) -> None:
         """It will not be done any more."""

@@ -25,10 +25,11 @@ from ..web.streaming import (
 
 def send_under_lock(response: Any, lease: Lease) -> StreamingHttpResponse:
     """The same response, which is a ``StreamingHttpResponse`` or a ``FileResponse``, sent under the lock."""
-    lock = StreamLock(lease, response)
+    is_file = getattr(response, "file_to_stream", None) is not None  # which is left to the server's way (sendfile)
+    lock = StreamLock(lease, response, by_server=is_file)
     # Django calls these when the response is closed: after the last byte, and when the client has gone.
     closers: list[Callable[[], None]] = response._resource_closers
-    if getattr(response, "file_to_stream", None) is not None:  # a plain file is left to the server's way (sendfile)
+    if is_file:
         closers.append(lock.close)
         return response  # type: ignore[no-any-return]
     own, closers[:] = tuple(closers), []

@@ -178,6 +178,11 @@ class Scope:
             gate.close()
         return gate
 
+    def leave_no_record(self) -> None:
+        """Of ``once``: its end leaves nothing, and the next call runs."""
+        if self.record is not None:
+            self.record, self.spec = None, self.spec._replace(hold_at_least=0.0)
+
     def let_go(self) -> None:
         """It is renewed no more, and leaves the holds of the blocks around: those are those blocks' business."""
         if self._unwatch is not None:

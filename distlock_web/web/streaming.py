@@ -29,10 +29,15 @@ MAX_STREAM_SECONDS = 3600.0
 
 
 class StreamLock:
-    """The lock of a response that is sent under it. Each step of the body runs inside of the lock."""
+    """The lock of a response that is sent under it. Each step of the body runs inside of the lock.
 
-    def __init__(self, lease: Lease, response: object) -> None:
+    Of a response that is closed before its last byte nothing is recorded as done. ``by_server``: the server sends it,
+    and only its end is known here.
+    """
+
+    def __init__(self, lease: Lease, response: object, *, by_server: bool = False) -> None:
         self.context = SavedContext()
+        self._by_server = by_server
         self._scope = scope_of(lease)
         self._owners: list[weakref.ref[object]] = []
         self.lives_with(response)
@@ -70,6 +75,7 @@ class StreamLock:
 
     def close_now(self) -> None:
         """The same, and nobody else in the event loop runs meanwhile: for one that is about to end."""
+        self._break_off()
         try:
             self.end()
         except DistLockError as error:
@@ -77,10 +83,16 @@ class StreamLock:
 
     async def aclose(self) -> None:
         """The asyncio twin of :meth:`close`."""
+        self._break_off()
         try:
             await self.aend()
         except DistLockError as error:
             self._log_loss(error)
+
+    def _break_off(self) -> None:
+        """If it has not ended: what ``once`` is to do is not done, and is done again."""
+        if not self._by_server:
+            self._scope.leave_no_record()
 
     def note_failure(self, error: BaseException, failure: Exception) -> None:
         """The body's exception wins over that of its closing."""

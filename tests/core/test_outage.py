@@ -245,6 +245,21 @@ def test_a_doubt_is_answered_while_one_that_was_postponed_waits(unanswered: tupl
         goes_on.set()
 
 
+def test_what_is_refused_keeps_nothing_behind_it(unanswered: tuple[Outage, threading.Event]) -> None:
+    """Its slot was at a dead node by then: all that came after it waited until its lease had ended."""
+    watched, answers = unanswered
+    done: list[int] = []
+
+    def refused() -> None:
+        raise BackendUnavailable("Another server does not answer.")
+
+    for _ in range(outage.AT_A_TIME):
+        watched.postpone(refused, after=0.0, within=LONG)
+    watched.postpone(lambda: done.append(1), after=0.0, within=LONG)
+    answers.set()
+    eventually(lambda: done, "it is done", SOON)
+
+
 def test_a_server_that_refuses_us_answers() -> None:
     """Its password was changed meanwhile: all were told that it hung, for as long as it did not."""
     refusal: list[BackendUnavailable | ConfigurationError] = [BackendUnavailable("It hangs.")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import itertools
 import logging
 import threading
@@ -14,13 +15,14 @@ from typing import Any
 import pytest
 from django.core.signals import request_finished
 from django.db import close_old_connections
-from django.http import HttpRequest, StreamingHttpResponse
+from django.http import FileResponse, HttpRequest, StreamingHttpResponse
 from django.test import Client, RequestFactory
 from django.urls import path
 
-from distlock_web import LeaseLost, current_lease, distributed_lockable, lock
+from distlock_web import LeaseLost, current_lease, distributed_lockable, lock, once
 from distlock_web.core.registry import registry
 from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.web.once import REPLAYED
 from tests.support.revoking import revoke
 from tests.support.waiting import eventually
 from tests.support.web_servers import is_free, the_lock
@@ -169,6 +171,50 @@ async def test_a_response_that_is_closed_in_its_loop_ends_it(injector: FaultInje
     await until(is_free)
     assert body.depths == [2, 1]
     assert injector.calls.count("release") == 1
+
+
+def exports() -> Callable[[], StreamingHttpResponse]:
+    """A view that is done once, and streams."""
+    view = once(key="sent", keep=60)(lambda request: StreamingHttpResponse(Body().chunks()))
+    return lambda: view(RequestFactory().get("/"))
+
+
+def test_what_is_sent_to_its_last_byte_is_done() -> None:
+    """Whoever asked again after a client had gone was told that it was done."""
+    export = exports()
+    broken_off = export()
+    next(iter(broken_off))
+    broken_off.close()
+    dropped = export()
+    assert REPLAYED not in dropped.headers, "the client had gone"
+    del dropped
+    gc.collect()
+    sent = export()
+    assert REPLAYED not in sent.headers, "nobody has sent it"
+    assert b"".join(sent) == b"xxx"
+    sent.close()
+    assert export().headers[REPLAYED] == "true"
+
+
+async def test_what_is_sent_to_its_last_byte_is_done_async() -> None:
+    @once(key="sent in a loop", keep=60)
+    async def export(request: HttpRequest) -> Any:  # annotated, it would be refused
+        return StreamingHttpResponse(Body().achunks())
+
+    broken_off = await export(RequestFactory().get("/"))
+    await anext(aiter(broken_off))
+    broken_off.close()
+    await until(is_free)
+    sent = await export(RequestFactory().get("/"))
+    assert REPLAYED not in sent.headers, "the client had gone"
+    assert [chunk async for chunk in sent] == [b"x"] * 3
+    assert (await export(RequestFactory().get("/"))).headers[REPLAYED] == "true"
+
+
+def test_a_file_that_the_server_sends_is_done_when_it_is_closed() -> None:
+    export = once(key="file", keep=60)(lambda request: FileResponse(io.BytesIO(b"xxx")))
+    export(RequestFactory().get("/")).close()
+    assert export(RequestFactory().get("/")).headers[REPLAYED] == "true"
 
 
 @pytest.mark.parametrize("body", [[], [b"x"], iter([b"x"])])

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 import redis
 
-from distlock_web import BackendUnavailable, ConfigurationError, attach, configure, lock
+from distlock_web import BackendUnavailable, ConfigurationError, attach, configure, lock, once
 from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
@@ -114,6 +114,16 @@ def test_a_full_server_passes_on_by_ticket(small: redis.Redis) -> None:
     taken_on.extend(2 * LONG)
     taken_on.release()
     assert small.get("disLock:other") is None
+
+
+def test_a_full_server_says_what_is_done(small: redis.Redis) -> None:
+    """Every repeated click got a 503, and with `on_backend_error="open"` the order was made again."""
+    report = once(key="report", keep=LONG, result=True)(lambda: 7)
+    assert report() == 7
+    fill(small)
+    assert report() == 7
+    with pytest.raises(BackendUnavailable, match=r"is full \(maxmemory\)"):
+        once(key="another", keep=LONG)(lambda: None)()
 
 
 def test_a_full_server_refuses_what_is_new_and_keeps_nothing_of_it(small: redis.Redis, beside: Beside) -> None:

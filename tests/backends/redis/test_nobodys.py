@@ -15,6 +15,7 @@ from distlock_web.backends.redis.transport.subscription import Notification, Sub
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import Registry, Store, registry
 from distlock_web.core.runtime import THREADS, drive, new_token
+from distlock_web.locks.lease import scope_of
 from tests.support.callers import Beside, unrelated
 from tests.support.redis_lock import KEY, NAME, held, left_behind, queued
 from tests.support.waiting import LONG, SOON, eventually
@@ -275,3 +276,17 @@ def test_where_nobody_else_waits_a_release_by_force_hands_it_to_the_next_of_the_
         with suppress(LeaseLost):
             lease.release()
     assert left_behind(redis_client) == {}
+
+
+def test_whoever_hears_that_it_is_done_leaves_its_queue(waiting: Waiting) -> None:
+    """A stopped process had its line aside when all were sent away: a later lease went to its waiter, for nobody."""
+    process = waiting.claim.token[:16]
+    line = f"{{{NAME}}}:queue:{process}"
+    kept = dict(waiting.client.zrange(line, 0, -1, withscores=True))
+    holder = scope_of(waiting.holder).holds[0].claim
+    assert drive(waiting.port.release(holder, LONG, "{}")) is None
+    waiting.client.zadd(line, kept)
+    answer = waiting.wait()
+    assert isinstance(answer, Busy)
+    assert answer.record == "{}"
+    assert waiting.client.exists(line) == 0

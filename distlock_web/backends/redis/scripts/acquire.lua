@@ -22,7 +22,11 @@ local now = clock()
 --   the mark is added: only to an index that is new, and has no TTL yet
 -- 2 or more: free, as far as the index knows; SET NX decides.
 local stamp, ends = format('%d', now), format('%d', now + expire * 1000)
-local changed = call('ZADD', INDEX, 'LT', 'CH', '-' .. stamp, FENCES, ends, N, '-inf', MARK)
+local changed = redis.pcall('ZADD', INDEX, 'LT', 'CH', '-' .. stamp, FENCES, ends, N, '-inf', MARK)
+local refused = type(changed) == 'table' and changed -- by a full server, which knows what is done all the same
+if refused then
+  changed = 0
+end
 if changed == 3 or now % 64 == 0 or tonumber(expire) > 60000 then -- housekeeping: now and then
   call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago without a release
   call('PEXPIRE', INDEX, format('%d', math.max(call('PTTL', INDEX), expire + 86400000)))
@@ -34,12 +38,20 @@ end
 
 -- include: _queue
 
+local process = string.sub(token, 1, 16)
+local line, entry = QUEUE .. ':' .. process, token .. ' ' .. expire .. ' ' .. holder
 local lock = read()
 local free = not lock or lock.state == 'released' or lock.state == 'revoked'
 if lock and lock.record then
   call('ZREM', INDEX, N) -- the way of a free lock has listed it
+  if place ~= '' then -- who did not hear that it is done: nobody would take what is handed over to it later
+    leave(process, entry)
+  end
   local left = math.max(call('PTTL', N), 1)
   return {0, now, left, left, 0, 0, lock.holder, now - lock.since, lock.record}
+end
+if refused then
+  return refused
 end
 if lock and lock.token == token then
   if not holds(lock) then
@@ -55,9 +67,6 @@ if lock and lock.token == token then
   end
   return {lock.fence, now}
 end
-
-local process = string.sub(token, 1, 16)
-local line, entry = QUEUE .. ':' .. process, token .. ' ' .. expire .. ' ' .. holder
 
 if free then
   -- A holder that died gives nothing back: whoever finds the lock free hands it to the head.
