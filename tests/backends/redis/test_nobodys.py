@@ -282,10 +282,10 @@ def test_whoever_hears_that_it_is_done_leaves_its_queue(waiting: Waiting) -> Non
     """A stopped process had its line aside when all were sent away: a later lease went to its waiter, for nobody."""
     process = waiting.claim.token[:16]
     line = f"{{{NAME}}}:queue:{process}"
-    kept = dict(waiting.client.zrange(line, 0, -1, withscores=True))
+    kept: Any = waiting.client.zrange(line, 0, -1, withscores=True)
     holder = scope_of(waiting.holder).holds[0].claim
     assert drive(waiting.port.release(holder, LONG, "{}")) is None
-    waiting.client.zadd(line, kept)
+    waiting.client.zadd(line, dict(kept))
     answer = waiting.wait()
     assert isinstance(answer, Busy)
     assert answer.record == "{}"
