@@ -143,6 +143,11 @@ class Once(LockedFunction):
         if self.keeps_result:
             self._check_result(result)
         kept = await hooks.answer_of(result, self)
+        if scope.asked and kept is None and result is not None and not self.keeps_result:
+            logger.warning(
+                "%s was called with a request and returned a %s, which is no response: a call that repeats it will get "
+                "None. Return a response, or say result=True.", self.name, type(result).__name__,
+            )  # fmt: skip
         scope.record = json.dumps({"asked": scope.asked, "kept": kept, "result": result if self.keeps_result else None})
         scope.spec = scope.spec._replace(hold_at_least=self.keep)
 

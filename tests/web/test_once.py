@@ -34,7 +34,10 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from distlock_web import ConfigurationError, KeyReused, LockBusy, once
+from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
+from distlock_web.web.held_locks import force_release
+from distlock_web.web.lock_browser import LockQuery, browse
 from distlock_web.web.once import MAX_COMPARED, MAX_KEPT
 
 KEY = "pay:{request.headers[Idempotency-Key]}"
@@ -766,3 +769,50 @@ def test_a_function_that_a_view_calls_has_no_request() -> None:
     app.add_url_rule("/<int:n>", "pay", lambda n: charge(7), methods=["POST"])
     answers = [app.test_client().post(f"/{n}").json for n in (1, 2)]
     assert answers[0] == answers[1] == charge(7)
+
+
+@once(key="price:{request.headers[Idempotency-Key]}", keep=60)
+def price(request: HttpRequest) -> int:
+    return 7
+
+
+@once(key="price:{request.headers[Idempotency-Key]}", keep=60, result=True)
+def stored_price(request: HttpRequest) -> int:
+    return 7
+
+
+def test_what_is_no_response_is_said_not_to_be_kept(rf: Any, caplog: pytest.LogCaptureFixture) -> None:
+    request = rf.post("/", headers={"Idempotency-Key": "k"})
+    assert (price(request), price(request)) == (7, None)
+    assert [line for line in caplog.messages if "returned a int, which is no response" in line]
+    caplog.clear()
+    other = rf.post("/", headers={"Idempotency-Key": "another"})
+    assert (stored_price(other), stored_price(other)) == (7, 7)
+    assert not [line for line in caplog.messages if "no response" in line]
+
+
+# On stores that others share ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("store", ["redis", "cluster", "postgres", "mariadb", "sqlite"])
+@pytest.mark.parametrize("folder", ["sync", "async"])
+def test_a_store_keeps_the_answer_for_every_process(
+    store: str, folder: str, request: pytest.FixtureRequest, settings: Any
+) -> None:
+    wanted = {"LOCATION": request.getfixturevalue("redis_url")} if store == "redis" else None
+    settings.DISTLOCK = {"default": wanted or request.getfixturevalue(f"{store}_settings")}
+    make = AsyncClient if folder == "async" else Client
+
+    def send(address: str = "/text/", **more: Any) -> Reply:
+        return of_django(f"/{folder}", make(raise_request_exception=False))(address, **more)
+
+    for case in ("text", "page", "bytes"):
+        first = send(f"/{case}/", key=case)
+        again = send(f"/{case}/", key=case)
+        assert (first.replayed, again.replayed) == (False, True)
+        assert (again.status, again.body, again.run) == (first.status, first.body, first.run)
+        assert send(f"/{case}/", body=b"other", key=case).status == 422
+    (row,) = browse(registry(), LockQuery("pay:page", done=True)).rows
+    assert row.done
+    force_release(registry(), row, "ann")
+    assert not send("/page/", key="page").replayed
