@@ -43,7 +43,7 @@ def list_locks(options: Namespace, context: Context) -> int:
     if options.json:
         context.out.line(json.dumps([fields(row) for row in listing.rows], indent=2))
     elif listing.rows:
-        _print(table_of(listing.rows), context.out)
+        print_table(table_of(listing.rows), context.out)
     elif not listing.errors:
         context.out.line(none_held(options.search))
     if listing.errors:
@@ -67,7 +67,7 @@ def show_lock(options: Namespace, context: Context) -> int:
     if waiters:
         context.out.line()
         table = [("WAITS", "REQUEST ID", "WHO", "HOST:PID"), *map(_waiter, waiters)]
-        _print(table, context.out)
+        print_table(table, context.out)
         if len(waiters) < row.lock.waiters:
             context.out.line(f"and {row.lock.waiters - len(waiters)} more")
     return 0
@@ -79,10 +79,10 @@ def release_lock(options: Namespace, context: Context) -> int:
     if not options.yes:
         if not interactive():
             raise CommandFailed("Nothing was released: there is no terminal to ask at. --yes releases it.", USAGE)
-        _print(table_of([row]), context.out)
+        print_table(table_of([row]), context.out)
         if not confirmed("Take the lock from this holder?"):
             raise CommandFailed("Not confirmed: nothing was released.", NO)
-    force_release(stores, row, _user())
+    force_release(stores, row, user())
     context.out.line(f"Released {printable(row.lock.name)} (fence {row.lock.fence}).")
     return 0
 
@@ -121,7 +121,7 @@ def fields(row: LockRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(table: Sequence[Sequence[str]], out: Output) -> None:
+def print_table(table: Sequence[Sequence[str]], out: Output) -> None:
     headings, *lines = aligned(table)
     out.line(out.paint(headings, "bold"))
     for line in lines:
@@ -137,7 +137,7 @@ def _cells(row: LockRow) -> tuple[str, ...]:
     lock, holder = row.lock, row.holder
     cells = (
         printable(lock.name), lock.state, str(lock.waiters), f"{lock.remaining:.1f}s",
-        span(time.time() - lock.since) if lock.since else "", holder.path or holder.function, _process(holder),
+        span(time.time() - lock.since) if lock.since else "", holder.path or holder.function, process_of(holder),
         "" if lock.fence is None else str(lock.fence), holder.request_id,
     )  # fmt: skip
     return tuple(cell or "-" for cell in cells)
@@ -153,7 +153,7 @@ def _described(row: LockRow) -> list[tuple[str, str]]:
         ("state", lock.state),
         ("held by", " ".join(filter(None, (holder.path, holder.function))) or "-"),
         ("user", holder.user or "-"),
-        ("host:pid", _process(holder) or "-"),
+        ("host:pid", process_of(holder) or "-"),
         ("program", " ".join(filter(None, (holder.command, holder.worker))) or "-"),
         ("request id", holder.request_id or "-"),
         ("since", since),
@@ -173,15 +173,15 @@ def _waiters(row: LockRow) -> list[WaiterInfo] | None:
 
 def _waiter(waiter: WaiterInfo) -> tuple[str, ...]:
     who = readable_holder(waiter.holder)
-    cells = (who.request_id, who.path or who.function, _process(who))
+    cells = (who.request_id, who.path or who.function, process_of(who))
     return (span(time.time() - waiter.since), *(cell or "-" for cell in cells))
 
 
-def _process(holder: HolderInfo) -> str:
+def process_of(holder: HolderInfo) -> str:
     return f"{holder.host}:{holder.pid}" if holder.host else ""
 
 
-def _user() -> str:
+def user() -> str:
     """Who released a lock, for the log."""
     try:
         name = getpass.getuser()

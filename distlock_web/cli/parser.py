@@ -141,7 +141,14 @@ _COMMANDS: dict[str, list[Argument | list[Argument]]] = {
         _of("--busy-exit-code", "-E", type=_exit_code, default=BUSY, metavar="N", help=f"if it is busy ({BUSY})"),
         _store("the store of the lock (default)"),
         _of("--prefix", help="the beginning of the lock's name (store's PREFIX)"),
+        _of("--once", type=_positive, metavar="TIME", help="if it succeeds, do not run it again for so long"),
         _of("argv", metavar="-- COMMAND", nargs=argparse.REMAINDER, help="the command and its arguments"),
+    ],
+    "once": [
+        _of("action", choices=["list", "forget"], help="show what is done, or let KEY run again"),
+        _of("name", nargs="?", type=_name, metavar="KEY", help="as `run` was given it, or as `once list` shows it"),
+        _store("only this store"),
+        _json("an array, or an object"),
     ],
     "init": [_store("only this store")],
     "redlock": [

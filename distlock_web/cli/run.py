@@ -10,14 +10,16 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from ..core.errors import BackendUnavailable, LockBusy
 from ..core.findings import TableMaking
 from ..core.registry import registry
 from ..core.runtime import now
-from ..locks.lease import Lease
-from ..locks.lock import Lock, lock
+from ..locks.lease import Lease, current_lease
+from ..locks.lock import lock
+from ..locks.once import once
+from ..locks.options import LockOptions
 from ..web.printable import printable
 from ..web.request_ids import RequestScope
 from . import launch
@@ -102,26 +104,38 @@ class Run:
             backend.prepare()  # Django's tables come by migrate, which may be the command
         if self._options.wait != 0 and self._errors.terminal:
             try:
-                return self._under(self._lock(0.0))
+                return self._under_lock(0.0)
             except LockBusy as error:
                 self._say(f"{error} Waiting for it.")
-        return self._under(self._lock(self._options.wait))
+        return self._under_lock(self._options.wait)
 
-    def _lock(self, wait: float | None) -> Lock:
-        options = self._options
-        return lock(
-            options.key, expire=options.expire, wait=wait, renew=True, prefix=options.prefix,
-            store=options.store or "default", on_lost=self._when_lost,
-        )  # fmt: skip
-
-    def _under(self, wanted: Lock) -> int:
-        with wanted as lease:  # a release that fails is logged
-            self._start(lease)
-            try:
-                code = self._wait(lease)
-            finally:
-                self._close()
+    def _under_lock(self, wait: float | None) -> int:
+        code = self._locked(wait)  # a loss may be noticed at its end
         return LOST if self._lost and self._options.on_lost == "kill" else code
+
+    def _locked(self, wait: float | None) -> int:
+        given = self._options
+        options: LockOptions = {
+            "expire": given.expire, "wait": wait, "renew": True, "prefix": given.prefix,
+            "store": given.store or "default", "on_lost": self._when_lost,
+        }  # fmt: skip
+        if given.once is None:
+            with lock(given.key, **options) as lease:  # a release that fails is logged
+                return self._command(lease)
+        policies = {"on_busy": "raise", "on_backend_error": "raise", "success": lambda code: code == 0}
+        command = once(key=lambda: given.key, keep=given.once, **options, **policies)  # type: ignore[misc,arg-type]
+        code: int | None = command(lambda: self._command(cast(Lease, current_lease())))()
+        if code is None:
+            self._say(f"{given.key} was done, and is not run again for its time (`distlock once list`).")
+        return code or 0
+
+    def _command(self, lease: Lease) -> int:
+        """Its exit status."""
+        self._start(lease)
+        try:
+            return self._wait(lease)
+        finally:
+            self._close()
 
     def _when_lost(self, lease: Lease) -> None:
         """From any thread; also before the command is started, or when it has ended."""

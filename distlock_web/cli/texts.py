@@ -15,6 +15,7 @@ SUMMARIES = {
     "release": "take a lock from its holder, and give it to the next in the queue",
     "doctor": "look for settings that will hurt",
     "run": "run a command under a lock",
+    "once": "show what is done once, or let it run again",
     "init": "make what a store needs, such as tables",
     "redlock": "change which servers of a Redlock store vote",
 }
@@ -97,10 +98,26 @@ with every holder: what the command writes to can refuse a late one by it.
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on. Ctrl-Z
 does nothing.
 
+With --once TIME a command that has succeeded (status 0) is not run again for
+TIME, counted from its beginning, on any machine: the next one says so in a
+line, and exits 0. After a failure it runs again. Meant for cron on every host:
+
+  {program} run --key nightly --once 20h --no-wait -E 0 -- ./backup.sh
+
 Exit status: the command's own; 128+n if signal n ended it; 126 it cannot be
 executed, 127 it is not found; 75 (or --busy-exit-code) the lock is busy; 76
 the lock was lost and the command ended; 69 the store does not answer; 64
 wrong usage or settings.""",
+    "once": """\
+Show what is done once (`run --once`, @once) and is not run again for its
+time: the newest first, in all stores. Or forget one: then it may run again.
+
+  {program} once list
+  {program} once list --json | jq '.[].name'
+  {program} once forget nightly
+
+Exit status: 0; 1 that is not done; 64 wrong usage or settings, or several are
+meant; 69 a store does not answer.""",
     "init": """\
 Make what a store needs before its first lock, such as the tables of an SQL
 store. What is there already stays as it is.

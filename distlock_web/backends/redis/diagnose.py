@@ -91,7 +91,8 @@ def _eviction(info: Mapping[str, str]) -> Iterator[Finding]:
         "DL101",
         "error" if limit else "warning",
         f"maxmemory-policy is {policy}, {when}.",
-        "A server that is full drops locks that are held, and somebody else takes them while their holders go on.",
+        "A server that is full drops locks that are held, and somebody else takes them while their holders go on. What "
+        "is done (once) is dropped, too, and runs again.",
         "maxmemory-policy noeviction: a full server then refuses new locks and keeps the old ones. Caches on a server "
         "of their own.",
     )

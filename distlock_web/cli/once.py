@@ -1,0 +1,80 @@
+"""``distlock once``: what is done, and what is to run again."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import Namespace
+from typing import cast
+
+from ..core.backend import Browsable, retry_once
+from ..core.errors import DistLockError
+from ..core.registry import Store, registry
+from ..core.runtime import THREADS, drive
+from ..web.held_locks import LockNotHeld, LockRow, find_lock, force_release, listing_error, readable_holder
+from ..web.lock_presenter import span
+from ..web.printable import printable
+from .exit_codes import NO, USAGE, CommandFailed
+from .held import fields, print_table, process_of, user
+from .parser import Context
+
+#: What is shown of each store: the newest.
+MAX_SHOWN = 100
+
+
+def once(options: Namespace, context: Context) -> int:
+    if (options.action == "forget") != (options.name is not None):
+        raise CommandFailed("once: `once list`, or `once forget KEY`.", USAGE)
+    return _forget(options, context) if options.action == "forget" else _list(options, context)
+
+
+def _list(options: Namespace, context: Context) -> int:
+    stores = registry().stores.values() if options.store is None else [registry().store(options.store)]
+    rows, errors = list[LockRow](), dict[str, DistLockError]()
+    for store in stores:
+        try:
+            rows += _done(store)
+        except DistLockError as error:
+            errors[store.alias] = error
+    rows.sort(key=lambda row: -row.lock.since)
+    if options.json:
+        context.out.line(json.dumps([fields(row) for row in rows], indent=2))
+    elif rows:
+        print_table([("DONE", "AGO", "KEPT", "BY", "HOST:PID"), *map(_cells, rows)], context.out)
+    elif not errors:
+        context.out.line("Nothing is done.")
+    if errors:
+        raise listing_error(errors)
+    return 0
+
+
+def _done(store: Store) -> list[LockRow]:
+    if not store.backend.capabilities.records:
+        return []
+    port = cast(Browsable, store.listing_port(THREADS))
+    return [
+        LockRow(store.alias, lock, readable_holder(lock.holder)) for lock in drive(retry_once(port.done, MAX_SHOWN))
+    ]
+
+
+def _cells(row: LockRow) -> tuple[str, ...]:
+    lock, holder = row.lock, row.holder
+    who = holder.path or holder.function or "-"
+    return printable(lock.name), span(time.time() - lock.since), span(lock.remaining), who, process_of(holder) or "-"
+
+
+def _forget(options: Namespace, context: Context) -> int:
+    stores = registry()
+    try:
+        row = find_lock(stores, f"once:{options.name}", options.store)
+    except LockNotHeld:
+        try:
+            row = find_lock(stores, options.name, options.store)  # as `list` shows it
+        except LockNotHeld:
+            raise CommandFailed(f"{printable(options.name)} is not done: there is nothing to forget.", NO) from None
+    if row.lock.state != "done":
+        raise CommandFailed(f"{printable(row.lock.name)} is not done: it runs, or is a lock.", NO)
+    force_release(stores, row, user())
+    forgotten = f"Forgotten: {printable(row.lock.name)}. It may run again."
+    context.out.line(json.dumps(fields(row), indent=2) if options.json else forgotten)
+    return 0

@@ -1,0 +1,72 @@
+"""``distlock run --once`` and ``distlock once``: a job on every host, which runs once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from distlock_web import once
+from tests.support.cli import distlock
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("redis_store")]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def job(url: str, log: Path, status: int = 0) -> tuple[int, str]:
+    script = f"echo ran >> {log}; exit {status}"
+    ended = distlock(url, "run", "--key", "nightly", "--once", "20h", "--no-wait", "--", "sh", "-c", script)
+    return ended.returncode, ended.stderr
+
+
+def runs(log: Path) -> int:
+    return len(log.read_text().splitlines())
+
+
+def test_a_command_that_has_succeeded_is_not_run_again(redis_store: str, log: Path) -> None:
+    assert job(redis_store, log) == (0, "")
+    status, said = job(redis_store, log)
+    assert status == 0
+    assert said == "distlock: nightly was done, and is not run again for its time (`distlock once list`).\n"
+    assert runs(log) == 1
+
+
+def test_a_command_that_has_failed_is_run_again(redis_store: str, log: Path) -> None:
+    assert [job(redis_store, log, 3)[0], job(redis_store, log)[0], job(redis_store, log)[0]] == [3, 0, 0]
+    assert runs(log) == 2
+
+
+def test_what_is_done_is_listed_and_forgotten(redis_store: str, log: Path) -> None:
+    assert distlock(redis_store, "once", "list").stdout == "Nothing is done.\n"
+    job(redis_store, log)
+    once(key="another", keep="1h")(lambda: None)()
+    listed = distlock(redis_store, "once", "list")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    headings, newest, older = listed.stdout.splitlines()
+    assert headings.split() == ["DONE", "AGO", "KEPT", "BY", "HOST:PID"]
+    assert (newest.split()[0], older.split()[0]) == ("disLock:once:another", "disLock:once:nightly")
+    found = json.loads(distlock(redis_store, "once", "list", "--json").stdout)
+    assert [(each["name"], each["state"]) for each in found] == [
+        ("disLock:once:another", "done"), ("disLock:once:nightly", "done"),
+    ]  # fmt: skip
+    assert distlock(redis_store, "list").stdout == "No lock is held.\n"
+    forgotten = distlock(redis_store, "once", "forget", "nightly")
+    assert (forgotten.returncode, forgotten.stdout) == (
+        0, "Forgotten: disLock:once:nightly. It may run again.\n",
+    )  # fmt: skip
+    job(redis_store, log)
+    assert runs(log) == 2
+    by_name = distlock(redis_store, "once", "forget", "disLock:once:another", "--json")
+    assert json.loads(by_name.stdout)["name"] == "disLock:once:another"
+
+
+def test_what_cannot_be_forgotten(redis_store: str, log: Path) -> None:
+    refused = distlock(redis_store, "once", "forget", "nightly")
+    assert (refused.returncode, refused.stderr) == (1, "distlock: nightly is not done: there is nothing to forget.\n")
+    for words in (["list", "nightly"], ["forget"]):
+        assert distlock(redis_store, "once", *words).returncode == 64
