@@ -25,7 +25,9 @@ from distlock_web.locks.decorator import FunctionOptions
 from distlock_web.locks.options import LockOptions
 from distlock_web.testing.servers import RedisServer
 from distlock_web.web.held_locks import list_all
+from tests.support.cli import alive, started, text_of
 from tests.support.revoking import revoke
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(distlock_web.__file__).parent
@@ -786,6 +788,30 @@ def test_the_commands_of_the_recipes_run(redis_url: str, tmp_path: Path) -> None
             cwd=tmp_path,
         )
         assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_another_beat_begins_when_the_first_host_dies(redis_url: str, tmp_path: Path) -> None:
+    recipe = section("recipes.md", "One beat among three hosts")
+    [options] = re.findall(r"^distlock (run .*) -- celery", recipe, re.M)
+    beats = tmp_path / "beats"
+    line = [*shlex.split(options.replace("30", "2")), "--", "sh", "-c", f"echo $$ >>{beats}; exec sleep 100"]
+
+    def begun() -> list[int]:
+        return [int(pid) for pid in text_of(beats).split()]
+
+    with started(redis_url, *line) as first, started(redis_url, *line) as second:
+        eventually(begun, "one of them schedules")
+        configure({"default": {"LOCATION": redis_url}})
+        eventually(lambda: list_all(registry()).rows[0].lock.waiters, "the other one waits")
+        assert len(begun()) == 1
+        # The command is a child of the one that holds the lock.
+        parent = int(Path(f"/proc/{begun()[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        holder = next(process for process in (first, second) if process.pid == parent)
+        holder.kill()
+        eventually(lambda: len(begun()) == 2, "the other one schedules")
+        assert not alive(begun()[0])
 
 
 @pytest.mark.slow
