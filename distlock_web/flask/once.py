@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from io import BytesIO
 from typing import Any
 
 from flask import Response, current_app, request, session
@@ -57,7 +58,9 @@ def _body() -> Iterator[str | bytes]:
         files = ((name, file.filename, file.stream) for name, file in request.files.items(multi=True))
         yield from form_parts(request.form.lists(), files)
     elif is_comparable(request.content_length):
-        yield request.get_data(cache=True)
+        body = request.get_data(cache=True)
+        request.stream = BytesIO(body)  # which a view may read itself
+        yield body
     else:
         yield str(request.content_length)
 

@@ -19,6 +19,7 @@ import flask
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import AnonymousUser
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template import Context, Template, engines
 from django.template.response import TemplateResponse
@@ -321,6 +322,52 @@ def test_a_body_that_is_too_large_to_be_compared_is_left_to_the_view(send: Send,
     first = send(body=b"x" * (MAX_COMPARED + 1))
     assert send(body=b"y" * (MAX_COMPARED + 1)).run == first.run
     assert send(body=b"y" * (MAX_COMPARED + 2)).status == 422, "another length is another body"
+
+
+@once(key=KEY, keep=60)
+def django_reads(request: HttpRequest, how: str) -> HttpResponse:
+    reads: dict[str, Callable[[], Any]] = {
+        "body": lambda: request.body,
+        "stream": lambda: request.read(),
+        "lines": lambda: b"".join(request),
+        "files": lambda: request.FILES["scan"].read(),
+        "form": lambda: request.POST["amount"],
+    }
+    return HttpResponse(reads[how]())
+
+
+@once(key=KEY, keep=60)
+def flask_reads(how: str) -> Any:
+    sent = flask.request
+    reads: dict[str, Callable[[], Any]] = {
+        "body": sent.get_data,
+        "stream": lambda: sent.stream.read(),
+        "lines": lambda: b"".join(sent.stream),
+        "files": lambda: sent.files["scan"].read(),
+        "form": lambda: sent.form["amount"],
+    }
+    return reads[how]()
+
+
+urlpatterns += [path("reads/<how>/", django_reads)]
+
+
+@pytest.mark.parametrize("site", ["django", "flask"])
+@pytest.mark.parametrize("how", ["body", "stream", "lines", "files", "form"])
+def test_the_view_reads_the_body_as_it_likes(site: str, how: str) -> None:
+    media_type, body = "application/json", b'{"a": 1}\n{"b": 2}\n'
+    if how in ("files", "form"):
+        media_type = MULTIPART_CONTENT
+        body = encode_multipart(BOUNDARY, {"amount": "7", "scan": SimpleUploadedFile("a.txt", b"a scan")})
+    address, headers = f"/reads/{how}/", {"Idempotency-Key": "k"}
+    if site == "django":
+        answer: Any = Client().generic("POST", address, body, media_type, headers=headers)
+    else:
+        app = flask.Flask("shop")
+        DistLock(app)
+        app.add_url_rule("/reads/<how>/", "reads", flask_reads, methods=["POST"])
+        answer = app.test_client().post(address, data=body, content_type=media_type, headers=headers)
+    assert answer.text.encode() == {"files": b"a scan", "form": b"7"}.get(how, body)
 
 
 # Who asks -----------------------------------------------------------------------------------------------------------
