@@ -27,6 +27,7 @@ HEADINGS = {
     "listing": "listing",
     "records": "`once`",
     "bounded_queue": "`max_waiters`",
+    "sharing": "`limit`, `shared`",
     "min_expire": "shortest `expire`",
     "max_expire": "longest",
 }

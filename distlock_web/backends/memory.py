@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core.backend import Busy, Capabilities, Claim, Granted, LockInfo, Loss, WaiterInfo
+from ..core.backend import SHARED, Busy, Capabilities, Claim, Granted, LockInfo, Loss, WaiterInfo, limit_of
 from ..core.config import StoreConfig, without_credentials
 from ..core.errors import ConfigurationError
 from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
@@ -47,12 +47,30 @@ class _Waiter:
 
 @dataclass(slots=True)
 class _Lock:
-    owner: _Owner | None = None
+    owners: dict[str, _Owner] = field(default_factory=dict)  # by token: one, or several that share it
     queue: dict[str, _Waiter] = field(default_factory=dict)  # by token, in the order in which they came
     queue_until: float = 0.0
     released: str = ""  # the token that gave it back last, and the one from which it was last taken by force
     revoked: str = ""
     used: float = 0.0  # when somebody last asked for it
+
+    @property
+    def limit(self) -> int:
+        """How many may have it, as far as its owners are concerned."""
+        return min(map(limit_of, self.owners), default=SHARED)
+
+    @property
+    def record(self) -> str | None:
+        return next((owner.record for owner in self.owners.values()), None)
+
+    def admits(self, token: str) -> bool:
+        """Whether this one may have it beside those that have it."""
+        return len(self.owners) < min(self.limit, limit_of(token))
+
+    def free_at(self, token: str) -> float:
+        """When so many leases have ended that this one may have it; all of them, where others wait in front."""
+        ends = sorted(owner.until for owner in self.owners.values())
+        return ends[min(max(len(ends) - min(self.limit, limit_of(token)), -1), len(ends) - 1)]
 
 
 class MemoryBackend:
@@ -66,6 +84,7 @@ class MemoryBackend:
         listing=True,
         records=True,
         bounded_queue=True,
+        sharing=True,
         min_expire=0.01,
     )
 
@@ -114,18 +133,17 @@ class MemoryPort:
         since = now()
         with self._table.mutex:
             lock = self._lock(claim.name)
-            if lock.owner is None:
-                self._hand_over(lock, asking=claim)
-            owner = lock.owner
+            if claim.token not in lock.owners and not self._hand_over(lock, asking=claim) and lock.admits(claim.token):
+                self._own(lock, claim)
+            owner = self._owner(lock, claim.token)
             if owner is None:
-                owner = self._own(lock, claim)
-            elif owner.token != claim.token or owner.state != "held":
-                return self._busy(lock, owner, claim, wait, since)
+                return self._busy(lock, claim, wait, since)
             owner.until = max(owner.until, since + claim.expire)
             return Granted(owner.fence, since)
 
-    def _busy(self, lock: _Lock, owner: _Owner, claim: Claim, wait: float | None, moment: float) -> Busy:
-        remaining, held_for = max(0.001, owner.until - moment), max(0.0, time.time() - owner.since)
+    def _busy(self, lock: _Lock, claim: Claim, wait: float | None, moment: float) -> Busy:
+        owner = min(lock.owners.values(), key=lambda owner: owner.until)  # nobody is told that a free lock is busy
+        remaining, held_for = max(0.001, lock.free_at(claim.token) - moment), max(0.0, time.time() - owner.since)
         if wait == 0 or owner.record is not None:
             return Busy(remaining, remaining, holder=owner.holder, held_for=held_for, record=owner.record)
         waiter = lock.queue.get(claim.token)
@@ -143,9 +161,9 @@ class MemoryPort:
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
         with self._table.mutex:
-            owner = self._lock(claim.name).owner
+            lock = self._lock(claim.name)
             # Handed over, or done, before we came to sleep.
-            if owner is None or owner.token == claim.token or owner.record is not None:
+            if claim.token not in lock.queue or not lock.owners or lock.record is not None:
                 return await self.acquire(claim, None)
             parker = self._parker(claim.token)
         sooner, begun = seconds is not None and seconds < busy.recheck_after, now()
@@ -158,9 +176,11 @@ class MemoryPort:
             lock = self._lock(claim.name)
             lock.queue.pop(claim.token, None)
             self._table.parkers.pop(claim.token, None)
-            owner = lock.owner
-            if owner is not None and owner.token == claim.token and owner.state in ("held", "transit"):
+            owner = lock.owners.get(claim.token)
+            if owner is not None and owner.state in ("held", "transit"):
                 self._let_go(lock, owner)
+            elif owner is None:
+                self._hand_over(lock)  # those behind it may fit beside the owners
 
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:
         moment = now()
@@ -194,11 +214,12 @@ class MemoryPort:
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         with self._table.mutex:
             lock = self._lock(claim.name)
-            if lock.owner is not None and lock.owner.token == transit:
+            if transit in lock.owners:
                 return None
             owner = self._owner(lock, claim.token)
             if owner is None:
                 return self._loss(lock, claim.token)
+            lock.owners = {transit: owner}
             owner.token, owner.state = transit, "transit"
             self._end_at(lock, owner, now() + seconds)
             return None
@@ -211,9 +232,10 @@ class MemoryPort:
             if owner is not None:  # a second copy; it may have been extended since
                 owner.until = max(owner.until, since + claim.expire)
                 return Granted(owner.fence, since)
-            owner = lock.owner
-            if owner is None or owner.token != transit or owner.state != "transit":
+            owner = lock.owners.get(transit)
+            if owner is None or owner.state != "transit":
                 return None
+            lock.owners = {claim.token: owner}
             owner.token, owner.state, owner.holder = claim.token, "held", claim.holder
             self._end_at(lock, owner, since + claim.expire)
             return Granted(owner.fence, since)
@@ -223,19 +245,22 @@ class MemoryPort:
         with self._table.mutex:
             known = self._table.locks
             wanted = list(known) if names is None else known.keys() & set(names)
-            locks = [(name, lock, lock.owner) for name in wanted if (lock := self._current(known[name]))]
             held = [
                 LockInfo(
-                    name, owner.fence, owner.holder, owner.since, owner.until - moment, len(lock.queue), owner.state,
-                    min((waiter.since for waiter in lock.queue.values()), default=None),
+                    name, owner.fence, owner.holder, owner.since, owner.until - moment,
+                    len(lock.queue) if number == 0 else 0, owner.state,
+                    min((waiter.since for waiter in lock.queue.values()), default=None) if number == 0 else None,
+                    len(lock.owners), lock.limit,
                 )
-                for name, lock, owner in locks
-                if owner is not None and (names is not None or owner.record is None)
+                for name in wanted
+                if (lock := self._current(known[name]))
+                for number, owner in enumerate(lock.owners.values())
+                if names is not None or owner.record is None
             ]  # fmt: skip
             return sorted(held, key=lambda line: line.remaining)
 
     async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
-        held = [lock.name for lock in await self.inspect()]
+        held = list(dict.fromkeys(lock.name for lock in await self.inspect()))
         return len(held), held[:limit]
 
     async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
@@ -252,10 +277,11 @@ class MemoryPort:
     async def revoke(self, name: str, fence: int) -> bool:
         with self._table.mutex:
             lock = self._lock(name)
-            if lock.owner is None or lock.owner.fence != fence:
+            owner = next((owner for owner in lock.owners.values() if owner.fence == fence), None)
+            if owner is None:
                 return False
-            lock.revoked = lock.owner.token
-            self._let_go(lock, lock.owner)
+            lock.revoked = owner.token
+            self._let_go(lock, owner)
             return True
 
     # Under the mutex ---------------------------------------------------------------------------------------------
@@ -274,8 +300,9 @@ class MemoryPort:
     def _current(self, lock: _Lock) -> _Lock:
         """The same, without a lease that has ended, and without a queue in which nobody asks any more."""
         moment = now()
-        if lock.owner is not None and lock.owner.until <= moment:
-            lock.owner = None
+        for owner in list(lock.owners.values()):
+            if owner.until <= moment:
+                del lock.owners[owner.token]
         if lock.queue and lock.queue_until <= moment:
             lock.queue.clear()
         return lock
@@ -284,7 +311,7 @@ class MemoryPort:
         self._table.forget_at = moment + FORGET_AFTER
         for name, lock in list(self._table.locks.items()):
             current = self._current(lock)
-            if lock.used < moment - FORGET_AFTER and current.owner is None and not current.queue:
+            if lock.used < moment - FORGET_AFTER and not current.owners and not current.queue:
                 self._table.locks.pop(name, None)
 
     def _parker(self, token: str) -> Parker:
@@ -292,35 +319,40 @@ class MemoryPort:
 
     def _owner(self, lock: _Lock, token: str) -> _Owner | None:
         """The owner, if it is this token's and holds the lock."""
-        owner = lock.owner
-        return owner if owner is not None and owner.token == token and owner.state == "held" else None
+        owner = lock.owners.get(token)
+        return owner if owner is not None and owner.state == "held" else None
 
-    def _hand_over(self, lock: _Lock, asking: Claim | None = None, known: float = 0.0) -> None:
-        """Give the free lock to the first waiter, unless that is who asks, and wake it.
+    def _hand_over(self, lock: _Lock, asking: Claim | None = None, known: float = 0.0) -> bool:
+        """Give the lock to the first waiters that it admits, up to who asks, and wake them.
 
-        ``known`` is until when those who wait believe it taken.
+        ``known`` is until when those who wait believe it taken. Whether others stay in front of who asks.
         """
         while lock.queue:
             waiter = next(iter(lock.queue.values()))
             if asking is not None and waiter.claim.token == asking.token:
-                return
+                return False
+            if not lock.admits(waiter.claim.token):
+                return True
             del lock.queue[waiter.claim.token]
             if waiter.parker.unpark():  # else its event loop has closed: the lock would be nobody's for a lease
                 owner = self._own(lock, waiter.claim)
                 self._tell_first(lock, known, owner.until)
-                return
-            self._table.parkers.pop(waiter.claim.token, None)
+            else:
+                self._table.parkers.pop(waiter.claim.token, None)
+        return False
 
     def _own(self, lock: _Lock, claim: Claim) -> _Owner:
         lock.queue.pop(claim.token, None)
         self._table.parkers.pop(claim.token, None)
         self._table.last_fence = fence = max(self._table.last_fence + 1, time.time_ns() // 1000)
-        owner = lock.owner = _Owner(claim.token, fence, "held", now() + claim.expire, claim.holder, time.time())
+        owner = _Owner(claim.token, fence, "held", now() + claim.expire, claim.holder, time.time())
+        lock.owners[claim.token] = owner
         return owner
 
     def _let_go(self, lock: _Lock, owner: _Owner) -> None:
-        lock.owner = None
-        self._hand_over(lock, known=owner.until)
+        del lock.owners[owner.token]
+        if self._hand_over(lock, known=owner.until):  # the first wants more of them to end
+            self._tell_first(lock, owner.until, max(other.until for other in lock.owners.values()))
 
     def _send_away(self, lock: _Lock) -> None:
         """It is done: all who wait hear so when they ask."""
@@ -343,4 +375,4 @@ class MemoryPort:
     def _loss(self, lock: _Lock, token: str) -> Loss:
         if lock.revoked == token:
             return "revoked"
-        return "taken" if lock.owner is not None and lock.owner.token != token else "expired"
+        return "expired" if token in lock.owners or lock.admits(token) else "taken"

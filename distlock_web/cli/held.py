@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from ..core.backend import WaiterInfo
+from ..core.backend import SHARED, WaiterInfo
 from ..core.errors import DistLockError
 from ..core.registry import registry
 from ..core.request_id import HolderInfo
@@ -52,7 +52,7 @@ def list_locks(options: Namespace, context: Context) -> int:
 
 
 def show_lock(options: Namespace, context: Context) -> int:
-    row = find_lock(registry(), options.name, options.store)
+    row = find_lock(registry(), options.name, options.store, any_holder=True)
     waiters = _waiters(row)
     if options.json:
         queue = (
@@ -118,6 +118,7 @@ def fields(row: LockRow) -> dict[str, Any]:
     return {
         "store": row.alias, "name": lock.name, "state": lock.state, **_holder(row.holder),
         "since": lock.since, "remaining": round(lock.remaining, 3), "fence": lock.fence, "waiters": lock.waiters,
+        "holders": lock.holders, "limit": None if lock.limit == SHARED else lock.limit,
     }  # fmt: skip
 
 
@@ -136,11 +137,15 @@ def _holder(holder: HolderInfo) -> dict[str, Any]:
 def _cells(row: LockRow) -> tuple[str, ...]:
     lock, holder = row.lock, row.holder
     cells = (
-        printable(lock.name), lock.state, str(lock.waiters), f"{lock.remaining:.1f}s",
+        printable(lock.name), _state(row), str(lock.waiters), f"{lock.remaining:.1f}s",
         span(time.time() - lock.since) if lock.since else "", holder.path or holder.function, process_of(holder),
         "" if lock.fence is None else str(lock.fence), holder.request_id,
     )  # fmt: skip
     return tuple(cell or "-" for cell in cells)
+
+
+def _state(row: LockRow) -> str:
+    return ", ".join(filter(None, (row.lock.state, row.sharing)))
 
 
 def _described(row: LockRow) -> list[tuple[str, str]]:
@@ -150,7 +155,7 @@ def _described(row: LockRow) -> list[tuple[str, str]]:
     return [
         ("lock", printable(lock.name)),
         ("store", row.alias),
-        ("state", lock.state),
+        ("state", _state(row)),
         ("held by", " ".join(filter(None, (holder.path, holder.function))) or "-"),
         ("user", holder.user or "-"),
         ("host:pid", process_of(holder) or "-"),

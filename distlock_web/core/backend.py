@@ -37,6 +37,7 @@ class Capabilities:
     listing: bool  #: can show who holds what
     records: bool = False  #: keeps with what is done what was answered: ``once``
     bounded_queue: bool = False  #: can refuse who comes when so many wait: ``max_waiters``
+    sharing: bool = False  #: one lock may have several holders: ``limit``, ``shared``
     min_expire: float  #: the shortest lease it can express, in seconds
     max_expire: float = float("inf")  #: the longest; also for what ``hold_at_least`` makes of it
 
@@ -51,8 +52,28 @@ def drift(expire: float) -> float:
     return expire * DRIFT_RATIO + DRIFT_SECONDS
 
 
+#: The number of a claim that lets any number of others in that do the same: a reader's. No lock has so many holders.
+SHARED = 1_000_000
+
+
+def limited(token: str, limit: int) -> str:
+    """This token, of a claim that lets so many hold the lock, itself among them.
+
+    The number is a part of the token, so that every verb of a store, and the queue, knows of it.
+    """
+    return f"{token}/{limit}"
+
+
+def limit_of(token: str) -> int:
+    """How many may hold a lock as far as the claim with this token is concerned; 1: it wants to be alone."""
+    return int(token.partition("/")[2] or 1)
+
+
 class Claim(NamedTuple):
-    """One acquisition of one name: what is asked of the store, and the proof afterwards."""
+    """One acquisition of one name: what is asked of the store, and the proof afterwards.
+
+    A lock may be held by as many as each of them lets (:func:`limit_of` its token): the smallest number counts.
+    """
 
     name: str
     token: str
@@ -101,6 +122,8 @@ class LockInfo:
     #: ``done``, as ``cooldown``, with a record.
     state: str
     waiting_since: float | None = None  #: since when the first in the queue waits, like ``since``; None: not known
+    holders: int = 1  #: how many hold it; each has a line, of which only the first tells of those who wait
+    limit: int = 1  #: how many may: the smallest number of theirs; ``SHARED``: as many as come
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,10 +296,11 @@ def check_prefix(given: object, setting: str) -> str:
     return given
 
 
-def check_count(given: object, setting: str) -> int:
+def check_count(given: object, setting: str, below: int | None = None) -> int:
     """How many there may be: 1 or more."""
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise ConfigurationError(f"{setting} is {shown(given)}; it has to be a whole number, 1 or more.")
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1 or (below is not None and given >= below):
+        most = "" if below is None else f", less than {below:,}"
+        raise ConfigurationError(f"{setting} is {shown(given)}; it has to be a whole number, 1 or more{most}.")
     return given
 
 

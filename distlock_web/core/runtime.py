@@ -112,7 +112,7 @@ def new_token(ident: str = new_ident()) -> str:
 
 def acquisition_number(token: str) -> int:
     """The number in a token, which is no secret: another one for each acquisition."""
-    return int(token[-12:], 16)
+    return int(token.partition("/")[0][-12:], 16)
 
 
 class Parker(Protocol):

@@ -147,6 +147,11 @@ async def detach(scope: Scope, transit: float, runtime: Runtime) -> str:
         )
     if not scope.spec.store.backend.capabilities.transfer:
         raise ConfigurationError(f"The store {scope.spec.store.alias!r} cannot hand a lock over: no detach, no attach.")
+    if scope.spec.limit > 1:
+        raise ConfigurationError(
+            f"The lock {names_of(scope)} has several holders (limit, shared): such a lease cannot be handed over. The "
+            f"receiver takes a place of its own."
+        )
     if not scope.acquired:
         raise NotHeld("There is no lock to hand over: this call was let through without one.")
     ticket = Ticket.of(scope)

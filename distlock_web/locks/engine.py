@@ -29,12 +29,13 @@ what is extended in ``watchdog.py``.
 
 from __future__ import annotations
 
-from ..core.backend import Busy, Claim, Granted, Port, retry_once
+from ..core.backend import SHARED, Busy, Claim, Granted, Port, limit_of, limited, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy, NotHeld
 from ..core.request_id import HolderInfo
 from ..core.runtime import new_token, now
 from . import call_site, chain, events, watchdog
 from .ending import abort, cancel_quietly, undo
+from .hold import Hold
 from .scope import Scope, Spec
 from .transfer import Ticket
 
@@ -78,7 +79,10 @@ async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
 async def _take(scope: Scope, port: Port, name: str, until: float | None) -> None:
     """Take one name from the store, with a fresh claim."""
     spec = scope.spec
-    claim = Claim(name, new_token(spec.store.ident), spec.expire, scope.claimant(), spec.max_waiters)
+    token = new_token(spec.store.ident)
+    if spec.limit > 1:
+        token = limited(token, spec.limit)
+    claim = Claim(name, token, spec.expire, scope.claimant(), spec.max_waiters)
     try:
         try:
             answer = await port.acquire(claim, spec.wait)
@@ -180,6 +184,7 @@ async def _reenter(scope: Scope, port: Port, name: str, until: float | None) -> 
     while (found := chain.find_enclosing(spec.store, name)) is not None:
         outer, hold = found
         if hold.check():
+            _check_limit(spec, hold)
             gate = outer.gate(hold)
             turn = scope.line_up(hold, gate)
             admission = gate.try_enter(turn)
@@ -201,6 +206,19 @@ async def _reenter(scope: Scope, port: Port, name: str, until: float | None) -> 
             raise hold.lost_error(_STILL_INSIDE)
         # The block around us has ended meanwhile: it is not one.
     return False
+
+
+def _check_limit(spec: Spec, hold: Hold) -> None:
+    """``ConfigurationError`` for a block that would wait until its own call chain has gone."""
+    limit = limit_of(hold.claim.token)
+    if spec.limit >= limit:
+        return
+    outer = "shared" if limit == SHARED else f"with limit={limit}"
+    wants = "to be alone" if spec.limit == 1 else f"at most {spec.limit} holders"
+    raise ConfigurationError(
+        f"This call chain holds the lock {hold.name!r} {outer}, and a block inside of that wants {wants}: it would "
+        f"wait for itself, for ever. Let the outer block take the lock as the inner one needs it."
+    )
 
 
 # A block that does not begin ----------------------------------------------------------------------------------------

@@ -298,17 +298,19 @@ class Turn:
 
 
 class ReentryGate:
-    """Lets one nested block at a time into a hold, first come, first served.
+    """Lets one nested block at a time into a hold, first come, first served; into a shared one, all that come.
 
     Siblings are tasks or threads that inherited the same hold. If all of them re-entered, they would exclude nobody.
+    Inside a shared hold there are only others that exclude nobody.
 
     Garbage that is collected inside of a method may leave the gate, in this very thread. So the mutex is reentrant, and
     each method is right wherever that happens. To be woken is a hint: whoever wakes looks whether it may enter.
     """
 
-    __slots__ = ("_closed", "_inside", "_lock", "_waiting")
+    __slots__ = ("_closed", "_inside", "_lock", "_shared", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = False) -> None:
+        self._shared = shared
         self._lock = threading.RLock()
         self._inside: Turn | None = None
         self._closed = False
@@ -319,7 +321,7 @@ class ReentryGate:
         with self._lock:
             if self._closed:
                 return "closed"
-            if self._inside is not None or (self._waiting and self._waiting[0] is not turn):
+            if not self._shared and (self._inside is not None or (self._waiting and self._waiting[0] is not turn)):
                 return "busy"
             self._inside = turn
             turn.hold.nested.add(turn)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
+from ..core.backend import SHARED
 from ..core.config import (
     Duration,
     StoreConfig,
@@ -44,6 +45,10 @@ class LockOptions(TypedDict, total=False):
     wait: Duration | None
     #: How many may queue; the next caller is refused at once.
     max_waiters: int | None
+    #: How many may hold it at once.
+    limit: int | None
+    #: Many may hold it who say so, and nobody beside them who does not: readers.
+    shared: bool | None
     #: Renew it while the block runs.
     renew: bool | None
     #: Longest total time to renew.
@@ -124,6 +129,8 @@ _CHECKS: Mapping[str, Callable[[Any, str], object]] = {
     "expire": check_seconds,
     "wait": lambda given, setting: check_seconds_or_none(given, setting, zero=True),
     "max_waiters": check_count,
+    "limit": lambda given, setting: check_count(given, setting, below=SHARED),
+    "shared": check_flag,
     "renew": check_flag,
     "renew_for": check_seconds,
     "on_lost": check_policy,
@@ -152,6 +159,8 @@ class Options:
     expire: float | None = None
     wait: float | Unset | None = UNSET
     max_waiters: int | None = None
+    limit: int = 1
+    shared: bool = False
     renew: bool | None = None
     renew_for: float | None = None
     on_lost: OnLost | None = None
@@ -164,6 +173,12 @@ class Options:
                 self.__dict__[name] = _CHECKS[name](value, name)
         if self.renew_for is not None and self.renew is False:
             raise _no_renewal()
+        if self.shared:
+            if "limit" in self.__dict__:
+                raise ConfigurationError(
+                    "limit is how many may hold the lock at once, shared=True lets in all who say so: one of the two."
+                )
+            self.limit = SHARED
         self._resolved: dict[Runtime, _Resolved] = {}  # for the store that was asked last
 
     def config(self) -> StoreConfig:
@@ -193,7 +208,7 @@ class Options:
         # By position, for every lock that is taken is asked for so.
         return Spec(
             store, names, expire, wait, renew, self.renew_for, on_lost, self.hold_at_least,
-            function, code, template, call_site, prefix, self.max_waiters,
+            function, code, template, call_site, prefix, self.max_waiters, self.limit,
         )  # fmt: skip
 
     def _resolve(self, store: Store, runtime: Runtime) -> _Resolved:
@@ -210,6 +225,11 @@ class Options:
             raise self._no_waiting(store)
         if self.max_waiters is not None:
             self._check_queue(store, wait)
+        if self.limit > 1 and not capabilities.sharing:
+            raise ConfigurationError(
+                f"{'shared is True' if self.shared else f'limit is {self.limit}'}, but a lock in the store "
+                f"{store.alias!r} has one holder. Redis (also with Sentinel and as a cluster) and memory can have more."
+            )
         prefix = config.prefix if self.prefix is None else self.prefix
         renew = config.renew if self.renew is None else self.renew
         return _Resolved(weakref.ref(store), prefix, expire, wait, renew, self._when_lost(config, runtime))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ..core.backend import Claim, Granted
+from ..core.backend import SHARED, Claim, Granted, limit_of
 from ..core.errors import NotHeld
 from ..core.registry import Store
 from ..core.request_id import HolderInfo
@@ -39,6 +39,7 @@ class Spec(NamedTuple):
     call_site: str = ""  #: the line that takes it, ``module:line``, where no function is locked
     prefix: str = ""  #: what its names begin with
     max_waiters: int | None = None  #: how many may queue; None: as many as come
+    limit: int = 1  #: how many may hold each of them; 1: we alone
 
 
 class Scope:
@@ -173,7 +174,7 @@ class Scope:
 
     def gate(self, hold: Hold) -> ReentryGate:
         """The gate into this hold; closed if the block has ended meanwhile."""
-        gate = self._gates.setdefault(hold.name, ReentryGate())
+        gate = self._gates.setdefault(hold.name, ReentryGate(limit_of(hold.claim.token) == SHARED))
         if not self._open:
             gate.close()
         return gate

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.backend import LockInfo, Port, retry_once
+from ..core.backend import SHARED, LockInfo, Port, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ..core.registry import Registry, Store
 from ..core.registry import registry as running_registry
@@ -32,6 +32,14 @@ class LockRow:
     alias: str
     lock: LockInfo
     holder: HolderInfo
+
+    @property
+    def sharing(self) -> str:
+        """Of a lock that several may hold, how many do: ``2 of 3``, or ``5 readers``; else nothing."""
+        holders, limit = self.lock.holders, self.lock.limit
+        if limit == SHARED:
+            return f"{holders} reader{'' if holders == 1 else 's'}"
+        return f"{holders} of {limit}" if limit > 1 else ""
 
     def matches(self, words: Iterable[str]) -> bool:
         """Whether all of these (casefolded) words are in the lock's name or in what is known of its holder."""
@@ -140,10 +148,13 @@ def list_all(registry: Registry, search: str = "") -> LockListing:
     return _matching(drive(_list(registry.stores.values(), THREADS)), search)
 
 
-def find_lock(registry: Registry, name: str, store: str | None = None, fence: int | None = None) -> LockRow:
+def find_lock(
+    registry: Registry, name: str, store: str | None = None, fence: int | None = None, *, any_holder: bool = False
+) -> LockRow:
     """The one held lock that is meant by ``name``, given with or without the prefix of its store.
 
-    ``store`` (an alias) and ``fence`` narrow it down; a whole name wins over one without its prefix. Blocking. Raises
+    ``store`` (an alias) and ``fence`` narrow it down; a whole name wins over one without its prefix. ``any_holder``: of
+    a lock that several hold, the oldest one's line will do. Blocking. Raises
     ``LockNotHeld``, ``OtherFence``, ``AmbiguousName`` or ``NoFence``; ``StoreUnreachable`` if any store that was
     asked did not answer, for it may have the lock that is meant; ``ConfigurationError`` for an unknown alias, and for
     a store that cannot show its locks.
@@ -155,20 +166,25 @@ def find_lock(registry: Registry, name: str, store: str | None = None, fence: in
     if not named:
         where = "" if store is None else f" in the store {store!r}"
         raise LockNotHeld(f"The lock {printable(name)!r} is not held{where}.", name=name)
-    row = _only([row for row in named if fence in (None, row.lock.fence)], named, name, fence)
+    row = _only([row for row in named if fence in (None, row.lock.fence)], named, name, fence, any_holder)
     if row.lock.fence is None:
         raise NoFence(f"The store {row.alias!r} gives no fences, so no holder can be told from the next.", name=name)
     return row
 
 
-def _only(meant: list[LockRow], named: list[LockRow], name: str, fence: int | None) -> LockRow:
+def _only(meant: list[LockRow], named: list[LockRow], name: str, fence: int | None, any_holder: bool) -> LockRow:
     """The one that is ``meant`` among those with this name."""
     if not meant:
         fences = " or ".join(str(row.lock.fence) for row in named)
         other = f"The lock {printable(name)!r} is not held with the fence {fence}, but with {fences}"
         raise OtherFence(f"{other}: nothing was released.", name=name)
     meant = [row for row in meant if row.lock.name == name] or meant
-    if len(meant) > 1:
+    if len({(row.alias, row.lock.name) for row in meant}) == 1 < len(meant) and not any_holder:
+        fences = ", ".join(str(row.lock.fence) for row in meant)
+        raise AmbiguousName(
+            f"{printable(meant[0].lock.name)} has several holders: give the fence of one, {fences}.", name=name
+        )
+    if len({(row.alias, row.lock.name) for row in meant}) > 1:
         found = ", ".join(f"{printable(row.lock.name)} in {row.alias}" for row in meant)
         raise AmbiguousName(f"Several locks are meant: {found}. Give the whole name and the store.", name=name)
     return meant[0]

@@ -153,25 +153,29 @@ def lock_context(parameters: Mapping[str, str], viewer: Viewer) -> Context:
     """For ``lock.html``, and for ``lock_live.html``, the part that the page refreshes."""
     alias, name = parameters.get("store", ""), parameters.get("name", "")
     context: Context = {
-        **_common(viewer), "name": printable(name), "store": printable(alias), "errors": [], "lock": None,
+        **_common(viewer), "name": printable(name), "store": printable(alias), "errors": [],
+        "lock": None, "holders": [],
         "fragment_url": f"{viewer.links.lock}?{urlencode({'store': alias, 'name': name})}",
     }  # fmt: skip
     try:
         stores = registry()
         rows = drive(inspect_store(stores.store(alias), THREADS, [name]))
         if rows:
-            context.update(_detail(stores, rows[0], viewer))
+            context.update(_detail(stores, rows, viewer))
     except DistLockError as error:
         context["errors"] = [failure_text(alias, error)]
     return context
 
 
-def _detail(stores: Registry, row: LockRow, viewer: Viewer) -> Context:
+def _detail(stores: Registry, rows: list[LockRow], viewer: Viewer) -> Context:
+    """Of the lock that these hold, the oldest first."""
+    row = rows[0]
     waiters = waiters_of(stores, row, SHOWN)
     queue = [WaiterPresenter(place, waiter) for place, waiter in enumerate(waiters or [], 1)]
     unseen = row.lock.waiters - len(queue)
     return {
         "lock": LockPresenter(row, viewer.links),
+        "holders": [LockPresenter(each, viewer.links) for each in rows[:SHOWN]],
         "queue": queue,
         "unseen": f"and {unseen:,} more" if queue and unseen > 0 else "",
         "queue_unknown": waiters is None,

@@ -89,8 +89,8 @@ class LockPresenter(HolderPresenter):
         self.fence = "" if lock.fence is None else str(lock.fence)
         self.key = "" if lock.fence is None else LockKey(row.alias, lock.name, lock.fence).dumps()
         self.row_key = json.dumps([row.alias, lock.name, str(lock.fence)])  # ASCII, whatever a name has in it
-        self.held, self.done = lock.state == "held", row.done
-        self.state = "in transit" if lock.state == "transit" else lock.state
+        self.held, self.done = lock.state == "held" and not row.sharing, row.done
+        self.state = ", ".join(filter(None, ("in transit" if lock.state == "transit" else lock.state, row.sharing)))
         self.since = moment(lock.since) if lock.since else ""
         self.age = span(now - lock.since) if lock.since else "–"
         self.left = span(lock.remaining)

@@ -59,6 +59,8 @@ def test_help_shows_every_option() -> None:
         "expire",
         "wait",
         "max_waiters",
+        "limit",
+        "shared",
         "renew",
         "renew_for",
         "store",

@@ -17,9 +17,7 @@ class Forgetful(MemoryPort):
     async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
         answer = await super().acquire(claim, wait)
         if isinstance(answer, Granted):
-            owner = self._table.locks[claim.name].owner
-            assert owner is not None
-            owner.until -= 0.2
+            self._table.locks[claim.name].owners[claim.token].until -= 0.2
         return answer
 
 

@@ -129,7 +129,7 @@ def test_one_lock(busy: Lease, elsewhere: Callable[..., Lease]) -> None:
 def test_a_lock_without_a_fence(busy: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = [row for row in list_all(registry()).rows if row.lock.name == busy.name]
     lock = LockPresenter(replace(row, lock=replace(row.lock, fence=None)), LINKS)
-    context = {**lock_context({"store": "default", "name": busy.name}, RELEASER), "lock": lock}
+    context = {**lock_context({"store": "default", "name": busy.name}, RELEASER), "lock": lock, "holders": [lock]}
     assert "cannot be released here" in render("lock.html", context)
     rows = render("rows.html", {**list_context({}, RELEASER), "locks": [lock]})
     assert 'name="lock"' not in rows

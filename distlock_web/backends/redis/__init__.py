@@ -24,6 +24,7 @@ class RedisBackend:
         listing=True,
         records=True,
         bounded_queue=True,
+        sharing=True,
         min_expire=0.01,
     )
     settings = frozenset({"LOCATION", "CACHE", "OPTIONS"})

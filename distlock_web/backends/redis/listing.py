@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Any, cast
 
 from ...core.backend import LockInfo
@@ -19,11 +20,21 @@ def inspected(names: Sequence[str]) -> PackedKeys:
 
 
 def infos(names: Sequence[str], lines: Sequence[list[Any]]) -> list[LockInfo]:
-    """Those of these names that are held."""
-    return [_info(name, line) for name, line in zip(names, lines, strict=True) if line[4] >= 0]
+    """Those of these names that are held: a line for each holder."""
+    return [info for name, line in zip(names, lines, strict=True) for info in _infos(name, line)]
 
 
-def _info(name: str, line: list[object]) -> LockInfo:
+def _infos(name: str, line: list[Any]) -> list[LockInfo]:
+    if not isinstance(line[4], list):
+        return [_info(name, line)] if line[4] >= 0 else []
+    *columns, waiters, first, limits = line
+    holders, limit = len(limits), min(map(int, limits), default=1)
+    oldest = sorted(zip(*columns, strict=True), key=lambda one: int(one[3]))
+    queue = chain([(waiters, first)], repeat((0, b"")))
+    return [_info(name, [*one, *waiting], holders, limit) for one, waiting in zip(oldest, queue, strict=False)]
+
+
+def _info(name: str, line: list[Any], holders: int = 1, limit: int = 1) -> LockInfo:
     fence, state, holder, since, remaining, waiters, first = cast(
         "tuple[bytes, bytes, bytes, bytes, int, int, bytes]", tuple(line)
     )
@@ -36,6 +47,8 @@ def _info(name: str, line: list[object]) -> LockInfo:
         waiters,
         state.decode(),
         float(first) / 1_000_000 if first else None,
+        holders,
+        limit,
     )
 
 

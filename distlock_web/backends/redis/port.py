@@ -251,7 +251,9 @@ class RedisPort:
         server, token = self._server, claim.token
         confirm = _grants if self.confirms else None
         known = self._listener.waiters.get(token)
-        somewhere = "?" if token in server.ambiguous or (known is not None and known.sent_at is not None) else ""
+        # The script's way for a lock that is free, and not shared, is for those that surely do not stand in its queue.
+        asked = token in server.ambiguous or (known is not None and known.sent_at is not None)
+        somewhere = "?" if asked or "/" in token else ""
         args: tuple[str | int, ...] = (
             token, _ms(claim.expire), int(waiter is not None), claim.holder, place or somewhere,
         )  # fmt: skip

@@ -88,7 +88,10 @@ def extend_keys(names: Iterable[str], index: str) -> PackedKeys:
 
 
 def _of_one_lock(name: str) -> Script:
-    return Script(_read("_lock") + _read(name).replace(b"-- include: _queue\n", _read("_queue")))
+    source = _read("_lock") + _read(name)
+    for include in ("_queue", "_sharing"):
+        source = source.replace(b"-- include: %b\n" % include.encode(), _read(include))
+    return Script(source)
 
 
 ACQUIRE = _of_one_lock("acquire")

@@ -4,6 +4,43 @@ local GRACE = 15000   -- ms that a line outlives the next question of its waiter
 local TOMBSTONE = 5000   -- ms that a free lock keeps the token of its last owner
 local NUDGED = 4      -- processes that are told of a lease that was shortened
 
+-- The index outlives its last use by half a day at least, and all that it lists.
+local function keep_index(ms)
+  if call('PTTL', INDEX) < ms + 43200000 then
+    call('PEXPIRE', INDEX, format('%d', ms + 86400000))
+  end
+end
+
+-- For those who look: when the lease ends.
+local function list()
+  local ms = call('PTTL', N)
+  call('ZADD', INDEX, format('%d', clock() + ms * 1000), N)
+  keep_index(ms)
+end
+
+-- Answers for how long (ms) it lives now.
+local function live_at_least(key, ms)
+  local left = call('PTTL', key)
+  if left >= tonumber(ms) then
+    return left
+  end
+  call('PEXPIRE', key, format('%d', ms))
+  return ms
+end
+
+-- The next fence, of a lease of `ms`: the time, or more than every fence before.
+local function next_fence(now, ms)
+  local fence = math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
+  local added = call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N, '-inf', MARK)
+  if added == 3 or tonumber(ms) > 60000 or fence > now + 60000000 then -- it is new; or has to last for long
+    -- Where the clock was set back, the floor is known until it has come there again.
+    keep_index(math.max(tonumber(ms), (fence - now) / 1000))
+  end
+  return fence
+end
+
+-- include: _sharing
+
 -- N as a table, of the value that is `known` or of a new look; nil: there is no such key. A key of somebody else's is an
 -- error, and is not listed.
 local function read(known)
@@ -11,7 +48,7 @@ local function read(known)
   if not value then
     return nil
   end
-  local lock = {}
+  local lock = type(value) ~= 'string' and read_shares() or {}
   if type(value) == 'string' then
     lock.token, lock.state, lock.fence, lock.since, lock.before, lock.holder =
       string.match(value, '^(%S+) (%l+) (%d+) (%d+) (%S+) (.*)$')
@@ -51,20 +88,6 @@ local function contend(lock)
   end
 end
 
--- The index outlives its last use by half a day at least, and all that it lists.
-local function keep_index(ms)
-  if call('PTTL', INDEX) < ms + 43200000 then
-    call('PEXPIRE', INDEX, format('%d', ms + 86400000))
-  end
-end
-
--- For those who look: when the lease ends.
-local function list()
-  local ms = call('PTTL', N)
-  call('ZADD', INDEX, format('%d', clock() + ms * 1000), N)
-  keep_index(ms)
-end
-
 -- Free from now on. For `ms` a tombstone keeps the last owner's token; 0: without one.
 local function forget(lock, state, ms)
   if ms > 0 then
@@ -80,32 +103,20 @@ local function as_before(lock)
   return (lock.state == 'revoked' and '!' or '') .. lock.token
 end
 
--- The lock becomes this token's for `ms`. Answers its fence: the time, or more than every fence before.
+-- The lock becomes this token's for `ms`. Answers its fence.
 local function own(now, token, ms, state, before, holder)
-  local fence = math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
-  local added = call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N, '-inf', MARK)
-  if added == 3 or tonumber(ms) > 60000 or fence > now + 60000000 then -- it is new; or has to last for long
-    -- Where the clock was set back, the floor is known until it has come there again.
-    keep_index(math.max(tonumber(ms), (fence - now) / 1000))
-  end
+  local fence = next_fence(now, ms)
   call('SET', N, format('%s %s %d %d %s %s', token, state, fence, now, before, holder), 'PX', ms)
   return fence
-end
-
--- Answers for how long (ms) it lives now.
-local function live_at_least(key, ms)
-  local left = call('PTTL', key)
-  if left >= tonumber(ms) then
-    return left
-  end
-  call('PEXPIRE', key, format('%d', ms))
-  return ms
 end
 
 -- Why this token does not hold the lock: 0 it does, 1 expired, 2 taken by another, 3 revoked by force.
 local function loss(lock, token)
   if not lock then
     return 1
+  elseif lock.shares then
+    local share = lock.shares[token]
+    return share and (holds(share) and 0 or share.state == 'revoked' and 3 or 1) or (admits(lock, token) and 1 or 2)
   elseif lock.token == token then
     return holds(lock) and 0 or lock.state == 'revoked' and 3 or 1
   elseif lock.before == '!' .. token then
@@ -168,33 +179,46 @@ local function nudge(known, ms)
   end
 end
 
--- The lock is free: the first waiter whose process listens has it from now on, for a whole lease and with a new fence;
--- then it is told. Nobody hears of a grant that was not made: who listens is asked before, and only of this server.
--- `known` is for how long (ms) those who wait believe it taken; nil: for as long as it would be; `now`, nil: the clock says.
--- False: nobody listens, or `entry`, who asks, is first.
+-- The first waiters whose processes listen have the lock from now on, as far as it admits them, each for a whole lease and with
+-- a new fence; then they are told. Nobody hears of a grant that was not made: who listens is asked before, and only of this
+-- server. `known` is for how long (ms) those who wait believe it taken; nil: for as long as it would be; `now`, nil: the
+-- clock says. Answers the lock, free if nobody listens, and whether anybody stands in front of `entry`, who asks.
 --
 -- A process that was handed the lock stands aside with its other waiters until it says something (a release, a question):
--- if it is stopped or cut off, its lease ends, or is revoked, and the next one is not given to it as well.
-local function hand_over(now, before, known, entry)
+-- if it is stopped or cut off, its lease ends, or is revoked, and the next one is not given to it as well. One that shares the
+-- lock stands aside when its lease has ended so.
+local function hand_over(lock, now, before, known, entry)
+  local together = false
   while true do
     local process = call('ZRANGE', QUEUE, '0', '0')[1]
-    if not process then
-      return false
-    end
-    local line = QUEUE .. ':' .. process
-    if entry and call('ZRANGE', line, '0', '0')[1] == entry then
-      return false
+    local line = process and QUEUE .. ':' .. process
+    local head = process and (entry or (lock and lock.shares)) and call('ZRANGE', line, '0', '0')[1]
+    local others = head and not (entry and head == entry) and not admits(lock, head)
+    if not process or (entry and head == entry) or others then
+      if together then
+        nudge(known, first_end(lock))
+      end
+      return lock, others
     end
     -- No subscriber: it died, or is reconnecting. Its line stays for a while: its next waiter that asks restores its place.
     local first = listens(process) and call('ZPOPMIN', line)[1]
     call('ZREM', QUEUE, process) -- a write that a full server allows: what follows is allowed after it
     if first then
       local token, expire, holder = string.match(first, '^(%S+) (%d+) (.*)$')
-      known, now = known or call('PTTL', N), now or clock()
-      local fence = own(now, token, expire, 'granted', before, holder)
-      nudge(known, tonumber(expire))
+      known = known or (lock and lock.count and lock.count > 0 and first_end(lock)) or call('PTTL', N)
+      now, together = now or clock(), limit_of(token) > 1
+      local fence
+      if together then
+        lock, fence = join_shares(lock, now, token, expire, 'granted', holder)
+        set_place(process)
+      else
+        lock, fence = {state = 'granted'}, own(now, token, expire, 'granted', before, holder)
+        nudge(known, tonumber(expire))
+      end
       tell(process, token, format('%d', fence), format('%d', now))
-      return true
+      if not together then
+        return lock, true
+      end
     end
   end
 end
@@ -204,12 +228,30 @@ local function let_go(lock, state, ms)
   lock.state = state
   local before = as_before(lock)
   -- To be revoked is no sign of life: the owner's other waiters stand in the queue again only where there is nobody else.
-  if state == 'revoked' and hand_over(nil, before) then
+  if state == 'revoked' and not is_free(hand_over(lock, nil, before)) then
     return
   end
   set_place(string.sub(lock.token, 1, 16), true)
-  if not hand_over(nil, before) then
+  if is_free(hand_over(lock, nil, before)) then
     call('ZREM', INDEX, N) -- a lock that was handed over stays listed; and a write that a full server allows
     forget(lock, state, ms)
+  end
+end
+
+-- The same of one that shares it. Those who wait may be too many still, and wait for the others' leases to end.
+local function let_go_share(lock, token, state, ms)
+  local share, first, all = lock.shares[token], first_end(lock), free_in(lock, '')
+  lock = put(lock, token)
+  if ms > 0 then
+    lock = put(lock, token, {ends = clock() + ms * 1000, state = state, fence = share.fence, since = share.since, holder = '-'})
+  end
+  if state ~= 'revoked' then
+    set_place(string.sub(token, 1, 16))
+  end
+  lock = hand_over(lock, nil, (state == 'revoked' and '!' or '') .. token, first)
+  if is_free(lock) then
+    call('ZREM', INDEX, N)
+  elseif lock.shares then
+    nudge(all, free_in(lock, ''))
   end
 end

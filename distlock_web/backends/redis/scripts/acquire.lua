@@ -41,7 +41,7 @@ end
 local process = string.sub(token, 1, 16)
 local line, entry = QUEUE .. ':' .. process, token .. ' ' .. expire .. ' ' .. holder
 local lock = read()
-local free = not lock or lock.state == 'released' or lock.state == 'revoked'
+local free = is_free(lock)
 if lock and lock.record then
   call('ZREM', INDEX, N) -- the way of a free lock has listed it
   if place ~= '' then -- who did not hear that it is done: nobody would take what is handed over to it later
@@ -68,20 +68,37 @@ if lock and lock.token == token then
   return {lock.fence, now}
 end
 
-if free then
+local share = lock and lock.shares and lock.shares[token]
+if share then
+  if not holds(share) then
+    local left = math.max(math.ceil((share.ends - now) / 1000), 1)
+    return {0, now, left, left, 0, 0, share.holder, now - share.since}
+  end
+  share.ends, share.state = math.max(share.ends, now + expire * 1000), 'held'
+  put(lock, token, share)
+  return {share.fence, now}
+end
+
+if admits(lock, token) then
   -- A holder that died gives nothing back: whoever finds the lock free hands it to the head.
-  local before = lock and as_before(lock) or '-'
+  local before, others = lock and as_before(lock) or '-', false
   set_place(process)
-  if not hand_over(now, before, 0, entry) then
+  lock, others = hand_over(lock, now, before, 0, entry)
+  if not others and admits(lock, token) then
     leave(process, entry)
+    if limit_of(token) > 1 then
+      local _, fence = join_shares(lock, now, token, expire, 'held', holder)
+      return {fence, now}
+    end
     return {own(now, token, expire, 'contended', before, holder), now}
   end
   lock = read()
 end
 
-local remaining = math.max(call('PTTL', N), 1)
+local remaining = free_in(lock, token)
 if not free then
-  call('ZADD', INDEX, 'GT', format('%d', now + remaining * 1000), N) -- it is not listed, or was put too early by this
+  local ends = now + (lock.shares and math.max(call('PTTL', N), 1) or remaining) * 1000
+  call('ZADD', INDEX, 'GT', format('%d', ends), N) -- it is not listed, or was put too early by this
 end
 
 -- Whether ARGV[6] others wait. Those of processes that no longer listen do not count: most likely they have died, and
@@ -104,6 +121,9 @@ end
 
 if join == '0' or (ARGV[6] and full()) then
   leave(process, entry)
+  if lock.shares then
+    hand_over(lock, now, '-') -- those behind it may fit beside the holders
+  end
   return {0, now, remaining, remaining, 0, 0, lock.holder, now - lock.since}
 end
 place = tonumber(place) or now

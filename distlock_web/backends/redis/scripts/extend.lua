@@ -21,12 +21,24 @@ local function loss(value, token)
   return before == '!' .. token and 3 or free and 1 or 2
 end
 
+-- Of a lock that several hold (see _sharing.lua).
+local function extend_share(name, token, expire)
+  local share = redis.pcall('HGET', name, token)
+  local ends, state, rest = string.match(type(share) == 'string' and share or '', '^(%d+) (%l+) (.*)$')
+  if (state == 'held' or state == 'granted') and tonumber(ends) > now then
+    call('PEXPIRE', name, call('PTTL', name)) -- a write that a full server allows: the next one is allowed after it
+    call('HSET', name, token, format('%d held %s', math.max(tonumber(ends), now + expire * 1000), rest))
+    return 0
+  end
+  return state == 'revoked' and 3 or 1
+end
+
 for i = 2, #KEYS do
   local name, token, expire = KEYS[i], ARGV[2 * i - 3], ARGV[2 * i - 2]
   local value = redis.pcall('GET', name)
   local lost = 0
   if type(value) ~= 'string' or string.sub(value, 1, #token + 6) ~= token .. ' held ' then
-    lost = loss(value, token)
+    lost = type(value) == 'table' and extend_share(name, token, expire) or loss(value, token)
   end
   if lost == 0 and call('PTTL', name) < tonumber(expire) then
     call('PEXPIRE', name, expire)

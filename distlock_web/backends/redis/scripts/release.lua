@@ -25,13 +25,24 @@ if lost ~= 0 then
   local process = string.sub(token, 1, 16)
   call('ZREM', QUEUE, process) -- a write that a full server allows: what follows is allowed after it
   set_place(process)
-  if not lock or lock.state == 'released' or lock.state == 'revoked' then
-    hand_over(nil, lock and as_before(lock) or '-')
+  if is_free(lock) then
+    hand_over(lock, nil, lock and as_before(lock) or '-')
+  end
+  local share = lock and lock.shares and lock.shares[token]
+  if share then
+    return share.state == 'revoked' and 3 or 0
   end
   local done = lock and (lock.before == token or (lock.token == token and lock.state ~= 'revoked'))
   return done and 0 or lost
 end
-if ARGV[4] then
+if lock.shares and cooldown == '0' then
+  let_go_share(lock, token, 'released', tonumber(ARGV[3]))
+elseif lock.shares then
+  local known, share = free_in(lock, ''), lock.shares[token]
+  share.state, share.ends = 'cooldown', clock() + cooldown * 1000
+  lock = put(put(lock, token), token, share)
+  nudge(known, free_in(lock, ''))
+elseif ARGV[4] then
   lock.state, lock.holder = 'done', lock.holder .. '\n' .. ARGV[4]
   write(lock, cooldown)
   call('ZREM', INDEX, N)

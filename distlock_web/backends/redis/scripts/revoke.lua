@@ -6,6 +6,12 @@
 -- include: _queue
 
 local lock = read()
+for token, share in pairs(lock and lock.shares or {}) do
+  if share.fence == tonumber(ARGV[1]) and (holds(share) or share.state == 'cooldown') then
+    let_go_share(lock, token, 'revoked', math.max((share.ends - clock()) / 1000, TOMBSTONE))
+    return 1
+  end
+end
 if not lock or lock.fence ~= tonumber(ARGV[1]) or lock.state == 'released' or lock.state == 'revoked' then
   return 0
 end

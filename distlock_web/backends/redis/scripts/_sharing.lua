@@ -1,0 +1,99 @@
+-- A lock that several hold together. N is a hash then, so that SET NX finds it taken, with a field for each of them:
+--
+--   <token>   "until state fence since holder"; until: the µs at which its lease ends
+--
+-- Such a token ends with how many may hold the lock, itself among them: "/<n>". The smallest of these numbers counts. A token
+-- without one, the plain lock's, wants to be alone.
+-- States as in _lock.lua: held, granted and cooldown; released and revoked, tombstones, which hold nothing.
+
+local function limit_of(token) -- or of an entry of a line, which begins with it
+  return tonumber(string.match(token, '^[^%s/]+/(%d+)') or 1)
+end
+
+-- A lock of these shares: how many hold it and may, the µs at which their leases end, and which of them ends first.
+local function shared(shares)
+  local lock = {token = '-', state = 'released', before = '-', holder = '', since = 0, fence = 0}
+  lock.shares, lock.count, lock.limit, lock.ends = shares, 0, math.huge, {}
+  for token, share in pairs(shares) do
+    if share.state ~= 'released' and share.state ~= 'revoked' then
+      if lock.count == 0 or share.ends < lock.first then
+        lock.first, lock.since, lock.holder = share.ends, share.since, share.holder
+      end
+      lock.state, lock.count, lock.limit = 'shared', lock.count + 1, math.min(lock.limit, limit_of(token))
+      lock.ends[lock.count] = share.ends
+    end
+  end
+  table.sort(lock.ends)
+  return lock
+end
+
+-- N, where it is a hash, without those whose lease has ended; nil: it is no lock.
+local function read_shares()
+  local fields, now, shares = redis.pcall('HGETALL', N), clock(), {}
+  for i = 1, #fields, 2 do
+    local token, ends, state, fence, since, holder =
+      fields[i], string.match(fields[i + 1], '^(%d+) (%l+) (%d+) (%d+) (.*)$')
+    if not ends then
+      return nil
+    elseif tonumber(ends) > now then
+      shares[token] = {ends = tonumber(ends), state = state, fence = tonumber(fence), since = since, holder = holder}
+    else
+      call('HDEL', N, token)
+      if state == 'granted' then -- and never heard of: its process hangs perhaps, and stands aside until it says something
+        call('ZREM', QUEUE, string.sub(token, 1, 16))
+      end
+    end
+  end
+  return not fields.err and shared(shares) or nil
+end
+
+-- One of the shares as it is from now on; without `share` it is none any more. Answers the lock.
+local function put(lock, token, share)
+  lock.shares[token] = share
+  if share then
+    local until_, now = format('%d', share.ends), clock()
+    call('HSET', N, token, format('%s %s %d %s %s', until_, share.state, share.fence, share.since, share.holder))
+    -- One that was handed over is known for a while after its end: whether it was ever heard of is asked then.
+    live_at_least(N, math.max(1, math.ceil((share.ends - now) / 1000)) + (share.state == 'granted' and TOMBSTONE or 0))
+    list()
+  else
+    call('HDEL', N, token) -- a write that a full server allows: what follows is allowed after it
+  end
+  return shared(lock.shares)
+end
+
+-- The token holds it, too, from now on, for `ms`. Answers the lock and its fence.
+local function join_shares(lock, now, token, ms, state, holder)
+  local fence = next_fence(now, ms)
+  if not (lock and lock.shares) then
+    call('DEL', N) -- of somebody who was alone
+    lock = {shares = {}}
+  end
+  local share = {ends = now + ms * 1000, state = state, fence = fence, since = format('%d', now), holder = holder}
+  return put(lock, token, share), fence
+end
+
+-- Whether nobody has the lock.
+local function is_free(lock)
+  return not lock or lock.state == 'released' or lock.state == 'revoked'
+end
+
+-- Whether this token may have the lock, beside those that have it.
+local function admits(lock, token)
+  return is_free(lock) or (lock.state == 'shared' and lock.count < math.min(lock.limit, limit_of(token)))
+end
+
+-- In how many ms the first lease ends of those that share it.
+local function first_end(lock)
+  return math.max(math.ceil((lock.ends[1] - clock()) / 1000), 1)
+end
+
+-- In how many ms so many leases have ended that this token may have it; all of them, where others stand in front.
+local function free_in(lock, token)
+  if not lock.shares then
+    return math.max(call('PTTL', N), 1)
+  end
+  local needed = lock.count - math.min(lock.limit, limit_of(token)) + 1
+  local ends = lock.ends[needed > 0 and needed or lock.count] or 0
+  return math.max(math.ceil((ends - clock()) / 1000), 1)
+end

@@ -1,0 +1,277 @@
+"""At most so many at once, readers beside readers, and a writer alone: by one mechanism (``limit``, ``shared``)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from distlock_web import ConfigurationError, Lease, LeaseLost, LockBusy, NotHeld
+from distlock_web.core.backend import SHARED, Busy, Claim, Granted, limited
+from distlock_web.core.runtime import now
+
+from ..harness import Harness
+from .base import NAME, Cases, case, claim, needs, the_lock
+
+
+def place(limit: int = 2, expire: float = 30.0) -> Claim:
+    """A claim for the port itself, of one that lets so many in."""
+    alone = claim(expire=expire)
+    return alone._replace(token=limited(alone.token, limit))
+
+
+class SharingCases(Cases):
+    @needs("sharing", "waiting")
+    @case
+    async def test_never_more_hold_it_than_its_limit(self, harness: Harness) -> None:
+        inside = most = done = 0
+
+        async def work() -> None:
+            nonlocal inside, most, done
+            for _ in range(5):
+                async with harness.inside(the_lock(limit=3, wait=None)):
+                    inside += 1
+                    most = max(most, inside)
+                    await harness.sleep(0.002)
+                    inside -= 1
+                    done += 1
+
+        for actor in [harness.unrelated(work) for _ in range(8)]:
+            await actor.result()
+        assert (most, done) == (3, 40)
+        assert await _is_free(harness)
+
+    @needs("sharing", "waiting")
+    @case
+    async def test_a_writer_is_alone_and_readers_are_not(self, harness: Harness) -> None:
+        readers = writers = most = 0
+
+        async def read() -> None:
+            nonlocal readers, most
+            for _ in range(6):
+                async with harness.inside(the_lock(shared=True, wait=None)):
+                    readers += 1
+                    most = max(most, readers)
+                    assert writers == 0
+                    await harness.sleep(0.002)
+                    readers -= 1
+
+        async def write() -> None:
+            nonlocal writers
+            for _ in range(6):
+                async with harness.inside(the_lock(wait=None)):
+                    writers += 1
+                    assert (readers, writers) == (0, 1)
+                    await harness.sleep(0.002)
+                    writers -= 1
+
+        for actor in [harness.unrelated(body) for body in (read, read, write, read, read, write)]:
+            await actor.result()
+        assert most > 1
+        assert await _is_free(harness)
+
+    @needs("sharing")
+    @case
+    async def test_each_place_has_a_lease_and_a_fence_of_its_own(self, harness: Harness) -> None:
+        """What each verb does is done to one of the holders, also where it is sent twice, or late."""
+        port, first, second, third = harness.port, place(), place(), place()
+        granted = await port.acquire(first, 0)
+        other = await port.acquire(second, 0)
+        assert isinstance(granted, Granted)
+        assert isinstance(other, Granted)
+        again = await port.acquire(first, 0)
+        assert isinstance(again, Granted)
+        assert again.fence == granted.fence
+        assert (other.fence or 0) > (granted.fence or 0)
+        assert isinstance(await port.acquire(third, 0), Busy)
+        kept, none, also_kept = await port.extend([first, third, second])
+        assert (kept, also_kept) == (None, None)
+        assert none in ("expired", "taken"), "it never had a place"
+        assert await port.release(third) in ("expired", "taken")
+        assert await port.release(first) is None
+        assert await port.release(first) is None
+        assert await port.extend([first, second]) == ["expired", None]
+        last = await port.acquire(third, 0)
+        assert isinstance(last, Granted)
+        assert (last.fence or 0) > (other.fence or 0)
+        assert await port.release(first) is None, "a copy that comes late"
+        await port.cancel(first)
+        assert [line.fence for line in await port.inspect([NAME])] == [other.fence, last.fence]
+        await port.cancel(second)
+        await port.cancel(second)
+        assert await port.release(third) is None
+        assert await _is_free(harness)
+
+    @needs("sharing", "waiting")
+    @case
+    async def test_one_that_dies_frees_its_place_after_its_own_lease(self, harness: Harness) -> None:
+        begun = now()
+        await harness.port.acquire(place(expire=self.ttl), 0)  # and never gives it back
+        await harness.port.acquire(place(expire=300), 0)
+        async with harness.inside(the_lock(limit=2, wait=None, expire=60)):
+            assert now() - begun >= self.ttl * 0.98
+            assert {line.holders for line in await harness.port.inspect([NAME])} == {2}
+
+    @needs("sharing", "waiting", "queue")
+    @case
+    async def test_a_waiting_writer_stops_later_readers_which_then_enter_together(self, harness: Harness) -> None:
+        order: list[str] = []
+        together = harness.event()
+
+        async def write() -> None:
+            async with harness.inside(the_lock(wait=None, expire=300)):
+                order.append("writer")
+
+        async def read() -> None:
+            async with harness.inside(the_lock(shared=True, wait=None, expire=300)):
+                order.append("reader")
+                if order.count("reader") == 3:
+                    together.set()
+                await together.wait()
+
+        reader = await harness.acquire(the_lock(shared=True, expire=300))
+        actors = [harness.unrelated(write)]
+        await harness.waiters(NAME, 1)
+        assert isinstance(await harness.port.acquire(place(SHARED), 0), Busy), "the writer is in front"
+        for number in range(3):
+            actors.append(harness.unrelated(read))
+            await harness.waiters(NAME, number + 2)
+        await harness.release(reader)
+        for actor in actors:
+            await actor.result()
+        assert order == ["writer", "reader", "reader", "reader"]
+        assert await _is_free(harness)
+
+    @needs("sharing", "waiting")
+    @case
+    async def test_readers_behind_a_writer_that_gives_up_enter(self, harness: Harness) -> None:
+        async def give_up() -> None:
+            with pytest.raises(LockBusy):
+                await harness.acquire(the_lock(wait=0.2, expire=300))
+
+        async def read() -> None:
+            async with harness.inside(the_lock(shared=True, wait=None, expire=300)):
+                pass
+
+        async with harness.inside(the_lock(shared=True, expire=300)):
+            writer = harness.unrelated(give_up)
+            await harness.waiters(NAME, 1)
+            reader = harness.unrelated(read)
+            await writer.result()
+            await reader.result()  # gives up long before a lease is over
+        assert await _is_free(harness)
+
+    @needs("sharing", "waiting", "fencing")
+    @case
+    async def test_a_writers_fence_exceeds_that_of_every_reader_before(self, harness: Harness) -> None:
+        fences: list[int] = []
+        for _ in range(3):
+            leases = [await harness.unrelated(partial(_taken, harness)).result() for _ in range(4)]
+            fences += [lease.fence or 0 for lease in leases]
+            for lease in leases:
+                await harness.release(lease)
+            async with harness.inside(the_lock()) as lease:
+                fences.append(lease.fence or 0)
+        assert fences == sorted(set(fences))
+
+    @needs("sharing")
+    @case
+    async def test_of_several_limits_the_smallest_counts(self, harness: Harness) -> None:
+        port = harness.port
+        old, new = [place(3) for _ in range(3)], [place(2) for _ in range(2)]
+        for one in old:
+            assert isinstance(await port.acquire(one, 0), Granted)
+        assert isinstance(await port.acquire(new[0], 0), Busy)
+        await port.release(old[0])
+        assert isinstance(await port.acquire(new[0], 0), Busy)
+        await port.release(old[1])
+        assert isinstance(await port.acquire(new[0], 0), Granted)
+        assert isinstance(await port.acquire(place(3), 0), Busy), "the smaller one has come in"
+        assert {(line.holders, line.limit) for line in await port.inspect([NAME])} == {(2, 2)}
+        await port.release(new[0])
+        assert isinstance(await port.acquire(place(3), 0), Granted)
+
+    @needs("sharing")
+    @case
+    async def test_a_block_inside_enters_with_no_second_place(self, harness: Harness) -> None:
+        async with harness.inside(the_lock(limit=2)), harness.inside(the_lock(limit=2)) as inner:
+            assert inner.depth == 2
+            assert [line.holders for line in await harness.port.inspect([NAME])] == [1]
+        async with harness.inside(the_lock()), harness.inside(the_lock(shared=True)) as inner:
+            assert inner.depth == 2
+        async with harness.inside(the_lock(shared=True)):
+            with pytest.raises(ConfigurationError, match="wants to be alone: it would wait for itself"):
+                await harness.acquire(the_lock(wait=None))
+
+            async def read() -> None:
+                async with harness.inside(the_lock(shared=True, wait=None)):
+                    met.append(1)
+                    await harness.until(lambda: _true(len(met) == 2))
+
+            met: list[int] = []
+            for sibling in [harness.sibling(read) for _ in range(2)]:
+                await sibling.result()
+        assert await _is_free(harness)
+
+    @needs("sharing", "listing")
+    @case
+    async def test_each_holder_has_a_line_and_one_can_be_released_by_force(self, harness: Harness) -> None:
+        leases = [await harness.unrelated(partial(_taken, harness)).result() for _ in range(3)]
+        lines = await harness.port.inspect([NAME])
+        assert {(line.name, line.holders, line.limit, line.state) for line in lines} == {(NAME, 3, SHARED, "held")}
+        assert {line.fence for line in lines} == {lease.fence for lease in leases}
+        assert await harness.port.names() == (1, [NAME])  # type: ignore[attr-defined]
+        assert await harness.port.revoke(NAME, leases[1].fence or 0)
+        assert not await harness.port.revoke(NAME, leases[1].fence or 0)
+        with pytest.raises(LeaseLost) as caught:
+            await harness.extend(leases[1])
+        assert caught.value.reason == "revoked"
+        assert [line.holders for line in await harness.port.inspect([NAME])] == [2, 2]
+        await harness.release(leases[0])
+        await harness.release(leases[2])
+        assert await _is_free(harness)
+
+    @needs("sharing")
+    @case
+    async def test_a_place_is_kept_after_success_as_long_as_hold_at_least_says(self, harness: Harness) -> None:
+        async with harness.inside(the_lock(limit=2, hold_at_least=30)):
+            pass
+        async with harness.inside(the_lock(limit=2)):
+            assert sorted(line.state for line in await harness.port.inspect([NAME])) == ["cooldown", "held"]
+            assert isinstance(await harness.port.acquire(place(), 0), Busy)
+
+    @needs("sharing", "transfer")
+    @case
+    async def test_a_lease_among_several_is_not_handed_over(self, harness: Harness) -> None:
+        lease = await harness.acquire(the_lock(shared=True))
+        with pytest.raises(ConfigurationError, match="cannot be handed over"):
+            await harness.detach(lease)
+        await harness.extend(lease)
+        await harness.release(lease)
+        with pytest.raises(NotHeld):
+            await harness.release(lease)
+
+    @needs("sharing")
+    @case
+    async def test_a_place_that_is_renewed_stays(self, harness: Harness) -> None:
+        async with harness.inside(the_lock(limit=2, expire=self.kept, renew=True)) as lease:
+            await harness.port.acquire(place(expire=self.ttl), 0)
+            await harness.sleep(2 * self.kept)
+            lease.raise_if_lost()
+            assert [line.fence for line in await harness.port.inspect([NAME])] == [lease.fence]
+
+
+async def _taken(harness: Harness) -> Lease:
+    return await harness.acquire(the_lock(shared=True, expire=300))
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
+async def _is_free(harness: Harness) -> bool:
+    """Whether nobody has it, and nobody waits: one that wants to be alone gets it at once."""
+    probe = claim()
+    answer = await harness.port.acquire(probe, 0)
+    await harness.port.cancel(probe)
+    return isinstance(answer, Granted)

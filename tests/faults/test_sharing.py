@@ -1,0 +1,87 @@
+"""Processes that share a lock: never more than its limit, never a writer beside anybody, and everybody has a turn."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from distlock_web.core.backend import SHARED
+from tests.support.waiting import SLACK, eventually
+
+PROGRAM = Path(__file__).parent.parent / "support" / "programs" / "sharer.py"
+
+
+@pytest.fixture
+def start(redis_url: str) -> Iterator[Any]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(count: int, **options: Any) -> list[subprocess.Popen[str]]:
+        given = {"url": redis_url, "expire": 30.0, "section": 0.002, "writers": 0.0, "threads": 1, **options}
+        command = [sys.executable, str(PROGRAM), json.dumps(given)]
+        processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
+        ]
+        started.extend(processes)
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        return processes
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def jain(numbers: list[int]) -> float:
+    """Jain's index of fairness: 1, if all are alike."""
+    return sum(numbers) ** 2 / (len(numbers) * sum(number**2 for number in numbers))
+
+
+def test_32_waiters_on_4_places_are_served_alike(start: Any, redis_client: redis.Redis) -> None:
+    processes = start(8, threads=4, kind={"limit": 4}, most=4, seconds=4.0, section=0.01)
+    assert [process.wait() for process in processes] == [0] * 8
+    assert redis_client.lrange("violations", 0, -1) == []
+    assert int(redis_client.get("most") or 0) == 4
+    done = [int(number) for number in redis_client.lrange("done", 0, -1)]
+    assert len(done) == 32
+    assert jain(done) > 0.97, done
+
+
+def test_a_writer_is_alone_among_readers_and_has_its_turn(start: Any, redis_client: redis.Redis) -> None:
+    processes = start(8, threads=2, kind={"shared": True}, most=SHARED, seconds=4.0, writers=0.1)
+    assert [process.wait() for process in processes] == [0] * 8
+    assert redis_client.lrange("violations", 0, -1) == []
+    assert int(redis_client.get("most") or 0) > 2, "the readers were not inside together"
+    waits: dict[str, list[float]] = {"reader": [], "writer": []}
+    for text in redis_client.lrange("waits", 0, -1):
+        role, seconds = json.loads(text)
+        waits[role].append(seconds)
+    print({role: (len(every), sorted(every)[len(every) // 2], max(every)) for role, every in waits.items()})
+    assert len(waits["writer"]) > 20
+    assert redis_client.keys("disLock:shared*") == []
+
+
+def test_a_holder_that_is_killed_costs_one_place_for_its_lease(start: Any, redis_client: redis.Redis) -> None:
+    lease = 4.0
+    (killed,) = start(1, kind={"limit": 3}, most=3, seconds=60.0, section=60.0, expire=lease)
+    eventually(lambda: redis_client.get("first with 1"), "it is inside")
+    killed.kill()
+    others = start(6, kind={"limit": 3}, most=4, seconds=lease + 2)
+    assert [process.wait() for process in others] == [0] * 6
+    assert redis_client.lrange("violations", 0, -1) == []
+    # It never left, by its own count: with it, three others are a fourth, for which its place has to be free.
+    begun, fourth = (float(redis_client.get(f"first with {number}") or 0) for number in (1, 4))
+    assert fourth - begun > lease * 0.95
+    assert fourth - begun < lease + SLACK

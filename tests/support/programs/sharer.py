@@ -1,0 +1,62 @@
+"""A process that takes a shared or limited lock again and again, and counts who is inside with it."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+import time
+from typing import Any
+
+import redis
+
+from distlock_web import configure, lock
+
+options = json.loads(sys.argv[1])
+configure({"default": {"LOCATION": options["url"], "OPTIONS": {"socket_timeout": 10}}})
+client = redis.Redis.from_url(options["url"], decode_responses=True)
+
+#: Enter and leave, and note whoever must not be inside at the same time. One script each: what it sees is one moment.
+ENTER = client.register_script("""
+local inside = redis.call('HINCRBY', 'inside', ARGV[1], 1)
+local readers = tonumber(redis.call('HGET', 'inside', 'reader') or 0)
+local writers = tonumber(redis.call('HGET', 'inside', 'writer') or 0)
+if writers > 1 or (writers > 0 and readers > 0) or readers > tonumber(ARGV[2]) then
+  redis.call('RPUSH', 'violations', 'readers ' .. readers .. ' writers ' .. writers)
+end
+if readers > tonumber(redis.call('GET', 'most') or 0) then
+  local time = redis.call('TIME')
+  redis.call('SET', 'most', readers)
+  redis.call('SET', 'first with ' .. readers, time[1] .. '.' .. string.format('%06d', time[2]))
+end
+""")
+
+
+def work() -> None:
+    done = 0
+    waits: list[tuple[str, float]] = []
+    until = time.monotonic() + options["seconds"]
+    while time.monotonic() < until:
+        writer = random.random() < options["writers"]
+        kind: dict[str, Any] = {} if writer else options["kind"]
+        asked = time.monotonic()
+        with lock("shared", expire=options["expire"], wait=None, **kind) as lease:
+            waits.append(("writer" if writer else "reader", time.monotonic() - asked))
+            role = "writer" if writer else "reader"
+            ENTER(args=[role, options["most"]])
+            time.sleep(options["section"])
+            client.hincrby("inside", role, -1)
+            lease.raise_if_lost()
+        done += 1
+    client.rpush("done", done)
+    client.rpush("waits", *[json.dumps(wait) for wait in waits])
+
+
+threads = [threading.Thread(target=work) for _ in range(options["threads"])]
+print("ready", flush=True)
+sys.stdin.readline()
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
