@@ -56,7 +56,7 @@ def test_one_who_never_hears_of_its_places_keeps_them_from_nobody_else_for_longe
     lease = 1.0
     holder = unrelated(KEY)
     process = "f" * 16  # that listens, and says nothing
-    pubsub = redis_client.pubsub()
+    pubsub = redis_client.pubsub()  # type: ignore[no-untyped-call]
     pubsub.subscribe(f"distlock:wake:{process}")
     eventually(lambda: redis_client.pubsub_numsub(f"distlock:wake:{process}")[0][1], "it listens")
     line = f"{{{NAME}}}:queue:{process}"
