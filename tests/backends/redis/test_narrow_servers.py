@@ -9,9 +9,11 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, ConfigurationError, attach, configure, lock, once
-from distlock_web.core.runtime import now
+from distlock_web.core.registry import registry
+from distlock_web.core.runtime import THREADS, drive, now
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
+from distlock_web.web.held_locks import held_locks
 from tests.support.callers import Beside, unrelated
 from tests.support.modes import in_both_modes
 from tests.support.redis_lock import KEY, NAME, held, left_behind, queued, the_lock
@@ -102,6 +104,28 @@ def test_a_full_server_gives_back_and_cools_down(small: redis.Redis) -> None:
     assert state is not None
     assert state["state"] == "cooldown"
     assert 0 < small.pttl("disLock:cooling") <= 30_000, "no longer than it was meant to be"
+
+
+def test_a_full_server_keeps_and_passes_on_what_several_hold(small: redis.Redis, beside: Beside) -> None:
+    first, second = (unrelated(KEY, limit=3) for _ in range(2))
+    cooling = unrelated(KEY, limit=3, hold_at_least=30)
+    reader = beside(lock(KEY, limit=3, expire=LONG, wait=LONG).acquire)
+    queued(small, KEY)
+    writer = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
+    queued(small, KEY, 2)
+    fill(small)
+    second.extend(2 * LONG)
+    first.release()
+    third = reader.result(SOON)
+    cooling.release()
+    assert sorted(row.lock.state for row in held_locks()) == ["cooldown", "held", "held"]
+    third.release()
+    second.release()
+    (kept,) = held_locks()
+    port = registry().store("default").port(THREADS)
+    assert drive(port.revoke(NAME, kept.lock.fence or 0))
+    writer.result(SOON).release()
+    assert left_behind(small) == {}
 
 
 def test_a_full_server_passes_on_by_ticket(small: redis.Redis) -> None:

@@ -6,38 +6,12 @@ import pytest
 import redis
 
 from distlock_web import ConfigurationError, lock
-from distlock_web.core.registry import Store, registry
-from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.core.registry import Store
+from distlock_web.core.runtime import now
 from distlock_web.web.held_locks import held_locks
 from tests.support.callers import Beside, unrelated
-from tests.support.redis_lock import KEY, NAME, left_behind, queued
+from tests.support.redis_lock import KEY, NAME, left_behind
 from tests.support.waiting import LONG, SOON, eventually
-
-from .test_narrow_servers import fill, small
-
-__all__ = ["small"]
-
-
-def test_a_full_server_keeps_and_passes_on_what_several_hold(small: redis.Redis, beside: Beside) -> None:
-    first, second = (unrelated(KEY, limit=3) for _ in range(2))
-    cooling = unrelated(KEY, limit=3, hold_at_least=30)
-    reader = beside(lock(KEY, limit=3, expire=LONG, wait=LONG).acquire)
-    queued(small, KEY)
-    writer = beside(lock(KEY, expire=LONG, wait=LONG).acquire)
-    queued(small, KEY, 2)
-    fill(small)
-    second.extend(2 * LONG)
-    first.release()
-    third = reader.result(SOON)
-    cooling.release()
-    assert sorted(row.lock.state for row in held_locks()) == ["cooldown", "held", "held"]
-    third.release()
-    second.release()
-    (kept,) = held_locks()
-    port = registry().store("default").port(THREADS)
-    assert drive(port.revoke(NAME, kept.lock.fence or 0))
-    writer.result(SOON).release()
-    assert left_behind(small) == {}
 
 
 def test_a_hash_of_somebody_elses_is_not_touched(redis_client: redis.Redis, redis_store: Store) -> None:
