@@ -5,21 +5,15 @@ from __future__ import annotations
 import json
 import time
 from argparse import Namespace
-from typing import cast
 
-from ..core.backend import Browsable, retry_once
-from ..core.errors import DistLockError
-from ..core.registry import Store, registry
-from ..core.runtime import THREADS, drive
-from ..web.held_locks import LockNotHeld, LockRow, find_lock, force_release, listing_error, readable_holder
+from ..core.registry import registry
+from ..web.held_locks import LockNotHeld, LockRow, find_lock, force_release, listing_error
+from ..web.lock_browser import LockQuery, browse
 from ..web.lock_presenter import span
 from ..web.printable import printable
 from .exit_codes import NO, USAGE, CommandFailed
 from .held import fields, print_table, process_of, user
 from .parser import Context
-
-#: What is shown of each store: the newest.
-MAX_SHOWN = 100
 
 
 def once(options: Namespace, context: Context) -> int:
@@ -29,32 +23,17 @@ def once(options: Namespace, context: Context) -> int:
 
 
 def _list(options: Namespace, context: Context) -> int:
-    stores = registry().stores.values() if options.store is None else [registry().store(options.store)]
-    rows, errors = list[LockRow](), dict[str, DistLockError]()
-    for store in stores:
-        try:
-            rows += _done(store)
-        except DistLockError as error:
-            errors[store.alias] = error
-    rows.sort(key=lambda row: -row.lock.since)
+    browsed = browse(registry(), LockQuery(done=True))
+    rows = [row for row in browsed.rows if options.store in (None, row.alias)]
     if options.json:
         context.out.line(json.dumps([fields(row) for row in rows], indent=2))
     elif rows:
         print_table([("DONE", "AGO", "KEPT", "BY", "HOST:PID"), *map(_cells, rows)], context.out)
-    elif not errors:
+    elif not browsed.errors:
         context.out.line("Nothing is done.")
-    if errors:
-        raise listing_error(errors)
+    if browsed.errors:
+        raise listing_error(browsed.errors)
     return 0
-
-
-def _done(store: Store) -> list[LockRow]:
-    if not store.backend.capabilities.records:
-        return []
-    port = cast(Browsable, store.listing_port(THREADS))
-    return [
-        LockRow(store.alias, lock, readable_holder(lock.holder)) for lock in drive(retry_once(port.done, MAX_SHOWN))
-    ]
 
 
 def _cells(row: LockRow) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ _COMMANDS: dict[str, list[Argument | list[Argument]]] = {
     "once": [
         _of("action", choices=["list", "forget"], help="show what is done, or let KEY run again"),
         _of("name", nargs="?", type=_name, metavar="KEY", help="as `run` was given it, or as `once list` shows it"),
-        _store("only this store"),
+        _store("only what this store has"),
         _json("an array, or an object"),
     ],
     "init": [_store("only this store")],

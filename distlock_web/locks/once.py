@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from ..core.config import Duration, check_flag, check_seconds
 from ..core.errors import BackendUnavailable, ConfigurationError, KeyReused, LockBusy
@@ -22,6 +22,8 @@ from .options import Options, check_names, check_records, listing
 from .scope import Scope
 
 logger = logging.getLogger("distlock_web")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Bytes of JSON that ``result=True`` stores at most.
 MAX_RESULT_BYTES = 64 * 1024
@@ -54,7 +56,7 @@ OPTIONS = tuple(OnceOptions.__annotations__)
 
 
 @listing(OnceOptions)
-def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Callable[[Callable[..., Any]], Any]:
+def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Run a function once for each key, and not again for ``keep``: ``@once(key="report:{month}", keep="1h")``.
 
     It is a lock, with the options of :func:`distlock_web.distributed_lockable`; ``on_busy`` is for a call that meets

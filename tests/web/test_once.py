@@ -537,7 +537,7 @@ def test_a_template_is_rendered_once_and_kept(rf: Any, asynchronous: bool, setti
     async def amake(request: HttpRequest) -> TemplateResponse:
         return make(request)
 
-    view = once(key=KEY, keep=60)(amake if asynchronous else make)
+    view: Any = once(key=KEY, keep=60)(amake if asynchronous else make)
 
     def get() -> HttpResponse:
         response = view(rf.post("/", headers={"Idempotency-Key": "k"}))

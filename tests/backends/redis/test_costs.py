@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 import redis
 
-from distlock_web import LockBusy, lock
+from distlock_web import LockBusy, lock, once
+from distlock_web.core.runtime import TASKS
 from distlock_web.testing.harness import Harness
 from tests.support.modes import in_both_modes
 from tests.support.redis_lock import KEY, NAME, hold_for_another, the_lock, until_queued, warm_up
@@ -173,3 +175,34 @@ def test_a_holders_memory_of_many_names_is_nothing(redis_store: str, redis_clien
     after = redis_client.dbsize(), redis_client.info("memory")["used_memory"]
     assert after[0] == before[0]
     assert after[1] - before[1] < 2000 * 20, "less than a tenth of what it was: buffers, not names"
+
+
+@in_both_modes
+async def test_what_is_done_once_costs_what_a_lock_does_and_to_be_told_so_one_request(
+    harness: Harness, redis_store: str, redis_client: redis.Redis
+) -> None:
+    await all_scripts_known(harness, redis_client)
+
+    async def body() -> int:
+        return 7
+
+    def job(key: str) -> Any:
+        @once(key=key, keep=60, result=True)
+        def work() -> int:
+            return 7
+
+        return (once(key=key, keep=60, result=True)(body) if harness.runtime is TASKS else _awaitable(work))()
+
+    await job("before")  # so that the release with a record is known
+    meter = Meter(redis_client)
+    assert await job("job") == 7
+    assert meter.read() == 2
+    assert await job("job") == 7
+    assert meter.read() == 1
+
+
+def _awaitable(function: Callable[[], int]) -> Callable[[], Coroutine[Any, Any, int]]:
+    async def call() -> int:
+        return function()
+
+    return call
