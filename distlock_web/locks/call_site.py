@@ -62,12 +62,17 @@ def line_of(instruction: Instruction) -> str:
     return known[1]
 
 
+def open_transaction() -> str | None:
+    """In words, the transaction that the running code is inside of, and that somebody else will end; or None."""
+    return next((found for lookup in transaction_lookups if (found := lookup()) is not None), None)
+
+
 def warn_of_open_transaction(function: str, code: CodeType | None) -> bool:
     """Warn if the running code is inside a transaction, which commits after the lock is released; whether it is.
 
     ``function`` is what is locked, if it is one: the warning points to its ``code``, else to the calling line.
     """
-    transaction = next((found for lookup in transaction_lookups if (found := lookup()) is not None), None)
+    transaction = open_transaction()
     if transaction is None:
         return False
     # No lock's name in the text: Python remembers every different warning for ever.

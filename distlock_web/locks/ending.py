@@ -65,7 +65,7 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
         if by_hand or not (error or isinstance(failure, DistLockError)):
             raise
         if runtime is THREADS and not isinstance(failure, DistLockError):  # a signal's may come before anything is sent
-            await _leave_nothing(scope, failure)
+            await _leave_nothing(scope, failure, success=error is None)
         _note_unreleased(scope, failure, error)
     lost = scope.lost_hold() or orphaned
     if lost is None:
@@ -98,7 +98,7 @@ def end_now(scope: Scope, error: BaseException | None, *, by_hand: bool = False)
         raise
     except BaseException as interruption:
         scope.runtime = THREADS
-        drive(_leave_nothing(scope, interruption))
+        drive(_leave_nothing(scope, interruption, success=error is None))
         raise
 
 
@@ -130,12 +130,12 @@ async def abort(scope: Scope, error: BaseException) -> None:
     await _leave_nothing(scope, error)
 
 
-async def _leave_nothing(scope: Scope, error: BaseException) -> None:
+async def _leave_nothing(scope: Scope, error: BaseException, *, success: bool = False) -> None:
     scope.close(scope.runtime)
     chain.leave(scope)
     scope.let_go()
     if scope.acquired:
-        await undo(error, scope, partial(release_all, scope))
+        await undo(error, scope, partial(release_all, scope, success=success))
 
 
 async def detach(scope: Scope, transit: float, runtime: Runtime) -> str:
@@ -154,6 +154,11 @@ async def detach(scope: Scope, transit: float, runtime: Runtime) -> str:
         )
     if not scope.acquired:
         raise NotHeld("There is no lock to hand over: this call was let through without one.")
+    if scope.asked:
+        raise ConfigurationError(
+            f"{names_of(scope)} is done once, and recorded where it runs: nobody else can end it. Begin the work that "
+            f"goes on elsewhere with a lock or a once of its own."
+        )
     ticket = Ticket.of(scope)
     try:
         first = scope.close(runtime)

@@ -295,9 +295,7 @@ def before_commit(lease: Lease, transaction: CallersTransaction | None) -> None:
 
 def rolled_back(lease: Lease) -> None:
     """Without an exception: what was done is undone, so there is nothing to record."""
-    scope = lease._scope
-    if scope.record is not None:
-        scope.record, scope.spec = None, scope.spec._replace(hold_at_least=0.0)
+    lease._scope.leave_no_record()
 
 
 def current_lease() -> Lease | None:

@@ -12,7 +12,7 @@ from ..core.config import Duration, check_flag, check_seconds
 from ..core.errors import BackendUnavailable, ConfigurationError, KeyReused, LockBusy
 from ..core.registry import configured
 from ..core.runtime import Runtime, drive
-from . import chain, hooks
+from . import call_site, chain, hooks
 from .decorator import LockedFunction, OnBackendError, OnBusy, decorator, take_key
 from .events import log_fields
 from .hooks import Until
@@ -70,9 +70,13 @@ def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Cal
     ``keep`` leaves none either. A call from inside of its own run is refused as ``on_busy`` says, without waiting.
 
     The names are in a space of their own: ``lock("pay:1")`` and ``once(key="pay:1")`` have nothing to do with each
-    other. Raises ``ConfigurationError`` when it is applied, also for a store without records (Redlock, ZooKeeper);
-    where the store is not known yet, the first call does. The call raises ``KeyReused`` if the key was used by another
-    client, or with other data, and what ``distributed_lockable`` raises.
+    other. With ``until="commit"`` what is no success is rolled back. Inside a transaction of somebody else's a call is
+    refused: that may be rolled back when it is recorded as done. ``on_backend_error="open"`` is refused, too, and a
+    store's setting of that is not followed.
+
+    Raises ``ConfigurationError`` when it is applied, also for a store without records (Redlock, ZooKeeper); where the
+    store is not known yet, the first call does. The call raises ``KeyReused`` if the key was used by another function,
+    or, of a view, by another client or with other data; and what ``distributed_lockable`` raises.
     """
     check_names("once", options, OPTIONS)
     if first_key is not None:
@@ -84,6 +88,13 @@ def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Cal
     keep = check_seconds(options["keep"], "keep")
     keeps_result = check_flag(options.get("result") or False, "result")
     return decorator(partial(Once, keep=keep, keeps_result=keeps_result), options)
+
+
+class _NoSuccess(Exception):
+    """No error: what was done is rolled back, and this goes no further."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
 
 
 class Once(LockedFunction):
@@ -106,6 +117,11 @@ class Once(LockedFunction):
                 f"{self.name} says that it returns a stream, which once cannot keep: use distributed_lockable with "
                 f"hold_at_least, or return a response that is made at once."
             )
+        if self.on_backend_error == "open":
+            raise ConfigurationError(
+                f'{self.name}: once with on_backend_error="open" would do again what is done, and record nothing; '
+                f"leave it out, or give a function that makes the answer."
+            )
         self.keep = keep
         self.keeps_result = keeps_result
         lock_options.records = True
@@ -117,14 +133,32 @@ class Once(LockedFunction):
         scope = await super().scope(runtime, args, kwargs)
         if len(scope.spec.names) > 1:
             raise ConfigurationError(f"{self.name}: once needs one key, not {len(scope.spec.names)}.")
-        scope.asked = await hooks.asked(args, self) or ""  # now, for the function may log somebody in
+        scope.asked = await self.asked(args)  # now, for the function may log somebody in
         return scope
+
+    async def asked(self, args: tuple[Any, ...]) -> str:
+        """Whose the record is: of a request, a digest of who asks for what; else the function's."""
+        return await hooks.asked(args, self) or self.name
 
     async def acquire(self, scope: Scope) -> Scope:
         (name,) = scope.spec.names
         if chain.find_enclosing(scope.spec.store, name) is not None:
             raise LockBusy(f"{self.name} calls itself with the same key, {name!r}, while it is being done.", name=name)
+        self.refuse_open_transaction()
         return await super().acquire(scope)
+
+    def refuse_open_transaction(self) -> None:
+        """``ConfigurationError`` if what is done may be rolled back after it was recorded."""
+        transaction = None if self.transactions is not None else call_site.open_transaction()
+        if transaction is not None:
+            raise ConfigurationError(
+                f"{self.name}: once inside {transaction} would be recorded as done before that commits, also if it is "
+                f'rolled back. Let it own the transaction, with until="commit" (and database=), or call it outside.'
+            )
+
+    def _policy(self, name: str, default: Any) -> Any:
+        chosen = super()._policy(name, default)
+        return "raise" if chosen == "open" else chosen  # the store's setting is for locks
 
     def call(self, function: Callable[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """With ``until="commit"`` it is judged before the commit, which the record may be a part of."""
@@ -135,9 +169,14 @@ class Once(LockedFunction):
             result = function(*args, **kwargs)
             self.refuse_unlocked(result)
             drive(self.judge(result, scope))
+            if scope.record is None:
+                raise _NoSuccess(result)
             return result
 
-        return self.transactions.run(self.name, run, Lease(scope), self.database)
+        try:
+            return self.transactions.run(self.name, run, Lease(scope), self.database)
+        except _NoSuccess as failure:
+            return failure.result
 
     async def judge(self, result: Any, scope: Scope) -> None:
         if not self.succeeded(result):
@@ -175,15 +214,16 @@ class Once(LockedFunction):
         if not isinstance(error, LockBusy) or error.record is None:
             return await super().rejected(error, args, kwargs)
         record = json.loads(error.record)
-        if record["asked"] != (await hooks.asked(args, self) or ""):
+        if record["asked"] != await self.asked(args):
             raise KeyReused(
-                f"The key of {error.name!r} was used for another call: other data, another caller or another address.",
+                f"The key of {error.name!r} was used for another call: another function, other data, another caller or "
+                f"another address.",
                 name=error.name,
             )
         response = None if record["kept"] is None else hooks.replay(record["kept"], args, self)
         if response is not None:
             return response
         fields = log_fields("done", self.options.store, error.name or "", self.keys.template, function=self.name)
-        ago = "" if error.held_for is None else f" {error.held_for:.0f} s ago"
+        ago = "" if error.held_for is None else f" (begun {error.held_for:.0f} s ago)"
         logger.info("%s was done%s, and is not done again. Its key: %s", self.name, ago, error.name, extra=fields)
         return record["result"] if self.keeps_result else None

@@ -63,7 +63,7 @@ class Scope:
         self.outlives_task = outlives_task  #: the task that runs now ends with the acquisition
         #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
         self.locked = True
-        self.asked = ""  #: of ``once``: a digest of who asks for what
+        self.asked = ""  #: of ``once``: whose the record is
         self.record: str | None = None  #: of ``once``: what its release leaves in the store
         self.has_waited = False  #: for one of its names
         self.waited = 0.0  #: seconds in the queue for the name that was asked for last

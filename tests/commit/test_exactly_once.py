@@ -15,7 +15,8 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
 import distlock_web.sqlalchemy
-from distlock_web import LeaseLost, configure, current_lease, once
+from distlock_web import ConfigurationError, LeaseLost, configure, current_lease, once
+from distlock_web.locks.once import Once
 from tests.support.databases import Database, django_alias
 from tests.support.revoking import revoke
 from tests.support.waiting import LONG, eventually
@@ -104,6 +105,26 @@ def free(engine: Engine) -> None:
 def test_the_second_call_gets_the_first_ones_answer(order: Order, engine: Engine) -> None:
     assert [order(engine, 1), order(engine, 2)] == [1, 1]
     assert (orders(engine), records(engine)) == ([1], 1)
+
+
+def test_what_is_no_success_is_rolled_back(order: Order, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A 402 that the view returned was committed, left no record, and the next click wrote its rows again."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Once, "succeeded", lambda self, result: result != 1)
+        assert [order(engine, 1), order(engine, 1), order(engine, 2)] == [1, 1, 2]
+    assert (orders(engine), records(engine)) == ([2], 1)
+
+
+def test_a_transaction_of_somebody_else_is_refused(database: Database, engine: Engine, django_db_blocker: Any) -> None:
+    """It was rolled back, and for a day every retry got the receipt of a payment that did not exist."""
+    runs = []
+    run = once(key="order", keep=LONG)(lambda: runs.append(1))
+    with django_db_blocker.unblock(), django_alias("orders", database):
+        with transaction.atomic("orders"), pytest.raises(ConfigurationError, match='until="commit"'):
+            run()
+        assert runs == []
+        run()
+    assert runs == [1]
 
 
 def dies_at(step: int, work: Callable[[], object]) -> bool:

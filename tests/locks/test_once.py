@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from distlock_web import ConfigurationError, KeyReused, LockBusy, configure, current_lease, distributed_lockable, lock
+from distlock_web import (
+    BackendUnavailable,
+    ConfigurationError,
+    KeyReused,
+    LockBusy,
+    configure,
+    current_lease,
+    distributed_lockable,
+    lock,
+)
+from distlock_web.backends.memory import MemoryPort
 from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
@@ -177,9 +188,10 @@ def test_its_names_are_its_own(store: str, counted: Counted) -> None:
 def test_who_waits_gets_the_answer_and_nobody_stays_in_the_queue(store: str, beside: Beside, counted: Counted) -> None:
     inside = unrelated("once:job:1", expire=LONG)
     name = "disLock:once:job:1"
-    waiting = [beside(counted.once(wait=LONG)) for _ in range(4)]
+    function: Any = counted.once(wait=LONG)
+    waiting = [beside(function) for _ in range(4)]
     eventually(lambda: drive(port().inspect([name]))[0].waiters == 4, "all wait")
-    record = '{"asked": "", "kept": null, "result": "first"}'
+    record = json.dumps({"asked": function.__distlock__.name, "kept": None, "result": "first"})
     drive(port().release(_claim(inside), LONG, record))
     assert [each.result(SOON) for each in waiting] == ["first"] * 4
     (info,) = drive(port().inspect([name]))
@@ -306,3 +318,58 @@ def test_a_store_without_records_is_refused(known: str) -> None:
     configure(stores)
     with pytest.raises(ConfigurationError, match="the store 'default' cannot: use Redis"):
         function()
+
+
+def test_another_function_with_the_same_key_is_told_so(store: str, counted: Counted) -> None:
+    """It was never run, and had returned what the first one had."""
+    counted.once()()
+
+    @once(key="job:{number}", keep=LONG, result=True)
+    def another(number: int) -> str:
+        return "done"
+
+    with pytest.raises(KeyReused, match="another function"):
+        another(1)
+
+
+def test_it_is_never_done_without_its_lock(store: str, counted: Counted) -> None:
+    with pytest.raises(ConfigurationError, match="would do again what is done"):
+        counted.once(on_backend_error="open")
+    configure({"default": {"LOCATION": "redis://127.0.0.1:1", "ON_BACKEND_ERROR": "open"}})
+    assert distributed_lockable(key="job")(counted)() == {"number": 1, "run": 1}, "a lock is as the store says"
+    with pytest.raises(BackendUnavailable):
+        counted.once()()
+
+
+def test_it_is_not_handed_over(store: str) -> None:
+    """The record was lost with the lease, and the next call ran."""
+
+    @once(key="job", keep=LONG)
+    def run() -> None:
+        lease = current_lease()
+        assert lease is not None
+        with pytest.raises(ConfigurationError, match="recorded where it runs"):
+            lease.detach()
+
+    run()
+    assert run() is None
+
+
+@pytest.mark.parametrize("interruption", [SystemExit, KeyboardInterrupt])
+def test_an_interrupted_end_leaves_its_record(
+    monkeypatch: pytest.MonkeyPatch, counted: Counted, interruption: type[BaseException]
+) -> None:
+    """The work was done. The release that was sent after the signal left the lock free, and it was done again."""
+    configure({"default": {"BACKEND": "memory"}})
+    release, interrupted = MemoryPort.release, list[bool]()
+
+    async def interrupt(*args: Any) -> Any:
+        if not interrupted:
+            interrupted.append(True)
+            raise interruption
+        return await release(*args)
+
+    monkeypatch.setattr(MemoryPort, "release", interrupt)
+    with pytest.raises(interruption):
+        counted.once()()
+    assert counted.once()() == {"number": 1, "run": 1}
