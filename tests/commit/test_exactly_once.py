@@ -18,6 +18,7 @@ import distlock_web.sqlalchemy
 from distlock_web import ConfigurationError, LeaseLost, configure, current_lease, once
 from distlock_web.locks.once import Once
 from tests.support.databases import Database, django_alias
+from tests.support.forking import begin_child, beside_threads, end_of
 from tests.support.revoking import revoke
 from tests.support.waiting import LONG, eventually
 
@@ -129,32 +130,26 @@ def test_a_transaction_of_somebody_else_is_refused(database: Database, engine: E
 
 def dies_at(step: int, work: Callable[[], object]) -> bool:
     """Do the work in a copy of this process, which dies at this step; False: there are not so many."""
-    child = os.fork()
-    if child == 0:  # pragma: no cover
-        left = step
 
-        def count(frame: FrameType, event: str, what: Any) -> None:
-            nonlocal left
-            name = getattr(what, "__name__", "") if event.startswith("c_") else frame.f_code.co_name
-            if name in STEPS:
-                left -= 1
-                if left < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
+    def count(frame: FrameType, event: str, what: Any) -> None:
+        nonlocal step
+        name = getattr(what, "__name__", "") if event.startswith("c_") else frame.f_code.co_name
+        if name in STEPS:
+            step -= 1
+            if step < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-        try:
-            sys.setprofile(count)
-            work()
-            sys.setprofile(None)
-            os._exit(0)
-        except BaseException:
-            sys.setprofile(None)
-            sys.excepthook(*sys.exc_info())
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
+    def traced() -> None:
+        sys.setprofile(count)
+        work()
+        sys.setprofile(None)
+
+    status = end_of(begin_child(traced))
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
 
 
+@beside_threads
 def test_wherever_the_process_dies_there_is_one_effect_and_its_record(
     order: Order, engine: Engine, database: Database
 ) -> None:
