@@ -523,3 +523,10 @@ def test_the_walk_gives_every_locked_view_of_the_project() -> None:
     names = {route for route, _, _ in locked_views()}
     assert {"shop/function/<int:order_id>/", "shop/methods/<int:order_id>/", "shop/dispatched/<int:order_id>/"} <= names
     assert not any("without_lock" in name or name.startswith("admin") for name in names)
+
+
+def test_w004_once_under_atomic_requests(urls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record would come before the commit."""
+    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", True)
+    urls(path("plain/", done(view)))
+    assert "after the lock is released" in found()["distlock_web.W004"].msg
