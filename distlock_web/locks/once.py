@@ -184,7 +184,7 @@ class Once(LockedFunction):
         if self.keeps_result:
             self._check_result(result)
         kept = await hooks.answer_of(result, self)
-        if scope.asked and kept is None and result is not None and not self.keeps_result:
+        if scope.asked != self.name and kept is None and result is not None and not self.keeps_result:
             logger.warning(
                 "%s was called with a request and returned a %s, which is no response: a call that repeats it will get "
                 "None. Return a response, or say result=True.", self.name, type(result).__name__,

@@ -76,6 +76,7 @@ def test_without_result_the_second_call_gives_none_and_says_so(
     (said,) = [record for record in caplog.records if "not done again" in record.message]
     assert said.lock_name == "disLock:once:job:1"  # type: ignore[attr-defined]
     assert said.lock_event == "done"  # type: ignore[attr-defined]
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == [], "it has no request"
 
 
 def test_a_coroutine(store: str, counted: Counted) -> None:
