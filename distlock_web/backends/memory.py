@@ -275,10 +275,16 @@ class MemoryPort:
             return sorted(found, key=lambda lock: -lock.since)[:limit]
 
     async def revoke(self, name: str, fence: int) -> bool:
+        return self._end(name, fence, done=False)
+
+    async def forget(self, name: str, fence: int) -> bool:
+        return self._end(name, fence, done=True)
+
+    def _end(self, name: str, fence: int, *, done: bool) -> bool:
         with self._table.mutex:
             lock = self._lock(name)
             owner = next((owner for owner in lock.owners.values() if owner.fence == fence), None)
-            if owner is None:
+            if owner is None or (owner.record is not None) is not done:
                 return False
             lock.revoked = owner.token
             self._let_go(lock, owner)

@@ -177,7 +177,10 @@ class Port(Protocol):
         """What is held now, of all. Of these names, also what is done."""
 
     async def revoke(self, name: str, fence: int) -> bool:
-        """Take the lock from the holder with this fence; its holder learns at its next round trip."""
+        """Take the lock from the holder with this fence; its holder learns at its next round trip.
+
+        False: nobody holds it under this fence, or it is done already.
+        """
 
 
 async def retry_once(verb: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
@@ -199,6 +202,12 @@ class Browsable(Protocol):
 
     async def done(self, limit: int) -> list[LockInfo]:
         """What is done, the newest in front, ``limit`` at most. Asked only of a store with ``records``."""
+
+    async def forget(self, name: str, fence: int) -> bool:
+        """What is done under this fence was never done: the next call runs. False: it is not. Only of such a store.
+
+        No ``revoke``: one that comes late, when the holder has ended well, must not have its work done again.
+        """
 
 
 class Answer(NamedTuple):

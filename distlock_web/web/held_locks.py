@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.backend import SHARED, LockInfo, Port, retry_once
+from ..core.backend import SHARED, LockInfo, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ..core.registry import Registry, Store
 from ..core.registry import registry as running_registry
@@ -200,7 +200,7 @@ def force_release(registry: Registry, row: LockRow, by: str) -> None:
     """
     shown, by = printable(row.lock.name), printable(by)  # anybody's words: they go into logs and to listeners
     try:
-        released = drive(_revoke(registry.store(row.alias).port(THREADS), row.lock.name, row.lock.fence))
+        released = drive(_revoke(registry.store(row.alias).port(THREADS), row))
     except ConfigurationError:
         raise
     except DistLockError as error:
@@ -214,15 +214,17 @@ def force_release(registry: Registry, row: LockRow, by: str) -> None:
     events.publish("revoked", row.alias, row.lock.name, template, other=row.holder, fence=row.lock.fence, reason=by)
 
 
-async def _revoke(port: Port, name: str, fence: int | None) -> bool:
+async def _revoke(port: Any, row: LockRow) -> bool:
     """False: the lock is not held under this fence, and nothing was done."""
+    name, fence = row.lock.name, row.lock.fence
     if fence is None:
         return False
+    verb = port.forget if row.done else port.revoke
     try:
-        return await port.revoke(name, fence)
+        return bool(await verb(name, fence))
     except BackendUnavailable:
         # If the first was done and only its answer lost, the second is told that this holder is gone. Either way it is.
-        await port.revoke(name, fence)
+        await verb(name, fence)
         return True
 
 

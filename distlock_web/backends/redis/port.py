@@ -244,7 +244,10 @@ class RedisPort:
         return moments(await self._exchange.run(DONE, pack_keys(index), (limit,)))
 
     async def revoke(self, name: str, fence: int) -> bool:
-        return bool(await self._exchange.run(REVOKE, self._keys.of(name), (fence,)))
+        return bool(await self._exchange.run(REVOKE, self._keys.of(name), (fence, 0)))
+
+    async def forget(self, name: str, fence: int) -> bool:
+        return bool(await self._exchange.run(REVOKE, self._keys.of(name), (fence, 1)))
 
     async def _acquire(self, claim: Claim, waiter: Waiter | None, place: int = 0) -> Granted | Busy:
         """Ask for the lock; with a waiter, join its queue where it is not to be had."""

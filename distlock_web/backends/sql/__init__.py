@@ -34,10 +34,13 @@ class SQLPort(BlockingPort):
 
     def __init__(self, verbs: SQLVerbs, runtime: Runtime, wakeups: Wakeups, executors: Executors) -> None:
         super().__init__(verbs, runtime, wakeups, executors)
-        self._done = verbs.done
+        self._done, self._forget = verbs.done, verbs.forget
 
     async def done(self, limit: int) -> list[LockInfo]:
         return await self._hold(self._done, limit)
+
+    async def forget(self, name: str, fence: int) -> bool:
+        return await self._hold(self._forget, name, fence)
 
 
 class SQLBackend:

@@ -264,9 +264,15 @@ class SQLVerbs:
         return [as_info(row, 0) for row in self._database.read(self._database.tables.done.limit(limit), {})]
 
     def revoke(self, name: str, fence: int) -> bool:
+        return self._end(name, fence, done=False)
+
+    def forget(self, name: str, fence: int) -> bool:
+        return self._end(name, fence, done=True)
+
+    def _end(self, name: str, fence: int, *, done: bool) -> bool:
         def work(transaction: Transaction) -> bool:
             row = LeaseRow.lock(transaction, name)
-            if not row.taken or row.fence != fence:
+            if not row.taken or row.fence != fence or (row.state == "done") is not done:
                 return False
             row.revoke()
             row.save()

@@ -31,6 +31,11 @@ async def done(harness: Harness, limit: int = 10) -> list[str]:
     return [info.name for info in await port.done(limit)]
 
 
+async def forget(harness: Harness, name: str, fence: int) -> bool:
+    port: Any = harness.port
+    return bool(await port.forget(name, fence))
+
+
 def record_of(answer: Granted | Busy) -> str | None:
     assert isinstance(answer, Busy), answer
     return answer.record
@@ -106,20 +111,25 @@ class RecordCases(Cases):
         assert info is not None
         assert info.waiters == 0
         assert info.fence is not None
-        assert await harness.port.revoke(NAME, info.fence)
+        assert await forget(harness, NAME, info.fence)
         assert await harness.line(NAME) is None, "nobody was in the queue"
 
     @needs("records")
     @case
-    async def test_what_is_revoked_is_free(self, harness: Harness) -> None:
+    async def test_what_is_forgotten_is_free(self, harness: Harness) -> None:
         await finish(harness)
         info = await shown(harness)
         assert info is not None
         assert info.fence is not None
-        assert await harness.port.revoke(NAME, info.fence)
+        assert not await harness.port.revoke(NAME, info.fence), "it came late: the work is done"
+        assert not await forget(harness, NAME, info.fence - 1)
+        assert len(await done(harness)) == 1
+        assert await forget(harness, NAME, info.fence)
         assert await done(harness) == []
-        assert isinstance(await harness.port.acquire(claim(), 0), Granted)
-        assert not await harness.port.revoke(NAME, info.fence)
+        answer = await harness.port.acquire(claim(), 0)
+        assert isinstance(answer, Granted)
+        assert answer.fence is not None
+        assert not await forget(harness, NAME, answer.fence), "it is held"
 
     @needs("records")
     @case

@@ -98,6 +98,9 @@ class ClusterPort:
     async def revoke(self, name: str, fence: int) -> bool:
         return await self._route_to(slot_of(name)).send(lambda port: port.revoke(name, fence))
 
+    async def forget(self, name: str, fence: int) -> bool:
+        return await self._route_to(slot_of(name)).send(lambda port: port.forget(name, fence))
+
     async def waiters(self, name: str, limit: int) -> list[WaiterInfo]:
         return await self._route_to(slot_of(name)).send(lambda port: port.waiters(name, limit))
 

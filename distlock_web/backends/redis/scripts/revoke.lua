@@ -1,6 +1,6 @@
 -- Take the lock from the holder that has this fence. It learns at its next round trip.
 --
--- ARGV     1 fence
+-- ARGV     1 fence  2 '1' forget what is done, '0' leave that alone
 -- Answers  1 done, 0 that holder has it no more
 
 -- include: _queue
@@ -12,7 +12,8 @@ for token, share in pairs(lock and lock.shares or {}) do
     return 1
   end
 end
-if not lock or lock.fence ~= tonumber(ARGV[1]) or lock.state == 'released' or lock.state == 'revoked' then
+local gone = not lock or lock.state == 'released' or lock.state == 'revoked'
+if gone or lock.fence ~= tonumber(ARGV[1]) or (lock.record ~= nil) ~= (ARGV[2] == '1') then
   return 0
 end
 -- The tombstone lives as long as the lease would have: until then its holder may ask, and is told. What is done has none.
