@@ -123,8 +123,13 @@ class Run:
             with lock(given.key, **options) as lease:  # a release that fails is logged
                 return self._command(lease)
         policies = {"on_busy": "raise", "on_backend_error": "raise", "success": lambda code: code == 0}
-        command = once(key=lambda: given.key, keep=given.once, **options, **policies)  # type: ignore[misc,arg-type]
-        code: int | None = command(lambda: self._command(cast(Lease, current_lease())))()
+        kept = once(key=lambda: given.key, keep=given.once, **options, **policies)  # type: ignore[misc,arg-type]
+
+        def command() -> int:
+            return self._command(cast(Lease, current_lease()))
+
+        command.__qualname__ = "command"  # a record is its function's: other versions have to find it
+        code: int | None = kept(command)()
         if code is None:
             self._say(f"{given.key} was done, and is not run again for its time (`distlock once list`).")
         return code or 0

@@ -181,6 +181,7 @@ class Once(LockedFunction):
     async def judge(self, result: Any, scope: Scope) -> None:
         if not self.succeeded(result):
             return
+        self.refuse_open_transaction()  # one that the function has begun, and not committed
         if self.keeps_result:
             self._check_result(result)
         kept = await hooks.answer_of(result, self)

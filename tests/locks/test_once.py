@@ -25,7 +25,7 @@ from distlock_web.backends.memory import MemoryPort
 from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
-from distlock_web.locks import hooks
+from distlock_web.locks import call_site, hooks
 from distlock_web.locks.once import MAX_RESULT_BYTES, once
 from distlock_web.testing.plugin import hold_lock
 from tests.support.callers import Beside, unrelated
@@ -221,12 +221,12 @@ def test_it_is_not_among_what_is_held_but_among_what_is_done(store: str, counted
         assert "test_once" in done[0].holder
 
 
-def test_what_is_revoked_runs_again(store: str, counted: Counted) -> None:
+def test_what_is_forgotten_runs_again(store: str, counted: Counted) -> None:
     function = counted.once()
     function()
-    (info,) = drive(port().inspect(["disLock:once:job:1"]))
-    assert info.fence is not None
-    assert drive(port().revoke(info.name, info.fence))
+    there: Any = port()
+    (info,) = drive(there.inspect(["disLock:once:job:1"]))
+    assert drive(there.forget(info.name, info.fence))
     assert [function()["run"], function()["run"]] == [2, 2]
 
 
@@ -374,3 +374,14 @@ def test_an_interrupted_end_leaves_its_record(
     with pytest.raises(interruption):
         counted.once()()
     assert counted.once()() == {"number": 1, "run": 1}
+
+
+def test_what_it_leaves_uncommitted_is_not_recorded_as_done(
+    store: str, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that the function has written to is rolled back at the end of the request, where nobody commits it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(call_site, "transaction_lookups", [lambda: "a session" if counted.runs else None])
+        with pytest.raises(ConfigurationError, match="once inside a session"):
+            counted.once()()
+    assert counted.once()() == {"number": 1, "run": 2}
