@@ -87,8 +87,10 @@ class Harness:
         """Wait until the lease is lost."""
         raise NotImplementedError
 
-    def decorated(self, body: Callable[..., Awaitable[T]], **options: Any) -> Callable[..., Coroutine[Any, Any, T]]:
-        """The body under ``distributed_lockable``, as a function or a coroutine function."""
+    def decorated(
+        self, body: Callable[..., Awaitable[T]], by: Callable[..., Any] = distributed_lockable, **options: Any
+    ) -> Callable[..., Coroutine[Any, Any, T]]:
+        """The body under ``distributed_lockable``, or ``by`` another one, as a function or a coroutine function."""
         raise NotImplementedError
 
     def unrelated(self, body: Callable[[], Coroutine[Any, Any, T]]) -> Actor[T]:
@@ -199,11 +201,14 @@ class SyncHarness(Harness):
     async def lost(self, lease: Lease) -> bool:
         return lease.lost.wait(PATIENCE)
 
-    def decorated(self, body: Callable[..., Awaitable[T]], **options: Any) -> Callable[..., Coroutine[Any, Any, T]]:
+    def decorated(
+        self, body: Callable[..., Awaitable[T]], by: Callable[..., Any] = distributed_lockable, **options: Any
+    ) -> Callable[..., Coroutine[Any, Any, T]]:
         def function(*args: Any) -> T:
             return drive(body(*args))  # type: ignore[arg-type]
 
-        locked: Callable[..., T] = distributed_lockable(**options)(function)
+        function.__qualname__ = body.__qualname__  # one job, whatever runs it
+        locked: Callable[..., T] = by(**options)(function)
 
         async def call(*args: Any) -> T:
             return locked(*args)
@@ -261,11 +266,14 @@ class AsyncHarness(Harness):
         async with asyncio.timeout(PATIENCE):
             return await lease.lost
 
-    def decorated(self, body: Callable[..., Awaitable[T]], **options: Any) -> Callable[..., Coroutine[Any, Any, T]]:
+    def decorated(
+        self, body: Callable[..., Awaitable[T]], by: Callable[..., Any] = distributed_lockable, **options: Any
+    ) -> Callable[..., Coroutine[Any, Any, T]]:
         async def function(*args: Any) -> T:
             return await body(*args)
 
-        locked: Callable[..., Coroutine[Any, Any, T]] = distributed_lockable(**options)(function)
+        function.__qualname__ = body.__qualname__
+        locked: Callable[..., Coroutine[Any, Any, T]] = by(**options)(function)
         return locked
 
     def _start(self, body: Callable[[], Coroutine[Any, Any, T]], context: contextvars.Context) -> TaskActor[T]:

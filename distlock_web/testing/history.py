@@ -86,6 +86,18 @@ class History:
         """The store has lost its data: what it had given under smaller fences excludes nobody any more."""
         self._forgotten.append((moment, fence))
 
+    def at_fault(self, moment: float) -> bool:
+        """Whether something was at fault then."""
+        faults: set[str] = set()
+        for event in self.events:
+            if event.at > moment:
+                break
+            if event.kind == "fault":
+                faults.add(event.actor)
+            elif event.kind == "healed":
+                faults.discard(event.actor)
+        return bool(faults)
+
     def count(self, kind: Kind) -> int:
         return sum(event.kind == kind for event in self.events)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, NotHeld, lock
-from distlock_web.core.backend import Capabilities
+from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, NotHeld, current_lease, lock, once
+from distlock_web.core.backend import DRIFT_RATIO, Capabilities
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, now
 from distlock_web.locks.hold import Hold
@@ -55,11 +56,27 @@ class Row:
                 self._count = count
 
 
-class Storm:
-    """What the callers share: the histories of their locks, a row for each, and tickets on their way."""
+@dataclass(slots=True)
+class Run:
+    """Of a job that is done once: under which fence, and when."""
 
-    def __init__(self, locks: int, clock: Callable[[], float]) -> None:
-        self.histories = Histories((f"storm:{number}" for number in range(locks)), clock)
+    fence: int
+    begin: float
+    ended: bool = False  #: it has come to its end
+    heard: float | None = None  #: when its caller heard that it is done
+
+
+class Storm:
+    """What the callers share: the histories of their locks, a row for each, and tickets on their way.
+
+    ``jobs`` are done ``once``, and done again after ``keep`` seconds.
+    """
+
+    def __init__(self, locks: int, clock: Callable[[], float], *, jobs: int = 0, keep: float = 3.0) -> None:
+        self.locks = [f"storm:{number}" for number in range(locks)]
+        self.jobs: dict[str, list[Run]] = {f"once:job:{number}": [] for number in range(jobs)}
+        self.keep = keep
+        self.histories = Histories([*self.locks, *self.jobs], clock)
         self.rows = {name: Row() for name in self.histories}
         self.tickets: list[tuple[Sequence[str], str]] = []
         self.callers: list[Caller] = []
@@ -76,8 +93,21 @@ class Storm:
         return [
             *self.histories.violations(**limits),
             *(f"{name}: {found}" for name, row in self.rows.items() for found in row.violations),
+            *(f"{name}: {found}" for name, runs in self.jobs.items() for found in self._again(runs, name)),
             *(found for caller in self.callers for found in caller.violations()),
         ]
+
+    def _again(self, runs: Sequence[Run], name: str) -> Iterator[str]:
+        """Runs that came too early: within ``keep`` of one that is done, and nothing was at fault meanwhile."""
+        faults = [event.at for event in self.histories[name].events if event.kind in ("fault", "healed", "killed")]
+        for run in runs:
+            if run.heard is None:
+                continue
+            until = run.begin + self.keep * (1 - 2 * DRIFT_RATIO)
+            for later in runs:
+                calm = not any(run.begin <= at <= later.begin for at in faults)
+                if run.heard < later.begin < until and calm and not self.histories[name].at_fault(run.begin):
+                    yield f"done again: {later.fence}, {later.begin - run.begin:.3f} s after {run.fence} had begun"
 
 
 class Caller:
@@ -139,6 +169,8 @@ class Caller:
         try:
             if self._storm.tickets and self._random.random() < 0.5 and (ticket := self._storm.ticket()) is not None:
                 await self._take_on(*ticket)
+            elif self._storm.jobs and self._random.random() < 0.5:
+                await self._do_once(self._random.choice(list(self._storm.jobs)))
             else:
                 await self._take(told)
         except LockBusy as busy:
@@ -153,7 +185,7 @@ class Caller:
             self._say("ended")
 
     async def _take(self, told: list[Lease]) -> None:
-        random, names, expire = self._random, list(self._histories), self._expire
+        random, names, expire = self._random, list(self._storm.locks), self._expire
         wanted = random.sample(names, 2 if len(names) > 1 and random.random() < 0.2 else 1)
         waits = (0, random.uniform(0, expire), random.uniform(0, 10 * expire))
         cancel = "raise" if self._harness.runtime is THREADS else "cancel"
@@ -171,6 +203,41 @@ class Caller:
             if on_lost == told.append and lease.lost and me == self.actor:  # a copy of the process is not told
                 self._told.append(told)
 
+    async def _do_once(self, name: str) -> None:
+        """Do a job that is done once, or hear what came of it: a fence, under which it was done to its end."""
+        random, storm, ran = self._random, self._storm, list[Run]()
+
+        async def job() -> int:
+            lease = current_lease()
+            assert lease is not None
+            self._hold(lease)
+            run = Run(self._holds[0].fence or 0, self._begun)
+            storm.jobs[name].append(run)
+            ran.append(run)
+            try:
+                for _ in range(random.choice((0, 1, 2))):
+                    await self._harness.sleep(random.uniform(0, self._expire / 3))
+                    self._aside()
+            finally:
+                self._let_go()
+            run.ended = True
+            return run.fence
+
+        wait = random.choice((0, random.uniform(0, 10 * self._expire)))
+        do = self._harness.decorated(
+            job, once, key=lambda: name.removeprefix("once:"), keep=storm.keep, result=True, wait=wait,
+            expire=self._expire * random.uniform(0.3, 1.0),
+        )  # fmt: skip
+        self._wanted, me = [name], self.actor
+        self._say("wanted", 1)
+        answer = await do()
+        if me != self.actor:  # this is a copy of the process
+            return
+        if ran:
+            ran[0].heard = self._histories.clock()
+        elif not any(run.fence == answer and run.ended for run in storm.jobs[name]):
+            self._wrong.append(f"{name}: {self.actor} was told {answer}, and nobody has done it")
+
     async def _take_on(self, names: Sequence[str], ticket: str) -> None:
         self._wanted = names
         self._say("wanted", len(names))
@@ -181,11 +248,20 @@ class Caller:
     def _capabilities(self) -> Capabilities:
         return self._harness.store.backend.capabilities
 
-    async def _inside(self, lease: Lease) -> None:
+    def _hold(self, lease: Lease) -> None:
         self._lease, self._holds = lease, list(scope_of(lease).holds)
         self._begun = self._histories.clock()
         for hold in self._holds:
             self._histories[self._name_of(hold.name)].add(Event(self.actor, "acquired", self._begun, hold.fence))
+
+    def _let_go(self) -> None:
+        # Each lock by itself: of two the first may be lost before the second.
+        for hold in self._holds:
+            self._end(hold, "released" if hold.state in ("held", "unsure") else "lost")
+        self._lease, self._holds = None, ()
+
+    async def _inside(self, lease: Lease) -> None:
+        self._hold(lease)
         try:
             for _ in range(self._random.choice((0, 1, 1, 2, 4))):
                 await self._harness.sleep(self._random.uniform(0, self._expire / 3))
@@ -194,10 +270,7 @@ class Caller:
                 if not self._holds:  # handed over, or this is a copy of the process
                     break
         finally:
-            # Each lock by itself: of two the first may be lost before the second.
-            for hold in self._holds:
-                self._end(hold, "released" if hold.state in ("held", "unsure") else "lost")
-            self._lease, self._holds = None, ()
+            self._let_go()
 
     def _end(self, hold: Hold, kind: Kind) -> None:
         """Now; or when its deadline came, whatever kept us from noticing. That may have been before it was ours."""

@@ -125,6 +125,21 @@ MUTANTS: dict[str, Mutant] = {
         "self.needed = len(nodes) // 2 + 1",
         "self.needed = len(nodes) // 2",
     ),
+    "what is done is free again": Mutant(
+        "redis-once-0", f"{_SCRIPTS}/release.lua", "if ARGV[4] then", "if ARGV[5] then"
+    ),
+    "what is done is done again after half of its time": Mutant(
+        "memory-once-24",
+        "locks/ending.py",
+        "cooldown = max(0.0, hold.since + scope.spec.hold_at_least - now())",
+        "cooldown = max(0.0, hold.since + scope.spec.hold_at_least / 2 - now())",
+    ),
+    "who is told that it is done hears of the one before": Mutant(
+        "redis-once-0",
+        f"{_SCRIPTS}/release.lua",
+        "lock.holder .. '\\n' .. ARGV[4]",
+        "lock.holder .. '\\n' .. string.gsub(ARGV[4], '%d%d?}', '7}')",
+    ),
 }
 
 

@@ -165,6 +165,12 @@ class RedisScenario(Scenario):
         return {"bound": LONGEST + 0.5, "honest": LONGEST + 1.0}
 
 
+class RedisOnce(RedisScenario):
+    """Jobs that are done once."""
+
+    locks, jobs = 1, 2
+
+
 class LongOutage(RedisScenario):
     """The server is gone for longer than a place in a queue is remembered, and comes back with its data."""
 

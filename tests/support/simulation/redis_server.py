@@ -288,6 +288,10 @@ class RedisServer:
         found = [each for each, _ in self._sorted(name).in_order()]
         return found.index(member) if member in found else None
 
+    def _zrandmember(self, name: bytes, count: bytes) -> Reply:
+        """Those that stand in front: as random as any, and the same again."""
+        return [member for member, _ in self._sorted(name).in_order()[: _whole(count)]]
+
     def _zcard(self, name: bytes) -> Reply:
         return len(self._sorted(name))
 
@@ -588,6 +592,7 @@ _DATA: dict[bytes, _Command] = {
     b"GET": _of._get, b"SET": _of._set, b"DEL": _of._del, b"EXISTS": _of._exists, b"PTTL": _of._pttl,
     b"PEXPIRE": _of._pexpire, b"FLUSHALL": _of._flush, b"TIME": _of._time, b"ZADD": _of._zadd, b"ZREM": _of._zrem,
     b"ZREMRANGEBYSCORE": _of._zremrangebyscore, b"ZRANGE": _of._zrange, b"ZRANGEBYSCORE": _of._zrangebyscore,
+    b"ZRANDMEMBER": _of._zrandmember,
     b"ZSCORE": _of._zscore, b"ZRANK": _of._zrank, b"ZCARD": _of._zcard, b"ZCOUNT": _of._zcount,
     b"ZPOPMIN": _of._zpopmin, b"PUBLISH": _of._publish, b"PUBSUB": _of._pubsub, b"INFO": _of._info,
     b"EVAL": _of._eval, b"EVALSHA": _of._evalsha,

@@ -63,6 +63,7 @@ class Scenario:
     """One world, from its seed. A subclass says what the store is, and what may happen to it."""
 
     locks = 2
+    jobs = 0  #: that are done once
     processes = 1
     drift = 0.004
     forks = 0.0  #: how often a thread forks its process, of the times that it might
@@ -72,7 +73,7 @@ class Scenario:
         self.world = World(seed)
         self.random = Random(self.world.random.random())
         self.programs = programs
-        self.storm = Storm(self.locks, self.world.moment)
+        self.storm = Storm(self.locks, self.world.moment, jobs=self.jobs)
         self.histories = self.storm.histories
         self.actors: list[Actor] = []
         self.starting = 0
@@ -277,6 +278,12 @@ class Memory(Scenario):
         often = self.random.choice((0.0, 0.01, 0.05, 0.15))
         injector.disturb(Random(self.random.random()), often, EXPIRE / 4, self.histories.fault)
         self.world.at(self.rage, injector.remove)
+
+
+class MemoryOnce(Memory):
+    """The same, and jobs that are done once."""
+
+    locks, jobs = 1, 2
 
 
 _programs: list[Program] = []
