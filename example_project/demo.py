@@ -161,8 +161,10 @@ def report(outcomes: dict[str, Outcome]) -> None:
 
 def serve(servers: list[Gunicorn], url: str) -> None:
     """Leave everything running until somebody has seen enough."""
-    console.print(f"Shop    {url}/\nAdmin   {url}/admin/  (admin / admin)\nCtrl-C stops everything.", soft_wrap=True)
     try:
+        console.print(
+            f"Shop    {url}/\nAdmin   {url}/admin/  (admin / admin)\nCtrl-C stops everything.", soft_wrap=True
+        )
         while True:
             for server in servers:
                 server.check()

@@ -285,9 +285,11 @@ class Turn:
         # When the block is garbage, nobody will ever leave by hand.
         self._inside: weakref.ref[object] | None = weakref.ref(inside, self._forgotten)
 
-    def _forgotten(self, _: object) -> None:
-        check_process()
-        if self._generation == Process.generation:  # else at the fork a thread that is not here may have had its mutex
+    def _forgotten(
+        self, _: object, check: Callable[[], object] = check_process, process: type[Process] = Process
+    ) -> None:  # bound here: at the end of the interpreter the names of modules go before their objects
+        check()
+        if self._generation == process.generation:  # else at the fork a thread that is not here may have had its mutex
             self.leave()
 
     def leave(self) -> None:

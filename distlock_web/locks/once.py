@@ -189,6 +189,7 @@ class Once(LockedFunction):
             logger.warning(
                 "%s was called with a request and returned a %s, which is no response: a call that repeats it will get "
                 "None. Return a response, or say result=True.", self.name, type(result).__name__,
+                extra=scope.log_fields("done"),
             )  # fmt: skip
         scope.record = json.dumps({"asked": scope.asked, "kept": kept, "result": result if self.keeps_result else None})
         scope.spec = scope.spec._replace(hold_at_least=self.keep)

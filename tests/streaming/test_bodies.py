@@ -189,6 +189,7 @@ def test_what_is_sent_to_its_last_byte_is_done() -> None:
     assert REPLAYED not in dropped.headers, "the client had gone"
     del dropped
     gc.collect()
+    eventually(is_free, "it is given back")
     sent = export()
     assert REPLAYED not in sent.headers, "nobody has sent it"
     assert b"".join(sent) == b"xxx"
