@@ -84,7 +84,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
         meant = choose(given.getlist("lock"))
         if meant.rows and "confirmed" not in request.POST:
             context = release_context(meant, viewer, parameters)
-            return self._page(request, render("release.html", context), _("Release by force?"))
+            return self._page(request, render("release.html", context), context["title"])
         for kind, text in release(meant, str(request.user), partial(self._audit, request)):
             messages.add_message(request, LEVELS[kind], text)
         return HttpResponseRedirect(list_url(viewer, parameters))

@@ -69,13 +69,14 @@ class LockPages:
         given = request.form if posted else request.args
         viewer, meant = self._viewer(), choose(given.getlist("lock"))
         if meant.rows and not (posted and "confirmed" in given):  # a GET may have a form, too
-            return _send("release.html", release_context(meant, viewer, given), "Release by force?")
+            context = release_context(meant, viewer, given)
+            return _send("release.html", context, context["title"])
         by = name or f"somebody at {request.remote_addr}"
         context = {
             "messages": release(meant, by, lambda row, what: None),
             "list_url": list_url(viewer, given),
         }  # the log has it
-        return _send("released.html", context, "Release by force")
+        return _send("released.html", context, "What was done")
 
     def asset(self, file: str) -> Response:
         """A style sheet or a script. No secret: nobody has to log in."""

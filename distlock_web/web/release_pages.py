@@ -104,7 +104,9 @@ def _back(parameters: Mapping[str, str]) -> str:
 
 def release_context(meant: Release, viewer: Viewer, parameters: Mapping[str, str]) -> dict[str, Any]:
     """For ``release.html``: the question before, with all that is known of those who would lose their locks."""
+    done = all(row.done for row in meant.rows)
     return {
+        "title": "Forget it?" if done else "Release by force?",
         "links": viewer.links,
         "back": _back(parameters),
         "list_url": list_url(viewer, parameters),
@@ -112,7 +114,7 @@ def release_context(meant: Release, viewer: Viewer, parameters: Mapping[str, str
         "locks": [LockPresenter(row, viewer.links) for row in meant.rows],
         "number": str(len(meant.rows)),
         "one": len(meant.rows) == 1,
-        "done": all(row.done for row in meant.rows),
+        "done": done,
         "messages": meant.messages(),
     }
 
