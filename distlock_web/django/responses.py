@@ -16,15 +16,23 @@ from django.utils.cache import patch_vary_headers
 
 from ..core.request_id import current_request_id
 from ..core.runtime import in_event_loop
-from ..web.error_responses import OFFERED, TEMPLATE, ErrorResponse, Refusal, error_response, log_refused
+from ..web.error_responses import (
+    OFFERED_TO_PROGRAMS,
+    TEMPLATE,
+    ErrorResponse,
+    Refusal,
+    error_response,
+    log_refused,
+    offered,
+)
 from .locked_views import class_of
 
 
 def refused(error: Refusal, *args: Any, **kwargs: Any) -> Any:
     """HTML or JSON, by what the client accepts: what the middleware answers. In an async view it is awaited."""
     request = _request(error, args)
-    offered = _offered(request)
-    return _answer(error, request, request.get_preferred_type(offered) or offered[0])
+    types = _offered(request)
+    return _answer(error, request, request.get_preferred_type(types) or types[0])
 
 
 def page(error: Refusal, *args: Any, **kwargs: Any) -> Any:
@@ -63,7 +71,9 @@ def request_in(args: tuple[object, ...]) -> HttpRequest | None:
 def _offered(request: HttpRequest) -> tuple[str, ...]:
     """A view of REST framework speaks JSON to who does not ask for a page."""
     view_class = class_of(getattr(request.resolver_match, "func", None))
-    return OFFERED[1:] + OFFERED[:1] if hasattr(view_class, "renderer_classes") else OFFERED
+    if hasattr(view_class, "renderer_classes"):
+        return OFFERED_TO_PROGRAMS
+    return offered(request.headers, str(request.content_type))
 
 
 def _answer(error: Refusal, request: HttpRequest, media_type: str | None) -> Any:

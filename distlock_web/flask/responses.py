@@ -17,14 +17,15 @@ from jinja2 import TemplateNotFound
 from ..core.errors import DistLockError
 from ..core.request_id import current_request_id
 from ..locks.hooks import for_views
-from ..web.error_responses import OFFERED, TEMPLATE, ErrorResponse, Refusal, error_response, log_refused
+from ..web.error_responses import TEMPLATE, ErrorResponse, Refusal, error_response, log_refused, offered
 
 
 @for_views
 def refused(error: Refusal, *args: Any, **kwargs: Any) -> Response:
     """HTML or JSON, by what the client accepts: what the extension answers."""
     _need_request(error)
-    return _response(error, request.accept_mimetypes.best_match(OFFERED))
+    types = offered(request.headers, request.mimetype)
+    return _response(error, request.accept_mimetypes.best_match(types) or types[0])
 
 
 @for_views

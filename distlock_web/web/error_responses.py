@@ -13,7 +13,7 @@ import logging
 import math
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from ..core.errors import BackendUnavailable, KeyReused, KeyUnavailable, LockBusy
 from ..core.request_id import current_origin
@@ -31,8 +31,10 @@ MAX_LOGGED = 200
 
 #: A project's own page, where it has one: a template that is given the ``ErrorResponse`` as ``error``.
 TEMPLATE = "distlock_web/refused.html"
-#: In the order in which a framework should offer them to the client; the first is the default.
+#: In the order in which a framework should offer them to a browser; the first is the default.
 OFFERED = ("text/html", "application/problem+json", "application/json")
+#: The same for a program.
+OFFERED_TO_PROGRAMS = OFFERED[1:] + OFFERED[:1]
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -42,6 +44,26 @@ h1{{font-size:1.4rem}}small{{color:#667}}</style></head>
 <body><h1>{title}</h1><p>{detail}</p><p><small>Request {request_id}</small></p></body>
 </html>
 """
+
+
+class Headers(Protocol):
+    """A request's, in either framework."""
+
+    def get(self, name: str, /) -> str | None: ...
+
+
+def offered(headers: Headers, media_type: str) -> tuple[str, ...]:
+    """What to offer, the default in front; ``media_type`` is the body's. A script's ``fetch()`` accepts anything.
+
+    htmx asks like a script, and wants HTML.
+    """
+    is_script = (
+        headers.get("Sec-Fetch-Dest") == "empty"
+        or headers.get("X-Requested-With") == "XMLHttpRequest"
+        or media_type == "application/json"
+        or media_type.endswith("+json")
+    )
+    return OFFERED_TO_PROGRAMS if is_script and headers.get("HX-Request") != "true" else OFFERED
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,8 @@ def serving(site: str, urlconf: str, views: Mapping[str, View], settings: Any, *
 def _of_flask(app: Flask, address: str, headers: Mapping[str, str]) -> Answer:
     # Past the client's own check of headers, as a careless server hands them on.
     environ = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()}
+    if "Content-Type" in headers:
+        environ["CONTENT_TYPE"] = headers["Content-Type"]
     response = app.test_client().get(f"/{address}", environ_overrides=environ)
     return Answer(response.status_code, response.text, dict(response.headers))
 

@@ -167,6 +167,28 @@ def test_busy_in_the_clients_format(
 
 
 @modes
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"Sec-Fetch-Dest": "empty"}, JSON),
+        ({"X-Requested-With": "XMLHttpRequest"}, JSON),
+        ({"Content-Type": "application/json"}, JSON),
+        ({"Content-Type": "application/vnd.api+json"}, JSON),
+        ({"Sec-Fetch-Dest": "document"}, HTML),
+        ({"Sec-Fetch-Dest": "empty", "HX-Request": "true"}, HTML),
+        ({"Sec-Fetch-Dest": "empty", "Accept": "text/html"}, HTML),
+    ],
+)
+def test_a_script_that_accepts_anything_gets_json(
+    get: Get, elsewhere: Elsewhere, mode: str, headers: dict[str, str], expected: str
+) -> None:
+    lease = elsewhere("order")
+    answer = get(f"{mode}/", **{"Accept": "*/*", **headers})
+    assert (answer.status, answer.headers["Content-Type"]) == (409, expected)
+    lease.release()
+
+
+@modes
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_every_factory(get: Get, injector: FaultInjector, elsewhere: Elsewhere, mode: str, factory: str) -> None:
     lease = elsewhere("order")
