@@ -1,4 +1,4 @@
-"""Flask-RESTX and Flask-RESTful handle the exceptions of their resources before the app does."""
+"""Flask-RESTX and Flask-RESTful handle the exceptions of their resources before the app does; others leave it to it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import apiflask
+import apiflask.views
 import flask_restful
 import flask_restx
+import flask_smorest
+import marshmallow
 import pytest
 from flask import Flask, request
+from flask.views import MethodView
 
 from distlock_web import LockBusy, distributed_lockable, lock
 from distlock_web.flask import DistLock
@@ -169,3 +174,49 @@ def test_what_the_api_says_of_our_error_by_name_counts() -> None:
     with app.app_context(), hold_lock("order:7"):
         answer = app.test_client().post("/pay/7")
     assert (answer.status_code, answer.get_json()["message"]) == (423, "later")
+
+
+class Order(marshmallow.Schema):
+    paid = marshmallow.fields.Int()
+
+
+def smorest() -> Flask:
+    app = Flask("shop")
+    app.config.update(API_TITLE="Shop", API_VERSION="1", OPENAPI_VERSION="3.0.2")
+    api, blueprint = flask_smorest.Api(app), flask_smorest.Blueprint("shop", "shop")
+
+    @blueprint.route("/pay/<int:order_id>")
+    class Pay(MethodView):
+        @blueprint.response(200, Order)
+        @distributed_lockable(key="order:{order_id}")
+        def post(self, order_id: int) -> Any:
+            return {"paid": order_id}
+
+    api.register_blueprint(blueprint)
+    return app
+
+
+def api_flask() -> Flask:
+    app = apiflask.APIFlask("shop")
+    output: Any = app.output
+
+    class Pay(apiflask.views.MethodView):
+        @output(Order)
+        @distributed_lockable(key="order:{order_id}")
+        def post(self, order_id: int) -> Any:
+            return {"paid": order_id}
+
+    app.add_url_rule("/pay/<int:order_id>", view_func=Pay.as_view("pay"))
+    return app
+
+
+@pytest.mark.parametrize("make_app", [smorest, api_flask])
+def test_where_the_api_leaves_it_to_the_app_it_is_problem_details(make_app: Callable[[], Flask]) -> None:
+    app = make_app()
+    app.config.update(DISTLOCK={"default": {"BACKEND": "memory"}}, PROPAGATE_EXCEPTIONS=False)
+    DistLock(app)
+    with app.app_context(), hold_lock("order:7"):
+        busy = app.test_client().post("/pay/7", json={})
+        assert app.test_client().post("/pay/8", json={}).json == {"paid": 8}
+    assert (busy.status_code, busy.content_type) == (409, "application/problem+json")
+    assert busy.get_json(force=True)["retry_after"] == int(busy.headers["Retry-After"])
