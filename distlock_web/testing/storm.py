@@ -211,7 +211,8 @@ class Caller:
             lease = current_lease()
             assert lease is not None
             self._hold(lease)
-            run = Run(self._holds[0].fence or 0, self._begun)
+            (hold,) = self._holds
+            run = Run(hold.fence or 0, self._moment(hold.since))  # from there on it is kept, not from the answer
             storm.jobs[name].append(run)
             ran.append(run)
             try:

@@ -170,6 +170,10 @@ class RedisOnce(RedisScenario):
 
     locks, jobs = 1, 2
 
+    def limits(self) -> dict[str, Any]:
+        # More wait for each of them: the lock of a process that has stopped may go to its waiter before it goes on.
+        return {**super().limits(), "bound": LONGEST + EXPIRE + 0.5}
+
 
 class LongOutage(RedisScenario):
     """The server is gone for longer than a place in a queue is remembered, and comes back with its data."""

@@ -208,7 +208,8 @@ class Scenario:
     def _look(self, program: Program) -> None:
         runtime = program["core.runtime"]
         port = program["core.registry"].registry().store("default").port(runtime.THREADS)
-        self.left += [f"left: {line}" for line in runtime.drive(port.inspect())]
+        lines = runtime.drive(program["core.backend"].retry_once(port.inspect))
+        self.left += [f"left: {line}" for line in lines]
 
     # Misfortunes --------------------------------------------------------------------------------------------------
 
