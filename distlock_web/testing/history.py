@@ -259,9 +259,19 @@ class _Round:
     fence: int | None = None
 
 
+def _stops(events: list[Event]) -> Iterator[tuple[float, float]]:
+    """When a process or a machine stood still, which its ``fault`` says."""
+    since: dict[str, float] = {}
+    for event in events:
+        if event.kind == "fault" and " stopped" in event.actor:
+            since[event.actor] = event.at
+        elif event.kind == "healed" and event.actor in since:
+            yield since.pop(event.actor), event.at
+
+
 def _operations(events: list[Event], sections: list[Section], grace: float) -> Iterator[Operation]:
     """The calls of this lock. Its fence is the number of an acquisition, and stays when the lock is handed over."""
-    ghosts = count(-1, -1)
+    ghosts, stops = count(-1, -1), list(_stops(events))
     faults: set[str] = set()
     rounds: dict[str, _Round] = {}
     taken: set[int] = set()
@@ -285,6 +295,8 @@ def _operations(events: list[Event], sections: list[Section], grace: float) -> I
             one = rounds.pop(event.actor)
             one.faulty |= event.kind in ("killed", "interrupted")  # a request may come after its cancel: for one lease
             last = event.at + grace if one.faulty else event.at
+            for begin, end in stops if one.faulty else ():  # what is on its way is late by as much
+                last = max(last, end + grace) if begin <= last else last
             if event.kind == "killed" and one.fence is None:  # its place in a queue may be served at any time
                 last = float("inf")
             ghost = next(ghosts)

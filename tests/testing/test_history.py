@@ -211,3 +211,10 @@ def test_a_refusal_may_have_met_somebody_who_has_gone_before_it_is_heard() -> No
     assert history(
         ("a", "wanted", 0.1, 2), ("b", "wanted", 0.2, None), ("a", "ended", 0.3, None), ("b", "gave_up", 0.4, None)
     ).violations(honest=1.0) == []  # fmt: skip
+
+
+def test_a_request_is_late_by_as_long_as_its_process_stands_still() -> None:
+    assert history(
+        ("a", "wanted", 0.0, None), ("a", "interrupted", 0.1, None), ("process0 stopped 1", "fault", 0.2, None),
+        ("process0 stopped 1", "healed", 9.0, None), ("b", "wanted", 9.1, None), ("b", "gave_up", 9.2, None),
+    ).violations(honest=1.0) == []  # fmt: skip
