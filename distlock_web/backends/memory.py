@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ..core.backend import SHARED, Busy, Capabilities, Claim, Granted, LockInfo, Loss, WaiterInfo, limit_of
 from ..core.config import StoreConfig, without_credentials
@@ -45,6 +45,18 @@ class _Waiter:
     since: float
 
 
+class _Ends(NamedTuple):
+    """When the leases on a lock end, and how many of them it admits."""
+
+    moments: list[float]
+    limit: int
+
+    def free_at(self, token: str) -> float:
+        """When so many leases have ended that this one may have it; all of them, where others wait in front."""
+        last = len(self.moments) - 1
+        return self.moments[min(max(last + 1 - min(self.limit, limit_of(token)), -1), last)] if self.moments else 0.0
+
+
 @dataclass(slots=True)
 class _Lock:
     owners: dict[str, _Owner] = field(default_factory=dict)  # by token: one, or several that share it
@@ -67,10 +79,8 @@ class _Lock:
         """Whether this one may have it beside those that have it."""
         return len(self.owners) < min(self.limit, limit_of(token))
 
-    def free_at(self, token: str) -> float:
-        """When so many leases have ended that this one may have it; all of them, where others wait in front."""
-        ends = sorted(owner.until for owner in self.owners.values())
-        return ends[min(max(len(ends) - min(self.limit, limit_of(token)), -1), len(ends) - 1)]
+    def ends(self) -> _Ends:
+        return _Ends(sorted(owner.until for owner in self.owners.values()), self.limit)
 
 
 class MemoryBackend:
@@ -143,7 +153,7 @@ class MemoryPort:
 
     def _busy(self, lock: _Lock, claim: Claim, wait: float | None, moment: float) -> Busy:
         owner = min(lock.owners.values(), key=lambda owner: owner.until)  # nobody is told that a free lock is busy
-        remaining, held_for = max(0.001, lock.free_at(claim.token) - moment), max(0.0, time.time() - owner.since)
+        remaining, held_for = max(0.001, lock.ends().free_at(claim.token) - moment), max(0.0, time.time() - owner.since)
         if wait == 0 or owner.record is not None:
             return Busy(remaining, remaining, holder=owner.holder, held_for=held_for, record=owner.record)
         waiter = lock.queue.get(claim.token)
@@ -328,21 +338,21 @@ class MemoryPort:
         owner = lock.owners.get(token)
         return owner if owner is not None and owner.state == "held" else None
 
-    def _hand_over(self, lock: _Lock, asking: Claim | None = None, known: float = 0.0) -> bool:
+    def _hand_over(self, lock: _Lock, asking: Claim | None = None, known: _Ends | None = None) -> bool:
         """Give the lock to the first waiters that it admits, up to who asks, and wake them.
 
-        ``known`` is until when those who wait believe it taken. Whether others stay in front of who asks.
+        ``known`` is what those who wait know of it; None: what is so. Whether others stay in front of who asks.
         """
         while lock.queue:
             waiter = next(iter(lock.queue.values()))
             if asking is not None and waiter.claim.token == asking.token:
                 return False
-            if not lock.admits(waiter.claim.token):
+            if not lock.admits(waiter.claim.token) and waiter.parker.hears():
                 return True
             del lock.queue[waiter.claim.token]
             if waiter.parker.unpark():  # else its event loop has closed: the lock would be nobody's for a lease
-                owner = self._own(lock, waiter.claim)
-                self._tell_first(lock, known, owner.until)
+                self._own(lock, waiter.claim)
+                self._tell_first(lock, known)
             else:
                 self._table.parkers.pop(waiter.claim.token, None)
         return False
@@ -356,9 +366,10 @@ class MemoryPort:
         return owner
 
     def _let_go(self, lock: _Lock, owner: _Owner) -> None:
+        known = lock.ends() if lock.queue else None
         del lock.owners[owner.token]
-        if self._hand_over(lock, known=owner.until):  # the first wants more of them to end
-            self._tell_first(lock, owner.until, max(other.until for other in lock.owners.values()))
+        if self._hand_over(lock, known=known):  # the first wants more of them to end
+            self._tell_first(lock, known)
 
     def _send_away(self, lock: _Lock) -> None:
         """It is done: all who wait hear so when they ask."""
@@ -368,14 +379,17 @@ class MemoryPort:
             waiter.parker.unpark()
 
     def _end_at(self, lock: _Lock, owner: _Owner, until: float) -> None:
-        known, owner.until = owner.until, until
-        self._tell_first(lock, known, until)
+        known = lock.ends() if lock.queue else None
+        owner.until = until
+        self._tell_first(lock, known)
 
-    def _tell_first(self, lock: _Lock, known: float, until: float) -> None:
-        """The lease ends sooner than those who wait know: the first that hears of it asks."""
-        if until < known:
+    def _tell_first(self, lock: _Lock, known: _Ends | None) -> None:
+        """Who waits may enter sooner than it knows: the first that hears of it asks."""
+        if known is not None and lock.queue:
+            ends = lock.ends()
             for waiter in list(lock.queue.values()):
-                if waiter.parker.unpark():
+                token = waiter.claim.token
+                if ends.free_at(token) < known.free_at(token) and waiter.parker.unpark():
                     return
 
     def _loss(self, lock: _Lock, token: str) -> Loss:

@@ -124,6 +124,9 @@ class Parker(Protocol):
     def unpark(self) -> bool:
         """Wake the sleeper; from any thread. False: its event loop has closed, and nobody will ever wake here."""
 
+    def hears(self) -> bool:
+        """Whether a wake-up reaches anybody: False, as ``unpark``, where its event loop has closed."""
+
 
 class ThreadParker:
     __slots__ = ("_gate",)
@@ -140,6 +143,9 @@ class ThreadParker:
             self._gate.release()
         except RuntimeError:  # woken already: one wake-up is enough
             pass
+        return True
+
+    def hears(self) -> bool:
         return True
 
 
@@ -165,6 +171,9 @@ class TaskParker:
         except RuntimeError:
             return False
         return True
+
+    def hears(self) -> bool:
+        return not self._loop.is_closed()
 
 
 class Runtime(Protocol):

@@ -16,7 +16,8 @@ MAX_FENCE = 2**63 - 1  # a database's BIGINT
 def fence_of(lease: Lease | int, key: object = None) -> int:
     """The number to check against: a lease's ``fence``, or that of its lock on ``key``; or a number from elsewhere.
 
-    Raises ``LeaseLost`` for a lease that is gone, ``ConfigurationError`` if there is no fence or more than one.
+    Raises ``LeaseLost`` for a lease that is gone, ``ConfigurationError`` if there is no fence or more than one, and for
+    a lease among several holders: the greater fence of one would refuse the others, who hold the lock, too.
     """
     if isinstance(lease, int) and not isinstance(lease, bool):
         if key is not None:
@@ -24,8 +25,13 @@ def fence_of(lease: Lease | int, key: object = None) -> int:
         return lease
     if not isinstance(lease, Lease):
         raise ConfigurationError(f"A fence comes from a lease or is a number, not {lease!r}.")
-    lease.raise_if_lost()
     spec = scope_of(lease).spec
+    if spec.limit > 1:
+        raise ConfigurationError(
+            f"The lock {', '.join(spec.names)} has several holders, by limit= or shared=: a fence of one of them would "
+            f"refuse the others. Fence rows under a lock without these options."
+        )
+    lease.raise_if_lost()
     fence = lease.fence if key is None else lease.fence_for(key)
     fence = fence if spec.store.backend.capabilities.fencing else None
     if fence is None:

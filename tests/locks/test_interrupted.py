@@ -121,6 +121,27 @@ def test_a_coroutine_that_is_closed_after_its_loop_gives_its_lock_back() -> None
     assert held() == []
 
 
+@pytest.mark.usefixtures("memory_store")
+def test_a_writer_whose_loop_has_closed_keeps_out_no_reader() -> None:
+    """It is the first in the queue, and nobody will ever wake it."""
+
+    async def write() -> None:
+        async with lock("a", expire=20, wait=SOON):
+            pass
+
+    with lock("a", shared=True, expire=SOON):
+        loop = asyncio.new_event_loop()
+        coroutine = contextvars.Context().run(write)
+        task = contextvars.Context().run(loop.create_task, coroutine)
+        loop.run_until_complete(asyncio.sleep(0.01))
+        assert not task.done()
+        loop.close()
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        contextvars.Context().run(lock("a", shared=True, wait=0).acquire).release()
+        coroutine.close()
+    assert held() == []
+
+
 def test_so_it_is_while_its_release_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """What closed it was told that it had ignored that."""
     blocking = registry().store("default").port(THREADS)

@@ -131,6 +131,14 @@ def test_a_fence_is_refused_where_the_store_has_none() -> None:
         fence_headers(lease)
 
 
+@pytest.mark.parametrize("options", [{"limit": 3}, {"shared": True}])
+def test_a_fence_of_one_among_several_holders_is_refused(options: dict[str, Any]) -> None:
+    """The other holders' fences are as good, and a row would refuse those that are smaller."""
+    configure({"default": {"BACKEND": "memory"}})
+    with lock("a", **options) as lease, pytest.raises(ConfigurationError, match="several holders"):
+        fence_headers(lease)
+
+
 def test_a_store_refuses_settings_that_it_knows_nothing_of() -> None:
     for settings in ({"LOCATION": "redis://127.0.0.1"}, {"OPTIONS": {"size": 5}}):
         store = configure({"default": {"BACKEND": "memory", **settings}}).store("default")

@@ -240,6 +240,32 @@ class SharingCases(Cases):
             assert sorted(line.state for line in await harness.port.inspect([NAME])) == ["cooldown", "held"]
             assert isinstance(await harness.port.acquire(place(), 0), Busy)
 
+    @needs("sharing", "waiting")
+    @pytest.mark.parametrize("limit", [2, 3])
+    @case
+    async def test_whoever_may_enter_sooner_than_it_knew_is_told(self, harness: Harness, limit: int) -> None:
+        """Two leases are long. One of them ends, now or after ``hold_at_least``: sooner than the waiter wakes."""
+        port = harness.port
+        ending, long, short = place(3, expire=300), place(3, expire=300), place(3, expire=4 * self.ttl)
+        for one in (ending, long, short):
+            assert isinstance(await port.acquire(one, 0), Granted)
+        if limit == 3:
+            await port.extend([short._replace(expire=300)])
+
+        async def work() -> None:
+            async with harness.inside(the_lock(limit=limit, wait=None, expire=300)):
+                pass
+
+        waiting = harness.unrelated(work)
+        await harness.waiters(NAME, 1)
+        begun = now()
+        await port.release(ending, 0.0 if limit == 2 else self.ttl)
+        await waiting.result()
+        assert now() - begun < 100
+        await port.release(long)
+        await port.release(short)
+        assert await _is_free(harness)
+
     @needs("sharing", "transfer")
     @case
     async def test_a_lease_among_several_is_not_handed_over(self, harness: Harness) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 import redis
 
-from distlock_web import ConfigurationError, lock
+from distlock_web import ConfigurationError, LockBusy, lock
 from distlock_web.core.registry import Store
 from distlock_web.core.runtime import now
 from distlock_web.web.held_locks import held_locks
 from tests.support.callers import Beside, unrelated
-from tests.support.redis_lock import KEY, NAME, left_behind
+from tests.support.crowd import StartCrowd
+from tests.support.redis_lock import KEY, NAME, left_behind, queued
 from tests.support.waiting import LONG, SOON, eventually
 
 
@@ -29,23 +33,15 @@ def test_one_who_never_hears_of_its_places_keeps_them_from_nobody_else_for_longe
     """Its process is stopped: it is handed a place, but not a second one after that has ended."""
     lease = 1.0
     holder = unrelated(KEY)
-    process = "f" * 16  # that listens, and says nothing
-    pubsub = redis_client.pubsub()  # type: ignore[no-untyped-call]
-    pubsub.subscribe(f"distlock:wake:{process}")
-    eventually(lambda: redis_client.pubsub_numsub(f"distlock:wake:{process}")[0][1], "it listens")
-    line = f"{{{NAME}}}:queue:{process}"
-    for number in range(8):
-        redis_client.zadd(line, {f"{process}{number:036}/2 {int(lease * 1000)} stopped": number})
-    redis_client.zadd(f"{{{NAME}}}:queue", {process: 0})
-    waiting = beside(lock(KEY, limit=2, expire=LONG, wait=LONG).acquire)
-    eventually(lambda: redis_client.zcard(f"{{{NAME}}}:queue") == 2, "somebody waits behind it")
-    begun = now()
-    holder.release()
-    assert redis_client.hlen(NAME) == 2, "both places are its"
-    waiting.result(SOON).release()
-    took = now() - begun
-    assert took < 3 * lease, "others of its eight had the places after that"
-    pubsub.close()
+    with stopped_process(redis_client, waiters=8, lease=lease):
+        waiting = beside(lock(KEY, limit=2, expire=LONG, wait=LONG).acquire)
+        eventually(lambda: redis_client.zcard(f"{{{NAME}}}:queue") == 2, "somebody waits behind it")
+        begun = now()
+        holder.release()
+        assert sum(row.lock.holder == "stopped" for row in held_locks()) == 2, "both places are its"
+        waiting.result(SOON).release()
+        took = now() - begun
+        assert took < 3 * lease, "others of its eight had the places after that"
 
 
 def test_the_fence_of_a_writer_exceeds_those_of_readers_that_entered_together(
@@ -62,3 +58,34 @@ def test_the_fence_of_a_writer_exceeds_those_of_readers_that_entered_together(
     assert (writer.fence or 0) > (late.fence or 0) > max(fences)
     writer.release()
     assert left_behind(redis_client) == {}
+
+
+def test_a_writer_that_died_in_the_queue_keeps_out_no_reader(
+    redis_client: redis.Redis, redis_store: Store, crowd: StartCrowd
+) -> None:
+    """Its process listens no more: the readers pass it by, though it would not be admitted."""
+    reader = unrelated(KEY, shared=True)
+    writers = crowd(count=1, expire=LONG)
+    queued(redis_client, KEY)
+    with pytest.raises(LockBusy):
+        unrelated(KEY, shared=True, wait=0)
+    writers.kill()
+    [process] = redis_client.zrange(f"{{{NAME}}}:queue", 0, -1)
+    eventually(lambda: not redis_client.pubsub_numsub(f"distlock:wake:{process!s}")[0][1], "it listens no more")
+    unrelated(KEY, shared=True, wait=0).release()
+    reader.release()
+
+
+@contextmanager
+def stopped_process(client: redis.Redis, waiters: int, lease: float = LONG) -> Iterator[None]:
+    """One that listens and says nothing, and the first places in the queue are its waiters'."""
+    process = "f" * 16
+    pubsub = client.pubsub()  # type: ignore[no-untyped-call]
+    pubsub.subscribe(f"distlock:wake:{process}")
+    eventually(lambda: client.pubsub_numsub(f"distlock:wake:{process}")[0][1], "it listens")
+    line = f"{{{NAME}}}:queue:{process}"
+    for number in range(waiters):
+        client.zadd(line, {f"{process}{number:036}/2 {int(lease * 1000)} stopped": number})
+    client.zadd(f"{{{NAME}}}:queue", {process: 0})
+    yield
+    pubsub.close()

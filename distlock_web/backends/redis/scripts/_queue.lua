@@ -164,16 +164,18 @@ local function tell(process, token, fence, at)
   redis.pcall('PUBLISH', channel(process), token .. ' ' .. fence .. ' ' .. at .. ' ' .. N)
 end
 
--- The lease in force ends in `ms`, sooner than those who wait know: the first processes that hear of it ask again.
-local function nudge(known, ms)
-  if known <= ms + 50 then
+-- Who waits may enter sooner than it knows: the first processes that hear of it ask again. `known` and `lock`: the lock as
+-- they know it, and as it is; or in how many ms its lease ends.
+local function nudge(known, lock)
+  if tonumber(known) and known <= (tonumber(lock) or 0) + 50 then
     return
   end
   local told = 0
   for _, process in ipairs(call('ZRANGE', QUEUE, '0', '31')) do
     local first = call('ZRANGE', QUEUE .. ':' .. process, '0', '0')[1]
-    if first and told < NUDGED and listens(process) then
-      tell(process, string.match(first, '^%S+'), '-', '-')
+    local token = first and string.match(first, '^%S+')
+    if first and told < NUDGED and free_in(known, token) > free_in(lock, token) + 50 and listens(process) then
+      tell(process, token, '-', '-')
       told = told + 1
     end
   end
@@ -181,7 +183,7 @@ end
 
 -- The first waiters whose processes listen have the lock from now on, as far as it admits them, each for a whole lease and with
 -- a new fence; then they are told. Nobody hears of a grant that was not made: who listens is asked before, and only of this
--- server. `known` is for how long (ms) those who wait believe it taken; nil: for as long as it would be; `now`, nil: the
+-- server. `known` is the lock as those who wait know it, or for how long (ms) it is taken; nil: as it is; `now`, nil: the
 -- clock says. Answers the lock, free if nobody listens, and whether anybody stands in front of `entry`, who asks.
 --
 -- A process that was handed the lock stands aside with its other waiters until it says something (a release, a question):
@@ -193,19 +195,21 @@ local function hand_over(lock, now, before, known, entry)
     local process = call('ZRANGE', QUEUE, '0', '0')[1]
     local line = process and QUEUE .. ':' .. process
     local head = process and (entry or (lock and lock.shares)) and call('ZRANGE', line, '0', '0')[1]
-    local others = head and not (entry and head == entry) and not admits(lock, head)
-    if not process or (entry and head == entry) or others then
-      if together then
-        nudge(known, first_end(lock))
+    local asking = head and head == entry
+    -- No subscriber: it died, or is reconnecting. Its line stays for a while: its next waiter that asks restores its place.
+    local hears = process and not asking and listens(process)
+    local others = hears and head and not admits(lock, head)
+    if not process or asking or others then
+      if known and lock and lock.shares then
+        nudge(known, lock)
       end
       return lock, others
     end
-    -- No subscriber: it died, or is reconnecting. Its line stays for a while: its next waiter that asks restores its place.
-    local first = listens(process) and call('ZPOPMIN', line)[1]
+    local first = hears and call('ZPOPMIN', line)[1]
     call('ZREM', QUEUE, process) -- a write that a full server allows: what follows is allowed after it
     if first then
       local token, expire, holder = string.match(first, '^(%S+) (%d+) (.*)$')
-      known = known or (lock and lock.count and lock.count > 0 and first_end(lock)) or call('PTTL', N)
+      known = known or (lock and lock.shares and not is_free(lock) and lock) or call('PTTL', N)
       now, together = now or clock(), limit_of(token) > 1
       local fence
       if together then
@@ -240,7 +244,7 @@ end
 
 -- The same of one that shares it. Those who wait may be too many still, and wait for the others' leases to end.
 local function let_go_share(lock, token, state, ms)
-  local share, first, all = lock.shares[token], first_end(lock), free_in(lock, '')
+  local share, known = lock.shares[token], lock
   lock = put(lock, token)
   if ms > 0 then
     lock = put(lock, token, {ends = clock() + ms * 1000, state = state, fence = share.fence, since = share.since, holder = '-'})
@@ -248,10 +252,8 @@ local function let_go_share(lock, token, state, ms)
   if state ~= 'revoked' then
     set_place(string.sub(token, 1, 16))
   end
-  lock = hand_over(lock, nil, (state == 'revoked' and '!' or '') .. token, first)
+  lock = hand_over(lock, nil, (state == 'revoked' and '!' or '') .. token, known)
   if is_free(lock) then
     call('ZREM', INDEX, N)
-  elseif lock.shares then
-    nudge(all, free_in(lock, ''))
   end
 end

@@ -83,14 +83,11 @@ local function admits(lock, token)
   return is_free(lock) or (lock.state == 'shared' and lock.count < math.min(lock.limit, limit_of(token)))
 end
 
--- In how many ms the first lease ends of those that share it.
-local function first_end(lock)
-  return math.max(math.ceil((lock.ends[1] - clock()) / 1000), 1)
-end
-
 -- In how many ms so many leases have ended that this token may have it; all of them, where others stand in front.
 local function free_in(lock, token)
-  if not lock.shares then
+  if tonumber(lock) then
+    return lock
+  elseif not lock.shares then
     return math.max(call('PTTL', N), 1)
   end
   local needed = lock.count - math.min(lock.limit, limit_of(token)) + 1

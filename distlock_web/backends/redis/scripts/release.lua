@@ -38,10 +38,10 @@ end
 if lock.shares and cooldown == '0' then
   let_go_share(lock, token, 'released', tonumber(ARGV[3]))
 elseif lock.shares then
-  local known, share = free_in(lock, ''), lock.shares[token]
+  local known, share = lock, lock.shares[token]
   share.state, share.ends = 'cooldown', clock() + cooldown * 1000
   lock = put(put(lock, token), token, share)
-  nudge(known, free_in(lock, ''))
+  nudge(known, lock)
 elseif ARGV[4] then
   lock.state, lock.holder = 'done', lock.holder .. '\n' .. ARGV[4]
   write(lock, cooldown)
