@@ -348,7 +348,7 @@ async def test_the_template_of_a_function_is_its_key(harness: Harness, store: st
 
     await harness.decorated(work, key=lambda *args: f"order:{args[0]}")(7)
     assert [event.name for event in seen] == ["disLock:order:7"] * 2
-    assert all(event.template.endswith("function") for event in seen)
+    assert all(event.template.endswith(".work") for event in seen)
 
 
 def test_the_template_of_two_keys(memory_store: None, seen: list[events.Event]) -> None:
