@@ -11,7 +11,6 @@ import apiflask.views
 import flask_restful
 import flask_restx
 import flask_smorest
-import marshmallow
 import pytest
 from flask import Flask, request
 from flask.views import MethodView
@@ -176,8 +175,8 @@ def test_what_the_api_says_of_our_error_by_name_counts() -> None:
     assert (answer.status_code, answer.get_json()["message"]) == (423, "later")
 
 
-class Order(marshmallow.Schema):
-    paid = marshmallow.fields.Int()
+class Order(apiflask.Schema):
+    paid = apiflask.fields.Integer()
 
 
 def smorest() -> Flask:
