@@ -1,29 +1,24 @@
-"""What happened to one lock, as reported by many processes, and whether it may have happened.
+"""What happened to one lock, as reported by many callers, and whether it may have happened.
 
-Each process writes events through a ``Recorder``; the ``History`` of all of them is checked as a whole. The clock is
-the engine's: monotonic, and one for all processes of a machine. A worker says ``acquired`` after the lock was given
-and ``released`` before it gives it back, so a recorded section lies inside the real one, and no tolerance is needed.
+The ``History`` of all of them is checked as a whole. The clock is the engine's: monotonic, and one for all processes of
+a machine. A caller says ``acquired`` after the lock was given and ``released`` before it gives it back, so a recorded
+section lies inside the real one, and no tolerance is needed.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Any, Literal, TypeAlias
 
-from ..core.runtime import now
 from .linearizability import Operation, impossible
 
 Kind: TypeAlias = Literal[
-    "ready", "wanted", "joined", "acquired", "read", "wrote", "released", "lost", "detached", "gave_up", "killed",
-    "unreachable", "interrupted", "ended", "fault", "healed",
+    "wanted", "acquired", "released", "lost", "detached", "gave_up", "killed", "unreachable", "interrupted", "ended",
+    "fault", "healed",
 ]  # fmt: skip
-How: TypeAlias = Literal["released", "lost", "detached", "killed", "open"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +26,9 @@ class Event:
     """One thing that one actor did or saw."""
 
     actor: str  #: a process, a thread or a task: whoever has at most one section at a time
-    kind: Kind
+    kind: str  #: a ``Kind``, or a word that means nothing here
     at: float
-    #: wanted: how many locks together; joined: the place; acquired: the fence; read and wrote: the counter
-    value: int | None = None
-
-
-class Recorder:
-    """Writes one actor's events to a file descriptor, each in one write: what a killed process said is whole."""
-
-    def __init__(self, actor: str, descriptor: int = 1) -> None:
-        self.actor = actor
-        self._descriptor = descriptor
-
-    def __call__(self, kind: Kind, value: int | None = None, at: float | None = None) -> None:
-        """``at`` where the moment is another than now: a lease is lost at its deadline, whenever that is noticed."""
-        event = Event(self.actor, kind, now() if at is None else at, value)
-        os.write(self._descriptor, json.dumps(asdict(event)).encode() + b"\n")
+    value: int | None = None  #: wanted: how many locks together; acquired: the fence
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +39,7 @@ class Section:
     fence: int
     begin: float
     end: float
-    how: How
-    joined: tuple[int, float] | None = None  #: place in the queue, and when that was known
-    read: int | None = None
-    wrote: int | None = None
+    how: str  #: ``released``, ``lost``, ``detached`` or ``killed``; ``open``: it has not ended
 
 
 class History:
@@ -98,9 +76,6 @@ class History:
                 faults.discard(event.actor)
         return bool(faults)
 
-    def count(self, kind: Kind) -> int:
-        return sum(event.kind == kind for event in self.events)
-
     def sections(self) -> list[Section]:
         """In the order in which they began."""
         by_actor: dict[str, list[Event]] = {}
@@ -117,31 +92,14 @@ class History:
             ]
         return sorted(found, key=lambda section: section.begin)
 
-    def waits(self) -> list[float]:
-        """Seconds from each ``wanted`` to what came of it."""
-        since: dict[str, float] = {}
-        waits = []
-        for event in self.events:
-            if event.kind == "wanted":
-                since[event.actor] = event.at
-            elif event.kind in ("acquired", "gave_up") and event.actor in since:
-                waits.append(event.at - since.pop(event.actor))
-        return waits
+    def violations(self, *, bound: float | None = None, honest: float | None = None) -> list[str]:
+        """What must not have happened, in words.
 
-    def violations(
-        self, *, counter: int | None = None, fifo: bool = False, bound: float | None = None, honest: float | None = None
-    ) -> list[str]:
-        """What must not have happened, in words. ``counter``: what the shared counter says in the end.
-
-        ``fifo``: those who joined the queue were served in the order of their places. Only for runs in which every
-        waiter could hear: who does not listen when its turn comes loses it, not its place.
         ``bound``: seconds for which, at most, somebody wanted the lock, nobody had it, and nothing was at fault.
         ``honest``: each answer was true at some moment of its call; what a fault concerns may last so much longer.
         """
         sections = self.sections()
-        found = [*_overlaps(sections), *_fences(sections), *_lost_updates(sections, counter)]
-        if fifo:
-            found += _overtakings(sections)
+        found = [*_overlaps(sections), *_fences(sections)]
         if bound is not None:
             found += _idle(self.events, bound)
         if honest is not None:
@@ -154,28 +112,14 @@ class History:
 def _sections(events: list[Event]) -> Iterator[Section]:
     """One actor's sections. A section that never ended is open: it excludes all that came later."""
     begin: Event | None = None
-    joined: tuple[int, float] | None = None
-    values: dict[str, int | None] = {}
     for event in events:
-        if event.kind == "joined" and joined is None and event.value is not None:
-            joined = event.value, event.at
-        elif event.kind in ("wanted", "gave_up"):
-            joined = None
-        elif event.kind in ("read", "wrote"):
-            values[event.kind] = event.value
-        elif event.kind == "acquired":
-            begin, values = event, {}
+        if event.kind == "acquired":
+            begin = event
         elif begin is not None and event.kind in ("released", "lost", "detached", "killed"):
-            yield _section(begin, event.at, event.kind, joined, values)
-            begin = joined = None
+            yield Section(begin.actor, begin.value or 0, begin.at, event.at, event.kind)
+            begin = None
     if begin is not None:
-        yield _section(begin, float("inf"), "open", joined, values)
-
-
-def _section(
-    begin: Event, end: float, how: How, joined: tuple[int, float] | None, values: dict[str, int | None]
-) -> Section:
-    return Section(begin.actor, begin.value or 0, begin.at, end, how, joined, values.get("read"), values.get("wrote"))
+        yield Section(begin.actor, begin.value or 0, begin.at, float("inf"), "open")
 
 
 def _overlaps(sections: list[Section]) -> Iterator[str]:
@@ -314,30 +258,6 @@ def _operations(events: list[Event], sections: list[Section], grace: float) -> I
         if last_of.how == "released":
             until = heard.get((last_of.actor, last_of.fence), until)
         yield Operation("free", last_of.fence, last_of.end, until, f"the lock of {last_of.actor} was not free again")
-
-
-def _lost_updates(sections: list[Section], counter: int | None) -> Iterator[str]:
-    writers = Counter(section.wrote for section in sections if section.wrote is not None)
-    for value, times in writers.items():
-        if times > 1:
-            yield f"lost update: {times} sections wrote {value}"
-    if counter is None:
-        return
-    # One who was killed between its write and its word about it may have counted.
-    wrote = sum(writers.values())
-    silent = sum(section.how == "killed" and section.read is not None and section.wrote is None for section in sections)
-    if not wrote <= counter <= wrote + silent:
-        yield f"lost update: the counter says {counter} after {wrote} sections (and {silent} that were killed in it)"
-
-
-def _overtakings(sections: list[Section]) -> Iterator[str]:
-    for index, later in enumerate(sections):
-        for earlier in sections[:index]:
-            if later.joined is None or earlier.joined is None:
-                continue
-            place, known = later.joined
-            if place < earlier.joined[0] and known < earlier.begin:
-                yield f"order: {earlier.actor} (place {earlier.joined[0]}) was served before {later.actor} ({place})"
 
 
 class Histories(dict[str, History]):

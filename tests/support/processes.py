@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from distlock_web.core.runtime import now
-from distlock_web.testing.history import Event, History, Kind
+from distlock_web.testing.history import Event, History
 
 from .waiting import PATIENCE
 
@@ -36,12 +36,12 @@ class Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    def times(self, kind: Kind) -> int:
+    def times(self, kind: str) -> int:
         """How often it has said this until now."""
         with self._changed:
             return sum(event.kind == kind for event in self._said)
 
-    def saw(self, kind: Kind, times: int = 1) -> Event:
+    def saw(self, kind: str, times: int = 1) -> Event:
         """Wait until the worker has said this so many times; the last of them. ``TimeoutError`` if it never does."""
         until = time.monotonic() + PATIENCE
         with self._changed:

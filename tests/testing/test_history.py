@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from typing import TypeAlias
 
-from distlock_web.testing.history import Event, History, Kind, Recorder
+from distlock_web.testing.history import Event
+from tests.support.worker_history import Recorder, WorkerHistory
 
-Said: TypeAlias = tuple[str, Kind, float, int | None]
+Said: TypeAlias = tuple[str, str, float, int | None]
 
 
-def history(*said: Said) -> History:
-    return History(Event(actor, kind, at, value) for actor, kind, at, value in said)
+def history(*said: Said) -> WorkerHistory:
+    return WorkerHistory(Event(actor, kind, at, value) for actor, kind, at, value in said)
 
 
 #: Two sections as they should be: b joins while a holds, and begins after a has ended.
