@@ -16,7 +16,7 @@ SIGNALLED = 128  #: plus the number of the signal
 EPILOG = f"""\
 exit status:
   {DONE:3}  done
-  {NO:3}  not held, not by that holder or not confirmed; the doctor found something
+  {NO:3}  not held or not done, not by that holder, not confirmed; the doctor found something
   {USAGE:3}  wrong usage or settings
   {UNAVAILABLE:3}  a store does not answer
   {BUSY:3}  run: somebody else has the lock

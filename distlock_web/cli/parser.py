@@ -42,7 +42,7 @@ def parser(program: str, *, stores: bool) -> Parser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for name, options in _COMMANDS.items():
         description = DESCRIPTIONS[name].format(program=program)
-        command = commands.add_parser(name, help=SUMMARIES[name], description=description)
+        command = commands.add_parser(name, help=SUMMARIES[name], description=description, epilog=EPILOG)
         if name == "run":  # argparse writes "..." for a command of somebody's own
             command.usage = f"{command.prog} --key KEY [OPTION ...] [--] COMMAND [ARGUMENT ...]"
         for option in options:

@@ -27,22 +27,17 @@ Show the locks that are held now, the oldest first, in all stores.
 WORDS are looked for in a lock's name and in all that is known of its holder:
 request id, path, function, user, program, host. With the `request` that --json
 shows they find all locks of one request. LEFT is the time until the lock ends unless its
-holder renews it; WAITERS is how many wait for it.
+holder renews it; WAITERS is how many wait for it. If a store does not answer, the
+others are shown.
 
   {program} list
   {program} list --search "order worker-2"
-  {program} list --json | jq '.[].name'
-
-Exit status: 0, also if nothing is held; 64 wrong usage or settings; 69 a
-store does not answer (the others are shown).""",
+  {program} list --json | jq '.[].name'""",
     "show": """\
 Show one lock: who holds it since when, how much is left of its lease, its
 fence, and those who wait for it, the first in the queue in front.
 
-  {program} show order:42
-
-Exit status: 0; 1 not held; 64 wrong usage or settings, or several locks are
-meant; 69 a store does not answer.""",
+  {program} show order:42""",
     "release": """\
 Take the lock NAME from its holder, and give it to the next in the queue.
 
@@ -55,11 +50,7 @@ At a terminal it shows the holder and asks, unless --yes is given. Without a
 terminal --yes is required.
 
   {program} release order:42
-  {program} release order:42 --fence 1763622000000001 --yes
-
-Exit status: 0 released; 1 not held, or held by somebody else meanwhile, or
-not confirmed; 64 wrong usage or settings, or several locks are meant; 69 a
-store does not answer.""",
+  {program} release order:42 --fence 1763622000000001 --yes""",
     "doctor": """\
 Look at the stores, their servers and the project for settings that will
 hurt: each finding with a code, what is wrong, why it hurts and what to set.
@@ -68,10 +59,7 @@ store, and changes nothing else.
 
   {program} doctor
   {program} doctor --fail-level warning     # for a pipeline
-  {program} doctor --json | jq '.[].code'
-
-Exit status: 0 nothing of --fail-level or worse; 1 something is; 64 wrong
-usage.""",
+  {program} doctor --json | jq '.[].code'""",
     "run": """\
 Run a command while holding a lock, so that one of its kind runs at a time on
 all machines, as flock does it on one.
@@ -102,39 +90,27 @@ With --once TIME a command that has succeeded (status 0) is not run again for
 TIME, counted from its beginning, on any machine: the next one says so in a
 line, and exits 0. After a failure it runs again. Meant for cron on every host:
 
-  {program} run --key nightly --once 20h --no-wait -E 0 -- ./backup.sh
-
-Exit status: the command's own; 128+n if signal n ended it; 126 it cannot be
-executed, 127 it is not found; 75 (or --busy-exit-code) the lock is busy; 76
-the lock was lost and the command ended; 69 the store does not answer; 64
-wrong usage or settings.""",
+  {program} run --key nightly --once 20h --no-wait -E 0 -- ./backup.sh""",
     "once": """\
 Show what is done once (`run --once`, @once) and is not run again for its
 time: the newest first, in all stores. Or forget one: then it may run again.
 
   {program} once list
   {program} once list --json | jq '.[].name'
-  {program} once forget nightly
-
-Exit status: 0; 1 that is not done; 64 wrong usage or settings, or several are
-meant; 69 a store does not answer.""",
+  {program} once forget nightly""",
     "init": """\
 Make what a store needs before its first lock, such as the tables of an SQL
 store. What is there already stays as it is.
 
-  {program} init
-
-Exit status: 0; 64 wrong usage or settings; 69 a store does not answer.""",
+  {program} init""",
     "redlock": """\
 Make the list of nodes in the settings count, in place of the one that the
 nodes store. Change the settings of every process to the same list; at most
 half of the nodes may be new.
 
 From then on the old list is refused. No lock is given until restart_delay is
-over, so every lock of the old list has ended by then.
+over, so every lock of the old list has ended by then. If a node does not
+answer, run it again, at once.
 
-  {program} redlock adopt
-
-Exit status: 0; 64 wrong usage or settings, or too many nodes at once; 69 a
-node does not answer: run it again, at once.""",
+  {program} redlock adopt""",
 }

@@ -9,7 +9,7 @@ from asgiref.sync import iscoroutinefunction
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.views import View
 
-from ..locks.decorator import LockedFunction
+from ..locks.decorator import LockedFunction, locks_on, wrapped
 from ..locks.key_templates import bound_method
 from ..locks.once import Once
 
@@ -38,7 +38,7 @@ def locked_functions(view: Callback, method: str | None = None) -> list[LockedFu
         handlers = [getattr(view_class, name, None) for name in _handlers(view, view_class, method)]
         callables += [*handlers, *map(_behind_api_view, handlers)]
     # Each once: as_view() copies the attributes of dispatch to the view.
-    return list(dict.fromkeys(function for callable_ in callables for function in _locks(callable_)))
+    return list(dict.fromkeys(function for callable_ in callables for function in locks_on(callable_)))
 
 
 def _handlers(view: Callback, view_class: Any, method: str | None) -> Iterable[str]:
@@ -108,7 +108,7 @@ def _api_view_function(view_class: Any) -> Callback | None:
 
 def is_outermost(view: Callback, function: LockedFunction) -> bool:
     """Whether the lock is around the whole view: on its function or on ``dispatch``, which ``as_view()`` copies."""
-    return function in _locks(view)
+    return function in locks_on(view)
 
 
 def is_above_login(view: Callback, function: LockedFunction) -> bool:
@@ -125,7 +125,7 @@ def is_above_login(view: Callback, function: LockedFunction) -> bool:
     if view_class is None or not is_outermost(view, function):
         return False
     classes = [each for each in view_class.__mro__ if "dispatch" in vars(each)]
-    if function in _locks(view_class.dispatch):
+    if function in locks_on(view_class.dispatch):
         del classes[0]
     if any(map(_leads_to_login, classes)):
         return True
@@ -143,24 +143,9 @@ def _leads_to_login(found: object) -> bool:
 
 def _below(place: Any, function: LockedFunction) -> list[Any]:
     """What the lock is around, from the outside in. Copies of its mark, by ``functools.wraps``, are above it."""
-    chain = _chain(place)
+    chain = wrapped(place)
     marked = [number for number, each in enumerate(chain) if getattr(each, "__distlock__", None) is function]
     return chain[marked[-1] + 1 :] if marked else []
-
-
-def _locks(place: Any) -> list[LockedFunction]:
-    """The locks around a function, the outermost first."""
-    marks = (getattr(each, "__distlock__", None) for each in _chain(place))
-    return [mark for mark in marks if mark is not None]
-
-
-def _chain(place: Any) -> list[Any]:
-    """A function, and those that it wraps."""
-    chain = []
-    while place is not None:
-        chain.append(place)
-        place = getattr(place, "__wrapped__", None)
-    return chain
 
 
 def _dotted(function: Any) -> str:

@@ -23,10 +23,6 @@ async def asked(args: tuple[object, ...], request: Any, *, asynchronous: bool) -
     user = getattr(request, "user", None)
     if asynchronous and isinstance(user, LazyObject):  # which would ask the database in the event loop
         user = await request.auser()
-    return _digest(request, wrapper, user)
-
-
-def _digest(request: HttpRequest, wrapper: Any, user: Any) -> str:
     where = (str(request.method), request.META.get("HTTP_HOST", ""), request.get_full_path())
     return digest_of(*_who(request, user), *where, str(request.content_type), *_body(request, wrapper))
 
@@ -67,10 +63,6 @@ async def answer_of(response: Any, function: str, *, asynchronous: bool) -> dict
             return _data(response, function)
         render: Any = response.render  # type: ignore[attr-defined]
         response = await sync_to_async(render)() if asynchronous else render()
-    return _kept(response, function)
-
-
-def _kept(response: Any, function: str) -> dict[str, Any]:
     body = None if response.streaming else response.content
     return keep(function, response.status_code, response.items(), body)
 

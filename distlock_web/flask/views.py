@@ -17,7 +17,7 @@ from flask.typing import RouteCallable
 
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry
-from ..locks.decorator import LockedFunction
+from ..locks.decorator import LockedFunction, locks_on, wrapped
 from .state import KEY
 
 _apps: WeakSet[Flask] = WeakSet()
@@ -40,7 +40,7 @@ def refuse_registered(function: Callable[..., Any]) -> None:
     Found in the apps that have the extension; with blueprints, and routes from before ``init_app``, it is
     :class:`CheckedViews` that looks.
     """
-    chain = _chain(function)
+    chain = wrapped(function)
     for app in list(_apps):
         for endpoint, view in list(app.view_functions.items()):
             if any(each is view for each in chain):
@@ -78,9 +78,8 @@ def locked_functions(endpoint: str, view: Callable[..., Any]) -> Iterator[tuple[
     """The locks on a view, or on the methods of a class-based one, each once."""
     seen: set[LockedFunction] = set()
     for name, function in functions_of(endpoint, view).items():
-        for each in _chain(function):  # one lock may be below another
-            locked = getattr(each, "__distlock__", None)
-            if isinstance(locked, LockedFunction) and locked not in seen:
+        for locked in locks_on(function):  # one lock may be below another
+            if locked not in seen:
                 seen.add(locked)
                 yield name, locked
 
@@ -100,16 +99,7 @@ def _is_locked_elsewhere(view: Any) -> bool:
     named = vars(module).get(getattr(view, "__name__", "")) if module else None
     if not isinstance(named, FunctionType) or not hasattr(named, "__distlock__"):
         return False
-    return not hasattr(view, "__distlock__") and any(each is view for each in _chain(named))
-
-
-def _chain(function: Any) -> list[Any]:
-    """The function, and those that it wraps."""
-    found: list[Any] = []
-    while function is not None and all(function is not each for each in found):
-        found.append(function)
-        function = getattr(function, "__wrapped__", None)
-    return found
+    return not hasattr(view, "__distlock__") and any(each is view for each in wrapped(named))
 
 
 def _registered_without_lock(endpoint: str) -> ConfigurationError:

@@ -391,6 +391,21 @@ def undecorated(function: Any) -> Any:
     return getattr(function, "__func__", function)
 
 
+def wrapped(function: Any) -> list[Any]:
+    """A function, and those that it is around, as far as they say so by ``functools.wraps``; the outermost first."""
+    chain: list[Any] = []
+    while function is not None and all(function is not each for each in chain):
+        chain.append(function)
+        function = getattr(function, "__wrapped__", None)
+    return chain
+
+
+def locks_on(function: Any) -> list[LockedFunction]:
+    """The locks around a function, each once, the outermost first."""
+    marks = (getattr(each, "__distlock__", None) for each in wrapped(function))
+    return list(dict.fromkeys(mark for mark in marks if isinstance(mark, LockedFunction)))
+
+
 def _check_success(success: object) -> None:
     if not callable(success):
         raise ConfigurationError(

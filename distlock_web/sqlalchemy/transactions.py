@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, inspect
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import InstanceState, Session, scoped_session
 
 from ..core.backend import Answer
 from ..core.config import DatabaseAddress
@@ -17,7 +17,6 @@ from ..core.request_id import ask_user
 from ..locks.hooks import Context, Integration, TransactionManager
 from ..locks.lease import Lease, before_commit
 from .fencing import refusing_stale
-from .rows import row_of
 
 R = TypeVar("R")
 
@@ -110,7 +109,14 @@ class SQLAlchemyIntegration(Integration):
     """``database=session``, and objects as keys."""
 
     def row_of(self, value: object) -> Row | None:
-        return row_of(value)
+        """Its table and primary key; None if it is not mapped. Reads nothing, though it may be expired or detached."""
+        state = inspect(value, raiseerr=False)
+        if not isinstance(state, InstanceState):
+            return None
+        # The class is that in whose table the key is: of joined inheritance, the first.
+        entity, key, *_ = state.identity_key or state.mapper.identity_key_from_instance(state.obj())
+        table = inspect(entity).local_table
+        return getattr(table, "fullname", f"{entity.__module__}.{entity.__qualname__}"), tuple(key)
 
     def transactions(self, database: object) -> TransactionManager | None:
         return SessionTransactions() if isinstance(database, Session | scoped_session) else None

@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -150,24 +151,17 @@ class Harness:
 
 class ThreadActor(Generic[T]):
     def __init__(self, body: Callable[[], Coroutine[Any, Any, T]], context: contextvars.Context) -> None:
-        self._result: T | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=context.run, args=(self._run, body), daemon=True)
-        self._thread.start()
+        self._future: Future[T] = Future()
+        threading.Thread(target=context.run, args=(self._run, body), daemon=True).start()
 
     def _run(self, body: Callable[[], Coroutine[Any, Any, T]]) -> None:
         try:
-            self._result = drive(body())
+            self._future.set_result(drive(body()))
         except BaseException as error:
-            self._error = error
+            self._future.set_exception(error)
 
     async def result(self) -> T:
-        self._thread.join(PATIENCE)
-        if self._thread.is_alive():
-            raise TimeoutError("a thread of the test did not end")
-        if self._error is not None:
-            raise self._error
-        return self._result  # type: ignore[return-value]
+        return self._future.result(PATIENCE)
 
 
 class ThreadEvent:

@@ -30,12 +30,6 @@ class ServerMissing(Exception):
     """The server's program is not installed."""
 
 
-def required(name: str) -> bool:
-    """Whether ``DISTLOCK_REQUIRE_SERVERS`` (``all``, or names with commas) forbids that this server is missing."""
-    asked = os.environ.get("DISTLOCK_REQUIRE_SERVERS", "").replace(" ", "").split(",")
-    return "all" in asked or name in asked
-
-
 def own_ports(worker: str) -> range:
     """Those that this worker of pytest-xdist draws from, and none beside it: nobody takes the port of a server that
     another one restarts. Ports that differ by 10,000, as those of a Redis Cluster do, have one owner.

@@ -71,6 +71,10 @@ def _place(row: LockRow) -> tuple[Any, ...]:
     return (-lock.waiters, lock.waiting_since or math.inf, lock.since or math.inf, row.alias, lock.name)
 
 
+def _newest(row: LockRow) -> tuple[Any, ...]:
+    return (-row.lock.since, row.alias, row.lock.name)
+
+
 @dataclass(slots=True)
 class Totals:
     """Of all locks that were read, whatever is searched for. Times in seconds."""
@@ -126,13 +130,12 @@ class Browsed:
 
 def browse(registry: Registry, query: LockQuery) -> Browsed:
     """Look at the stores. Blocking. A store that fails does not hide the others: it is among the ``errors``."""
-    if query.done:
-        return _browse_done(registry, query)
     browsed = Browsed(query, stores=tuple(registry.stores))
+    look, order = (_done, _newest) if query.done else (_read, _place)
     found: list[LockRow] = []
     for store in registry.stores.values():
         try:
-            held, rows = drive(_read(store, query.words))
+            held, rows = drive(look(store, query.words))
         except DistLockError as error:
             browsed.errors[store.alias] = error
         else:
@@ -142,24 +145,7 @@ def browse(registry: Registry, query: LockQuery) -> Browsed:
     now = time.time()
     for row in found:
         browsed.totals.add(row.lock, now)
-    browsed.rows = sorted((row for row in found if row.matches(query.words)), key=_place)
-    return browsed
-
-
-def _browse_done(registry: Registry, query: LockQuery) -> Browsed:
-    """What was done lately, the newest in front: of each store the ``READ_AT_MOST`` newest."""
-    browsed = Browsed(query, stores=tuple(registry.stores))
-    found: list[LockRow] = []
-    for store in registry.stores.values():
-        try:
-            if store.backend.capabilities.records:
-                port = cast(Browsable, store.listing_port(THREADS))
-                found += rows_of(store, drive(retry_once(port.done, READ_AT_MOST)))
-        except DistLockError as error:
-            browsed.errors[store.alias] = error
-    browsed.read = browsed.totals.held = len(found)
-    matching = (row for row in found if row.matches(query.words))
-    browsed.rows = sorted(matching, key=lambda row: (-row.lock.since, row.alias, row.lock.name))
+    browsed.rows = sorted((row for row in found if row.matches(query.words)), key=order)
     return browsed
 
 
@@ -185,6 +171,15 @@ async def _read(store: Store, words: list[str]) -> tuple[int, list[LockRow]]:
     rows = await inspect_store(store, THREADS, names)
     # What ended between the two questions is not held any more, and is not missing either.
     return (len(rows) if held <= len(names) else held), rows
+
+
+async def _done(store: Store, words: list[str]) -> tuple[int, list[LockRow]]:
+    """What was done lately: the ``READ_AT_MOST`` newest."""
+    if not store.backend.capabilities.records:
+        return 0, []
+    port = cast(Browsable, store.listing_port(THREADS))
+    rows = rows_of(store, await retry_once(port.done, READ_AT_MOST))
+    return len(rows), rows
 
 
 def _has(name: str, words: list[str]) -> bool:

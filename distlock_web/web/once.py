@@ -109,7 +109,8 @@ def is_form(media_type: str) -> bool:
 
 def keep(function: str, status: int, headers: Iterable[tuple[str, str]], body: bytes | None) -> dict[str, Any]:
     """What is kept of an answer, for JSON. ``body``: None of one that cannot be read here."""
-    kept: dict[str, Any] = {"status": status, "headers": kept_headers(headers)}
+    allowed = [[name, value] for name, value in headers if name.lower() in _KEPT]
+    kept: dict[str, Any] = {"status": status, "headers": allowed}
     if body is None or len(body) > MAX_KEPT:
         long = "" if body is None else f"its body has {len(body):,} bytes, more than {MAX_KEPT:,}"
         why = long or "it is streamed, or rendered by an API later"
@@ -130,11 +131,6 @@ def returned_class(function: Any) -> type:
         said = getattr(function, "__globals__", {}).get(said.partition("[")[0])
     said = get_origin(said) or said
     return said if isinstance(said, type) else object
-
-
-def kept_headers(headers: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Those of an answer's headers that are kept."""
-    return [[name, value] for name, value in headers if name.lower() in _KEPT]
 
 
 class Replay(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from ..core.config import check_plain
@@ -41,18 +41,13 @@ def user_hook(settings: Mapping[str, Any]) -> Callable[[Any], object] | None:
     given = settings.get("DISTLOCK_USER")
     if given is None:
         return None
-    found = given if callable(given) else _imported(given)
+    try:
+        found = given if callable(given) else resolve_name(given)
+    except (AttributeError, ImportError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"DISTLOCK_USER is {given!r}, which cannot be imported: {error}.") from error
     if not callable(found):
         raise ConfigurationError(f"DISTLOCK_USER is {given!r}, which cannot be called with a request.")
     return check_plain(found, "DISTLOCK_USER")  # type: ignore[no-any-return]
-
-
-def _imported(given: Any) -> Any:
-    try:
-        module, _, name = given.rpartition(".")
-        return getattr(import_module(module), name)
-    except (AttributeError, ImportError, ValueError) as error:
-        raise ConfigurationError(f"DISTLOCK_USER is {given!r}, which cannot be imported: {error}.") from error
 
 
 class Outer(NamedTuple):

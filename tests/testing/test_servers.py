@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from distlock_web.testing.servers import RedisServer, ServerMissing, own_ports, redis_program, required, valkey_program
-from tests.support.requirements import require, require_redis
+from distlock_web.testing.servers import RedisServer, ServerMissing, own_ports, redis_program, valkey_program
+from tests.support.requirements import require, require_redis, required
 
 pytest_plugins = ("pytester",)
 
