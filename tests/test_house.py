@@ -33,6 +33,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "sqlalchemy": ({"core", "locks"}, {"sqlalchemy"}),
     "prometheus": ({"core", "locks"}, {"prometheus_client"}),
     "opentelemetry": ({"core", "locks"}, {"opentelemetry"}),
+    "celery": ({"core", "locks"}, {"celery"}),
     "testing": ({"core", "locks", "__init__"}, {"pytest"}),
 }
 #: The driver of each backend.

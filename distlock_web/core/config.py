@@ -331,9 +331,12 @@ def refuse_coroutine(made: object, message: str) -> None:
         raise ConfigurationError(message)
 
 
-def check_policy(given: Any, name: str, setting: str = "") -> Any:
-    """One of the words of this policy, or a callable. ``setting``: what it is called where it is given."""
-    words, setting = POLICIES[name], setting or name
+def check_policy(given: Any, name: str, setting: str = "", more: tuple[str, ...] = ()) -> Any:
+    """One of the words of this policy, or a callable. ``setting``: what it is called where it is given.
+
+    ``more``: words that no setting has.
+    """
+    words, setting = POLICIES[name] + more, setting or name
     if not callable(given) and given not in words:
         raise ConfigurationError(
             f"{setting} is {shown(given)}; it has to be {', '.join(map(repr, words))} or a callable."

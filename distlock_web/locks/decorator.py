@@ -25,8 +25,8 @@ logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: ``LockBusy`` is raised; or the call is skipped (None) and logged; or the callable makes the answer.
-OnBusy: TypeAlias = "Literal['raise', 'skip'] | Callable[..., Any]"
+#: ``LockBusy`` is raised; or the call is skipped (None) and logged; or its task is sent again; or the callable answers.
+OnBusy: TypeAlias = "Literal['raise', 'skip', 'retry'] | Callable[..., Any]"
 #: ``BackendUnavailable`` is raised; or the call goes on without a lock; or the callable makes the answer.
 OnBackendError: TypeAlias = "Literal['raise', 'open'] | Callable[..., Any]"
 
@@ -55,7 +55,7 @@ class SkippingOptions(_CommonOptions, total=False):
 class AnsweringOptions(_CommonOptions, total=False):
     """The same where it is not."""
 
-    on_busy: Literal["raise"] | Callable[..., Any] | None
+    on_busy: Literal["raise", "retry"] | Callable[..., Any] | None
 
 
 class Skipping(Protocol):
@@ -95,9 +95,10 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
     ``prefix, expire, wait, max_waiters, renew, renew_for, store, on_lost, hold_at_least`` are those of
     :func:`distlock_web.lock`.
 
-    ``on_busy``: ``"raise"`` ``LockBusy`` (a 409 in a view), ``"skip"`` (log, return None), or a callable
-    ``(error, *args, **kwargs)`` that makes the answer. ``on_backend_error``: ``"raise"`` ``BackendUnavailable`` (a 503
-    in a view), ``"open"`` (go on without a lock; ``current_lease().acquired`` is False), or a callable of that form.
+    ``on_busy``: ``"raise"`` ``LockBusy`` (a 409 in a view), ``"skip"`` (log, return None), ``"retry"`` (in a task of
+    Celery's: send it again), or a callable ``(error, *args, **kwargs)`` that makes the answer.
+    ``on_backend_error``: ``"raise"`` ``BackendUnavailable`` (a 503 in a view), ``"open"`` (go on without a lock;
+    ``current_lease().acquired`` is False), or a callable of that form.
 
     ``until`` says what the lock outlives. Left out: the function, or the body of a streaming response that it returns
     (renewed meanwhile). ``"return"``: the function only. ``"commit"``: the transaction that the decorator then opens
@@ -136,7 +137,7 @@ def decorator(
     """What puts a function under its lock, with these options, checked. ``kind`` makes the locked function."""
     lock_options = Options(options)
     if (on_busy := options.get("on_busy")) is not None:
-        check_policy(on_busy, "on_busy")
+        check_policy(on_busy, "on_busy", more=("retry",))
     if (on_backend_error := options.get("on_backend_error")) is not None:
         check_policy(on_backend_error, "on_backend_error")
     if options.get("success") is not None:
@@ -181,6 +182,11 @@ class LockedFunction:
         self.methods = options.get("methods")
         if self.methods is not None and not hooks.know_requests():
             raise self._no_view("no framework is loaded")
+        if self.on_busy == "retry" and not hooks.know_tasks():
+            raise ConfigurationError(
+                f'{self.name}: on_busy="retry" is for tasks of Celery, which is not installed: '
+                f"pip install 'distlock_web[celery]'"
+            )
         if not self.asynchronous:
             self._check_plain()
         self.transactions = self._transactions()
@@ -236,6 +242,11 @@ class LockedFunction:
 
     async def scope(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
         """The scope of one call, which holds nothing yet."""
+        if self.on_busy == "retry" and hooks.running_task() is None:
+            raise ConfigurationError(
+                f'{self.name}: on_busy="retry" sends the running task of Celery again, and no task runs here. '
+                f'Elsewhere use on_busy="raise" or wait=.'
+            )
         try:
             keys = await self.keys.keys(args, kwargs)
         except MalformedValue as error:
@@ -279,6 +290,8 @@ class LockedFunction:
             fields = log_fields("busy", config.alias, error.name or "", self.keys.template, function=self.name)
             logger.info("%s skipped. Did not get a lock for key %s. %s", self.name, error.name, error, extra=fields)
             return None
+        if chosen == "retry" and isinstance(error, LockBusy) and (task := hooks.running_task()) is not None:
+            raise task.retry(error)
         raise error
 
     def call(self, function: Callable[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

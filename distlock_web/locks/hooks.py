@@ -12,11 +12,13 @@ commit of the transaction that the decorator opens around the function (``transa
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from ..core import keys, registry
-from ..core.errors import ConfigurationError
+from ..core.errors import ConfigurationError, LockBusy
 from ..core.keys import Row
 from ..core.registry import Registry
 from . import call_site
@@ -54,6 +56,13 @@ class TransactionManager(Protocol):
 
     def run_open(self, function: Callable[..., Any], call: Callable[[], R], database: object) -> R:
         """Make a call of ``function`` that is not locked, as the framework would if ``mark`` had not told it."""
+
+
+class RunningTask(Protocol):
+    """The run of a task that a worker of a queue has begun."""
+
+    def retry(self, error: LockBusy) -> Exception:
+        """Have the task run again when the lock may be free. What the function raises then, to end this run."""
 
 
 class Integration:
@@ -173,6 +182,10 @@ class Integration:
         """The response made again of what was kept of it; None: no view of its own was called."""
         return None
 
+    def running_task(self) -> RunningTask | None:
+        """The task of its own that runs in this thread; None: there is none."""
+        return None
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -188,6 +201,7 @@ def for_views(policy: F) -> F:
 
 _installed: list[Integration] = []
 _streaming: list[Integration] = []
+_queues: list[Integration] = []
 
 
 def install(integration: Integration) -> None:
@@ -205,6 +219,8 @@ def install(integration: Integration) -> None:
         keys.row_lookups.append(integration.row_of)
     if _offers(integration, "stream"):
         _streaming.append(integration)
+    if _offers(integration, "running_task"):
+        _queues.append(integration)
 
 
 def _offers(integration: Integration, method: str) -> bool:
@@ -218,6 +234,8 @@ def is_coroutine(function: Callable[..., Any]) -> bool:
 
 def check_function(function: Callable[..., Any]) -> None:
     """Raise ``ConfigurationError`` if a framework would call this function without the lock."""
+    if "celery" in sys.modules:
+        know_tasks()
     for each in _installed:
         each.check_function(function)
 
@@ -285,6 +303,25 @@ async def answer_of(result: Any, locked: object) -> dict[str, Any] | None:
 def replay(kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Any | None:
     """The response made again; None if no view was called."""
     return next((found for each in _installed if (found := each.replay(kept, args, locked)) is not None), None)
+
+
+def know_tasks() -> bool:
+    """Whether anybody can say which task runs. Celery's integration is loaded, if Celery is installed.
+
+    By itself, wherever a function is decorated and Celery is imported already: its worker imports the tasks after that,
+    and perhaps nothing else of ours.
+    """
+    try:
+        import_module("distlock_web.celery")
+    except ModuleNotFoundError as missing:
+        if missing.name != "celery":
+            raise
+    return bool(_queues)
+
+
+def running_task() -> RunningTask | None:
+    """The task that runs in this thread; None if there is none."""
+    return next((task for each in _queues if (task := each.running_task()) is not None), None)
 
 
 def transaction_manager(database: object, function_name: str) -> TransactionManager:
