@@ -146,7 +146,7 @@ def test_the_page_has_every_kind_of_event_and_every_field() -> None:
     page = (DOCS / "observability.md").read_text()
     for kind in events.Kind.__args__:  # type: ignore[attr-defined]
         assert f"| `{kind}` |" in page
-    told = page.partition("An event has")[2].partition("To enter")[0]
+    told = page.partition("An event has")[2].partition("Entering a lock")[0]
     private = {"claimant", "other"}
     properties = {"caller", "holder", "request_id"}
     assert set(re.findall(r"\b[a-z_]+\b", " ".join(re.findall(r"`([^`]*)`", told)))) == (
