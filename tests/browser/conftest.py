@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, sync_playwright
 
 from distlock_web import Lease, LeaseLost, configure, lock
@@ -91,12 +91,10 @@ def store(redis_url: str) -> dict[str, Any]:
 
 @pytest.fixture
 def admin_address(live_server: Any, settings: Any, store: dict[str, Any]) -> str:
-    """The admin of a project whose locks are in ``store``. ``admin`` may do everything, ``viewer`` may look."""
+    """The admin of a project whose locks are in ``store``."""
     settings.DISTLOCK = {"default": store}
     User.objects.all().delete()  # a page that is still open may hold up the emptying of the database
     User.objects.create_superuser("admin", password="admin")
-    viewer = User.objects.create_user("viewer", password="viewer", is_staff=True)
-    viewer.user_permissions.set(Permission.objects.filter(codename="view_heldlock"))
     return f"{live_server.url}/admin/"
 
 
@@ -134,23 +132,12 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.fixture
-def log_in(page: Page, admin_address: str) -> Callable[[str], None]:
-    """Log in to Django's admin: ``log_in("admin")``; the password is the name."""
-
-    def as_user(name: str) -> None:
-        page.context.clear_cookies()
-        page.goto(admin_address)
-        page.fill("#id_username", name)
-        page.fill("#id_password", name)
-        page.click("input[type=submit]")
-
-    return as_user
-
-
-@pytest.fixture
-def held_locks(admin_address: str, log_in: Callable[[str], None]) -> str:
-    """The address of the page in Django's admin; ``admin`` is logged in."""
-    log_in("admin")
+def held_locks(page: Page, admin_address: str) -> str:
+    """The address of the page in Django's admin; ``admin``, who may do everything, is logged in."""
+    page.goto(admin_address)
+    page.fill("#id_username", "admin")
+    page.fill("#id_password", "admin")
+    page.click("input[type=submit]")
     return f"{admin_address}distlock_web/heldlock/"
 
 

@@ -127,23 +127,6 @@ def test_a_hidden_page_asks_nothing_and_a_shown_one_at_once(page: Page, hold: Ho
     expect(page.locator(".dl-table tbody tr")).to_have_count(1)
 
 
-def test_order_and_search(page: Page, hold: Hold, held_locks: str) -> None:
-    hold("b", req="one", path="POST /pay/")
-    hold("a", req="two", path="GET /report/")
-    hold("c")
-    page.goto(held_locks)
-    assert names(page) == ["b", "a", "c"]  # nobody waits: the oldest first
-    page.locator("[name=q]").fill("report")
-    page.keyboard.press("Enter")
-    expect(page.locator(".dl-count")).to_have_text("1 of 3 held locks")
-    assert page.url.endswith("?q=report")
-    page.locator("[name=q]").fill("nothing")
-    page.keyboard.press("Enter")
-    expect(page.get_by_text("No held lock matches.")).to_be_visible()
-    page.get_by_role("link", name="Show all").click()
-    expect(page.locator(".dl-count")).to_have_text("3 held locks")
-
-
 def test_one_lock_its_queue_and_its_requests_others(page: Page, hold: Hold, site: str, waits: Any) -> None:
     lease = hold("order:4711", req="7f9c2ba4e88f4ad9b1d2", path="POST /orders/4711/pay/", expire=60)
     waits("order:4711", 2)
@@ -208,22 +191,6 @@ def _is_lost(lease: Lease) -> bool:
     except LeaseLost:
         return True
     return False
-
-
-def test_who_may_only_look(page: Page, hold: Hold, admin_address: str, log_in: Any) -> None:
-    hold("order:1")
-    log_in("viewer")
-    page.goto(f"{admin_address}distlock_web/heldlock/")
-    assert names(page) == ["order:1"]
-    refreshed(page)
-    expect(page.get_by_role("checkbox", name=re.compile("^Select"))).to_have_count(0)
-    expect(page.get_by_text("Release")).to_have_count(0)
-    page.locator(".dl-table tbody .dl-lock a").click()
-    expect(page.get_by_text("Nobody waits.")).to_be_visible()
-    expect(page.get_by_text("Release")).to_have_count(0)
-    response = page.goto(f"{admin_address}distlock_web/heldlock/release/?lock=x")
-    assert response is not None
-    assert response.status == 403
 
 
 def test_a_line_a_lock_beside_the_open_sidebar_and_cards_on_a_phone(page: Page, hold: Hold, held_locks: str) -> None:

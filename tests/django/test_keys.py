@@ -9,6 +9,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
+from django.utils.functional import SimpleLazyObject
 
 from distlock_web import current_lease, distributed_lockable
 
@@ -34,6 +35,16 @@ async def avisitor(request: HttpRequest) -> HttpResponse:
     return held()
 
 
+@distributed_lockable(key="{request.user}")
+def of_user(request: HttpRequest) -> HttpResponse:
+    return held()
+
+
+@distributed_lockable(key="{request.user}")
+async def aof_user(request: HttpRequest) -> HttpResponse:
+    return held()
+
+
 @distributed_lockable(key="item:{request.GET[item]}")
 def item(request: HttpRequest) -> HttpResponse:
     return held()
@@ -48,6 +59,8 @@ urlpatterns = [
     path("cart", cart),
     path("visitor", visitor),
     path("avisitor", avisitor),
+    path("of_user", of_user),
+    path("aof_user", aof_user),
     path("item", item),
     path("typo", typo),
 ]
@@ -63,7 +76,7 @@ class LogIn:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> Any:
-        request.user = self.user
+        request.user = SimpleLazyObject(lambda: self.user)
         return self.get_response(request)
 
     def process_view(self, request: Any, *args: Any) -> None:
@@ -109,9 +122,16 @@ def test_which_is_not_for_those_who_have_the_first(logged_in: None) -> None:
     assert Client().get("/visitor").content == b"cart:7"
 
 
-@pytest.mark.usefixtures("logged_in")
-async def test_also_where_the_user_is_awaited() -> None:
-    assert (await AsyncClient().get("/avisitor")).content == b"cart:7"
+@pytest.mark.parametrize(
+    ("view", "key"), [("avisitor", b"cart:7"), ("of_user", b"auth.user:7"), ("aof_user", b"auth.user:7")]
+)
+async def test_also_where_the_user_is_awaited_or_is_the_key(logged_in: None, view: str, key: bytes) -> None:
+    assert (await AsyncClient().get(f"/{view}")).content == key
+
+
+@pytest.mark.parametrize("view", ["of_user", "aof_user"])
+async def test_a_user_that_nobody_is_is_no_key(view: str) -> None:
+    assert (await AsyncClient().get(f"/{view}")).status_code == 400
 
 
 def test_a_mistake_in_the_key_is_no_fault_of_the_client() -> None:

@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import AnonymousUser, Group, User
 from django.db import models
-from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client
-from django.urls import path
 from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext_lazy
 
@@ -132,55 +129,3 @@ def test_what_is_no_row_is_refused(value: object) -> None:
 def test_a_visitor_is_nobody() -> None:
     with pytest.raises(KeyUnavailable):
         escape_key(SimpleLazyObject(AnonymousUser))
-
-
-# Views ------------------------------------------------------------------------------------------------------------
-
-
-@distributed_lockable(key="{request.user}")
-def of_user(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(held())
-
-
-@distributed_lockable(key="{request.user}")
-async def aof_user(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(held())
-
-
-urlpatterns = [path("user", of_user), path("auser", aof_user)]
-
-
-class LogIn:
-    """In the place of Django's own, which needs a database."""
-
-    user: Any = AnonymousUser()
-
-    def __init__(self, get_response: Any) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: Any) -> Any:
-        async def auser() -> Any:
-            return self.user
-
-        request.user, request.auser = SimpleLazyObject(lambda: self.user), auser
-        return self.get_response(request)
-
-
-@pytest.fixture
-def site(settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware", f"{__name__}.LogIn"]
-
-
-@pytest.mark.usefixtures("site")
-def test_the_user_of_a_request_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Client().get("/user").status_code == 400
-    monkeypatch.setattr(LogIn, "user", User(pk=7))
-    assert Client().get("/user").content == b"auth.user:7"
-
-
-@pytest.mark.usefixtures("site")
-async def test_also_where_the_user_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (await AsyncClient().get("/auser")).status_code == 400
-    monkeypatch.setattr(LogIn, "user", User(pk=7))
-    assert (await AsyncClient().get("/auser")).content == b"auth.user:7"

@@ -81,6 +81,19 @@ class Methods(View):
     post = put = options = get
 
 
+class AsyncMethods(View):
+    @posted
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(answer())
+
+    post = put = options = head = get  # type: ignore[assignment]
+
+
+@posted
+def nested(request: HttpRequest) -> HttpResponse:
+    return function(request)
+
+
 @api_view(["GET", "HEAD", "POST", "PUT", "OPTIONS"])
 @posted
 def api_function(request: Any) -> Response:
@@ -124,6 +137,7 @@ router.register("dispatched-orders", DispatchedOrders, basename="dispatched-orde
 DJANGO: dict[str, Any] = {
     "function": function, "coroutine": coroutine, "dispatched": Dispatched.as_view(),
     "async-dispatched": AsyncDispatched.as_view(), "as-view": posted(Form.as_view()), "methods": Methods.as_view(),
+    "async-as-view": posted(AsyncForm.as_view()), "async-methods": AsyncMethods.as_view(), "nested": nested,
     "api-function": api_function, "above-api-view": above_api_view, "api": API.as_view(),
 }  # fmt: skip
 VIEW_SETS = ["orders", "dispatched-orders"]

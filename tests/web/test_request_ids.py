@@ -10,7 +10,7 @@ import pytest
 from django.test import RequestFactory
 from flask import Flask
 
-from distlock_web import ConfigurationError, aheld_locks, current_request_id, held_locks
+from distlock_web import ConfigurationError, aheld_locks, current_request_id, held_locks, lock, request_scope
 from distlock_web.core.request_id import RequestIDFilter, current_origin
 from distlock_web.django.middleware import RequestIDMiddleware
 from distlock_web.flask import DistLock
@@ -171,6 +171,12 @@ def test_also_those_that_a_framework_writes_afterwards(
         loggers = {"django.request", *loggers} - {"shop"}
     found = {(record.name, vars(record)["request_id"]) for record in caplog.records if record.name != "asyncio"}
     assert found == {(name, "seven") for name in loggers}
+
+
+def test_two_requests_with_the_same_id_exclude_each_other(get: Get) -> None:
+    with request_scope("seven"):
+        lock("busy").acquire().detach()
+        assert get("busy/", **{"Req-Id": "seven"}).status == 409
 
 
 @pytest.mark.parametrize("view", ["reset", "areset"])

@@ -1,9 +1,4 @@
 from django.contrib import admin
-from django.urls import include, path
+from django.urls import path
 
-from . import views
-
-urlpatterns = [
-    path("admin/", admin.site.urls),
-    path("shop/", include(views.urlpatterns)),
-]
+urlpatterns = [path("admin/", admin.site.urls)]
