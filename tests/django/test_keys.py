@@ -75,7 +75,7 @@ class LogIn:
     def __init__(self, get_response: Any) -> None:
         self.get_response = get_response
 
-    def __call__(self, request: HttpRequest) -> Any:
+    def __call__(self, request: Any) -> Any:
         request.user = SimpleLazyObject(lambda: self.user)
         return self.get_response(request)
 
