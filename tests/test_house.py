@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "django": ({"core", "locks", "web", "cli"}, {"django", "asgiref", "rest_framework"}),
     "flask": (
         {"core", "locks", "web", "cli", "sqlalchemy"},
-        {"flask", "blinker", "werkzeug", "click", "jinja2", "markupsafe", "sqlalchemy"},
+        {"flask", "blinker", "werkzeug", "click", "jinja2", "markupsafe", "sqlalchemy", "babel", "flask_babel"},
     ),
     "sqlalchemy": ({"core", "locks"}, {"sqlalchemy"}),
     "prometheus": ({"core", "locks"}, {"prometheus_client"}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -11,7 +11,8 @@ from .request_id import HolderInfo
 
 #: Why a lease is lost. A store tells the first three; ``ended``: the block that took it has ended before this one.
 LossReason: TypeAlias = Literal["expired", "taken", "revoked", "unreachable", "ended", "forked"]
-
+#: What a client can send a value in.
+Part: TypeAlias = Literal["header", "field"]
 
 #: What a message begins to say with what would be right.
 _REMEDY = re.compile(
@@ -59,10 +60,12 @@ class ConfigurationError(DistLockError, ValueError):
 class KeyUnavailable(DistLockError, ValueError):
     """The key of the lock cannot be made for this call: a value that it needs is missing, such as a request's."""
 
-    def __init__(self, message: str | None = None, *, name: str | None = None, missing: str = "") -> None:
+    def __init__(
+        self, message: str | None = None, *, name: str | None = None, missing: Sequence[tuple[Part, str]] = ()
+    ) -> None:
         super().__init__(message, name=name)
-        #: What the client has to send, "the header Idempotency-Key"; "" if that is not known.
-        self.missing = missing
+        #: What the client has to send, one of these: ``("header", "Idempotency-Key")``. Empty if that is not known.
+        self.missing = tuple(missing)
 
 
 class LockBusy(DistLockError):

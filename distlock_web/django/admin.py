@@ -12,12 +12,11 @@ from django.core.exceptions import PermissionDenied
 from django.db import router, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.middleware.csrf import get_token
-from django.template import Context, Engine
+from django.template import Context, Engine, Library
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
-from django.utils.translation import gettext_lazy as _
 
 from ..web.held_locks import LockRow
 from ..web.lock_pages import Viewer, list_context, lock_context
@@ -25,6 +24,7 @@ from ..web.lock_presenter import Links
 from ..web.page_assets import TEMPLATES, VERSION, asset
 from ..web.printable import printable
 from ..web.release_pages import choose, list_url, release, release_context
+from ..web.texts import _
 from .models import HeldLock
 
 LEVELS = {"success": messages.SUCCESS, "warning": messages.WARNING, "error": messages.ERROR}
@@ -142,4 +142,7 @@ def render(template: str, context: dict[str, Any]) -> SafeString:
 
 @lru_cache(maxsize=1)
 def _engine() -> Engine:
-    return Engine(dirs=[str(TEMPLATES)])
+    engine, library = Engine(dirs=[str(TEMPLATES)]), Library()
+    library.filter("t", _)
+    engine.template_builtins.append(library)
+    return engine

@@ -4,9 +4,11 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core.signals import setting_changed
-from django.utils.translation import gettext_lazy as _
+from django.utils import translation
+from django.utils.translation import pgettext_lazy
 
 from ..locks import hooks
+from ..web import texts
 from ..web.settings import PROJECT_POLICIES
 from .integration import DjangoIntegration
 from .middleware import header_and_key, user_of_request
@@ -14,12 +16,13 @@ from .stores import configure_from_settings
 
 # Now, not in ready(): other apps' models are imported before any app is ready, and with them functions that are locked.
 hooks.install(DjangoIntegration())
+texts.lookups.append(lambda: translation)  # the last: it always knows a language, whoever runs the code
 
 
 class DistLockConfig(AppConfig):
     name = "distlock_web.django"
     label = "distlock_web"
-    verbose_name = _("Distributed locks")
+    verbose_name = pgettext_lazy(texts.CONTEXT, "Distributed locks")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from django.db import models
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from ..web.texts import CONTEXT
 
 
 class _NotDumped(models.Manager[models.Model]):
@@ -14,17 +16,19 @@ class _NotDumped(models.Manager[models.Model]):
 class HeldLock(models.Model):
     """A lock as the admin page shows it. There is no table: the model carries the permissions and the page's names."""
 
-    name: models.CharField[str, str] = models.CharField(_("lock"), primary_key=True, max_length=255)
+    name: models.CharField[str, str] = models.CharField(
+        pgettext_lazy(CONTEXT, "lock"), primary_key=True, max_length=255
+    )
 
     objects = _NotDumped()
 
     class Meta:
         managed = False
         base_manager_name = "objects"
-        verbose_name = _("held lock")
-        verbose_name_plural = _("held locks")
+        verbose_name = pgettext_lazy(CONTEXT, "held lock")
+        verbose_name_plural = pgettext_lazy(CONTEXT, "held locks")
         default_permissions = ("view",)
-        permissions = (("release_heldlock", _("Can release held locks by force")),)
+        permissions = (("release_heldlock", pgettext_lazy(CONTEXT, "Can release held locks by force")),)
 
     def __str__(self) -> str:
         return self.name

@@ -3,11 +3,14 @@
 from importlib.util import find_spec
 
 from ..locks import hooks
+from ..web import texts
+from .catalogue import running_catalogue
 from .extension import DistLock
 from .integration import FlaskIntegration
 
 # Now, not in init_app: functions may be decorated before there is an app.
 hooks.install(FlaskIntegration())
+texts.lookups.insert(0, running_catalogue)
 if find_spec("sqlalchemy") is not None:
     from .transactions import FlaskSQLAlchemyIntegration
 

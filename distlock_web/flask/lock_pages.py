@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flask import Blueprint, Response, abort, current_app, make_response, request, url_for
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment, FileSystemLoader, pass_context
 from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
@@ -18,6 +18,7 @@ from ..web.lock_pages import Viewer, list_context, lock_context
 from ..web.lock_presenter import Links
 from ..web.page_assets import TEMPLATES, VERSION, asset
 from ..web.release_pages import choose, list_url, release, release_context
+from ..web.texts import _, language
 
 #: Called with ``"view"`` or ``"release"``: gives the name of who may, for the log, or True; a false value: 403; a
 #: response (a redirect to the login page) is sent as it is, and what it aborts with. Whatever else lets nobody in.
@@ -31,6 +32,8 @@ CONTENT_SECURITY_POLICY = (
 )
 
 environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
+# It needs no context. Without one Jinja would translate a text once, when it compiles the template.
+environment.filters["t"] = pass_context(lambda context, text: _(text))
 
 
 class LockPages:
@@ -51,7 +54,7 @@ class LockPages:
     def index(self) -> Response:
         """The list; with ``?fragment`` only what goes on by itself."""
         self._who("view")
-        return _live("list", list_context(request.args, self._viewer()), "Held locks")
+        return _live("list", list_context(request.args, self._viewer()), _("Held locks"))
 
     def lock(self) -> Response:
         """One lock; with ``?fragment`` only what goes on by itself."""
@@ -76,7 +79,7 @@ class LockPages:
             "messages": release(meant, by, lambda row, what: None),
             "list_url": list_url(viewer, given),
         }  # the log has it
-        return _send("released.html", context, "What was done")
+        return _send("released.html", context, _("What was done"))
 
     def asset(self, file: str) -> Response:
         """A style sheet or a script. No secret: nobody has to log in."""
@@ -133,7 +136,8 @@ def _send(template: str, context: dict[str, Any], title: str) -> Response:
         name.replace(".", "_"): url_for(f"{ENDPOINT}.asset", file=name, v=VERSION)
         for name in ("page.css", "held_locks.css", "held_locks.js")
     }
-    return _finish(environment.get_template("page.html").render(title=title, body=body, **assets))
+    page = environment.get_template("page.html").render(title=title, body=body, language=language(), **assets)
+    return _finish(page)
 
 
 def _finish(html: str) -> Response:
@@ -193,4 +197,4 @@ def _check_csrf(name: str) -> None:
     known, given = request.cookies.get(FIELD), request.form.get(FIELD, "")
     same_site = request.headers.get("Sec-Fetch-Site", "same-origin") in ("same-origin", "none")
     if not (known and same_site and secrets.compare_digest(_csrf_token(name).encode(), given.encode())):
-        abort(400, "The form is too old or comes from another site: go back, reload the page and try again.")
+        abort(400, _("The form is too old or comes from another site: go back, reload the page and try again."))

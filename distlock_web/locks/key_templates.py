@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from ..core.config import is_async
-from ..core.errors import ConfigurationError, KeyUnavailable
+from ..core.errors import ConfigurationError, KeyUnavailable, Part
 from ..core.keys import SEPARATORS, escape_literal, escape_value, key_part, must_escape, text_of, whole_keys
 from . import hooks
 
@@ -62,20 +62,20 @@ _KEYS_OF_CLIENTS: Mapping[str, Callable[[str], str]] = {
 }
 
 #: What a request has, and what an item of it is called where a client is told that it is missing.
-_SENT: Mapping[str, str] = {
+_SENT: Mapping[str, Part] = {
     "headers": "header",
     **dict.fromkeys(("POST", "form", "data", "json", "values", "FILES", "files"), "field"),
 }
 
 
-def _sent_by_client(steps: list[tuple[bool, str | int]]) -> str:
-    """The item of a request that these steps lead to, in words: "the header Idempotency-Key"; "" if it is no such."""
+def _sent_by_client(steps: list[tuple[bool, str | int]]) -> tuple[Part, str] | None:
+    """The item of a request that these steps lead to: ``("header", "Idempotency-Key")``; None if it is no such."""
     match steps:
         case [(True, "META"), (False, str(name))] if name.startswith("HTTP_"):
-            return f"the header {name.removeprefix('HTTP_').replace('_', '-').title()}"
+            return "header", name.removeprefix("HTTP_").replace("_", "-").title()
         case [(True, str(part)), (False, str(name))] if part in _SENT:
-            return f"the {_SENT[part]} {name}"
-    return ""
+            return _SENT[part], name
+    return None
 
 
 class MalformedValue(KeyUnavailable):
@@ -102,7 +102,7 @@ class Field:
                 f"{', '.join(f':{name}' for name in CONVERSIONS)}. What else a key needs, a key function makes."
             )
         self._convert = CONVERSIONS.get(spec)
-        self._missing = " or ".join(filter(None, (_sent_by_client(rest) for _, rest in self.choices)))
+        self._missing = [sent for _, rest in self.choices if (sent := _sent_by_client(rest)) is not None]
         if not all(root for root, _ in self.choices):
             raise ConfigurationError(f"{where} has a field without a name.")
 

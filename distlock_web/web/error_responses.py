@@ -19,6 +19,7 @@ from ..core.errors import BackendUnavailable, KeyReused, KeyUnavailable, LockBus
 from ..core.request_id import current_origin
 from ..locks.events import log_fields
 from .printable import printable
+from .texts import _, language, plural
 
 logger = logging.getLogger("distlock_web")
 
@@ -37,11 +38,12 @@ OFFERED = ("text/html", "application/problem+json", "application/json")
 OFFERED_TO_PROGRAMS = OFFERED[1:] + OFFERED[:1]
 
 _PAGE = """<!doctype html>
-<html lang="en">
+<html lang="{language}">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
-<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem;color:#222}}
-h1{{font-size:1.4rem}}small{{color:#667}}</style></head>
-<body><h1>{title}</h1><p>{detail}</p><p><small>Request {request_id}</small></p></body>
+<style>:root{{color-scheme:light dark}}
+body{{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem}}
+h1{{font-size:1.4rem}}small{{opacity:.7}}</style></head>
+<body><h1>{title}</h1><p>{detail}</p><p><small>{request}</small></p></body>
 </html>
 """
 
@@ -108,7 +110,8 @@ class ErrorResponse:
     def body(self, media_type: str | None) -> tuple[str, str]:
         """Content type and text, in the media type that the client prefers among :data:`OFFERED`."""
         if media_type not in OFFERED[1:]:
-            fields = {"title": self.title, "detail": self.detail, "request_id": self.request_id}
+            request = _("Request %(id)s", id=self.request_id)
+            fields = {"title": self.title, "detail": self.detail, "request": request, "language": language()}
             return "text/html; charset=utf-8", _PAGE.format(**{k: html.escape(v) for k, v in fields.items()})
         # What RFC 9457 wants for a title where the type is no address of a page about it: the status in words.
         problem = {"type": "about:blank", "title": HTTPStatus(self.status).phrase, "status": self.status, **self.fields}
@@ -119,18 +122,29 @@ def error_response(error: Refusal, request_id: str) -> ErrorResponse:
     """What to answer to a request that was refused with this error."""
     if isinstance(error, LockBusy):
         retry_after = max(1, math.ceil(error.estimate))
-        times = "in a second" if retry_after == 1 else f"in {retry_after} seconds"
-        detail = f"The same thing is being done at this moment. Please try again {times}."
-        return ErrorResponse(409, "Already in progress", detail, retry_after, request_id, "lock_busy")
+        detail = plural(
+            "The same thing is being done at this moment. Please try again in a second.",
+            "The same thing is being done at this moment. Please try again in %(number)s seconds.",
+            retry_after,
+        )
+        return ErrorResponse(409, _("Already in progress"), detail, retry_after, request_id, "lock_busy")
     if isinstance(error, KeyUnavailable):
-        missing = error.missing or "something that is needed for this"
-        detail = f"{missing[0].upper()}{missing[1:]} is missing in the request."
-        return ErrorResponse(400, "Incomplete request", detail, None, request_id, "lock_key_unavailable")
+        return ErrorResponse(400, _("Incomplete request"), _missing(error), None, request_id, "lock_key_unavailable")
     if isinstance(error, KeyReused):
-        detail = "The key of this request was used for another one. Please begin again, with a new key."
-        return ErrorResponse(422, "Key used before", detail, None, request_id, "lock_key_reused")
-    detail = "This cannot be done safely at the moment. Please try again later."
-    return ErrorResponse(503, "Temporarily unavailable", detail, None, request_id, "lock_unavailable")
+        detail = _("The key of this request was used for another one. Please begin again, with a new key.")
+        return ErrorResponse(422, _("Key used before"), detail, None, request_id, "lock_key_reused")
+    detail = _("This cannot be done safely at the moment. Please try again later.")
+    return ErrorResponse(503, _("Temporarily unavailable"), detail, None, request_id, "lock_unavailable")
+
+
+def _missing(error: KeyUnavailable) -> str:
+    if not error.missing:
+        return _("The request lacks something that is needed for this.")
+    parts = [
+        _("the header %(name)s", name=name) if part == "header" else _("the field %(name)s", name=name)
+        for part, name in error.missing
+    ]
+    return _("The request lacks %(missing)s.", missing=_(" or ").join(parts))
 
 
 _EVENTS: dict[type[Refusal], str] = {

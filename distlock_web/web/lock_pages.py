@@ -19,6 +19,7 @@ from .held_locks import LockRow, inspect_store
 from .lock_browser import READ_AT_MOST, Browsed, LockQuery, browse, keeps_records, waiters_of
 from .lock_presenter import Links, LockPresenter, WaiterPresenter, span
 from .printable import printable
+from .texts import _, plural
 
 Context = dict[str, Any]
 
@@ -78,39 +79,45 @@ def failure_text(alias: str, error: DistLockError) -> str:
     """Why the locks of this store are not shown."""
     if isinstance(error, ConfigurationError):
         return str(error)
-    return f"The locks of the store “{alias}” cannot be reached at the moment: {error}"
+    return _("The locks of the store “%(store)s” cannot be reached at the moment: %(error)s", store=alias, error=error)
 
 
 def _partial(browsed: Browsed) -> str:
-    return (
-        f"{browsed.totals.held:,} locks are held. Order and totals are of {browsed.read:,} of them: of each "
-        f"store the {READ_AT_MOST:,} that end first, and those whose name has all words that are searched for."
+    return _(
+        "%(held)s locks are held. Order and totals are of %(read)s of them: of each store the %(most)s that end first, "
+        "and those whose name has all words that are searched for.",
+        held=f"{browsed.totals.held:,}",
+        read=f"{browsed.read:,}",
+        most=f"{READ_AT_MOST:,}",
     )
 
 
 def _totals(browsed: Browsed) -> list[dict[str, str]]:
     """The figures above the list."""
     totals = browsed.totals
-    failed = "" if not browsed.errors else ", but a store failed"
-    of_all = f"{'Of the locks that were read' if browsed.partial else 'In all stores'}{failed}"
+    in_all = _("In all stores, but a store failed") if browsed.errors else _("In all stores")
+    of_read = (
+        _("Of the locks that were read, but a store failed") if browsed.errors else _("Of the locks that were read")
+    )
+    of_all = of_read if browsed.partial else in_all
     figures = [
-        ("Held", f"{totals.held:,}", f"In all stores{failed}"),
-        ("Waiting", f"{totals.waiting:,}", of_all),
-        ("Longest hold", _time(totals.longest_hold), of_all),
-        ("Longest wait", _time(totals.longest_wait), of_all),
+        (_("Held"), f"{totals.held:,}", in_all),
+        (_("Waiting"), f"{totals.waiting:,}", of_all),
+        (_("Longest hold"), _time(totals.longest_hold), of_all),
+        (_("Longest wait"), _time(totals.longest_wait), of_all),
     ]
     return [{"label": label, "text": browsed.known(text), "title": title} for label, text, title in figures]
 
 
 def _done(browsed: Browsed) -> dict[str, str]:
     text = f"{len(browsed.rows):,}"
-    title = f"Done once, and remembered: of each store the {READ_AT_MOST:,} newest at most"
-    return {"label": "Done", "text": browsed.known(text), "title": title}
+    title = _("Done once, and remembered: of each store the %(most)s newest at most", most=f"{READ_AT_MOST:,}")
+    return {"label": _("Done"), "text": browsed.known(text), "title": title}
 
 
 def _tabs(query: LockQuery, viewer: Viewer) -> list[dict[str, str]]:
     """Held, and done; the one that is shown without an address."""
-    pages = {"Held": LockQuery(query.q), "Done": LockQuery(query.q, done=True)}
+    pages = {_("Held"): LockQuery(query.q), _("Done"): LockQuery(query.q, done=True)}
     return [
         {"text": text, "url": "" if page.done is query.done else viewer.links.list + page.address()}
         for text, page in pages.items()
@@ -119,8 +126,10 @@ def _tabs(query: LockQuery, viewer: Viewer) -> list[dict[str, str]]:
 
 def _nothing(query: LockQuery) -> str:
     if query.done:
-        return "Nothing that was done matches." if query.q else "Nothing that was done is remembered at the moment."
-    return "No held lock matches." if query.q else "No lock is held at the moment."
+        if query.q:
+            return _("Nothing that was done matches.")
+        return _("Nothing that was done is remembered at the moment.")
+    return _("No held lock matches.") if query.q else _("No lock is held at the moment.")
 
 
 def _time(seconds: float) -> str:
@@ -128,14 +137,15 @@ def _time(seconds: float) -> str:
 
 
 def _count(browsed: Browsed) -> str:
-    held = browsed.known(f"{browsed.totals.held:,}")
+    found, held = f"{len(browsed.rows):,}", browsed.known(f"{browsed.totals.held:,}")
     if browsed.query.done:
-        return f"{len(browsed.rows):,} done"
+        return _("%(number)s done", number=found)
     if held == "?":
-        return "How many locks are held is not known."
+        return _("How many locks are held is not known.")
     if browsed.query.q:
-        return f"{len(browsed.rows):,} of {held} held locks"
-    return f"{held} held lock{'' if held == '1' else 's'}"
+        return _("%(number)s of %(held)s held locks", number=found, held=held)
+    number = browsed.totals.held + bool(browsed.errors)  # "1+" is several
+    return plural("%(held)s held lock", "%(held)s held locks", number, held=held)
 
 
 def _pages(browsed: Browsed) -> list[dict[str, str]]:
@@ -177,6 +187,6 @@ def _detail(stores: Registry, rows: list[LockRow], viewer: Viewer) -> Context:
         "lock": LockPresenter(row, viewer.links),
         "holders": [LockPresenter(each, viewer.links) for each in rows[:SHOWN]],
         "queue": queue,
-        "unseen": f"and {unseen:,} more" if queue and unseen > 0 else "",
+        "unseen": _("and %(number)s more", number=f"{unseen:,}") if queue and unseen > 0 else "",
         "queue_unknown": waiters is None,
     }

@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from ..core.backend import WaiterInfo
+from ..core.backend import SHARED, WaiterInfo
 from ..core.request_id import HolderInfo
 from .held_locks import LockRow, readable_holder
 from .printable import printable
+from .texts import _, plural
 
 
 class LockKey(NamedTuple):
@@ -90,9 +91,10 @@ class LockPresenter(HolderPresenter):
         self.key = "" if lock.fence is None else LockKey(row.alias, lock.name, lock.fence).dumps()
         self.row_key = json.dumps([row.alias, lock.name, str(lock.fence)])  # ASCII, whatever a name has in it
         self.held, self.done = lock.state == "held" and not row.sharing, row.done
-        self.state = ", ".join(filter(None, ("in transit" if lock.state == "transit" else lock.state, row.sharing)))
+        self.state = ", ".join(filter(None, (_state(lock.state), _sharing(lock.holders, lock.limit))))
         self.since = moment(lock.since) if lock.since else ""
         self.age = span(now - lock.since) if lock.since else "–"
+        self.begun = _("%(time)s ago", time=self.age)
         self.left = span(lock.remaining)
         self.until = moment(now + lock.remaining)
         whole = now - lock.since + lock.remaining if row.done else row.holder.expire  # what is done has no lease
@@ -125,6 +127,19 @@ def _percent(remaining: float, expire: float) -> int:
     """What is left of the lease: 0 to 100."""
     whole = expire if 0 < expire < math.inf else remaining
     return min(100, max(0, round(100 * remaining / whole))) if whole > 0 else 0
+
+
+def _state(state: str) -> str:
+    """A lock's state in words."""
+    words = {"held": _("held"), "cooldown": _("cooldown"), "transit": _("in transit"), "done": _("done")}
+    return words.get(state, state)
+
+
+def _sharing(holders: int, limit: int) -> str:
+    """As ``LockRow.sharing``, for people."""
+    if limit == SHARED:
+        return plural("%(number)s reader", "%(number)s readers", holders)
+    return _("%(number)s of %(limit)s", number=holders, limit=limit) if limit > 1 else ""
 
 
 def moment(seconds: float) -> str:

@@ -16,6 +16,7 @@ from .lock_browser import LockQuery
 from .lock_pages import Viewer, failure_text
 from .lock_presenter import LockKey, LockPresenter
 from .printable import printable
+from .texts import _, plural
 
 logger = logging.getLogger("distlock_web")
 
@@ -40,29 +41,46 @@ class Release:
         said: list[tuple[str, str]] = []
         done = [printable(row.lock.name) for row in self.released if row.done]
         if done:
-            what = f"{_some(done)} {'is' if len(done) == 1 else 'are'} forgotten"
-            said.append(("success", f"{what}: the next call with that key runs again."))
-        names = [printable(row.lock.name) for row in self.released if not row.done]
-        if len(names) == 1:
-            said.append(
-                ("success", f"The lock “{names[0]}” was released. Its holder learns of it at its next round trip.")
+            text = plural(
+                "%(names)s is forgotten: the next call with that key runs again.",
+                "%(names)s are forgotten: the next call with that key runs again.",
+                len(done),
+                names=_some(done),
             )
-        elif names:
-            learn = "Their holders learn of it at their next round trips."
-            said.append(("success", f"{len(names)} locks were released: {_some(names)}. {learn}"))
+            said.append(("success", text))
+        names = [printable(row.lock.name) for row in self.released if not row.done]
+        if names:
+            text = plural(
+                "The lock %(names)s was released. Its holder learns of it at its next round trip.",
+                "The locks %(names)s were released. Their holders learn of it at their next round trips.",
+                len(names),
+                names=_some(names),
+            )
+            said.append(("success", text))
         if self.gone:
-            what = f"the lock “{self.gone[0]}” is" if len(self.gone) == 1 else f"{_some(self.gone)} are"
-            begin = "Not released" if self.released else "Nothing was released"
-            said.append(("warning", f"{begin}: {what} no longer held by that holder."))
+            text = plural(
+                "the lock %(names)s is no longer held by that holder.",
+                "%(names)s are no longer held by that holder.",
+                len(self.gone),
+                names=_some(self.gone),
+            )
+            begin = _("Not released: %(reason)s") if self.released else _("Nothing was released: %(reason)s")
+            said.append(("warning", begin % {"reason": text}))
         if self.unrecorded:
-            what = f"Not recorded in the history: {_some(self.unrecorded)}."
-            said.append(("warning", f"{what} The application's log says who released it, and why it was not recorded."))
+            text = _(
+                "Not recorded in the history: %(names)s. The application's log says who released it, and why it was "
+                "not recorded.",
+                names=_some(self.unrecorded),
+            )
+            said.append(("warning", text))
         return said + [("error", error) for error in self.errors]
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(f"“{name}”" for name in names[:NAMED]) + more
+    shown = ", ".join(f"“{name}”" for name in names[:NAMED])
+    if len(names) <= NAMED:
+        return shown
+    return _("%(names)s and %(number)s more", names=shown, number=len(names) - NAMED)
 
 
 def choose(locks: Iterable[str]) -> Release:
@@ -79,8 +97,9 @@ def choose(locks: Iterable[str]) -> Release:
         try:
             rows = drive(inspect_store(registry().store(alias), THREADS, {key.name for key in of_store}))
         except DistLockError as error:
-            nothing = "Nothing was released: " if isinstance(error, ConfigurationError) else ""
-            meant.errors.append(nothing + failure_text(alias, error))
+            text = failure_text(alias, error)
+            wrong = isinstance(error, ConfigurationError)
+            meant.errors.append(_("Nothing was released: %(reason)s", reason=text) if wrong else text)
             continue
         held = {(row.lock.name, row.lock.fence): row for row in rows}
         for key in of_store:
@@ -88,7 +107,7 @@ def choose(locks: Iterable[str]) -> Release:
             meant.gone += [printable(key.name)[:200]] if row is None else []
             meant.rows += [] if row is None else [row]
     if not keys and not meant.gone:
-        meant.errors.append("Nothing was released: no lock was chosen.")
+        meant.errors.append(_("Nothing was released: no lock was chosen."))
     return meant
 
 
@@ -104,19 +123,34 @@ def _back(parameters: Mapping[str, str]) -> str:
 
 def release_context(meant: Release, viewer: Viewer, parameters: Mapping[str, str]) -> dict[str, Any]:
     """For ``release.html``: the question before, with all that is known of those who would lose their locks."""
-    done = all(row.done for row in meant.rows)
+    done, number = all(row.done for row in meant.rows), len(meant.rows)
     return {
-        "title": "Forget it?" if done else "Release by force?",
+        "title": _("Forget it?") if done else _("Release by force?"),
+        "question": _about_to(number, done),
+        "answer": _("Yes, forget it") if done else plural("Yes, release it", "Yes, release %(number)s locks", number),
         "links": viewer.links,
         "back": _back(parameters),
         "list_url": list_url(viewer, parameters),
         "csrf": viewer.csrf,
         "locks": [LockPresenter(row, viewer.links) for row in meant.rows],
-        "number": str(len(meant.rows)),
-        "one": len(meant.rows) == 1,
+        "one": number == 1,
         "done": done,
         "messages": meant.messages(),
     }
+
+
+def _about_to(number: int, done: bool) -> str:
+    if done:
+        return plural(
+            "You are about to forget that this was done.",
+            "You are about to forget that %(number)s things were done.",
+            number,
+        )
+    return plural(
+        "You are about to take this lock from its holder.",
+        "You are about to take %(number)s locks from their holders.",
+        number,
+    )
 
 
 #: Told of each lock, and that it was released by force, or perhaps.
@@ -142,8 +176,12 @@ def release(meant: Release, by: str, audit: Audit) -> list[tuple[str, str]]:
             meant.errors.append(failure_text(row.alias, error))
         except StoreUnreachable as error:
             down.add(row.alias)
-            unknown = f"It is not known whether the lock “{printable(row.lock.name)}” was released."
-            meant.errors.append(f"{unknown} {failure_text(row.alias, error.errors[row.alias])}")
+            text = _(
+                "It is not known whether the lock “%(name)s” was released. %(error)s",
+                name=printable(row.lock.name),
+                error=failure_text(row.alias, error.errors[row.alias]),
+            )
+            meant.errors.append(text)
             _record(meant, row, audit, f"Perhaps {row.freed}")
         else:
             meant.released.append(row)

@@ -76,7 +76,7 @@ class SampleLocks:
         from distlock_web.core.backend import Capabilities
 
         self.capabilities = Capabilities(
-            fencing=True, waiting=True, queue=True, transfer=True, listing=True, min_expire=0.001
+            fencing=True, waiting=True, queue=True, transfer=True, listing=True, records=True, min_expire=0.001
         )
 
     def sync_port(self) -> SampleLocks:
@@ -104,6 +104,9 @@ class SampleLocks:
         now = time.time()
         shop = [SAMPLES[0]._replace(host=f"web-{1 + n % 4}", pid=1800 + 53 * n % 300, age=n) for n in range(14)]
         return [WaiterInfo(sample.holder(), now - 2.1 + sample.age / 8) for sample in shop][:limit]
+
+    async def done(self, limit: int) -> list[Any]:
+        return []
 
     def close(self) -> None:
         """Nothing to close."""

@@ -176,7 +176,7 @@ def test_a_selection(page: Page, hold: Hold, site: str, beside: Any) -> None:
     expect(button).to_have_text("Release selected (2)…")
     button.click()
     page.get_by_role("button", name="Yes, release 2 locks").click()
-    expect(page.get_by_text("2 locks were released")).to_be_visible()
+    expect(page.get_by_text("The locks “disLock:order:1”, “disLock:order:2” were released")).to_be_visible()
     page.goto(site)
     assert names(page) == ["order:0", "order:3"]
     page.get_by_label("Select all on this page").check()

@@ -126,7 +126,7 @@ def test_an_entry_that_the_log_does_not_take_hides_nothing(
     response = releaser.post(RELEASE, target(*chosen), follow=True)
     assert list_all(registry()).rows == []
     released, warning = messages(response)
-    assert released.startswith("3 locks were released")
+    assert released.startswith("The locks “disLock:order:0”, “disLock:order:1”, “disLock:order:2” were released.")
     assert warning == (
         "Not recorded in the history: “disLock:order:1”. The application's log says who released it, "
         "and why it was not recorded."

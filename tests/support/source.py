@@ -108,7 +108,9 @@ def private_imports(path: Path) -> list[str]:
     """
     part = _part(module_name(path))
     found = [
-        f"{module}.{name}" for module, name in imported_names(path) if name.startswith("_") and name != "__version__"
+        f"{module}.{name}"
+        for module, name in imported_names(path)
+        if name.startswith("_") and name not in ("__version__", "_")  # "_" is gettext's, by custom
     ]
     names = _names_of_modules(path)
     found += [

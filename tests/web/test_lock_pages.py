@@ -138,7 +138,7 @@ def test_a_lock_without_a_fence(busy: Lease, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_question_before(busy: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     key = LockKey("default", busy.name, busy.fence or 0).dumps()
     page = render("release.html", release_context(choose([key]), RELEASER, {"back": HOSTILE}))
-    assert "take the lock" in page
+    assert "take this lock" in page
     keys = [LockPresenter(row, LINKS).key for row in list_all(registry()).rows]
     monkeypatch.setattr(release_pages, "RELEASED_AT_MOST", 100)
     many = render("release.html", release_context(choose(keys), RELEASER, {}))
@@ -148,12 +148,12 @@ def test_the_question_before(busy: Lease, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_every_template_is_one_for_both_engines() -> None:
-    """No filter, and no tag that only one of them has."""
+    """No filter but ours, and no tag that only one of them has."""
     for path in sorted(TEMPLATES.glob("*.html")):
         text = path.read_text("utf-8")
         tags = set(re.findall(r"{%\s*(\w+)", text))
         assert tags <= {"if", "elif", "else", "endif", "for", "endfor", "include"}, path.name
-        assert not re.findall(r"{{[^}]*[|(]", text), path.name
+        assert not re.findall(r"{{[^}]*[|(]", re.sub(r'{{ "[^"]*"\|t }}', "", text)), path.name
 
 
 @pytest.mark.parametrize(

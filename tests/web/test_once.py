@@ -275,7 +275,7 @@ def test_the_422_says_why_in_the_form_that_the_client_wants(send: Send) -> None:
 def test_without_a_key_it_is_a_400_that_names_the_header(send: Send, key: str | None) -> None:
     answer = send(key=key, Accept="application/json")
     assert answer.status == 400
-    assert answer.json["detail"] == "The header Idempotency-Key is missing in the request."
+    assert answer.json["detail"] == "The request lacks the header Idempotency-Key."
 
 
 @pytest.mark.parametrize("other", ['"8e03-a"', ' "8e03-a" ', '"8e03-a"; version=1', '"8e03\\-a"'])
@@ -782,7 +782,7 @@ def test_a_form_without_its_field_is_a_400_that_names_it(site: str) -> None:
     assert text_of(first) == text_of(again)
     for answer in (missing, void):
         assert answer.status_code == 400
-        assert "The field once is missing in the request." in text_of(answer)
+        assert "The request lacks the field once." in text_of(answer)
 
 
 def text_of(answer: Any) -> str:

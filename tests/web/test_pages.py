@@ -216,7 +216,7 @@ def test_several_at_once_each_from_the_holder_that_was_shown(site: Site, elsewhe
     chosen[0].release()
     successor = elsewhere("order:0")
     done = release(site, *shown)
-    assert "2 locks were released: “disLock:order:1”, “disLock:order:2”." in done
+    assert "The locks “disLock:order:1”, “disLock:order:2” were released." in done
     assert "Not released: the lock “disLock:order:0” is no longer held by that holder." in done
     successor.extend()
     assert held() == [successor.name]

@@ -182,7 +182,7 @@ def test_who_asks_for_a_page_gets_one(injector: FaultInjector, elsewhere: Elsewh
 def test_an_anonymous_visitor_is_a_400_or_has_a_second_choice(injector: FaultInjector) -> None:
     answer = Client().get("/orders/cart/")
     assert answer.status_code == 400
-    assert answer.json()["detail"] == "Something that is needed for this is missing in the request."
+    assert answer.json()["detail"] == "The request lacks something that is needed for this."
     assert answer.json()["code"] == "lock_key_unavailable"
     assert answer.data["detail"].code == "lock_key_unavailable"  # type: ignore[attr-defined]
     assert Client().get("/orders/visitor/").status_code == 400

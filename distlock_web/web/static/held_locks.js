@@ -113,7 +113,9 @@ if (root) { // else a page that stands still
 
     // The refresh ----------------------------------------------------------------------------------------------------
 
-    function say(kind, text) {
+    // What it says stands in the page, in the reader's language.
+    function say(kind, what) {
+        const text = status.dataset[what];
         status.className = `dl-${kind}`;
         if (status.textContent !== text) {
             status.textContent = text;
@@ -122,9 +124,9 @@ if (root) { // else a page that stands still
 
     function sayLive(standing) {
         if (live.querySelector(".dl-error")) {
-            say("stale", "A store failed");
+            say("stale", "failed");
         } else {
-            say("live", standing ? "Standing still while you read" : "Live");
+            say("live", standing ? "standing" : "live");
         }
     }
 
@@ -136,7 +138,7 @@ if (root) { // else a page that stands still
             const url = `${root.dataset.fragment}${root.dataset.fragment.includes("?") ? "&" : "?"}fragment=1`;
             const response = await fetch(url, { cache: "no-store", signal });
             if (response.redirected || response.status === 401 || response.status === 403) {
-                say("stale", "Not updated: please log in again");
+                say("stale", "login");
                 return;
             }
             if (!response.ok) {
@@ -147,7 +149,7 @@ if (root) { // else a page that stands still
             if (mine.signal.aborted) {
                 return; // Hidden or paused meanwhile: the next look comes when that ends.
             }
-            say("stale", "Not updated: the server does not answer");
+            say("stale", "silent");
         }
         // Nobody asks for a long listing more often than a fifth of the time.
         plan(Math.max(EVERY, 4 * (performance.now() - begun)));
@@ -173,7 +175,7 @@ if (root) { // else a page that stands still
         const paused = pause.getAttribute("aria-pressed") === "false";
         pause.setAttribute("aria-pressed", paused);
         if (paused) {
-            say("stale", "Paused");
+            say("stale", "paused");
         } else {
             sayLive(false);
         }
