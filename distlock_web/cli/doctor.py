@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from ..core.findings import SEVERITIES, Finding, Severity
+from ..core.registry import registry
 from ..web.doctor import by_severity, examine_store, examine_uwsgi, gunicorn_timeout, uwsgi_options
+from ..web.held_locks import chosen_stores
 from .exit_codes import DONE, NO
-from .init import chosen
 from .output import Output
 from .parser import Context
 
@@ -22,7 +23,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 def doctor(options: Namespace, context: Context) -> int:
     gunicorn = gunicorn_timeout() if options.gunicorn_timeout is None else options.gunicorn_timeout
     found = list(examine_uwsgi(uwsgi_options(options.uwsgi)))
-    for store in chosen(options.store):
+    for store in chosen_stores(registry(), options.store):
         if context.errors.terminal and not options.json:
             context.errors.stream.write(f"Asking store {store.alias} …\n")
         found += examine_store(store, gunicorn)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from ..core.errors import BackendUnavailable
 from ..core.findings import Adopting, Preparable
 from ..core.registry import Store, registry
-from ..web.held_locks import StoreUnreachable
+from ..web.held_locks import StoreUnreachable, chosen_stores
 from .exit_codes import USAGE, CommandFailed
 from .parser import Context
 
 
 def init(options: Namespace, context: Context) -> int:
-    for store in chosen(options.store):
+    for store in chosen_stores(registry(), options.store):
         backend = store.backend
         if isinstance(backend, Preparable):
             _do(store, backend.prepare, context)
@@ -37,9 +37,3 @@ def _do(store: Store, what: Callable[[], str], context: Context) -> None:
         context.out.line(f"{store.alias}: {what()}")
     except BackendUnavailable as error:
         raise StoreUnreachable({store.alias: error}) from error
-
-
-def chosen(alias: str | None) -> Iterable[Store]:
-    """The store with this alias, or all. ``ConfigurationError`` for an unknown one."""
-    stores = registry()
-    return stores.stores.values() if alias is None else [stores.store(alias)]

@@ -33,11 +33,7 @@ EXAMPLE = 'DISTLOCK = {"default": {"BACKEND": "redis", "LOCATION": "redis://127.
 
 
 @checks.register("distlock_web")
-def check_stores(**kwargs: Any) -> list[checks.CheckMessage]:
-    return list(_stores())
-
-
-def _stores() -> Iterator[checks.CheckMessage]:
+def check_stores(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     if not _has_mapping() and not os.environ.get("DISTLOCK_URL"):
         yield checks.Warning(
             "DISTLOCK is not set: the first lock that is used raises ConfigurationError.",
@@ -90,19 +86,17 @@ def _testing() -> bool:
 
 
 @checks.register("distlock_web")
-def check_names(**kwargs: Any) -> list[checks.CheckMessage]:
+def check_names(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     slips, others = unknown_settings(dir(settings), "settings.py has")
     rename = "Correct the name, or leave it out. If the project uses it itself, give it another name."
-    return [
-        *(checks.Error(str(error), hint=rename, id="distlock_web.E006") for error in slips),
-        *(checks.Warning(str(error), hint=rename, id="distlock_web.W008") for error in others),
-    ]
+    yield from (checks.Error(str(error), hint=rename, id="distlock_web.E006") for error in slips)
+    yield from (checks.Warning(str(error), hint=rename, id="distlock_web.W008") for error in others)
 
 
 @checks.register("distlock_web", deploy=True)
-def check_deployment(**kwargs: Any) -> list[checks.CheckMessage]:
+def check_deployment(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """With ``check --deploy`` the doctor looks at each store, from where this runs."""
-    return [_message(finding) for finding in _examined()] if _settings_are_right() else []
+    return map(_message, _examined() if _settings_are_right() else ())
 
 
 def _examined() -> Iterator[Finding]:
@@ -141,7 +135,7 @@ def findings(gunicorn: float | None) -> list[Finding]:
         check_transactions,
     ):
         try:
-            messages = check()
+            messages = list(check())
         except Exception as error:  # a URLconf that cannot be imported fails in any way
             problem = f"{type(error).__name__}: {error}"
             harm, remedy = "The project's views could not be looked at.", "What the message names."
@@ -166,37 +160,31 @@ def _finding(message: checks.CheckMessage) -> Finding:
 
 
 @checks.register("distlock_web")
-def check_request_id(**kwargs: Any) -> list[checks.CheckMessage]:
-    found: list[checks.CheckMessage] = []
+def check_request_id(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     try:
         header_name(getattr(settings, "DISTLOCK_REQUEST_ID_HEADER", DEFAULT_HEADER))
     except ConfigurationError as error:
         hint = f"Such as {DEFAULT_HEADER!r} or 'X-Request-ID'."
-        found.append(checks.Error(str(error), hint=hint, id="distlock_web.E002"))
+        yield checks.Error(str(error), hint=hint, id="distlock_web.E002")
     try:
         user_hook({"DISTLOCK_USER": getattr(settings, "DISTLOCK_USER", None)})
     except ConfigurationError as error:
         hint = "A callable that is given the request, or its dotted path; None shows no user."
-        found.append(checks.Error(str(error), hint=hint, id="distlock_web.E008"))
+        yield checks.Error(str(error), hint=hint, id="distlock_web.E008")
     if not any(_is_ours(path) for path in settings.MIDDLEWARE):
-        found.append(
-            checks.Warning(
-                "RequestIDMiddleware is not in MIDDLEWARE: requests have no request id, and a busy lock is a 500 "
-                "instead of a 409.",
-                hint='Put "distlock_web.django.middleware.RequestIDMiddleware" in front in MIDDLEWARE.',
-                id="distlock_web.W002",
-            )
+        yield checks.Warning(
+            "RequestIDMiddleware is not in MIDDLEWARE: requests have no request id, and a busy lock is a 500 "
+            "instead of a 409.",
+            hint='Put "distlock_web.django.middleware.RequestIDMiddleware" in front in MIDDLEWARE.',
+            id="distlock_web.W002",
         )
     elif _behind_the_cache():
-        found.append(
-            checks.Warning(
-                "UpdateCacheMiddleware stands in front of RequestIDMiddleware in MIDDLEWARE: the request id is cached "
-                "with the page, and every client that gets the page from the cache gets the id of another's request.",
-                hint='Put "distlock_web.django.middleware.RequestIDMiddleware" in front of it.',
-                id="distlock_web.W006",
-            )
+        yield checks.Warning(
+            "UpdateCacheMiddleware stands in front of RequestIDMiddleware in MIDDLEWARE: the request id is cached "
+            "with the page, and every client that gets the page from the cache gets the id of another's request.",
+            hint='Put "distlock_web.django.middleware.RequestIDMiddleware" in front of it.',
+            id="distlock_web.W006",
         )
-    return found
 
 
 def _behind_the_cache() -> bool:
@@ -217,21 +205,19 @@ def _is_ours(path: str) -> bool:
 
 
 @checks.register(checks.Tags.urls)
-def check_views(**kwargs: Any) -> list[checks.CheckMessage]:
-    found: list[checks.CheckMessage] = []
+def check_views(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     if not _settings_are_right():  # which is one error, not one more for every view
-        return found
+        return
     for where, _, function in _views():
         try:
             skipped = skips(function)
         except ConfigurationError as error:
             hint = "Name a store that DISTLOCK has, or add it there."
-            found.append(checks.Error(f"{where}: {error}", hint=hint, id="distlock_web.E004"))
+            yield checks.Error(f"{where}: {error}", hint=hint, id="distlock_web.E004")
             continue
         if skipped:
             message = 'on_busy="skip" returns None when the lock is busy, and a view that returns None is a 500.'
-            found.append(checks.Error(f"{where}: {message}", hint=SKIP_REMEDY, id="distlock_web.E003"))
-    return found
+            yield checks.Error(f"{where}: {message}", hint=SKIP_REMEDY, id="distlock_web.E003")
 
 
 def _settings_are_right() -> bool:
@@ -243,8 +229,8 @@ def _settings_are_right() -> bool:
 
 
 @checks.register(checks.Tags.urls)
-def check_keys(**kwargs: Any) -> list[checks.CheckMessage]:
-    return list(unconverted_keys()) if getattr(settings, "ROOT_URLCONF", None) else []
+def check_keys(**kwargs: Any) -> Iterator[checks.CheckMessage]:
+    return unconverted_keys() if getattr(settings, "ROOT_URLCONF", None) else iter(())
 
 
 _HELD = "Who is then sent to the login page, or gets a 403, has had the lock."
@@ -252,25 +238,22 @@ _ANSWERED = "Who has lost the right to ask gets the answer of before, until it i
 
 
 @checks.register(checks.Tags.urls)
-def check_logins(**kwargs: Any) -> list[checks.CheckMessage]:
-    return [
-        checks.Warning(
-            f"{where}: its lock is taken before it is known who asks. "
-            + (_ANSWERED if isinstance(function, Once) else _HELD),
-            hint=f"Put {'once' if isinstance(function, Once) else 'distributed_lockable'} below login_required and its "
-            "like, and below @api_view; in a class, on the method, and not on dispatch.",
-            id="distlock_web.W009",
-        )
-        for where, view, function in _views()
-        if is_above_login(view, function)
-    ]
+def check_logins(**kwargs: Any) -> Iterator[checks.CheckMessage]:
+    for where, view, function in _views():
+        if is_above_login(view, function):
+            decorator, harm = ("once", _ANSWERED) if isinstance(function, Once) else ("distributed_lockable", _HELD)
+            yield checks.Warning(
+                f"{where}: its lock is taken before it is known who asks. {harm}",
+                hint=f"Put {decorator} below login_required and its like, and below @api_view; in a class, on the "
+                f"method, and not on dispatch.",
+                id="distlock_web.W009",
+            )
 
 
 @checks.register(checks.Tags.urls)
-def check_transactions(**kwargs: Any) -> list[checks.CheckMessage]:
+def check_transactions(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Under ``ATOMIC_REQUESTS`` the commit comes after the decorated view: after its lock, unless that waits for it."""
     atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
-    found: list[checks.CheckMessage] = []
     for where, view, function in _views():
         owned = set(aliases(function.database)) if function.until == "commit" else set()
         # Set by @transaction.non_atomic_requests, which has no public reader.
@@ -280,10 +263,14 @@ def check_transactions(**kwargs: Any) -> list[checks.CheckMessage]:
         if not around or function.asynchronous:  # Django itself refuses ATOMIC_REQUESTS on an async view
             continue
         remedy = _outermost(view, function)
-        found.append(
-            _opened_too_early(where, remedy) if owned & around else _commits_too_late(where, around, owned, remedy)
-        )
-    return found
+        if owned & around:
+            yield checks.Error(
+                f'{where}: its until="commit" finds the transaction of ATOMIC_REQUESTS open, and is refused.',
+                hint=remedy.strip() or "Put distributed_lockable outermost, above all other decorators.",
+                id="distlock_web.E005",
+            )
+        else:
+            yield _commits_too_late(where, around, owned, remedy)
 
 
 def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
@@ -307,14 +294,6 @@ def _views() -> Iterator[tuple[str, Callable[..., Any], LockedFunction]]:
         if (id(view), function) not in seen:
             seen.add((id(view), function))
             yield f"The view {name_of(view)} at {route!r}", view, function
-
-
-def _opened_too_early(where: str, remedy: str) -> checks.Error:
-    return checks.Error(
-        f'{where}: its until="commit" finds the transaction of ATOMIC_REQUESTS open, and is refused.',
-        hint=remedy.strip() or "Put distributed_lockable outermost, above all other decorators.",
-        id="distlock_web.E005",
-    )
 
 
 def _commits_too_late(where: str, around: set[str], owned: set[str], remedy: str) -> checks.Warning:

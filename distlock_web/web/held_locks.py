@@ -134,7 +134,7 @@ async def aheld_locks(search: str = "", *, store: str | None = None) -> list[Loc
 
 
 async def _held_locks(search: str, store: str | None, runtime: Runtime) -> list[LockRow]:
-    listing = _matching(await _list(_stores(running_registry(), store), runtime), search)
+    listing = _matching(await _list(chosen_stores(running_registry(), store), runtime), search)
     if listing.errors:
         raise next(iter(listing.errors.values()))
     return listing.rows
@@ -159,7 +159,7 @@ def find_lock(
     asked did not answer, for it may have the lock that is meant; ``ConfigurationError`` for an unknown alias, and for
     a store that cannot show its locks.
     """
-    listing = drive(_list(_stores(registry, store), THREADS, name))
+    listing = drive(_list(chosen_stores(registry, store), THREADS, name))
     if listing.errors:
         raise listing_error(listing.errors)
     named = listing.rows
@@ -228,7 +228,8 @@ async def _revoke(port: Any, row: LockRow) -> bool:
         return True
 
 
-def _stores(registry: Registry, alias: str | None) -> Iterable[Store]:
+def chosen_stores(registry: Registry, alias: str | None) -> Iterable[Store]:
+    """The store with this alias, or all. ``ConfigurationError`` for an unknown one."""
     return registry.stores.values() if alias is None else [registry.store(alias)]
 
 
