@@ -101,6 +101,13 @@ def come_after(session: Session, entity: type[Any] = Stock) -> None:
     session.commit()
 
 
+def refused(session: Session) -> None:
+    """What the session has to write is too late."""
+    with pytest.raises(StaleFence):
+        fenced_flush(session)
+    session.rollback()
+
+
 @contextmanager
 def statements(session: Session) -> Iterator[list[str]]:
     seen: list[str] = []
@@ -149,9 +156,7 @@ def test_the_hard_interleaving(a: Session, b: Session, look: Callable[..., Any])
     theirs = fenced_get(b, Stock, 1, 7)
     b.commit()
     ours.count -= 1
-    with pytest.raises(StaleFence):
-        fenced_flush(a)
-    a.rollback()
+    refused(a)
     theirs.count -= 2
     fenced_flush(b)
     b.commit()
@@ -215,9 +220,7 @@ def test_a_delete_asks_for_it_too(a: Session, b: Session, look: Callable[..., An
     a.commit()
     come_after(b)
     a.delete(found)
-    with pytest.raises(StaleFence):
-        fenced_flush(a)
-    a.rollback()
+    refused(a)
     assert look() is not None
 
 
@@ -263,9 +266,7 @@ def test_a_late_holder_that_has_the_row_anew_is_late_still(
             a.delete(ours)
         else:
             ours.count -= 1
-        with pytest.raises(StaleFence):
-            fenced_flush(a)
-        a.rollback()
+        refused(a)
     assert (look().count, look().fence) == (10, 7)
 
 
@@ -294,9 +295,7 @@ def test_a_row_whose_object_nobody_kept(a: Session, b: Session, look: Callable[.
     gc.collect()
     come_after(b)
     a.get_one(Stock, 1).count = 0
-    with pytest.raises(StaleFence):
-        fenced_flush(a)
-    a.rollback()
+    refused(a)
     assert look().count == 10
 
 
@@ -325,9 +324,7 @@ def test_what_was_refused_to_be_read_is_not_written(a: Session, b: Session, look
     with pytest.raises(StaleFence):
         fenced_get(a, Stock, 1, 5)
     row.count = 0
-    with pytest.raises(StaleFence):
-        fenced_flush(a)
-    a.rollback()
+    refused(a)
     assert look().count == 10
 
 
@@ -362,9 +359,7 @@ def test_a_row_replaced_in_one_flush(a: Session, b: Session, look: Callable[...,
     a.refresh(ours)
     a.delete(ours)
     a.add(Stock(id=1, count=1))
-    with pytest.raises(StaleFence):
-        fenced_flush(a)
-    a.rollback()
+    refused(a)
     assert look().count == 10
 
 
@@ -405,9 +400,7 @@ def test_joined_inheritance(a: Session, b: Session, look: Callable[..., Any], fi
     come_after(b, Book)
     for field in fields:
         setattr(found, field, 2)
-    with pytest.raises(StaleFence):
-        fenced_flush(a)
-    a.rollback()
+    refused(a)
     row = look(Book)
     assert {field: getattr(row, field) for field in fields} == dict.fromkeys(fields, 1)
     with pytest.raises(ConfigurationError, match="the fence is in the table 'asset'"):
@@ -422,9 +415,7 @@ def test_joined_inheritance_read_anew(a: Session, b: Session, look: Callable[...
     come_after(b, Book)
     a.refresh(found)
     found.pages = 1
-    with pytest.raises(StaleFence):
-        fenced_flush(a)
-    a.rollback()
+    refused(a)
     assert look(Book).pages == 474
 
 
