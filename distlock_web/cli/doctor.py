@@ -8,6 +8,8 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
 
 from ..core.findings import SEVERITIES, Finding, Severity
 from ..core.registry import registry
@@ -16,6 +18,9 @@ from ..web.held_locks import chosen_stores
 from .exit_codes import DONE, NO
 from .output import Output
 from .parser import Context
+
+#: A checkout has it; what pip installs has not.
+DOCUMENT = Path(__file__).parents[2] / "docs" / "doctor.md"
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
@@ -46,7 +51,17 @@ def print_findings(found: Sequence[Finding], out: Output) -> None:
         out.line()
     counts = Counter(finding.severity for finding in found)
     said = ", ".join(_number(counts[severity], severity) for severity in reversed(SEVERITIES) if counts[severity])
-    out.line(f"Found: {said}. docs/doctor.md explains each code." if found else "Nothing found.")
+    out.line(f"Found: {said}. {explained_in()} explains each code." if found else "Nothing found.")
+
+
+def explained_in() -> str:
+    """The file, where there is one; else the page of the site whose address stands in the package's metadata."""
+    try:
+        addresses = metadata("distlock_web").get_all("Project-URL") or []
+    except PackageNotFoundError:  # copied here, and not installed
+        addresses = []
+    site = dict(address.split(", ", 1) for address in addresses).get("Documentation")
+    return "docs/doctor.md" if DOCUMENT.exists() or site is None else f"{site}doctor.html"
 
 
 def _number(count: int, severity: Severity) -> str:

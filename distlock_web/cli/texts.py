@@ -54,8 +54,8 @@ terminal --yes is required.
     "doctor": """\
 Look at the stores, their servers and the project for settings that will
 hurt: each finding with a code, what is wrong, why it hurts and what to set.
-docs/doctor.md explains every code. It takes and releases one lock in each
-store, and changes nothing else.
+The documentation has a page on every code. It takes and releases one lock in
+each store, and changes nothing else.
 
   {program} doctor
   {program} doctor --fail-level warning     # for a pipeline

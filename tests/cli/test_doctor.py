@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from email.message import Message
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -23,7 +25,7 @@ from flask import Flask
 
 from distlock_web import configure, distributed_lockable, lock
 from distlock_web.backends.redis.diagnose import _findings
-from distlock_web.cli.doctor import print_findings
+from distlock_web.cli.doctor import explained_in, print_findings
 from distlock_web.cli.exit_codes import CommandFailed
 from distlock_web.cli.main import execute
 from distlock_web.cli.output import Output
@@ -327,7 +329,7 @@ def test_report_and_exit_code(memory_store: None) -> None:
     code, out = run()
     assert code == 0
     assert out.startswith("DL003 warning  store default\n  what The locks are kept in memory.\n  why  They exclude")
-    assert out.endswith("Found: 1 warning. docs/doctor.md explains each code.\n")
+    assert out.endswith(f"Found: 1 warning. {explained_in()} explains each code.\n")
     assert run("--fail-level", "warning")[0] == 1
     [finding] = json.loads(run("--json")[1])
     assert finding.keys() == {"code", "severity", "problem", "harm", "remedy", "where"}
@@ -375,3 +377,16 @@ def test_as_many_replicas_as_may_become_the_master(replicas: int, min_replicas: 
     told = {finding.code: finding for finding in _findings(info, "always", min_replicas)}
     assert told.keys() == {code} - {None}
     assert all(f'"min_replicas": {replicas}' in finding.remedy for finding in told.values())
+
+
+def test_who_has_no_document_is_shown_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip installs no documents."""
+    urls = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    installed = Message()  # with the addresses of today, whenever this environment was made
+    for name, url in urls.items():
+        installed["Project-URL"] = f"{name}, {url}"
+    monkeypatch.setattr("distlock_web.cli.doctor.metadata", lambda name: installed)
+    monkeypatch.setattr("distlock_web.cli.doctor.DOCUMENT", PROJECT / "docs" / "doctor.md")
+    assert explained_in() == "docs/doctor.md"
+    monkeypatch.setattr("distlock_web.cli.doctor.DOCUMENT", PROJECT / "nowhere.md")
+    assert explained_in() == urls["Documentation"] + "doctor.html"
