@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import string
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import MethodType
@@ -396,10 +397,19 @@ def _is_made_view(function: Any) -> bool:
     return hooks.name_of(function) is not None and hooks.name_of(function.__wrapped__) is None
 
 
+#: Since Python 3.14 annotations are computed when asked for, and may name what the type checker alone imports.
+_ANNOTATIONS: dict[str, Any] = {}
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+    _ANNOTATIONS["annotation_format"] = Format.FORWARDREF
+
+
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     method = bound_method(function)
+    inner, wrapped = (_unwrapped(function), False) if method is None else (method, True)
     try:
-        return inspect.signature(_unwrapped(function) if method is None else method, follow_wrapped=method is not None)
+        return inspect.signature(inner, follow_wrapped=wrapped, **_ANNOTATIONS)
     except (ValueError, TypeError) as error:
         raise ConfigurationError(
             f"{function!r} does not tell its arguments ({error}): lock a function around it."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from distlock_web import (
     current_lease,
     distributed_lockable,
     lock,
+    once,
 )
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.plugin import hold_lock
@@ -38,6 +40,15 @@ def test_the_function_stays_what_it_was() -> None:
     assert list(inspect.signature(bare).parameters) == ["order_id", "note"]
     assert not inspect.iscoroutinefunction(bare)
     assert bare(1, note="y").endswith(" 1 y")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="before Python 3.14 annotations are computed with the function")
+@pytest.mark.parametrize("locked", [distributed_lockable(key="order:{pk}"), once(key="order:{pk}", keep="1h")])
+def test_annotations_may_name_what_the_type_checker_alone_imports(locked: Any) -> None:
+    names: dict[str, Any] = {}
+    source = "def pay(pk: Number) -> Receipt: return pk"
+    exec(compile(source, "shop.py", "exec", dont_inherit=True), names)  # without the `from __future__` of this file
+    locked(names["pay"])(7)
 
 
 def test_the_default_key_is_the_functions_full_name() -> None:
