@@ -7,7 +7,7 @@ import pytest
 from distlock_web import BackendUnavailable, LockBusy, lock, request_scope
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.keys import MAX_NAME_BYTES
-from distlock_web.core.runtime import now
+from distlock_web.core.runtime import new_token, now
 
 from ..harness import Harness
 from .base import KEY, NAME, PREFIX, Cases, case, claim, needs, the_lock
@@ -58,16 +58,18 @@ class ExclusionCases(Cases):
             await harness.unrelated(second).result()
 
     @case
-    async def test_what_is_public_proves_nothing(self, harness: Harness) -> None:
-        """The request id, the holder's words, the fence and the name open nothing."""
+    async def test_only_the_owners_token_opens_it_and_what_is_public_proves_nothing(self, harness: Harness) -> None:
+        """Not another token, nor the request id, the holder's words, the fence and the name."""
         with request_scope("known-to-everybody"):
             lease = await harness.acquire(the_lock())
         line = await harness.shown(NAME)
-        for guess in ("known-to-everybody", line.holder, str(lease.fence), NAME, "*"):
+        for guess in (new_token(), "known-to-everybody", line.holder, str(lease.fence), NAME, "*"):
             unrelated = Claim(NAME, guess, 30.0)
             assert await harness.port.release(unrelated) == "taken"
             assert await harness.port.extend([unrelated]) == ["taken"]
             await harness.port.cancel(unrelated)
+            assert await harness.port.detach(unrelated, "x", 10) == "taken"
+            assert await harness.port.attach(unrelated, "x") is None
         await harness.extend(lease)
         await harness.release(lease)
 
@@ -134,24 +136,17 @@ class ExclusionCases(Cases):
             assert len(await harness.port.inspect()) == 2
 
     @case
-    async def test_a_store_that_says_who_holds_it_says_it_right(self, harness: Harness) -> None:
-        """``holder`` of ``Busy`` may be left empty."""
-        async with harness.inside(the_lock()):
-            (line,) = await harness.port.inspect([NAME])
-            answer = await harness.port.acquire(claim(), 0)
-            assert isinstance(answer, Busy)
-            assert answer.holder in ("", line.holder)
-
-    @case
-    async def test_a_store_that_says_since_when_it_is_held_says_it_right(self, harness: Harness) -> None:
-        """``held_for`` of ``Busy`` may be left out."""
+    async def test_what_a_store_says_of_the_holder_is_right(self, harness: Harness) -> None:
+        """``holder`` and ``held_for`` of ``Busy`` may be left out."""
         async with harness.inside(the_lock()):
             begun = now()
+            (line,) = await harness.port.inspect([NAME])
             await harness.sleep(0.05)
             for wait in (0, 5):
                 other, asked = claim(), now()
                 answer = await harness.port.acquire(other, wait)
                 assert isinstance(answer, Busy)
+                assert answer.holder in ("", line.holder)
                 if answer.held_for is not None:
                     assert asked - begun - 0.02 <= answer.held_for <= now() - begun + 1
                 await harness.port.cancel(other)
