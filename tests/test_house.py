@@ -70,7 +70,7 @@ FLOORS = {"locks": 9}
 
 def beyond(paths: Iterable[Path], ours: set[str], others: set[str]) -> list[str]:
     """What these files import that is neither theirs to use nor in the standard library."""
-    allowed = others | set(sys.stdlib_module_names)
+    allowed = others | set(sys.stdlib_module_names) | {"annotationlib"}  # since Python 3.14
     return [
         f"{shown(path)} imports {module}"
         for path in paths
