@@ -24,6 +24,8 @@ PLACE = 0.001
 GRACE = 15.0
 #: Seconds after which a name that nobody uses is forgotten, with what its last holders are told who ask again.
 FORGET_AFTER = 60.0
+#: Tokens of a lock whose ends are remembered.
+REMEMBERED = 32
 
 
 @dataclass(slots=True)
@@ -62,9 +64,14 @@ class _Lock:
     owners: dict[str, _Owner] = field(default_factory=dict)  # by token: one, or several that share it
     queue: dict[str, _Waiter] = field(default_factory=dict)  # by token, in the order in which they came
     queue_until: float = 0.0
-    released: str = ""  # the token that gave it back last, and the one from which it was last taken by force
-    revoked: str = ""
+    gone: dict[str, str] = field(default_factory=dict)  # how the last of them ended: "released", or by force "revoked"
     used: float = 0.0  # when somebody last asked for it
+
+    def note(self, token: str, how: str) -> None:
+        """So that a second copy of a request is told the truth, and whoever is released by force hears so."""
+        self.gone[token] = how
+        if len(self.gone) > REMEMBERED:
+            del self.gone[next(iter(self.gone))]
 
     @property
     def limit(self) -> int:
@@ -209,8 +216,8 @@ class MemoryPort:
             lock = self._lock(claim.name)
             owner = self._owner(lock, claim.token)
             if owner is None:
-                return None if lock.released == claim.token else self._loss(lock, claim.token)
-            lock.released = claim.token
+                return None if lock.gone.get(claim.token) == "released" else self._loss(lock, claim.token)
+            lock.note(claim.token, "released")
             if cooldown > 0 and record is not None:
                 owner.state, owner.record, owner.until = "done", record, now() + cooldown
                 self._send_away(lock)
@@ -296,7 +303,7 @@ class MemoryPort:
             owner = next((owner for owner in lock.owners.values() if owner.fence == fence), None)
             if owner is None or (owner.record is not None) is not done:
                 return False
-            lock.revoked = owner.token
+            lock.note(owner.token, "revoked")
             self._let_go(lock, owner)
             return True
 
@@ -393,6 +400,6 @@ class MemoryPort:
                     return
 
     def _loss(self, lock: _Lock, token: str) -> Loss:
-        if lock.revoked == token:
+        if lock.gone.get(token) == "revoked":
             return "revoked"
         return "expired" if token in lock.owners or lock.admits(token) else "taken"

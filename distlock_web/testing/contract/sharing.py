@@ -286,6 +286,41 @@ class SharingCases(Cases):
             lease.raise_if_lost()
             assert [line.fence for line in await harness.port.inspect([NAME])] == [lease.fence]
 
+    @needs("sharing", "waiting")
+    @pytest.mark.parametrize(("limits", "next_limit"), [((1,), 2), ((2, 2), 1)])
+    @pytest.mark.parametrize("waits", [False, True])
+    @case
+    async def test_whoever_was_released_by_force_is_told_so_whoever_comes_next(
+        self, harness: Harness, limits: tuple[int, ...], next_limit: int, waits: bool
+    ) -> None:
+        """They were told that their leases had expired, or that somebody had taken them."""
+        port, revoked, fences = harness.port, [place(limit) if limit > 1 else claim() for limit in limits], []
+        for each in revoked:
+            granted = await port.acquire(each, 0)
+            assert isinstance(granted, Granted)
+            fences.append(granted.fence or 0)
+        entered, told = harness.event(), harness.event()
+
+        async def enter() -> None:
+            async with harness.inside(the_lock(limit=next_limit, wait=None, expire=300)):
+                entered.set()
+                await told.wait()
+
+        following = harness.unrelated(enter) if waits else None
+        if following is not None:
+            await harness.waiters(NAME, 1)
+        for fence in fences:
+            assert await port.revoke(NAME, fence)
+        following = following or harness.unrelated(enter)
+        await entered.wait()
+        try:
+            assert await port.extend(revoked) == ["revoked"] * len(revoked)
+            assert [await port.release(each) for each in revoked] == ["revoked"] * len(revoked)
+        finally:
+            told.set()
+            await following.result()
+        assert await _is_free(harness)
+
 
 async def _taken(harness: Harness) -> Lease:
     return await harness.acquire(the_lock(shared=True, expire=300))

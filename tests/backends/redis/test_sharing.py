@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,9 +10,9 @@ import pytest
 import redis
 
 from distlock_web import ConfigurationError, LockBusy, lock
-from distlock_web.core.registry import Store
+from distlock_web.core.registry import Store, registry
 from distlock_web.core.runtime import now
-from distlock_web.web.held_locks import held_locks
+from distlock_web.web.held_locks import force_release, held_locks
 from tests.support.callers import Beside, unrelated
 from tests.support.crowd import StartCrowd
 from tests.support.redis_lock import KEY, NAME, left_behind, queued
@@ -76,8 +77,51 @@ def test_a_writer_that_died_in_the_queue_keeps_out_no_reader(
     reader.release()
 
 
+def test_a_stopped_process_whose_place_is_released_by_force_is_not_handed_it_again(
+    redis_client: redis.Redis, redis_store: Store, beside: Beside
+) -> None:
+    holder = unrelated(KEY)
+    with stopped_process(redis_client, waiters=8):
+        waiting = beside(lock(KEY, limit=2, expire=LONG, wait=LONG).acquire)
+        eventually(lambda: redis_client.zcard(f"{{{NAME}}}:queue") == 2, "somebody waits behind it")
+        holder.release()
+        first, _second = held_locks()
+        force_release(registry(), first, "a test")
+        waiting.result(SOON).release()
+
+
+def test_the_index_and_the_key_end_with_the_last_holder(redis_client: redis.Redis, redis_store: Store) -> None:
+    long, short = unrelated(KEY, limit=2, expire=3600), unrelated(KEY, limit=2, expire=LONG)
+    long.release()
+    end = redis_client.zscore("disLock:~held", NAME) or 0
+    assert end / 1e6 <= time.time() + LONG
+    assert redis_client.pttl(NAME) <= 1000 * LONG
+    short.release()
+
+
+@pytest.mark.timing
+def test_what_it_costs_that_many_enter_at_once_grows_with_their_number_not_with_its_square(
+    redis_client: redis.Redis, redis_store: Store
+) -> None:
+    """A thousand readers behind a writer took the server a second, in one script."""
+
+    def cost(readers: int) -> int:
+        unrelated(KEY)
+        with stopped_process(redis_client, waiters=readers, limit=readers):
+            (writer,) = held_locks()
+            redis_client.config_resetstat()
+            force_release(registry(), writer, "a test")
+            assert redis_client.hlen(NAME) == readers + 1, "and whoever was released by force"
+        microseconds = redis_client.info("commandstats")["cmdstat_evalsha"]["usec"]
+        redis_client.flushdb()
+        return int(microseconds)
+
+    cost(100)  # the scripts are known from now on
+    assert cost(1000) < 40 * cost(100)
+
+
 @contextmanager
-def stopped_process(client: redis.Redis, waiters: int, lease: float = LONG) -> Iterator[None]:
+def stopped_process(client: redis.Redis, waiters: int, lease: float = LONG, limit: int = 2) -> Iterator[None]:
     """One that listens and says nothing, and the first places in the queue are its waiters'."""
     process = "f" * 16
     pubsub = client.pubsub()  # type: ignore[no-untyped-call]
@@ -85,7 +129,7 @@ def stopped_process(client: redis.Redis, waiters: int, lease: float = LONG) -> I
     eventually(lambda: client.pubsub_numsub(f"distlock:wake:{process}")[0][1], "it listens")
     line = f"{{{NAME}}}:queue:{process}"
     for number in range(waiters):
-        client.zadd(line, {f"{process}{number:036}/2 {int(lease * 1000)} stopped": number})
+        client.zadd(line, {f"{process}{number:036}/{limit} {int(lease * 1000)} stopped": number})
     client.zadd(f"{{{NAME}}}:queue", {process: 0})
     yield
     pubsub.close()

@@ -11,7 +11,8 @@
 -- not asked since (it may have heard of it all the same); transit, detached and not yet attached; cooldown, kept for a
 -- while after its end; done, the same with a record: the last line of the value; released and revoked, tombstones: free,
 -- with the token of the last owner.
--- `before` is the token of the owner before this one if that is worth knowing, behind a '!' if it was revoked; else '-'.
+-- `before` is the token of the owner before this one if that is worth knowing, behind a '!' if it was revoked; else '-'. Of
+-- several who had it together each, with a comma between them.
 --
 -- A redis.call costs more than the command that it runs, and so does a function that is defined: the way of a free lock
 -- makes three calls, and stands before what it does not need (`-- include: _queue`).

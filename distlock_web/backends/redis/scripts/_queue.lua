@@ -98,9 +98,19 @@ local function forget(lock, state, ms)
   end
 end
 
--- The owner until now, as the next one's `before`.
+-- Who had it until now, as the next one's `before`: one, or several with a comma between them.
 local function as_before(lock)
-  return (lock.state == 'revoked' and '!' or '') .. lock.token
+  local before = {}
+  for token, each in pairs(lock.shares or {[lock.token] = lock}) do
+    if is_free(each) then
+      before[#before + 1] = (each.state == 'revoked' and '!' or '') .. token
+    end
+  end
+  return before[1] and table.concat(before, ',') or '-'
+end
+
+local function was_before(lock, token)
+  return string.find(',' .. lock.before .. ',', ',' .. token .. ',', 1, true)
 end
 
 -- The lock becomes this token's for `ms`. Answers its fence.
@@ -119,7 +129,7 @@ local function loss(lock, token)
     return share and (holds(share) and 0 or share.state == 'revoked' and 3 or 1) or (admits(lock, token) and 1 or 2)
   elseif lock.token == token then
     return holds(lock) and 0 or lock.state == 'revoked' and 3 or 1
-  elseif lock.before == '!' .. token then
+  elseif was_before(lock, '!' .. token) then
     return 3
   end
   return (lock.state == 'released' or lock.state == 'revoked') and 1 or 2
@@ -251,8 +261,10 @@ local function let_go_share(lock, token, state, ms)
   end
   if state ~= 'revoked' then
     set_place(string.sub(token, 1, 16))
+  elseif share.state == 'granted' then -- and never heard of: its process hangs perhaps
+    call('ZREM', QUEUE, string.sub(token, 1, 16))
   end
-  lock = hand_over(lock, nil, (state == 'revoked' and '!' or '') .. token, known)
+  lock = hand_over(lock, nil, ms > 0 and as_before(lock) or token, known)
   if is_free(lock) then
     call('ZREM', INDEX, N)
   end

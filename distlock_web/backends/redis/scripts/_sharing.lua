@@ -10,20 +10,27 @@ local function limit_of(token) -- or of an entry of a line, which begins with it
   return tonumber(string.match(token, '^[^%s/]+/(%d+)') or 1)
 end
 
--- A lock of these shares: how many hold it and may, the µs at which their leases end, and which of them ends first.
+-- One share more: of how many hold the lock and may, the µs at which their leases end, and which of them ends first; and of
+-- the µs until which the last of them is to be known. One that was handed over is known for a while after its end: whether
+-- it was ever heard of is asked then.
+local function count_in(lock, token, share)
+  lock.shares[token] = share
+  lock.last = math.max(lock.last, share.ends + (share.state == 'granted' and TOMBSTONE * 1000 or 0))
+  if share.state ~= 'released' and share.state ~= 'revoked' then
+    if lock.count == 0 or share.ends < lock.first then
+      lock.first, lock.since, lock.holder = share.ends, share.since, share.holder
+    end
+    lock.state, lock.count, lock.limit = 'shared', lock.count + 1, math.min(lock.limit, limit_of(token))
+    lock.ends[lock.count], lock.sorted = share.ends, false
+  end
+end
+
 local function shared(shares)
   local lock = {token = '-', state = 'released', before = '-', holder = '', since = 0, fence = 0}
-  lock.shares, lock.count, lock.limit, lock.ends = shares, 0, math.huge, {}
+  lock.shares, lock.count, lock.limit, lock.ends, lock.last = {}, 0, math.huge, {}, 0
   for token, share in pairs(shares) do
-    if share.state ~= 'released' and share.state ~= 'revoked' then
-      if lock.count == 0 or share.ends < lock.first then
-        lock.first, lock.since, lock.holder = share.ends, share.since, share.holder
-      end
-      lock.state, lock.count, lock.limit = 'shared', lock.count + 1, math.min(lock.limit, limit_of(token))
-      lock.ends[lock.count] = share.ends
-    end
+    count_in(lock, token, share)
   end
-  table.sort(lock.ends)
   return lock
 end
 
@@ -47,27 +54,40 @@ local function read_shares()
   return not fields.err and shared(shares) or nil
 end
 
--- One of the shares as it is from now on; without `share` it is none any more. Answers the lock.
+-- One of the shares as it is from now on; without `share` it is none any more. Answers the lock. A share that is new is
+-- counted beside the others, for a thousand readers may enter in one script.
 local function put(lock, token, share)
-  lock.shares[token] = share
   if share then
-    local until_, now = format('%d', share.ends), clock()
-    call('HSET', N, token, format('%s %s %d %s %s', until_, share.state, share.fence, share.since, share.holder))
-    -- One that was handed over is known for a while after its end: whether it was ever heard of is asked then.
-    live_at_least(N, math.max(1, math.ceil((share.ends - now) / 1000)) + (share.state == 'granted' and TOMBSTONE or 0))
-    list()
+    call('HSET', N, token, format('%d %s %d %s %s', share.ends, share.state, share.fence, share.since, share.holder))
   else
     call('HDEL', N, token) -- a write that a full server allows: what follows is allowed after it
   end
-  return shared(lock.shares)
+  if lock.shares[token] then
+    lock.shares[token] = share
+    lock = shared(lock.shares)
+  else
+    count_in(lock, token, share)
+  end
+  if lock.last > 0 then
+    call('PEXPIRE', N, format('%d', math.max(1, math.ceil((lock.last - clock()) / 1000))))
+    list()
+  end
+  return lock
 end
 
 -- The token holds it, too, from now on, for `ms`. Answers the lock and its fence.
 local function join_shares(lock, now, token, ms, state, holder)
   local fence = next_fence(now, ms)
   if not (lock and lock.shares) then
-    call('DEL', N) -- of somebody who was alone
-    lock = {shares = {}}
+    local alone, left = lock, call('PTTL', N)
+    call('DEL', N)
+    lock = shared({})
+    if alone then -- and has released, or was revoked: its own requests are told so still
+      left = alone.state == 'revoked' and math.max(left, TOMBSTONE) or TOMBSTONE
+      lock = put(lock, alone.token, {
+        ends = now + left * 1000, state = alone.state, fence = alone.fence, since = alone.since, holder = '-',
+      })
+    end
   end
   local share = {ends = now + ms * 1000, state = state, fence = fence, since = format('%d', now), holder = holder}
   return put(lock, token, share), fence
@@ -89,6 +109,10 @@ local function free_in(lock, token)
     return lock
   elseif not lock.shares then
     return math.max(call('PTTL', N), 1)
+  end
+  if not lock.sorted then
+    table.sort(lock.ends)
+    lock.sorted = true
   end
   local needed = lock.count - math.min(lock.limit, limit_of(token)) + 1
   local ends = lock.ends[needed > 0 and needed or lock.count] or 0

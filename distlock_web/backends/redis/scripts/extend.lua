@@ -18,7 +18,7 @@ local function loss(value, token)
   if owner == token then
     return (state == 'held' or state == 'contended' or state == 'granted') and 0 or state == 'revoked' and 3 or 1
   end
-  return before == '!' .. token and 3 or free and 1 or 2
+  return string.find(',' .. (before or '') .. ',', ',!' .. token .. ',', 1, true) and 3 or free and 1 or 2
 end
 
 -- Of a lock that several hold (see _sharing.lua).

@@ -32,7 +32,7 @@ if lost ~= 0 then
   if share then
     return share.state == 'revoked' and 3 or 0
   end
-  local done = lock and (lock.before == token or (lock.token == token and lock.state ~= 'revoked'))
+  local done = lock and (was_before(lock, token) or (lock.token == token and lock.state ~= 'revoked'))
   return done and 0 or lost
 end
 if lock.shares and cooldown == '0' then
