@@ -10,10 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from itertools import count
 from typing import Any, Literal, TypeAlias
 
-from .linearizability import Operation, impossible
+from ..core.backend import SHARED
+from .linearizability import Operation, impossible, unexplained
 
 Kind: TypeAlias = Literal[
     "wanted", "acquired", "released", "lost", "detached", "gave_up", "killed", "unreachable", "interrupted", "ended",
@@ -29,6 +30,7 @@ class Event:
     kind: str  #: a ``Kind``, or a word that means nothing here
     at: float
     value: int | None = None  #: wanted: how many locks together; acquired: the fence
+    limit: int = 1  #: wanted and acquired: how many may hold the lock, the actor among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Section:
     begin: float
     end: float
     how: str  #: ``released``, ``lost``, ``detached`` or ``killed``; ``open``: it has not ended
+    limit: int = 1  #: how many may hold the lock, this one among them
 
 
 class History:
@@ -47,7 +50,7 @@ class History:
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self._events = list(events)
-        self._forgotten: list[tuple[float, int]] = []
+        self._forgotten: list[tuple[float, range]] = []
         self._lock = threading.Lock()
 
     def add(self, event: Event) -> None:
@@ -60,9 +63,17 @@ class History:
         with self._lock:
             return sorted(self._events, key=lambda event: event.at)
 
-    def forget(self, moment: float, fence: int) -> None:
-        """The store has lost its data: what it had given under smaller fences excludes nobody any more."""
-        self._forgotten.append((moment, fence))
+    def forget(self, moment: float, fences: range) -> None:
+        """What the store had given under these fences excludes nobody any more: it has lost its data, or had to."""
+        self._forgotten.append((moment, fences))
+
+    def is_forgotten(self, fence: int | None) -> bool:
+        return any(fence in fences for _, fences in self._forgotten)
+
+    def is_calm(self, begin: float, end: float) -> bool:
+        """Whether nothing was at fault from here to there."""
+        faults = ("fault", "healed", "killed")
+        return not self.at_fault(begin) and not any(e.kind in faults and begin <= e.at <= end for e in self.events)
 
     def at_fault(self, moment: float) -> bool:
         """Whether something was at fault then."""
@@ -83,28 +94,34 @@ class History:
             by_actor.setdefault(event.actor, []).append(event)
         found = [section for events in by_actor.values() for section in _sections(events)]
         found.sort(key=lambda section: section.begin)  # what was handed over stays in order, whatever is forgotten
-        for moment, fence in self._forgotten:
+        for moment, fences in self._forgotten:
             found = [
                 replace(section, begin=min(section.begin, moment), end=moment)  # the answer may have come after that
-                if section.fence < fence and section.end > moment
+                if section.fence in fences and section.end > moment
                 else section
                 for section in found
             ]
         return sorted(found, key=lambda section: section.begin)
 
-    def violations(self, *, bound: float | None = None, honest: float | None = None) -> list[str]:
+    def violations(
+        self, *, bound: float | None = None, honest: float | None = None, order: float | None = None
+    ) -> list[str]:
         """What must not have happened, in words.
 
-        ``bound``: seconds for which, at most, somebody wanted the lock, nobody had it, and nothing was at fault.
+        ``bound``: seconds for which, at most, the lock had room for all who wanted it, and nothing was at fault.
         ``honest``: each answer was true at some moment of its call; what a fault concerns may last so much longer.
+        ``order``: nobody entered who had asked so many seconds later than one who waited for so many seconds more.
         """
         sections = self.sections()
         found = [*_overlaps(sections), *_fences(sections)]
+        if order is not None:
+            found += _overtaken(self.events, order)
         if bound is not None:
             found += _idle(self.events, bound)
         if honest is not None:
             found += _unreachable(self.events, honest)
-            wrong = impossible(_operations(self.events, sections, honest))
+            operations = list(_operations(self.events, sections, honest))
+            wrong = (unexplained if any(each.limit > 1 for each in operations) else impossible)(operations)
             found += [] if wrong is None else [f"not linearizable: {wrong}"]
         return found
 
@@ -116,29 +133,40 @@ def _sections(events: list[Event]) -> Iterator[Section]:
         if event.kind == "acquired":
             begin = event
         elif begin is not None and event.kind in ("released", "lost", "detached", "killed"):
-            yield Section(begin.actor, begin.value or 0, begin.at, event.at, event.kind)
+            yield Section(begin.actor, begin.value or 0, begin.at, event.at, event.kind, begin.limit)
             begin = None
     if begin is not None:
-        yield Section(begin.actor, begin.value or 0, begin.at, float("inf"), "open")
+        yield Section(begin.actor, begin.value or 0, begin.at, float("inf"), "open", begin.limit)
 
 
 def _overlaps(sections: list[Section]) -> Iterator[str]:
-    last: Section | None = None
+    """More are inside than the smallest of their limits lets; of a plain lock, more than one."""
+    inside: list[Section] = []
     for section in sections:
-        if last is not None and section.begin < last.end:
+        inside = [each for each in inside if each.end > section.begin]
+        if len(inside) >= min(each.limit for each in (section, *inside)):
+            last = max(inside, key=lambda each: each.end)
             yield (
                 f"overlap: {section.actor} (fence {section.fence}) began {last.end - section.begin:.6f} s before the "
                 f"section of {last.actor} (fence {last.fence}) had ended ({last.how})"
             )
-        if last is None or section.end > last.end:
-            last = section
+        inside.append(section)
 
 
 def _fences(sections: list[Section]) -> Iterator[str]:
-    for earlier, later in pairwise(sections):
-        handed_over = later.fence == earlier.fence and earlier.how == "detached"
-        if later.fence <= earlier.fence and not handed_over:
-            yield f"fence: {later.actor} got {later.fence}, after {earlier.actor} had got {earlier.fence}"
+    """Each exceeds those of all before whom its holder could not be beside: of who is alone, all."""
+    highest: Section | None = None
+    alone: Section | None = None
+    for later in sections:
+        earlier = highest if later.limit == 1 else alone
+        if earlier is not None and later.fence <= earlier.fence:
+            handed_over = later.fence == earlier.fence and earlier.how == "detached"
+            if not handed_over:
+                yield f"fence: {later.actor} got {later.fence}, after {earlier.actor} had got {earlier.fence}"
+        if highest is None or later.fence >= highest.fence:
+            highest = later
+        if later.limit == 1:
+            alone = later
 
 
 #: What ends the wish for a lock.
@@ -146,35 +174,56 @@ _ENDS = ("acquired", "gave_up", "unreachable", "interrupted", "ended", "killed")
 
 
 def _idle(events: list[Event], bound: float) -> Iterator[str]:
-    """A lock that somebody wants, that nobody has, and that nothing keeps from being given."""
-    wanting: dict[str, float] = {}
-    holding: set[str] = set()
+    """A lock that somebody wants, that has room for all who do, and that nothing keeps from being given."""
+    wanting: dict[str, Event] = {}
+    holding: dict[str, int] = {}
     faults: set[str] = set()
     idle_since = 0.0
     for event in events:
-        if wanting and not holding and not faults:
-            first = min(wanting, key=wanting.__getitem__)
-            idle = event.at - max(idle_since, wanting[first])
+        limits = [each.limit for each in wanting.values()]
+        idles = wanting and not faults and len(holding) < min(*limits, *holding.values(), SHARED)
+        if idles:
+            first = min(wanting.values(), key=lambda each: each.at)
+            idle = event.at - max(idle_since, first.at)
             if idle > bound:
-                yield f"idle: {first} wanted the lock for {idle:.3f} s, and nobody had it"
+                had = f"only {', '.join(holding)}" if holding else "nobody"
+                yield f"idle: {first.actor} wanted the lock for {idle:.3f} s, and {had} had it"
                 idle_since = event.at
         if event.kind == "wanted" and (event.value or 1) == 1:
-            wanting[event.actor] = event.at
+            wanting[event.actor] = event
         elif event.kind == "wanted":  # with others, so that it may have this one and wait for another
-            holding.add(event.actor)
+            holding[event.actor] = event.limit
         elif event.kind in _ENDS:
             wanting.pop(event.actor, None)
         if event.kind == "acquired":
-            holding.add(event.actor)
-        elif event.kind in ("released", "lost", "detached", *_ENDS) and event.actor in holding:
-            holding.remove(event.actor)
-            idle_since = event.at
+            holding[event.actor] = event.limit
+        elif event.kind in ("released", "lost", "detached", *_ENDS):
+            holding.pop(event.actor, None)
         if event.kind == "fault":
             faults.add(event.actor)
         elif event.kind == "healed":
             faults.discard(event.actor)
-        if event.kind in ("acquired", "fault", "healed"):
+        if not idles or event.kind in ("acquired", "fault"):
             idle_since = event.at
+
+
+def _overtaken(events: list[Event], patience: float) -> Iterator[str]:
+    """Somebody entered who had asked later than one who went on waiting."""
+    waits: list[tuple[Event, float]] = []
+    wanted: dict[str, Event] = {}
+    entered: list[tuple[Event, float]] = []
+    for event in events:
+        if event.kind == "wanted":
+            wanted[event.actor] = event
+        elif event.kind in _ENDS and (began := wanted.pop(event.actor, None)) is not None:
+            if event.kind == "acquired":
+                entered.append((began, event.at))
+            if (began.value or 1) == 1:  # else it may have had this one while it waited for another
+                waits.append((began, event.at))
+    for first, until in waits:
+        for later, moment in entered:
+            if first.at + patience < later.at and moment + patience < until:
+                yield f"order: {later.actor} entered at {moment:.6f}, and {first.actor} had asked before, and waited"
 
 
 def _unreachable(events: list[Event], grace: float) -> Iterator[str]:
@@ -199,6 +248,7 @@ class _Round:
     """From ``wanted`` to the answer of the release."""
 
     begin: float
+    limit: int
     faulty: bool  #: a fault concerned it: what was sent may arrive once more, for so long as a lease lasts
     fence: int | None = None
 
@@ -228,13 +278,15 @@ def _operations(events: list[Event], sections: list[Section], grace: float) -> I
         elif event.kind == "healed":
             faults.discard(event.actor)
         elif event.kind == "wanted":
-            rounds[event.actor] = _Round(event.at, bool(faults))
+            rounds[event.actor] = _Round(event.at, event.limit, bool(faults))
         elif event.kind == "acquired" and event.value is not None:
             one = rounds[event.actor]
             one.fence = event.value
             if event.value not in taken:
                 taken.add(event.value)
-                yield Operation("take", event.value, one.begin, event.at, f"{event.actor} was given the lock")
+                yield Operation(
+                    "take", event.value, one.begin, event.at, f"{event.actor} was given the lock", one.limit
+                )
         elif event.kind in _ENDS and event.actor in rounds:
             one = rounds.pop(event.actor)
             one.faulty |= event.kind in ("killed", "interrupted")  # a request may come after its cancel: for one lease
@@ -246,18 +298,19 @@ def _operations(events: list[Event], sections: list[Section], grace: float) -> I
             ghost = next(ghosts)
             if event.kind == "gave_up":
                 text = f"{event.actor} was told at {event.at:.6f} that the lock was busy"
-                yield Operation("busy", ghost, one.begin, event.at, text)
+                yield Operation("busy", ghost, one.begin, event.at, text, one.limit)
             if one.fence is None or one.faulty:
-                yield Operation("ghost", ghost, one.begin, last)
+                yield Operation("ghost", ghost, one.begin, last, limit=one.limit)
             if one.fence is not None:
                 heard[event.actor, one.fence] = last
     for one in rounds.values():
-        yield Operation("ghost", next(ghosts), one.begin, float("inf"))
+        yield Operation("ghost", next(ghosts), one.begin, float("inf"), limit=one.limit)
     for last_of in {each.fence: each for each in sorted(sections, key=lambda each: each.end)}.values():
         until = last_of.end + grace
         if last_of.how == "released":
             until = heard.get((last_of.actor, last_of.fence), until)
-        yield Operation("free", last_of.fence, last_of.end, until, f"the lock of {last_of.actor} was not free again")
+        text = f"the lock of {last_of.actor} was not free again"
+        yield Operation("free", last_of.fence, last_of.end, until, text, last_of.limit)
 
 
 class Histories(dict[str, History]):

@@ -10,7 +10,7 @@ and are not answered yet. Where no state is left, no order explains the answer.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 #: take: it was given to the caller. busy: somebody else had it. free: its holder had it no more. ghost: a call without
@@ -27,11 +27,38 @@ class Operation:
     begin: float
     end: float
     text: str = ""
+    limit: int = 1  #: how many may have the lock, as far as this one is concerned
 
 
 class _State(NamedTuple):
     owner: int | None
     done: frozenset[Operation]
+
+
+def unexplained(operations: Iterable[Operation]) -> str | None:
+    """The text of a refusal at no moment of which all others together could have left its caller no room; or None.
+
+    For locks that several have at a time. It looks at no order: each of the others may have had the lock, or have stood
+    in front, for as long as that is possible at all.
+    """
+    spans: dict[int, Operation] = {}
+    refusals: list[Operation] = []
+    for each in operations:
+        if each.what == "busy":
+            refusals.append(each)
+        else:
+            known = spans.get(each.owner, each)
+            spans[each.owner] = replace(each, begin=min(known.begin, each.begin), end=max(known.end, each.end))
+    for busy in refusals:
+        others = [
+            span for span in spans.values()
+            if span.owner != busy.owner and span.begin <= busy.end and busy.begin <= span.end
+        ]  # fmt: skip
+        moments = [max(span.begin, busy.begin) for span in others]
+        beside = ([span.limit for span in others if span.begin <= moment <= span.end] for moment in moments)
+        if not any(len(limits) >= min(busy.limit, *limits) for limits in beside):
+            return busy.text
+    return None
 
 
 def impossible(operations: Iterable[Operation]) -> str | None:

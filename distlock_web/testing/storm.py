@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, NotHeld, current_lease, lock, once
-from distlock_web.core.backend import DRIFT_RATIO, Capabilities
+from distlock_web.core.backend import DRIFT_RATIO, SHARED, Capabilities
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, now
 from distlock_web.locks.hold import Hold
@@ -25,6 +25,14 @@ from distlock_web.locks.lease import scope_of
 from .fault_injector import FaultInjector
 from .harness import AsyncHarness, Harness, SyncHarness
 from .history import Event, Histories, Kind
+
+#: In which ways one lock is asked for, by all of its callers: the last, in every way.
+SHARES: Sequence[Sequence[Mapping[str, Any]]] = (
+    ({}, {"shared": True}, {"shared": True}),
+    ({"limit": 2},),
+    ({"limit": 2}, {"limit": 3}),
+    ({}, {"limit": 2}, {"limit": 3}, {"shared": True}),
+)
 
 
 class Interrupted(BaseException):
@@ -69,13 +77,27 @@ class Run:
 class Storm:
     """What the callers share: the histories of their locks, a row for each, and tickets on their way.
 
-    ``jobs`` are done ``once``, and done again after ``keep`` seconds.
+    ``jobs`` are done ``once``, and done again after ``keep`` seconds. ``shares``: with which further options
+    of ``lock`` the locks are asked for; then one is released by force now and then, too.
     """
 
-    def __init__(self, locks: int, clock: Callable[[], float], *, jobs: int = 0, keep: float = 3.0) -> None:
+    def __init__(
+        self,
+        locks: int,
+        clock: Callable[[], float],
+        *,
+        jobs: int = 0,
+        keep: float = 3.0,
+        shares: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self.locks = [f"storm:{number}" for number in range(locks)]
         self.jobs: dict[str, list[Run]] = {f"once:job:{number}": [] for number in range(jobs)}
         self.keep = keep
+        self.shares = shares
+        self.quiet = (
+            False  #: no lock is handed over, no lease ends before its block: whoever waits has its turn at once
+        )
+        self.revoked: dict[tuple[str, int | None], float] = {}  #: when what was held under this fence was surely gone
         self.histories = Histories([*self.locks, *self.jobs], clock)
         self.rows = {name: Row() for name in self.histories}
         self.tickets: list[tuple[Sequence[str], str]] = []
@@ -99,14 +121,12 @@ class Storm:
 
     def _again(self, runs: Sequence[Run], name: str) -> Iterator[str]:
         """Runs that came too early: within ``keep`` of one that is done, and nothing was at fault meanwhile."""
-        faults = [event.at for event in self.histories[name].events if event.kind in ("fault", "healed", "killed")]
         for run in runs:
             if run.heard is None:
                 continue
             until = run.begin + self.keep * (1 - 2 * DRIFT_RATIO)
             for later in runs:
-                calm = not any(run.begin <= at <= later.begin for at in faults)
-                if run.heard < later.begin < until and calm and not self.histories[name].at_fault(run.begin):
+                if run.heard < later.begin < until and self.histories[name].is_calm(run.begin, later.begin):
                     yield f"done again: {later.fence}, {later.begin - run.begin:.3f} s after {run.fence} had begun"
 
 
@@ -135,10 +155,12 @@ class Caller:
         self._histories = storm.histories
         self._expire = expire
         self._moment = moment
-        self._begun = 0.0
+        self._begun = self._over = 0.0
         self._aside = aside
         self._wanted: Sequence[str] = ()
+        self._share: Mapping[str, Any] = {}
         self._holds: Sequence[Hold] = ()
+        self._held: Sequence[Hold] = ()  # the same, to the end of the round
         self._lease: Lease | None = None
         self._told: list[list[Lease]] = []  # for each loss that it has seen, how often on_lost was called
         self._wrong: list[str] = []
@@ -148,7 +170,12 @@ class Caller:
         """Of all locks that it wants, or only of one: then of the others, that it has ended."""
         moment = self._histories.clock()
         for name in self._wanted:
-            self._histories[name].add(Event(self.actor, kind if of in ("", name) else "ended", moment, value))
+            told = kind if of in ("", name) else "ended"
+            self._histories[name].add(Event(self.actor, told, moment, value, self._limit))
+
+    @property
+    def _limit(self) -> int:
+        return SHARED if self._share.get("shared") else self._share.get("limit", 1)
 
     async def rounds(self) -> None:
         while not self.over:
@@ -162,7 +189,7 @@ class Caller:
                 if (task := _current_task()) is not None:
                     task.uncancel()
             finally:
-                self._wanted = ()
+                self._wanted, self._share, self._held = (), {}, ()
 
     async def _round(self) -> None:
         told: list[Lease] = []
@@ -171,6 +198,8 @@ class Caller:
                 await self._take_on(*ticket)
             elif self._storm.jobs and self._random.random() < 0.5:
                 await self._do_once(self._random.choice(list(self._storm.jobs)))
+            elif self._storm.shares and not self._storm.quiet and self._random.random() < 0.07:
+                await self._release_by_force(self._random.choice(self._storm.locks))
             else:
                 await self._take(told)
         except LockBusy as busy:
@@ -181,8 +210,10 @@ class Caller:
             await self._harness.sleep(self._random.uniform(0, 2 * self._expire))
         except (LeaseLost, NotHeld):
             self._say("ended")
+            self._look_back()
         else:
             self._say("ended")
+            self._look_back()
 
     async def _take(self, told: list[Lease]) -> None:
         random, names, expire = self._random, list(self._storm.locks), self._expire
@@ -191,9 +222,10 @@ class Caller:
         cancel = "raise" if self._harness.runtime is THREADS else "cancel"
         policies: list[Any] = ["raise", "warn", told.append, cancel]
         on_lost = random.choice(policies)
+        self._share = random.choice(self._storm.shares) if self._storm.shares else {}
         the_lock = lock(
-            wanted, expire=expire * random.uniform(0.3, 1.0), renew=random.random() < 0.3, on_lost=on_lost,
-            wait=random.choice(waits if self._capabilities.waiting else (0,)),
+            wanted, expire=expire * random.uniform(0.3, 1.0), renew=random.random() < 0.3 or self._storm.quiet,
+            on_lost=on_lost, wait=random.choice(waits if self._capabilities.waiting else (0,)), **self._share,
         )  # fmt: skip
         self._wanted = wanted
         self._say("wanted", len(wanted))
@@ -245,18 +277,51 @@ class Caller:
         async with self._harness.inside(await self._harness.attach(ticket)) as lease:
             await self._inside(lease)
 
+    async def _release_by_force(self, name: str) -> None:
+        """As an operator does it: one of those that have the lock, and know it. Others would not be told so."""
+        store = self._harness.store
+        port, stored = store.listing_port(self._harness.runtime), store.config.prefix + name
+        known = {event.value for event in self._histories[name].events if event.kind == "acquired"}
+        lines = [line for line in await port.inspect([stored]) if line.fence in known]
+        if lines:
+            fence = self._random.choice(lines).fence or 0
+            # Its holder learns of it at its next round trip, and excludes nobody meanwhile.
+            self._histories[name].forget(self._histories.clock(), range(fence, fence + 1))
+            if await port.revoke(stored, fence):
+                self._storm.revoked[name, fence] = self._histories.clock()
+
+    def _look_back(self) -> None:
+        """What the store has told of a lease that had not ended yet."""
+        alone = any("shared" not in share and "limit" not in share for share in self._storm.shares)
+        for hold in self._held if self._storm.shares else ():
+            name, moment = self._name_of(hold.name), self._histories.clock()
+            history = self._histories[name]
+            if not history.is_calm(self._begun, moment):
+                continue
+            early = hold.state == "lost" and hold.reason in ("expired", "taken", "revoked") and now() < hold.deadline
+            revoked = self._storm.revoked.get((name, hold.fence))
+            if hold.state == "released" and revoked is not None and revoked < self._over:
+                self._wrong.append(f"{name}: {self.actor} gave {hold.fence} back, which had been taken from it")
+            elif early and not history.is_forgotten(hold.fence):
+                self._wrong.append(f"{name}: {self.actor} was told that {hold.fence} is {hold.reason}, and it had time")
+            elif early and hold.reason != "revoked" and not alone:
+                self._wrong.append(f"{name}: {self.actor} was told that {hold.fence} is {hold.reason}, not revoked")
+
     @property
     def _capabilities(self) -> Capabilities:
         return self._harness.store.backend.capabilities
 
     def _hold(self, lease: Lease) -> None:
         self._lease, self._holds = lease, list(scope_of(lease).holds)
+        self._held = self._holds
         self._begun = self._histories.clock()
         for hold in self._holds:
-            self._histories[self._name_of(hold.name)].add(Event(self.actor, "acquired", self._begun, hold.fence))
+            event = Event(self.actor, "acquired", self._begun, hold.fence, self._limit)
+            self._histories[self._name_of(hold.name)].add(event)
 
     def _let_go(self) -> None:
         # Each lock by itself: of two the first may be lost before the second.
+        self._over = self._histories.clock()
         for hold in self._holds:
             self._end(hold, "released" if hold.state in ("held", "unsure") else "lost")
         self._lease, self._holds = None, ()
@@ -301,31 +366,45 @@ class Caller:
     async def _act(self, lease: Lease) -> None:
         chance, harness, name = self._random.random(), self._harness, self._random.choice(self._wanted or [""])
         if chance < 0.3:
-            await harness.extend(lease, self._expire * self._random.uniform(0.1, 1.5))
+            await self._extend(lease)
         elif chance < 0.4 and name:
-            async with harness.inside(lock(name, expire=self._expire)):
+            async with harness.inside(lock(name, expire=self._expire, **self._share)):
                 await harness.sleep(self._random.uniform(0, self._expire / 10))
         elif chance < 0.55:
             lease.raise_if_lost()
         elif chance < 0.75 and name:
             await self._write(lease, name)
-        elif chance < 0.85 and self._capabilities.transfer and self._wanted:
+        elif (
+            chance < 0.85
+            and self._capabilities.transfer
+            and self._wanted
+            and self._limit == 1
+            and not self._storm.quiet
+        ):
             # From here on the lock is on its way, and nobody's.
             for hold in self._holds:
                 self._end(hold, "detached" if hold.state in ("held", "unsure") else "lost")
-            self._holds, names = (), self._wanted
+            self._holds, self._held, names = (), (), self._wanted
             self._storm.tickets.append(
                 (names, await harness.detach(lease, self._expire * self._random.uniform(0.3, 1)))
             )
 
+    async def _extend(self, lease: Lease) -> None:
+        asked = self._histories.clock()
+        await self._harness.extend(lease, self._expire * self._random.uniform(0.1, 1.5))
+        for hold in self._holds:
+            name = self._name_of(hold.name)
+            if self._storm.revoked.get((name, hold.fence), asked) < asked:
+                self._wrong.append(f"{name}: {self.actor} extended {hold.fence}, which had been taken from it")
+
     async def _write(self, lease: Lease, name: str) -> None:
         """Whoever surely has the lock is not refused; whoever is late does not write over its successor."""
         row, fence = self._storm.rows[name], lease.fences.get(self._harness.store.config.prefix + name)
-        if fence is None:
+        if fence is None or self._limit > 1:  # only one that is alone fences rows
             return
         count = row.stamp(fence)
         if count is None:
-            if lease.state == "held":
+            if lease.state == "held" and not self._histories[name].is_forgotten(fence):
                 row.violations.append(f"refused: {self.actor} has the lock under {fence}, and a newer fence was there")
             return
         await self._harness.sleep(self._random.uniform(0, 2 * self._expire) * self._random.random() ** 3)
@@ -353,7 +432,8 @@ def storm(
     named ``storm:0`` and so on, and have to be free when it begins.
     """
     random, where = Random(seed), registry().store(store)
-    injector, shared = FaultInjector(where), Storm(locks, now)
+    shares = SHARES[-1] if where.backend.capabilities.sharing else ()
+    injector, shared = FaultInjector(where), Storm(locks, now, shares=shares)
     injector.disturb(Random(random.random()), 0.1, expire / 4, shared.histories.fault)
 
     def callers(kind: type[Harness], number: int) -> list[Caller]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TypeAlias
 
+from distlock_web.core.backend import SHARED
 from distlock_web.testing.history import Event
 from tests.support.worker_history import Recorder, WorkerHistory
 
@@ -161,6 +162,70 @@ def test_an_order_of_the_locks_that_explains_all_answers_is_looked_for() -> None
     ]
 
 
+def shared(*said: tuple[str, str, float, int | None, int]) -> WorkerHistory:
+    return WorkerHistory(Event(*each) for each in said)
+
+
+def test_more_than_the_smallest_limit_is_found() -> None:
+    for limits, found in (((2, 2, 2), 1), ((3, 3, 3), 0), ((3, 2, 3), 1), ((3, 1), 1), ((1, 3), 1)):
+        inside = [
+            (name, "acquired", 1.0 + at, 10 + at, limit)
+            for at, (name, limit) in enumerate(zip("abc", limits, strict=False))
+        ]
+        over = [(name, "released", 9.0, None, 1) for name in "abc"]
+        assert len(shared(*inside, *over).violations()) == found, limits
+
+
+def test_fences_of_those_that_may_be_together_may_come_in_any_order_but_a_writers_may_not() -> None:
+    readers = [
+        ("a", "acquired", 1.0, 11, SHARED), ("a", "released", 2.0, None, 1),
+        ("b", "acquired", 3.0, 10, SHARED), ("b", "released", 4.0, None, 1),
+    ]  # fmt: skip
+    assert shared(*readers).violations() == []
+    for fence, limit in ((11, 1), (10, 1), (9, 1)):
+        writer = [("w", "acquired", 5.0, fence, limit), ("w", "released", 6.0, None, 1)]
+        assert shared(*readers, *writer).violations() == [f"fence: w got {fence}, after a had got 11"]
+    late = [("w", "acquired", 0.1, 12, 1), ("w", "released", 0.2, None, 1)]
+    assert len(shared(*late, *readers).violations()) == 2
+
+
+def test_a_lock_with_room_for_all_who_want_it_is_found() -> None:
+    idle = [
+        ("a", "wanted", 0.0, 1, 2), ("a", "acquired", 0.1, 10, 2), ("b", "wanted", 1.0, 1, 2),
+        ("b", "acquired", 4.0, 11, 2), ("b", "released", 5.0, None, 1), ("a", "released", 6.0, None, 1),
+    ]  # fmt: skip
+    assert shared(*idle).violations(bound=3.1) == []
+    assert shared(*idle).violations(bound=2.9) == ["idle: b wanted the lock for 3.000 s, and only a had it"]
+    # A writer in front may keep it from b.
+    assert shared(*idle, ("w", "wanted", 0.5, 1, 1), ("w", "gave_up", 3.0, None, 1)).violations(bound=1.1) == []
+    assert len(shared(*idle, ("w", "wanted", 0.5, 1, 1), ("w", "gave_up", 3.0, None, 1)).violations(bound=0.9)) == 1
+
+
+def test_a_refusal_though_there_was_room_is_found() -> None:
+    for limits, found in (((2, 2), 1), ((2, 3), 1), ((SHARED, SHARED), 1), ((1, 2), 0), ((2, 1), 0), ((1, 1), 0)):
+        mine, others = limits
+        said = [
+            ("b", "wanted", 0.0, 1, others), ("b", "acquired", 0.1, 10, others),
+            ("a", "wanted", 1.0, 1, mine), ("a", "gave_up", 1.1, None, mine),
+            ("b", "released", 2.0, None, 1), ("b", "ended", 2.1, None, others),
+        ]  # fmt: skip
+        assert len(shared(*said).violations(honest=1.0)) == found, limits
+    # A writer that waits stands in front of a later reader.
+    waiting = [("w", "wanted", 0.5, 1, 1), ("w", "gave_up", 3.0, None, 1)]
+    assert shared(*said, *waiting).violations(honest=1.0) == []
+
+
+def test_who_enters_before_one_that_asked_earlier_is_found() -> None:
+    passed = [
+        ("w", "wanted", 1.0, 1, 1), ("a", "wanted", 1.5, 1, SHARED), ("a", "acquired", 1.6, 10, SHARED),
+        ("a", "released", 2.0, None, 1), ("w", "acquired", 2.1, 11, 1), ("w", "released", 3.0, None, 1),
+    ]  # fmt: skip
+    assert shared(*passed).violations() == []
+    assert shared(*passed).violations(order=0.6) == []
+    (found,) = shared(*passed).violations(order=0.4)
+    assert found.startswith("order: a entered at 1.6")
+
+
 def test_a_recorder_writes_what_a_history_reads() -> None:
     reading, writing = os.pipe()
     say = Recorder("a", writing)
@@ -181,7 +246,7 @@ def test_what_a_store_has_forgotten_excludes_nobody_also_where_its_holder_hears_
         ("a", "acquired", 1.3, 10), ("a", "lost", 1.5, None), ("b", "released", 2.0, None),
     )  # fmt: skip
     assert late.violations(honest=5.0) != []
-    late.forget(1.0, 11)
+    late.forget(1.0, range(11))
     assert late.violations(honest=5.0) == []
 
 
@@ -193,7 +258,7 @@ def test_what_was_handed_over_and_is_forgotten_stays_in_order() -> None:
         ("a", "acquired", 1.3, 10),
         ("a", "detached", 1.4, None),
     )
-    late.forget(1.0, 11)
+    late.forget(1.0, range(11))
     assert late.violations() == []
 
 

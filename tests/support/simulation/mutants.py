@@ -140,6 +140,39 @@ MUTANTS: dict[str, Mutant] = {
         "lock.holder .. '\\n' .. ARGV[4]",
         "lock.holder .. '\\n' .. string.gsub(ARGV[4], '%d%d?}', '7}')",
     ),
+    "one more has the lock than its limit lets": Mutant(
+        "redis-shared-0", f"{_SCRIPTS}/_sharing.lua", "lock.count < math.min(", "lock.count <= math.min("
+    ),
+    "a reader that comes later passes a writer that waits": Mutant(
+        "redis-shared-0",
+        f"{_SCRIPTS}/acquire.lua",
+        "if not others and admits(lock, token) then",
+        "if admits(lock, token) then",
+    ),
+    "who has died keeps its place": Mutant(
+        "redis-shared-11",
+        f"{_SCRIPTS}/_sharing.lua",
+        "elseif tonumber(ends) > now then",
+        "elseif tonumber(ends) > 0 then",
+    ),
+    "nobody knows from whom a place was taken": Mutant(
+        "redis-shared-10", f"{_SCRIPTS}/revoke.lua", "math.max((share.ends - clock()) / 1000, TOMBSTONE)", "0"
+    ),
+    "readers enter one by one": Mutant(
+        "redis-shared-53", f"{_SCRIPTS}/_queue.lua", "if not together then", "if true then"
+    ),
+    "the limit of those that have the lock does not count": Mutant(
+        "memory-shared-0",
+        "backends/memory.py",
+        "len(self.owners) < min(self.limit, limit_of(token))",
+        "len(self.owners) < limit_of(token)",
+    ),
+    "a writer that gives up does not let the readers behind it in": Mutant(
+        "memory-shared-412",
+        "backends/memory.py",
+        "                self._hand_over(lock)  # those behind",
+        "                pass  # those behind",
+    ),
 }
 
 

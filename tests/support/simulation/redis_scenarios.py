@@ -10,7 +10,7 @@ from . import system
 from .network import QUIET, Link, Network, Server
 from .program import DRIVER, Program
 from .redis_server import Connection, RedisServer
-from .scenario import EXPIRE, LONGEST, Scenario
+from .scenario import EXPIRE, LONGEST, Scenario, Sharing
 from .world import Machine, Process
 
 for name in DRIVER:
@@ -80,7 +80,7 @@ class RedisScenario(Scenario):
         node.machine.wall_ahead = node.right_clock
         node.began_anew = node.machine.wall()
         for history in self.histories.values():
-            history.forget(self.world.moment(), int(node.machine.wall() * 1e6))
+            history.forget(self.world.moment(), range(int(node.machine.wall() * 1e6)))
 
     # Misfortunes --------------------------------------------------------------------------------------------------
 
@@ -173,6 +173,10 @@ class RedisOnce(RedisScenario):
     def limits(self) -> dict[str, Any]:
         # More wait for each of them: the lock of a process that has stopped may go to its waiter before it goes on.
         return {**super().limits(), "bound": LONGEST + EXPIRE + 0.5}
+
+
+class RedisShared(Sharing, RedisScenario):
+    """Readers and writers, and places, on Redis."""
 
 
 class LongOutage(RedisScenario):

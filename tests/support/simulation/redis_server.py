@@ -36,9 +36,13 @@ class SortedSet(dict[bytes, float]):
         return sorted(self.items(), key=lambda item: (item[1], item[0]))
 
 
+class Hash(dict[bytes, bytes]):
+    pass
+
+
 @dataclass
 class Key:
-    value: bytes | SortedSet
+    value: bytes | SortedSet | Hash
     ends_ms: int | None = None
 
 
@@ -182,6 +186,11 @@ class RedisServer:
     def _exists(self, *names: bytes) -> Reply:
         return sum(self._find(name) is not None for name in names)
 
+    def _type(self, name: bytes) -> Reply:
+        key = self._find(name)
+        kinds = {bytes: "string", SortedSet: "zset", Hash: "hash"}
+        return Status("none" if key is None else kinds[type(key.value)])
+
     def _pttl(self, name: bytes) -> Reply:
         key = self._find(name)
         if key is None:
@@ -297,6 +306,41 @@ class RedisServer:
 
     def _zcount(self, name: bytes, low: bytes, high: bytes) -> Reply:
         return len(self._between(name, low, high))
+
+    # Hashes ----------------------------------------------------------------------------------------------------------
+
+    def _hash(self, name: bytes) -> Hash:
+        key = self._find(name)
+        if key is None:
+            return Hash()
+        if not isinstance(key.value, Hash):
+            raise Failure(_WRONG_TYPE)
+        return key.value
+
+    def _hset(self, name: bytes, field: bytes, value: bytes) -> Reply:
+        found = self._hash(name)
+        added = field not in found
+        found[field] = value
+        if name not in self.data.keys:
+            self.data.keys[name] = Key(found)
+        self._wrote()
+        return int(added)
+
+    def _hget(self, name: bytes, field: bytes) -> Reply:
+        return self._hash(name).get(field)
+
+    def _hgetall(self, name: bytes) -> Reply:
+        """In the order in which the fields came: a small hash of a real one has it, too."""
+        return [each for pair in self._hash(name).items() for each in pair]
+
+    def _hdel(self, name: bytes, *fields: bytes) -> Reply:
+        found = self._hash(name)
+        removed = [field for field in dict.fromkeys(fields) if found.pop(field, None) is not None]
+        if removed:
+            self._wrote()
+            if not found:
+                del self.data.keys[name]
+        return len(removed)
 
     # Messages and scripts --------------------------------------------------------------------------------------------
 
@@ -587,13 +631,16 @@ def _packed(reply: Reply, protocol: int) -> bytes:
 
 _Command: TypeAlias = Callable[..., Reply]
 _of = RedisServer
-_WRITES = frozenset((b"SET", b"DEL", b"PEXPIRE", b"ZADD", b"ZREM", b"ZPOPMIN", b"ZREMRANGEBYSCORE", b"FLUSHALL"))
+_WRITES = frozenset(
+    (b"SET", b"DEL", b"PEXPIRE", b"ZADD", b"ZREM", b"ZPOPMIN", b"ZREMRANGEBYSCORE", b"HSET", b"HDEL", b"FLUSHALL")
+)
 _DATA: dict[bytes, _Command] = {
     b"GET": _of._get, b"SET": _of._set, b"DEL": _of._del, b"EXISTS": _of._exists, b"PTTL": _of._pttl,
     b"PEXPIRE": _of._pexpire, b"FLUSHALL": _of._flush, b"TIME": _of._time, b"ZADD": _of._zadd, b"ZREM": _of._zrem,
     b"ZREMRANGEBYSCORE": _of._zremrangebyscore, b"ZRANGE": _of._zrange, b"ZRANGEBYSCORE": _of._zrangebyscore,
     b"ZRANDMEMBER": _of._zrandmember,
     b"ZSCORE": _of._zscore, b"ZRANK": _of._zrank, b"ZCARD": _of._zcard, b"ZCOUNT": _of._zcount,
+    b"HSET": _of._hset, b"HGET": _of._hget, b"HGETALL": _of._hgetall, b"HDEL": _of._hdel, b"TYPE": _of._type,
     b"ZPOPMIN": _of._zpopmin, b"PUBLISH": _of._publish, b"PUBSUB": _of._pubsub, b"INFO": _of._info,
     b"EVAL": _of._eval, b"EVALSHA": _of._evalsha,
 }  # fmt: skip

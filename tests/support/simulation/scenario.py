@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from distlock_web.testing.storm import Storm
+from distlock_web.testing.storm import SHARES, Storm
 
 from . import loop as loops
 from . import system
@@ -285,6 +285,33 @@ class MemoryOnce(Memory):
     """The same, and jobs that are done once."""
 
     locks, jobs = 1, 2
+
+
+class Sharing(Scenario):
+    """In front of another: a lock with several holders. In a third of the seeds nothing happens: nobody may be late."""
+
+    locks = 1
+
+    def __init__(self, seed: int, programs: list[Program]) -> None:
+        super().__init__(seed, programs)
+        self.storm.shares = self.random.choice(SHARES)
+        self.storm.quiet = self.random.random() < 0.33
+        if self.storm.quiet:
+            self.forks = 0.0
+
+    def started(self, program: Program) -> None:
+        if not self.storm.quiet:
+            super().started(program)
+
+    def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
+        return [] if self.storm.quiet else super().misfortunes()
+
+    def limits(self) -> dict[str, Any]:
+        return {**super().limits(), "bound": 0.2, "order": 0.3} if self.storm.quiet else super().limits()
+
+
+class MemoryShared(Sharing, Memory):
+    """Readers and writers, and places, in memory."""
 
 
 _programs: list[Program] = []

@@ -8,17 +8,20 @@ from .redis_scenarios import (
     LongOutage,
     RedisOnce,
     RedisScenario,
+    RedisShared,
     RedlockScenario,
     ReplicaWithGhosts,
     SentinelScenario,
 )
-from .scenario import Memory, MemoryOnce, Scenario
+from .scenario import Memory, MemoryOnce, MemoryShared, Scenario
 
 SCENARIOS: dict[str, type[Scenario]] = {
     "memory": Memory,
     "memory-once": MemoryOnce,
+    "memory-shared": MemoryShared,
     "redis": RedisScenario,
     "redis-once": RedisOnce,
+    "redis-shared": RedisShared,
     "sentinel": SentinelScenario,
     "redlock": RedlockScenario,
     "redis-outage": LongOutage,
