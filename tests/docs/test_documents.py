@@ -587,7 +587,7 @@ BEFORE: dict[Script, str] = {
     ("streaming.md", "Streaming"): WITH_STORE,
     ("responses.md", "Answers to choose from"): WITH_STORE,
     ("responses.md", "REST framework"): 'DISTLOCK = {"default": {"BACKEND": "memory"}}',
-    ("testing.md", "Locks in memory"): 'import sys; sys.modules["shop"] = sys.modules["__main__"]',
+    ("testing.md", "Flask"): 'import sys; sys.modules["shop"] = sys.modules["__main__"]',
     ("django.md", "Views"): WITH_STORE,
 }
 

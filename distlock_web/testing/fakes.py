@@ -1,0 +1,153 @@
+"""Locks as a project's tests want them: in memory, held by somebody else, lost, ended, out of reach. Needs no pytest.
+
+All of them act on the stores of the running code: those in memory, or real ones.
+"""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from distlock_web.core import registry
+from distlock_web.core.backend import Claim, Granted
+from distlock_web.core.config import StoreConfig
+from distlock_web.core.keys import shorten, whole_key
+from distlock_web.core.registry import Registry, Store
+from distlock_web.core.request_id import HolderInfo
+from distlock_web.core.runtime import THREADS, drive, new_token, now
+from distlock_web.locks.chain import find_enclosing
+
+from .fault_injector import FaultInjector
+
+
+@contextmanager
+def locks_in_memory() -> Iterator[None]:
+    """All locks of the project in this process's memory while the block runs, none of them held at its beginning.
+
+    No server is needed. The other settings (``PREFIX``, ``EXPIRE``, ``ON_BUSY``, …) stay as the project has them.
+    """
+    fake = _InMemory()
+    # In front of the others. Not in their place: a framework that is imported within the block adds its own.
+    registry.resolvers.insert(0, fake.itself)
+    try:
+        yield
+    finally:
+        registry.resolvers.remove(fake.itself)
+        fake.close()
+
+
+class LocksInMemory(unittest.TestCase):
+    """For ``unittest``, in front of Django's ``TestCase`` if there is one: :func:`locks_in_memory` around each test."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.enterContext(locks_in_memory())
+
+
+@contextmanager
+def hold_lock(
+    key: object, *, prefix: str | None = None, store: str = "default", expire: float = 60.0
+) -> Iterator[None]:
+    """Somebody else holds the lock on this key while the block runs. ``AssertionError`` if it is held already."""
+    where = registry.registry().store(store)
+    name = _name(where, key, prefix)
+    claim = Claim(name, new_token(where.ident), expire)
+    port = where.port(THREADS)
+    if not isinstance(drive(port.acquire(claim, 0)), Granted):
+        raise AssertionError(f"The lock {name!r} is held already.")
+    try:
+        yield
+    finally:
+        drive(port.release(claim))
+
+
+def assert_lock_free(key: object, *, prefix: str | None = None, store: str = "default") -> None:
+    """``AssertionError`` if somebody holds the lock on this key; it says for how long still, and who."""
+    where = registry.registry().store(store)
+    name = _name(where, key, prefix)
+    for line in drive(where.port(THREADS).inspect()):
+        if line.name == name:
+            who = HolderInfo.loads(line.holder).describe() or "somebody unknown"
+            raise AssertionError(f"The lock {name!r} is held, for {line.remaining:.1f} s more, by {who}.")
+
+
+def lose_lock(key: object, *, prefix: str | None = None, store: str = "default") -> None:
+    """Take the lock on this key from all who hold it, as a release by force does. ``AssertionError`` if nobody does.
+
+    A holder learns of it at its next request: ``lease.extend()``, a renewal, or its end, which raises ``LeaseLost``.
+    """
+    where = registry.registry().store(store)
+    name, port = _name(where, key, prefix), where.port(THREADS)
+    revoked = [drive(port.revoke(name, line.fence)) for line in drive(port.inspect([name])) if line.fence is not None]
+    if not any(revoked):
+        raise AssertionError(f"Nobody holds the lock {name!r}.")
+
+
+def expire_lock(key: object, *, prefix: str | None = None, store: str = "default") -> None:
+    """End the lease that the calling code is inside of, as if its time was over: somebody else may take the lock.
+
+    The holder knows at once: ``lease.lost`` is set, ``on_lost`` is called, and the end of the block raises
+    ``LeaseLost``. Call it from inside of the block, or of what the locked function calls. ``AssertionError`` elsewhere.
+    """
+    where = registry.registry().store(store)
+    name = _name(where, key, prefix)
+    found = find_enclosing(where, name)
+    if found is None:
+        raise AssertionError(f"The running code is not inside of the lock {name!r}.")
+    hold = found[1]
+    hold.deadline = now()
+    drive(where.port(THREADS).cancel(hold.claim_to_the_end))
+    hold.check()
+
+
+@contextmanager
+def store_down(store: str = "default") -> Iterator[None]:
+    """The store does not answer while the block runs: ``BackendUnavailable``, a 503. What is held stays held there."""
+    injector = FaultInjector(registry.registry().store(store))
+    injector.cut()
+    try:
+        yield
+    finally:
+        injector.remove()
+
+
+def _name(store: Store, key: object, prefix: str | None) -> str:
+    return shorten((store.config.prefix if prefix is None else prefix) + whole_key(key))
+
+
+class _InMemory(Registry):
+    """The registry that would be in force, with every store in memory; made alias by alias, as they are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__({"default": {"BACKEND": "memory"}})
+        self.stores.clear()
+        self._of_an_app: set[str] = set()  #: the aliases whose settings an app has told
+
+    def itself(self) -> Registry:
+        return self
+
+    def store(self, alias: str) -> Store:
+        if alias not in self._of_an_app:
+            of_app = self._config_of_app(alias)
+            if of_app is None and alias in self.stores:
+                return self.stores[alias]
+            config = self._config_of_process(alias) if of_app is None else of_app
+            config = replace(config, backend="memory", location="", cache="", database="", resource=None, options={})
+            # Of two threads one wins: two stores would exclude nobody.
+            store = self.stores.setdefault(alias, Store(config))
+            if of_app is not None:  # it may have been used before, outside of the app
+                store.config = config
+                self._of_an_app.add(alias)
+        return self.stores[alias]
+
+    def _config_of_app(self, alias: str) -> StoreConfig | None:
+        for resolve in registry.resolvers:
+            if resolve != self.itself and (found := resolve()) is not None:
+                return found.store(alias).config
+        return None
+
+    def _config_of_process(self, alias: str) -> StoreConfig:
+        found = registry.configured()
+        return StoreConfig(alias) if found is None else found.store(alias).config
