@@ -10,7 +10,6 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -151,17 +150,25 @@ class Harness:
 
 class ThreadActor(Generic[T]):
     def __init__(self, body: Callable[[], Coroutine[Any, Any, T]], context: contextvars.Context) -> None:
-        self._future: Future[T] = Future()
-        threading.Thread(target=context.run, args=(self._run, body), daemon=True).start()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        # Not a Future: in a simulated world only ``threading`` is simulated, and one would wait in real time for ever.
+        self._thread = threading.Thread(target=context.run, args=(self._run, body), daemon=True)
+        self._thread.start()
 
     def _run(self, body: Callable[[], Coroutine[Any, Any, T]]) -> None:
         try:
-            self._future.set_result(drive(body()))
+            self._result = drive(body())
         except BaseException as error:
-            self._future.set_exception(error)
+            self._error = error
 
     async def result(self) -> T:
-        return self._future.result(PATIENCE)
+        self._thread.join(PATIENCE)
+        if self._thread.is_alive():
+            raise TimeoutError("a thread of the test did not end")
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
 
 
 class ThreadEvent:
