@@ -19,7 +19,7 @@ from .hooks import TransactionManager, Until
 from .key_templates import Key, KeyInFront, KeyTemplates, MalformedValue, bound_method
 from .lease import Lease
 from .options import NAMES, NO_TASK, LockOptions, Options, check_names, listing
-from .scope import Scope
+from .scope import Scope, Spec
 
 logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
@@ -247,6 +247,10 @@ class LockedFunction:
                 f'{self.name}: on_busy="retry" sends the running task of Celery again, and no task runs here. '
                 f'Elsewhere use on_busy="raise" or wait=.'
             )
+        return Scope(await self.spec(runtime, args, kwargs), runtime)
+
+    async def spec(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spec:
+        """What one call asks for."""
         try:
             keys = await self.keys.keys(args, kwargs)
         except MalformedValue as error:
@@ -256,7 +260,7 @@ class LockedFunction:
             raise not_found from error
         if self.space:
             keys = tuple(self.space + key for key in keys)
-        return Scope(self.options.spec(keys, runtime, self.name, self.code, self.keys.template), runtime)
+        return self.options.spec(keys, runtime, self.name, self.code, self.keys.template)
 
     async def acquire(self, scope: Scope) -> Scope:
         """Take the lock for one call. The scope that it runs in: another one if it is let through without its lock."""

@@ -50,8 +50,8 @@ class Scope:
 
     __slots__ = (
         "__weakref__", "_cancelled", "_gates", "_generation", "_on_end", "_open", "_resume_renewal", "_unwatch",
-        "_warned", "acquired", "asked", "has_waited", "holds", "locked", "opener", "outlives_task", "record",
-        "reentered", "runner", "runtime", "spec", "turns", "waited",
+        "acquired", "asked", "has_waited", "holds", "locked", "opener", "outlives_task", "record",
+        "reentered", "runner", "runtime", "spec", "turns", "waited", "warned",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class Scope:
         self.locked = True
         self.asked = ""  #: of ``once``: whose the record is
         self.record: str | None = None  #: of ``once``: what its release leaves in the store
+        self.warned = False  #: of the transaction around it, or there is no reason to
         self.has_waited = False  #: for one of its names
         self.waited = 0.0  #: seconds in the queue for the name that was asked for last
         self.holds: list[Hold] = []  #: both of these
@@ -78,7 +79,6 @@ class Scope:
         self._on_end: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] | None = None
         self._resume_renewal: Callable[[], None] | None = None
-        self._warned = False
         self._cancelled: asyncio.Task[Any] | None = None
 
     # What it holds ------------------------------------------------------------------------------------------------
@@ -204,8 +204,8 @@ class Scope:
 
     def warn_once(self) -> None:
         """Warn, once, if the running code is inside a transaction that ends after this block."""
-        if self.acquired and not self._warned:
-            self._warned = call_site.warn_of_open_transaction(self.spec.function, self.spec.code)
+        if self.acquired and not self.warned:
+            self.warned = call_site.warn_of_open_transaction(self.spec.function, self.spec.code)
 
     # Who runs it --------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import Celery, chord
+from celery import chord
 
 from distlock_web import ConfigurationError, Lease, LockBusy, configure, distributed_lockable, lock
 from distlock_web.locks import hooks
+from tests.support.celery_mailbox import Mailbox
 from tests.support.celery_workers import CeleryWorkers
 from tests.support.programs import celery_shop as shop
 from tests.support.waiting import LONG, PATIENCE
@@ -68,7 +69,7 @@ class TestWhereNoWorkerIs:
 
     @pytest.mark.parametrize("call", ["apply", "__call__"])
     def test_nobody_would_send_it_again_so_the_caller_is_told(self, call: str, elsewhere: Callable[..., Lease]) -> None:
-        task = Celery(set_as_current=False).task(distributed_lockable("report:{month}", on_busy="retry")(report))
+        task = Mailbox().task()(distributed_lockable("report:{month}", on_busy="retry")(report))
         elsewhere("report:May")
         run: dict[str, Callable[[], Any]] = {
             "apply": lambda: task.apply(["May"]).get(),

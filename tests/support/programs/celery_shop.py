@@ -91,6 +91,14 @@ def finish(name: str, ticket: str) -> str:
     return "finished"
 
 
+@app.task
+@distributed_lockable("export:{name}", expire=2, renew=True)
+def export(name: str) -> str:
+    note(f"exporting {name}")
+    wait_for_go(name)
+    return name
+
+
 @app.task(acks_late=True, reject_on_worker_lost=True)
 @distributed_lockable("killed:{name}", expire=2, on_busy="retry")
 def killed_once(name: str) -> str:

@@ -1,0 +1,354 @@
+"""``unique(task)``: the lock of the run is taken where the task is sent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from queue import Empty
+from typing import Any
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from distlock_web import (
+    BackendUnavailable,
+    ConfigurationError,
+    LeaseLost,
+    LockBusy,
+    distributed_lockable,
+    held_locks,
+    lock,
+    once,
+)
+from distlock_web.celery import unique
+from distlock_web.core.registry import registry
+from distlock_web.testing.fault_injector import FaultInjector
+from tests.support.celery_mailbox import Mailbox
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("store")
+
+
+@pytest.fixture
+def mailbox() -> Mailbox:
+    return Mailbox()
+
+
+@pytest.fixture
+def report(mailbox: Mailbox) -> Any:
+    @mailbox.task()
+    @distributed_lockable("report:{month}", expire=10)
+    def report(month: str) -> str:
+        assert lock(f"report:{month}").locked()
+        return month
+
+    return report
+
+
+def plain() -> None: ...
+
+
+def states() -> dict[str, str]:
+    return {row.lock.name: row.lock.state for row in held_locks()}
+
+
+def test_a_task_that_is_queued_or_running_is_not_sent_again(mailbox: Mailbox) -> None:
+    meanwhile: list[Any] = []
+
+    @mailbox.task()
+    @distributed_lockable("report:{month}", expire=10)
+    def report(month: str) -> str:
+        meanwhile.append(unique(report).delay(month))
+        return month
+
+    assert unique(report).delay("May").id
+    assert unique(report).delay("May") is None
+    assert unique(report).delay("June").id, "another one is"
+    assert mailbox.next().run() == ("SUCCESS", "May")
+    assert meanwhile == [None]
+    assert states() == {"disLock:report:June": "transit"}
+    assert unique(report).delay("May").id
+
+
+def test_the_ticket_is_in_no_argument_and_not_where_monitors_look(report: Any, mailbox: Mailbox) -> None:
+    unique(report).apply_async(["May"], headers={"tenant": "acme"})
+    message = mailbox.next()
+    ticket = message.headers["distlock_ticket"]
+    assert (message.args, message.kwargs, message.headers["tenant"]) == (["May"], {}, "acme")
+    assert ticket not in str({name: message.headers[name] for name in ("argsrepr", "kwargsrepr", "shadow")})
+
+
+def test_of_two_deliveries_at_once_one_runs(mailbox: Mailbox) -> None:
+    second: list[tuple[str, Any]] = []
+
+    @mailbox.task()
+    @distributed_lockable("report:{month}", expire=10)
+    def report(month: str) -> str:
+        second.append(message.run())
+        return month
+
+    unique(report).delay("May")
+    message = mailbox.next()
+    assert message.run() == ("SUCCESS", "May")
+    [(state, error)] = second
+    assert state == "FAILURE"
+    assert isinstance(error, LockBusy)
+
+
+def test_a_message_that_comes_back_after_its_run_takes_the_lock_anew(report: Any, mailbox: Mailbox) -> None:
+    """As with ``acks_late``, after its process was killed."""
+    unique(report).delay("May")
+    message = mailbox.next()
+    assert message.run() == message.run() == ("SUCCESS", "May")
+    assert states() == {}
+
+
+def test_one_that_begins_later_than_its_transit_takes_it_anew(report: Any, mailbox: Mailbox) -> None:
+    unique(report, transit=0.1).delay("May")
+    late = mailbox.next()
+    eventually(lambda: not lock("report:May").locked(), "the transit is over")
+    assert unique(report).delay("May").id
+    state, error = late.run()
+    assert (state, type(error)) == ("FAILURE", LockBusy)
+    assert mailbox.next().run() == ("SUCCESS", "May")
+    assert late.run() == ("SUCCESS", "May")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"countdown": 1000}, {"eta": datetime.now(UTC) + timedelta(seconds=1000)}],
+    ids=["countdown", "eta"],
+)
+def test_the_time_until_it_may_begin_is_added_to_the_transit(report: Any, how: dict[str, Any]) -> None:
+    unique(report, transit="1m").apply_async(["May"], **how)
+    [row] = held_locks()
+    assert 1000 < row.lock.remaining <= 1060
+
+
+def test_a_retry_keeps_the_lock(mailbox: Mailbox) -> None:
+    @mailbox.task(bind=True)
+    @distributed_lockable("report:{month}", expire=10)
+    def report(self: Any, month: str) -> int:
+        if self.request.retries < 2:
+            raise self.retry(countdown=500)
+        return self.request.retries
+
+    assert unique(report, transit="1m").delay("May").id
+    for _ in range(2):
+        state, _ = mailbox.next().run()
+        assert state == "RETRY"
+        assert states() == {"disLock:report:May": "transit"}
+        assert 500 < held_locks()[0].lock.remaining <= 560
+        assert unique(report).delay("May") is None
+    assert mailbox.next().run() == ("SUCCESS", 2)
+    assert states() == {}
+
+
+def test_so_does_one_by_itself_after_an_error(mailbox: Mailbox) -> None:
+    @mailbox.task(bind=True, autoretry_for=(OSError,), retry_backoff=True)
+    @distributed_lockable("report:{month}", expire=10)
+    def report(self: Any, month: str) -> str:
+        if self.request.retries == 0:
+            raise OSError
+        return month
+
+    unique(report).delay(month="May")
+    assert mailbox.next().run()[0] == "RETRY"
+    assert unique(report).delay(month="May") is None
+    assert mailbox.next().run() == ("SUCCESS", "May")
+
+
+def test_a_retry_that_is_not_sent_frees_it(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would ever run it: the lock was in transit for an hour."""
+
+    @mailbox.task(bind=True)
+    @distributed_lockable("report:{month}", expire=10)
+    def report(self: Any, month: str) -> None:
+        monkeypatch.setattr("kombu.messaging.Producer.publish", no_broker)
+        raise self.retry(countdown=500)
+
+    unique(report).delay("May")
+    assert mailbox.next().run()[0] == "REJECTED"
+    assert states() == {}
+
+
+def test_another_task_that_it_sends_takes_nothing_along(report: Any, mailbox: Mailbox) -> None:
+    @mailbox.task()
+    def other() -> None: ...
+
+    @mailbox.task()
+    @distributed_lockable("sender", expire=10)
+    def sender() -> str:
+        other.delay()
+        return states()["disLock:sender"]
+
+    unique(sender).delay()
+    assert mailbox.next().run() == ("SUCCESS", "held")
+    assert "distlock_ticket" not in mailbox.next().headers
+
+
+def no_broker(*args: object, **options: object) -> None:
+    raise OperationalError("no broker")
+
+
+def test_what_is_not_sent_frees_its_lock(report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kombu.messaging.Producer.publish", no_broker)
+    with pytest.raises(OperationalError):
+        unique(report).delay("May")
+    assert states() == {}
+
+
+def test_what_is_revoked_before_it_runs_frees_its_lock(report: Any, mailbox: Mailbox) -> None:
+    unique(report).delay("May")
+    mailbox.next().drop()
+    assert states() == {}
+
+
+def test_who_is_revoked_while_it_runs_loses_nothing_to_that(mailbox: Mailbox) -> None:
+    @mailbox.task()
+    @distributed_lockable("report:{month}", expire=10)
+    def report(month: str) -> str:
+        message.drop()
+        return states()["disLock:report:May"]
+
+    unique(report).delay("May")
+    message = mailbox.next()
+    assert message.run() == ("SUCCESS", "held")
+
+
+def test_a_run_that_was_sent_as_usual_takes_its_lock_as_usual(report: Any, mailbox: Mailbox) -> None:
+    report.delay("May")
+    assert states() == {}
+    assert mailbox.next().run() == ("SUCCESS", "May")
+
+
+def test_a_method_and_a_bound_task_have_the_keys_of_their_runs(mailbox: Mailbox) -> None:
+    class Monthly(mailbox.app.Task):  # type: ignore[name-defined]
+        name = "monthly"
+
+        @distributed_lockable("monthly:{self.name}:{month}", expire=10)
+        def run(self, month: str = "May") -> str:
+            return month
+
+    task = mailbox.app.register_task(Monthly())
+    assert unique(task).delay().id
+    assert unique(task).delay(month="May") is None
+    assert states() == {"disLock:monthly:monthly:May": "transit"}
+    assert mailbox.next().run() == ("SUCCESS", "May")
+    assert states() == {}
+
+
+def test_eagerly_it_runs_at_once_under_its_lock(report: Any, mailbox: Mailbox) -> None:
+    mailbox.app.conf.task_always_eager = True
+    assert unique(report).delay("May").get() == "May"
+    assert states() == {}
+    with lock("report:May"):
+        assert unique(report).delay("May") is None
+
+
+def test_an_eager_retry_takes_it_anew(mailbox: Mailbox) -> None:
+    mailbox.app.conf.task_always_eager = True
+
+    @mailbox.task(bind=True)
+    @distributed_lockable("report:{month}", expire=10)
+    def report(self: Any, month: str) -> int:
+        if self.request.retries == 0:
+            raise self.retry()
+        return self.request.retries
+
+    assert unique(report).delay("May").get() == 1
+    assert states() == {}
+
+
+def test_a_key_that_is_another_one_at_the_other_end_takes_nothing_from_the_sender(mailbox: Mailbox) -> None:
+    """A tuple is a list where it arrives. The run is under both locks: so one is queued, and one runs."""
+
+    @mailbox.task()
+    @distributed_lockable([lambda sizes: type(sizes).__name__], expire=10)
+    def report(sizes: Any) -> dict[str, str]:
+        return states()
+
+    assert unique(report).delay((1, 2)).id
+    assert unique(report).delay((1, 2)) is None
+    assert mailbox.next().run() == ("SUCCESS", {"disLock:tuple": "held", "disLock:list": "held"})
+    assert states() == {}
+
+
+def test_a_store_that_does_not_answer(mailbox: Mailbox, report: Any) -> None:
+    injector = FaultInjector(registry().store("default"))
+
+    @mailbox.task()
+    @distributed_lockable("open", expire=10, on_backend_error="open")
+    def open_task() -> str:
+        return "ran"
+
+    injector.cut()
+    try:
+        with pytest.raises(BackendUnavailable):
+            unique(report).delay("May")
+        with pytest.raises(Empty):
+            mailbox.next()
+        assert unique(open_task).delay().id
+        assert mailbox.next().run() == ("SUCCESS", "ran")
+    finally:
+        injector.mend()
+
+
+async def test_a_blocking_call_in_an_event_loop_is_refused_with_the_remedy(report: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"asyncio\.to_thread"):
+        unique(report).delay("May")
+
+
+def test_what_has_no_lock_is_refused_by_name(mailbox: Mailbox) -> None:
+    task = mailbox.task(name="shop.plain")(plain)
+    with pytest.raises(ConfigurationError, match=r"shop\.plain.* below what makes a task of it"):
+        unique(task)
+    with pytest.raises(ConfigurationError, match="below what makes a task of it"):
+        unique(len)
+    with pytest.raises(ConfigurationError, match="once"):
+        unique(mailbox.task(name="shop.once")(once("a", keep=10)(plain)))
+    with pytest.raises(ConfigurationError, match="transit is 0"):
+        unique(mailbox.task(name="shop.locked")(distributed_lockable("a")(plain)), transit=0)
+
+
+def test_a_lock_with_several_holders_is_refused(mailbox: Mailbox) -> None:
+    task = mailbox.task(name="shop.two")(distributed_lockable("a", limit=2)(plain))
+    with pytest.raises(ConfigurationError, match="several holders"):
+        unique(task).delay()
+    assert states() == {}
+
+
+def test_after_a_success_it_is_kept_as_its_options_say(mailbox: Mailbox) -> None:
+    @mailbox.task()
+    @distributed_lockable("report:{month}", expire=10, hold_at_least=500, success=bool)
+    def report(month: str) -> str:
+        return "" if month == "empty" else month
+
+    unique(report).delay("May")
+    unique(report).delay("empty")
+    assert mailbox.next().run() == ("SUCCESS", "May")
+    assert mailbox.next().run() == ("SUCCESS", "")
+    assert states() == {"disLock:report:May": "cooldown"}
+    assert unique(report).delay("May") is None
+
+
+def test_after_an_error_it_is_free(mailbox: Mailbox) -> None:
+    @mailbox.task()
+    @distributed_lockable("report", expire=10, hold_at_least=500)
+    def report() -> None:
+        raise OSError
+
+    unique(report).delay()
+    assert mailbox.next().run()[0] == "FAILURE"
+    assert states() == {}
+
+
+def test_who_goes_on_after_its_retry_was_sent_is_told_that_it_has_no_lock(mailbox: Mailbox) -> None:
+    @mailbox.task(bind=True)
+    @distributed_lockable("report", expire=10)
+    def report(self: Any) -> None:
+        self.retry(throw=False, countdown=500)
+        assert states() == {"disLock:report": "transit"}
+
+    unique(report).delay()
+    state, error = mailbox.next().run()
+    assert (state, type(error)) == ("FAILURE", LeaseLost)
