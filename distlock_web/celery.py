@@ -91,7 +91,7 @@ class Unique:
         scope.warned = True
         try:
             if any(chain.find_enclosing(spec.store, name) is not None for name in spec.names):
-                raise LockBusy("The task that runs here sends itself.", name=", ".join(spec.names))
+                raise LockBusy("The running code is inside of its lock.", name=", ".join(spec.names))
             return Lease(drive(locked.acquire(scope)))
         except LockBusy as busy:
             fields = scope.log_fields("busy")
@@ -197,7 +197,7 @@ def _end(task: Any = None, retval: object = None, state: str | None = None, **_:
     try:
         if state == states.SUCCESS:
             drive(_locked(task).judge(retval, scope))
-        ending.end_now(scope, None if state == states.SUCCESS else Ignore())
+        ending.end_now(scope, None if state == states.SUCCESS else Ignore())  # with any error it is no success
     except LeaseLost:  # which the function was told of
         pass
 

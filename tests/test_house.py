@@ -48,6 +48,7 @@ ON_TOP: dict[str, set[str]] = {"redlock": {"backends.redis"}}
 #: What users may import; everything else may change without a word.
 PUBLIC = (
     "distlock_web",
+    "distlock_web.celery",
     "distlock_web.django",
     "distlock_web.django.fencing",
     "distlock_web.django.logging",

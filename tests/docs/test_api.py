@@ -53,7 +53,7 @@ def test_every_attribute_is_there(heading: str, kind: type) -> None:
 
 @pytest.mark.parametrize(
     "package",
-    ["distlock_web.flask", "distlock_web.opentelemetry", "distlock_web.prometheus", "distlock_web.sqlalchemy"],
+    [f"distlock_web.{name}" for name in ("celery", "flask", "opentelemetry", "prometheus", "sqlalchemy")],
 )
 def test_every_name_of_a_framework_is_there(package: str) -> None:
     names = {name for name in names_under(package) if "." not in name}

@@ -556,6 +556,9 @@ assert client.get("/ops/locks/release/").status_code == 200
 assert app.test_client().post("/orders/7/pay").text == "paid"
 assert app.test_client().post("/orders/7/ship").text == "shipped"
 """,
+    ("tasks.md", "Sent once"): """
+assert result.id and unique(export).delay(7) is None and unique(export).delay(8).id
+""",
     ("flask.md", "Refused requests"): """
 import contextvars
 from distlock_web import distributed_lockable, lock
@@ -578,6 +581,7 @@ BEFORE: dict[Script, str] = {
         ("once.md", heading): WITH_STORE
         for heading in ("A payment, with an Idempotency-Key", "An HTML form", "A webhook", "At least once")
     },
+    ("tasks.md", "Sent once"): 'import celery; celery.Celery(broker="memory://")',
     ("transactions.md", "Django"): WITH_DATABASE,
     ("transactions.md", "One method of a class"): WITH_ATOMIC_REQUESTS,
     ("django.md", "REST framework"): WITH_REST,

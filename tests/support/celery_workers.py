@@ -51,7 +51,7 @@ class CeleryWorker:
         return " ready." in self.log.read_text()
 
     def close(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
+        """It ends what it does. ``SIGTERM`` has been sent."""
         try:
             self.process.wait(PATIENCE / 2)
         except subprocess.TimeoutExpired:
@@ -82,5 +82,7 @@ class CeleryWorkers:
             client.rpush(f"go:{name}", "go")
 
     def close(self) -> None:
+        for worker in self._workers.values():
+            worker.process.send_signal(signal.SIGTERM)
         for worker in self._workers.values():
             worker.close()

@@ -7,6 +7,7 @@ from queue import Empty
 from typing import Any
 
 import pytest
+from django.db import transaction
 from kombu.exceptions import OperationalError
 
 from distlock_web import (
@@ -14,6 +15,7 @@ from distlock_web import (
     ConfigurationError,
     LeaseLost,
     LockBusy,
+    OpenTransactionWarning,
     distributed_lockable,
     held_locks,
     lock,
@@ -23,6 +25,7 @@ from distlock_web.celery import unique
 from distlock_web.core.registry import registry
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.celery_mailbox import Mailbox
+from tests.support.revoking import revoke_the_lock
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("store")
@@ -352,3 +355,28 @@ def test_who_goes_on_after_its_retry_was_sent_is_told_that_it_has_no_lock(mailbo
     unique(report).delay()
     state, error = mailbox.next().run()
     assert (state, type(error)) == ("FAILURE", LeaseLost)
+
+
+def test_a_retry_without_a_lock_that_was_lost_takes_it_anew(mailbox: Mailbox) -> None:
+    @mailbox.task(bind=True)
+    @distributed_lockable("report", expire=10, on_lost="warn")
+    def report(self: Any) -> int:
+        if self.request.retries == 0:
+            revoke_the_lock()
+            raise self.retry(countdown=500)
+        return self.request.retries
+
+    unique(report).delay()
+    assert mailbox.next().run()[0] == "RETRY"
+    assert states() == {}
+    assert mailbox.next().run() == ("SUCCESS", 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_sent_inside_a_transaction_it_warns_of_nothing(report: Any, mailbox: Mailbox) -> None:
+    """Nothing is released there before the commit."""
+    with transaction.atomic():
+        assert unique(report).delay("May").id
+        with pytest.warns(OpenTransactionWarning), lock("other"):
+            pass
+    assert mailbox.next().run() == ("SUCCESS", "May")
