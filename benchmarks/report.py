@@ -150,8 +150,7 @@ def markdown(cases: Sequence[Case], about: dict[str, Any]) -> str:
         for columns, cells in tables(case):
             lines += [*_markdown_table(columns, cells), ""]
         lines += [f"- {note}" for note in case.notes] + [""] * bool(case.notes)
-    lines += ["**The bars**", "", *_markdown_table(BAR_HEADS, bar_rows(list(verdicts(cases))))]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _markdown_table(columns: Sequence[str], lines: Iterable[list[str]]) -> Iterator[str]:

@@ -24,8 +24,8 @@ PICTURE = re.compile(r'(?<=src="|set=")docs/')
 
 def on_config(config: MkDocsConfig) -> None:
     config.site_url = URLS["Documentation"]
-    config.repo_url = URLS["Source"]
-    config.repo_name = "Source"
+    # No `repo_url`: for that of a GitHub repository each page would ask GitHub for its stars.
+    config.extra["social"] = [{"icon": "material/git", "link": URLS["Source"], "name": "Source"}]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -42,11 +42,17 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     def here(link: re.Match[str]) -> str:
         """The link's target as a page of the site; a file that is none of its pages is in the repository."""
         target = (source.parent / link[1]).resolve().relative_to(ROOT).as_posix()
-        if target not in NAMES and not (target.startswith("docs/") and target.endswith(".md")):
+        if target not in NAMES and not (target.startswith("docs/") and target.endswith((".md", ".svg", ".png"))):
             return f"{URLS['Source']}/blob/main/{target}"
         return relpath(NAMES.get(target, target.removeprefix("docs/")), Path(page.file.src_uri).parent)
 
     return PICTURE.sub("", LINK.sub(here, markdown))
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """From a disk the search reads its index as a script."""
+    index = Path(config.site_dir, "search", "search_index.json")
+    index.with_suffix(".js").write_text(f"var __index = {index.read_text('utf-8')}", "utf-8")
 
 
 def on_page_content(html: str, **_: object) -> str:
