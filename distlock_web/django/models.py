@@ -61,6 +61,29 @@ class LeaseRow(models.Model):
         indexes = (models.Index(fields=["expires_at"], name="distlock_lease_expires_at"),)
 
 
+class HolderRow(models.Model):
+    """One of those that hold a lock together (``limit``, ``shared``), in the SQL store."""
+
+    token: models.CharField[str, str] = models.CharField(primary_key=True, max_length=100)
+    name_key: models.CharField[str, str] = models.CharField(max_length=64)
+    state: models.CharField[str, str] = models.CharField(max_length=10)
+    fence: models.BigIntegerField[int, int] = models.BigIntegerField()
+    since: models.BigIntegerField[int, int] = models.BigIntegerField()
+    expires_at: models.BigIntegerField[int, int] = models.BigIntegerField()
+    holder: models.TextField[str, str] = models.TextField()
+
+    objects = _NotDumped()
+
+    class Meta:
+        db_table = "distlock_holder"
+        base_manager_name = "objects"
+        default_permissions = ()
+        indexes = (
+            models.Index(fields=["name_key"], name="distlock_holder_name_key"),
+            models.Index(fields=["expires_at"], name="distlock_holder_expires_at"),
+        )
+
+
 class RecordRow(models.Model):
     """What ``once`` has kept of what is done, in the SQL store."""
 

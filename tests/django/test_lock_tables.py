@@ -59,12 +59,12 @@ def test_the_migrations_make_the_tables_that_the_store_uses(tables: Callable[[],
         pass
     assert tables() == set(), "none was made behind the migrations' back"
     migrate()
-    assert {"distlock_lease", "distlock_waiter", "distlock_record"} <= tables()
+    assert {"distlock_lease", "distlock_waiter", "distlock_holder", "distlock_record"} <= tables()
     with lock("a" * 300, renew=True) as lease:
         lease.extend()
         assert lease.fence is not None
     migrate("0001")
-    assert not {"distlock_lease", "distlock_waiter", "distlock_record"} & tables()
+    assert not {"distlock_lease", "distlock_waiter", "distlock_holder", "distlock_record"} & tables()
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_a_router_says_in_which_database_they_are(make_database: Callable[[Kind]
     settings.DATABASE_ROUTERS = [LocksApart()]
     with as_alias(make_database("sqlite")) as tables:
         migrate()
-        assert {"distlock_lease", "distlock_waiter", "distlock_record"} <= tables()
+        assert {"distlock_lease", "distlock_waiter", "distlock_holder", "distlock_record"} <= tables()
         settings.DISTLOCK = {"default": {"DATABASE": LOCKS}}
         with lock("a"):
             pass

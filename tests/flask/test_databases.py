@@ -38,7 +38,7 @@ def test_the_store_is_in_the_database_of_the_bind(make_database: Callable[[Kind]
     with app.app_context():
         tables = inspect(app.extensions["sqlalchemy"].engines["locks"]).get_table_names()
         app.extensions["sqlalchemy"].engines["locks"].dispose()
-    assert {"distlock_lease", "distlock_waiter", "distlock_record"} <= set(tables)
+    assert {"distlock_lease", "distlock_waiter", "distlock_holder", "distlock_record"} <= set(tables)
     app.extensions["distlock"].registry.close()
 
 

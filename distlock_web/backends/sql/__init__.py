@@ -54,6 +54,7 @@ class SQLBackend:
         listing=True,
         records=True,
         bounded_queue=True,
+        sharing=True,
         min_expire=0.05,
     )
     settings = frozenset({"LOCATION", "DATABASE", "OPTIONS"})
@@ -124,7 +125,7 @@ class SQLBackend:
     def prepare(self) -> str:
         """Make the tables where they are missing, whatever ``OPTIONS["create"]`` says; what was done, in words."""
         self._requests.create_tables()
-        return f"{self._address.name} has the tables distlock_lease, distlock_waiter and distlock_record."
+        return f"{self._address.name} has the tables {', '.join(self._tables.metadata.tables)}."
 
     def diagnose(self) -> list[Finding]:
         return diagnose(self._requests)

@@ -143,7 +143,7 @@ def _from_location(location: str, where: str) -> tuple[str, URL]:
 
 def _remedy(create: bool, django_alias: str) -> str:
     if create:
-        return "drop distlock_lease, distlock_waiter and distlock_record, and they are made anew"
+        return "drop distlock_lease, distlock_waiter, distlock_holder and distlock_record, and they are made anew"
     return f'run "manage.py migrate --database {django_alias}"' if django_alias else 'run "distlock init"'
 
 

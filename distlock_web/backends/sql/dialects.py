@@ -38,7 +38,7 @@ _LOCKED = Fault("locked", "keeps the row of the lock locked: another transaction
 _READ_ONLY = Fault("not_now", "is read-only, a replica perhaps: locks need one that can be written to")
 _PASSWORD = Fault("wrong", "does not accept this user and password")
 _RIGHTS = Fault(
-    "wrong", "does not allow this user what locks need: SELECT, INSERT, UPDATE and DELETE on its three tables"
+    "wrong", "does not allow this user what locks need: SELECT, INSERT, UPDATE and DELETE on its four tables"
 )
 _INSECURE = Fault(
     "wrong", 'accepts encrypted connections only: OPTIONS["connect_args"], such as {"ssl_ca": "/etc/ssl/db.pem"}'

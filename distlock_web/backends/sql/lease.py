@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
-from sqlalchemy import Executable, Row
+from sqlalchemy import Row
 
-from ...core.backend import Claim, LockInfo, Loss
+from ...core.backend import Claim, LockInfo, Loss, limit_of
 from ...core.blocking_port import stagger
 from ...core.runtime import IDENT_DIGITS
 from .database import Transaction
-from .tables import FLOOR, Tables, from_ascii, key_of, to_ascii
+from .shares import SEVERAL, Share, Shares
+from .tables import FLOOR, AnyTransaction, from_ascii, key_of, to_ascii
 
 MICROSECONDS = 1_000_000
 #: Microseconds after the time to ask again at which a waiter that has not asked is dead.
 GRACE = 15 * MICROSECONDS
+#: Whoever is the first to wait for a lock that several have, and so keeps out others that would be let in, asks again
+#: after BEAT. It is dead when it has not for so long as LATE.
+BEAT, LATE = 2 * MICROSECONDS, 8 * MICROSECONDS
 #: A row that is nobody's, but for its key and its name.
 NOBODY: Mapping[str, Any] = {
     "token": "", "state": "", "fence": 0, "since": 0, "expires_at": 0, "holder": "", "released": "", "revoked": "",
@@ -26,16 +30,6 @@ NOBODY: Mapping[str, Any] = {
 
 def microseconds(seconds: float) -> int:
     return round(seconds * MICROSECONDS)
-
-
-class AnyTransaction(Protocol):
-    """On a connection of ours, or on that of a caller."""
-
-    tables: Tables
-
-    def run(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Any: ...
-
-    def wake(self, token: str) -> None: ...
 
 
 class LeaseRow:
@@ -58,6 +52,7 @@ class LeaseRow:
         self.revoked: str = known.revoked
         self.queued: int = known.queued
         self._read = self._values()
+        self._shares: Shares | None = None
 
     @classmethod
     def lock(cls, transaction: AnyTransaction, name: str) -> LeaseRow:
@@ -72,6 +67,8 @@ class LeaseRow:
         }  # fmt: skip
 
     def save(self) -> None:
+        if self._shares is not None:
+            self._shares.save(self._transaction, self.key)
         values = self._values()
         if values == self._read:
             return
@@ -91,17 +88,55 @@ class LeaseRow:
     def new(self) -> bool:
         return not self._exists
 
-    def held_by(self, token: str) -> bool:
-        return self.taken and self.token == token and self.state in ("held", "granted")
-
-    def loss(self, token: str) -> Loss:
-        if self.revoked == token:
-            return "revoked"
-        return "taken" if self.taken and self.token != token else "expired"
+    @property
+    def shares(self) -> Shares:
+        """Those that have it together. Read when it is asked for: the lock of one has none."""
+        if self._shares is None:
+            tables, asked = self._transaction.tables, {"keys": [self.key]}
+            self._shares = Shares(() if self.new else self._transaction.run(tables.shares, asked).all(), self.now)
+            for token in self._shares.unheard:
+                self._strike(token)
+        return self._shares
 
     @property
-    def remaining(self) -> float:
-        return max(self.expires_at - self.now, 1_000) / MICROSECONDS
+    def owners(self) -> Sequence[LeaseRow | Share]:
+        """Those that have the lock: the row itself tells of one that is alone."""
+        if self.state == SEVERAL:
+            return self.shares.holding
+        return [self] if self.taken else []
+
+    def owner(self, token: str) -> LeaseRow | Share | None:
+        """What this token has, or had until it was taken from it."""
+        if limit_of(token) > 1:
+            return self.shares.get(token)
+        return self if self.taken and self.token == token else None
+
+    def held_by(self, token: str) -> LeaseRow | Share | None:
+        owner = self.owner(token)
+        return owner if owner is not None and owner.state in ("held", "granted") else None
+
+    def admits(self, token: str) -> bool:
+        """Whether it is free, or shared by fewer than this token and all of them let in."""
+        return self.shares.admits(token) if self.state == SEVERAL else not self.taken
+
+    def loss(self, token: str) -> Loss:
+        owner = self.owner(token)
+        if self.revoked == token or (owner is not None and owner.state == "revoked"):
+            return "revoked"
+        return "expired" if owner is not None or self.admits(token) else "taken"
+
+    def free_at(self, token: str) -> int:
+        """When this token may have it, if nothing happens until then but that leases end."""
+        return self.shares.ends.free_at(token) if self.state == SEVERAL and limit_of(token) > 1 else self.expires_at
+
+    def _known_free_at(self, token: str) -> int:
+        """The same as those have been told who wait."""
+        if self._read["state"] == SEVERAL and limit_of(token) > 1:
+            return self.shares.known.free_at(token)
+        return int(self._read["expires_at"])
+
+    def remaining(self, token: str) -> float:
+        return max(self.free_at(token) - self.now, 1_000) / MICROSECONDS
 
     @property
     def held_for(self) -> float:
@@ -116,46 +151,94 @@ class LeaseRow:
 
     def own(self, token: str, holder: str, expire: int, state: str) -> None:
         self.fence = max(self.fence + 1, self.now)
-        self.token, self.holder, self.state = token, holder, state
-        self.since, self.expires_at = self.now, self.now + expire
+        if limit_of(token) > 1:
+            self.shares.add(Share(token, state, self.fence, self.now, self.now + expire, holder))
+            self._sum_up()
+        else:
+            self.token, self.holder, self.state = token, holder, state
+            self.since, self.expires_at = self.now, self.now + expire
 
-    def confirm(self, expire: float) -> None:
-        """Its owner has asked: it knows that it is the owner, and has a full lease again."""
-        self.state = "held"
-        self.expires_at = max(self.expires_at, self.now + microseconds(expire))
+    def _sum_up(self) -> None:
+        """What the row says of those that share the lock: that it is taken until the last of them has gone."""
+        holding = self.shares.holding
+        self.token = self.state = SEVERAL if holding else ""
+        if holding:
+            self.expires_at, self.holder, self.since = holding[-1].expires_at, holding[0].holder, holding[0].since
+
+    def confirm(self, owner: LeaseRow | Share, expire: float) -> None:
+        """It has asked: it knows that it is an owner, and has a full lease again."""
+        owner.state = "held"
+        owner.expires_at = max(owner.expires_at, self.now + microseconds(expire))
+        if owner is not self:
+            self._sum_up()
 
     def end_lease(self, asking: str) -> None:
         """The lease is over. One that was handed over and never heard of is a sign that its process is no more."""
-        if self.state == "granted" and self.queued and self.token[:IDENT_DIGITS] != asking[:IDENT_DIGITS]:
-            self._transaction.run(self._transaction.tables.strike, self._with_process())
+        if self.state == SEVERAL:
+            self._sum_up()
+        elif self.state == "granted" and self.token[:IDENT_DIGITS] != asking[:IDENT_DIGITS]:
+            self._strike(self.token)
         self.token, self.state = "", ""
 
-    def hand_over(self, asking: str = "", *, to_another_process: bool = False) -> bool:
-        """Give the free lock to the first waiter, unless that is who asks. False: to nobody."""
-        head = self._head(to_another_process)
-        if head is None or head.token == asking:
-            return False
-        known = self.expires_at
-        self._transaction.run(self._transaction.tables.leave, {"whose": head.token})
-        self.own(head.token, from_ascii(head.holder), head.expire, "granted")
-        self._transaction.wake(head.token)
-        self._tell(known)
-        return True
+    def hand_over(self, asking: str = "", *, aside: str = "") -> bool:
+        """Give the lock to the first waiters that it admits, up to who asks. Whether others have it, or stand in front.
 
-    def let_go(self) -> None:
-        """Its owner gives it back: to the next one. Else ``expires_at`` stays, for its own requests may be late."""
-        if not (self.queued and self.hand_over()):
+        ``aside``: to none of this token's process.
+        """
+        for head in self._heads(aside):
+            if head.token == asking:
+                return False
+            if not self.admits(head.token):
+                self._tell(head.token)
+                self._rouse(head)
+                return True
+            self._transaction.run(self._transaction.tables.leave, {"whose": head.token})
+            self.own(head.token, from_ascii(head.holder), head.expire, "granted")
+            self._transaction.wake(head.token)
+            if self.state != SEVERAL:
+                self._tell()
+                return True
+        return False
+
+    def let_go(self, token: str) -> None:
+        """Its owner gives it back: to the next ones. Else ``expires_at`` stays, for its own requests may be late."""
+        if self.state == SEVERAL:
+            self.shares.remove(token)
+            self._sum_up()
+        else:
             self.token, self.state = "", ""
+        self.pass_on()
 
-    def revoke(self) -> None:
+    def pass_on(self) -> None:
+        if self.queued:
+            self.hand_over()
+
+    def revoke(self, owner: LeaseRow | Share) -> None:
         """It is taken from its owner, whose process may hang: the others of that come after those of all others."""
-        self.revoked = self.token
-        if not (self.queued and self.hand_over(to_another_process=True)):
-            self.let_go()
+        token = owner.token
+        if owner is self:
+            self.revoked, self.token, self.state = token, "", ""
+        else:
+            owner.state = "revoked"
+            self._sum_up()
+        if self.queued and not self.hand_over(aside=token):
+            self.pass_on()
 
     def is_of_the_past(self, token: str) -> bool:
         """Whether the lock was this token's, which has given it back or lost it: a request of it comes late."""
+        if limit_of(token) > 1:
+            return token == self.released or self.owner(token) is not None
         return token in (self.released, self.revoked) and self.expires_at > self.now
+
+    def cool_down(self, owner: LeaseRow | Share, seconds: float) -> None:
+        """It stays taken for so long, and nobody has it."""
+        owner.state = "cooldown"
+        if owner is self:
+            self.end_at(self.now + microseconds(seconds))
+        else:
+            owner.expires_at = self.now + microseconds(seconds)
+            self._sum_up()
+            self.pass_on()  # to nobody, but it may be sooner than the first has been told
 
     def finish(self, seconds: float, record: str) -> None:
         """It is done, for so long: the record is kept beside it, and everybody who waits is to ask, and is told so."""
@@ -184,37 +267,46 @@ class LeaseRow:
 
     def end_at(self, moment: int) -> None:
         """The lease ends then, which may be sooner than those who wait know."""
-        known, self.expires_at = self.expires_at, moment
-        self._tell(known)
-
-    def _with_process(self) -> dict[str, Any]:
-        return {"key": self.key, "process": f"{self.token[:IDENT_DIGITS]}%"}
+        self.expires_at = moment
+        self._tell()
 
     # The queue -------------------------------------------------------------------------------------------------------
 
-    def _head(self, of_another_process: bool = False) -> Row[Any] | None:
-        """The first who lives; the dead in front of it are dropped."""
+    def _heads(self, aside: str) -> Iterator[Row[Any]]:
+        """Those who live, the first in front; the dead are dropped. Each has to leave the queue before the next one."""
         tables = self._transaction.tables
-        statement = tables.heads_of_others if of_another_process else tables.heads
+        statement = tables.heads_of_others if aside else tables.heads
         while self.queued:
-            heads: Sequence[Row[Any]] = self._transaction.run(statement, self._with_process()).all()
+            heads: Sequence[Row[Any]] = self._transaction.run(statement, self._of_process(aside)).all()
             if not heads:
-                self.queued = self.queued if of_another_process else 0
+                self.queued = self.queued if aside else 0
                 break
             dead = [head.token for head in heads if head.deadline <= self.now]
             if dead:
                 self._transaction.run(tables.leave_many, {"tokens": dead})
-            for head in heads:
-                if head.deadline > self.now:
-                    return head
-        return None
+            yield from (head for head in heads if head.deadline > self.now)
 
-    def _tell(self, known: int) -> None:
-        """``known`` is until when those who wait believe it taken: if it is sooner, they are to ask.
+    def _strike(self, token: str) -> None:
+        """The process of this token is no more, as it seems: nor are the others of it that wait."""
+        if self.queued:
+            self._transaction.run(self._transaction.tables.strike, self._of_process(token))
+
+    def _of_process(self, token: str) -> dict[str, Any]:
+        return {"key": self.key, "process": f"{token[:IDENT_DIGITS]}%"}
+
+    def _rouse(self, head: Row[Any]) -> None:
+        """It keeps out others that would be let in: is it alive? A lock of one it gets in any case, dead or not."""
+        if self.state == SEVERAL and head.deadline > self.now + BEAT + LATE:
+            asked = {"whose": head.token, "deadline": self.now + LATE, "wake": 1}
+            self._transaction.run(self._transaction.tables.stay, asked)
+            self._transaction.wake(head.token)
+
+    def _tell(self, waiter: str = "") -> None:
+        """If this waiter may have it sooner than those know who wait, they are to ask; without one, all of them alike.
 
         The first of each process, for nobody knows which of them live; not all, for one is enough.
         """
-        if not (self.queued and self.expires_at < known):
+        if not (self.queued and self.free_at(waiter) < self._known_free_at(waiter)):
             return
         tables, key = self._transaction.tables, {"key": self.key}
         places = [row[0] for row in self._transaction.run(tables.firsts, key).all()]
@@ -229,9 +321,11 @@ class LeaseRow:
         tables = self._transaction.tables
         found = self._transaction.run(tables.place, {"key": self.key, "whose": claim.token}).one()
         place = found.own or position or max(self.now, (found.last or 0) + 1)
-        recheck = min(max(self.expires_at - self.now, 1_000), microseconds(claim.expire))
+        recheck, grace = min(max(self.free_at(claim.token) - self.now, 1_000), microseconds(claim.expire)), GRACE
         recheck += microseconds(stagger(found.ahead, claim.expire))
-        waiting = {"deadline": self.now + recheck + GRACE, "wake": 0}
+        if self.state == SEVERAL and found.ahead == 0:
+            recheck, grace = min(recheck, BEAT), LATE
+        waiting = {"deadline": self.now + recheck + grace, "wake": 0}
         if found.own is not None:
             self._transaction.run(tables.stay, {"whose": claim.token, **waiting})
         else:
@@ -279,6 +373,28 @@ def purge(transaction: Transaction, age: float) -> int:
             transaction.run(tables.raise_floor, {"highest": fence})
     transaction.run(tables.forget_waiters, {"age": microseconds(age)})
     return len(idle)
+
+
+def as_infos(row: Row[Any], of_shares: Sequence[Row[Any]], waiters: int) -> list[LockInfo]:
+    """A line for each that has this lock; only the first tells of those who wait."""
+    if row.state != SEVERAL:
+        return [as_info(row, waiters)]
+    shares = Shares(of_shares, row.now)
+    holding = shares.holding
+    return [
+        LockInfo(
+            from_ascii(row.name),
+            share.fence,
+            share.holder,
+            share.since / MICROSECONDS,
+            (share.expires_at - row.now) / MICROSECONDS,
+            waiters if number == 0 else 0,
+            "held" if share.state == "granted" else share.state,
+            holders=len(holding),
+            limit=shares.limit,
+        )
+        for number, share in enumerate(holding)
+    ]
 
 
 def as_info(row: Row[Any], waiters: int) -> LockInfo:

@@ -19,6 +19,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from ...core.backend import limit_of
 from ...core.blocking_port import Wakeups
 from ...core.errors import DistLockError
 from ...core.runtime import now
@@ -102,7 +103,9 @@ class Poller:
         """Wake those that were handed their lock, and those that are to ask again. What there was to see."""
         keys = [key_of(name) for name in sorted(set(waiting.values()))]
         try:
-            rows = self._database.read(self._database.tables.news, {"keys": keys})
+            tables = self._database.tables
+            news = tables.news_of_shares if any(limit_of(token) > 1 for token in waiting) else tables.news
+            rows = self._database.read(news, {"keys": keys})
         except DistLockError as error:  # they ask themselves when the lease ends, and say what is wrong
             logger.debug("Waiters for locks are not told for a moment: %s", error)
             return frozenset()

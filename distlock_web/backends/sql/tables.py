@@ -1,4 +1,5 @@
-"""The three tables: a row for each name, for everybody who waits, and for what is done. The migrations make the same.
+"""The tables: a row for each name, each that waits, each holder of a lock that several have, and what is done. The
+migrations make the same.
 
 What is compared is compared here, and not by the database: a name is found by the digest of its exact text, so that no
 collation, no trailing blank and no length makes two names one, or one name two. Text is stored in ASCII, for a database
@@ -8,13 +9,15 @@ may have any character set.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from sqlalchemy import (
     BigInteger,
     BindParameter,
     Column,
     ColumnElement,
+    Executable,
     Index,
     MetaData,
     SmallInteger,
@@ -63,7 +66,7 @@ def _lease_table(metadata: MetaData) -> Table:
         Column("name_key", String(64), primary_key=True),  # the digest of the name
         Column("name", Text, nullable=False),  # for people
         Column("token", String(100), nullable=False),  # whose it is until ``expires_at``; empty: free
-        # held; granted: handed over and not yet heard of by its new owner; transit; cooldown; done
+        # held; granted: handed over and not yet heard of by its new owner; transit; cooldown; done; shared: by several
         Column("state", String(10), nullable=False),
         Column("fence", BigInteger, nullable=False),
         Column("since", BigInteger, nullable=False),  # these two in microseconds, by the database's clock
@@ -96,6 +99,24 @@ def _waiter_table(metadata: MetaData) -> Table:
     )
 
 
+def _holder_table(metadata: MetaData) -> Table:
+    return Table(
+        "distlock_holder",
+        metadata,
+        Column("token", String(100), primary_key=True),
+        Column("name_key", String(64), nullable=False),
+        Column("state", String(10), nullable=False),
+        Column("fence", BigInteger, nullable=False),
+        Column("since", BigInteger, nullable=False),
+        Column("expires_at", BigInteger, nullable=False),
+        Column("holder", Text, nullable=False),
+        Index("distlock_holder_name_key", "name_key"),
+        Index("distlock_holder_expires_at", "expires_at"),
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+    )
+
+
 def _record_table(metadata: MetaData) -> Table:
     return Table(
         "distlock_record",
@@ -118,10 +139,12 @@ class Tables:
         self.metadata = MetaData(schema=schema)
         self.lease = _lease_table(self.metadata)
         self.waiter = _waiter_table(self.metadata)
+        self.holder = _holder_table(self.metadata)
         self.record = _record_table(self.metadata)
         self._key: BindParameter[str] = bindparam("key")
         self._keys: BindParameter[Sequence[str]] = bindparam("keys", expanding=True)
         self._of_leases(clock)
+        self._of_shares(clock)
         self._of_records(clock)
         self._of_queues(clock)
         self._of_purging(clock)
@@ -140,6 +163,13 @@ class Tables:
         self.extend = lease.update().where(of_keys, lease.c.expires_at < until).values(expires_at=until)
         self.taken = select(lease, now).where(lease.c.expires_at > clock, lease.c.token != "")
         self.held = self.taken.where(lease.c.state != "done")
+
+    def _of_shares(self, clock: ColumnElement[int]) -> None:
+        holder = self.holder
+        self.shares = select(holder).where(holder.c.name_key.in_(self._keys))
+        self.add_share = holder.insert()
+        self.change_share = holder.update().where(holder.c.token == bindparam("whose", type_=String))
+        self.drop_shares = holder.delete().where(holder.c.token.in_(bindparam("tokens", expanding=True)))
 
     def _of_records(self, clock: ColumnElement[int]) -> None:
         lease, record = self.lease, self.record
@@ -179,9 +209,14 @@ class Tables:
         self.firsts = firsts.limit(HEADS)
         self.at_places = select(waiter.c.token).where(queue, waiter.c.place.in_(bindparam("places", expanding=True)))
         # Of the locks that are waited for: whose they are, and who is to ask again.
-        self.news = union_all(
+        news = (
             select(lease.c.token, lease.c.fence).where(lease.c.name_key.in_(self._keys)),
             select(waiter.c.token, literal(0, BigInteger)).where(waiter.c.name_key.in_(self._keys), waiter.c.wake == 1),
+        )
+        self.news = union_all(*news)
+        holder = self.holder
+        self.news_of_shares = union_all(
+            *news, select(holder.c.token, holder.c.fence).where(holder.c.name_key.in_(self._keys))
         )
 
     def _of_purging(self, clock: ColumnElement[int]) -> None:
@@ -190,6 +225,7 @@ class Tables:
         self.idle = idle.order_by(lease.c.expires_at).limit(MAX_PURGED).with_for_update()
         self.forget = lease.delete().where(lease.c.name_key.in_(self._keys))
         self.forget_waiters = waiter.delete().where(waiter.c.deadline < before)
+        self.forget_shares = self.holder.delete().where(self.holder.c.expires_at < before)
         highest = bindparam("highest", type_=BigInteger)
         self.raise_floor = (
             lease.update().where(lease.c.name_key == FLOOR, lease.c.fence < highest).values(fence=highest)
@@ -197,3 +233,13 @@ class Tables:
 
     def named(self, names: Sequence[str]) -> ColumnElement[bool]:
         return self.lease.c.name_key.in_([key_of(name) for name in names])
+
+
+class AnyTransaction(Protocol):
+    """On a connection of ours, or on that of a caller."""
+
+    tables: Tables
+
+    def run(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Any: ...
+
+    def wake(self, token: str) -> None: ...

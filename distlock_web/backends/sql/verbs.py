@@ -10,14 +10,15 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Row
 
-from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
+from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, limit_of
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.outage import Outage
 from ...core.runtime import now
 from .database import AllInUse, Database, Locked, Transaction, in_transaction
 from .dialects import SQLite
-from .lease import GRACE, MICROSECONDS, LeaseRow, as_info, lock_rows, microseconds, purge
+from .lease import GRACE, MICROSECONDS, LeaseRow, as_info, as_infos, lock_rows, microseconds, purge
 from .news import Poller
+from .shares import SEVERAL, Shares
 
 logger = logging.getLogger("distlock_web")
 T = TypeVar("T")
@@ -90,6 +91,10 @@ class SQLVerbs:
         """
         tables = self._database.tables
         for row in self._database.read(tables.taken.where(tables.named([claim.name])), {}):
+            if row.state == SEVERAL and not position:
+                shares = Shares(self._database.read(tables.shares, {"keys": [row.name_key]}), row.now)
+                if shares.get(claim.token) is not None or shares.admits(claim.token):
+                    break
             if row.token != claim.token or position:
                 info, held_for = as_info(row, 0), max(row.now - row.since, 0) / MICROSECONDS
                 asked_again = min(info.remaining, random.uniform(*CROWDED))  # noqa: S311 - no secret
@@ -107,6 +112,8 @@ class SQLVerbs:
         try:
             self._database.run(lambda transaction: purge(transaction, FORGET_AFTER))
             self._database.run(lambda transaction: transaction.run(transaction.tables.forget_records))
+            age = {"age": microseconds(FORGET_AFTER)}
+            self._database.run(lambda transaction: transaction.run(transaction.tables.forget_shares, age))
         except DistLockError as error:  # the next one purges
             logger.info("Old names of locks were not purged: %s", error)
 
@@ -139,8 +146,11 @@ class SQLVerbs:
                 row.read_clock()
                 row.expires_at = row.now
             row.leave(claim.token)
-            if row.taken and row.token == claim.token and row.state not in ("cooldown", "done"):
-                row.let_go()
+            owner = row.owner(claim.token)
+            if owner is not None and owner.state in ("held", "granted", "transit"):
+                row.let_go(claim.token)
+            elif row.state == SEVERAL:
+                row.pass_on()  # those behind it may fit beside those that have it
             row.save()
 
         self._database.run(work)  # not on the reserve: it comes of a row that is kept locked, perhaps, and can wait
@@ -190,8 +200,13 @@ class SQLVerbs:
             keys = defaultdict(list)
             for claim in claims:
                 row = rows[claim.name]
-                if row.held_by(claim.token):
+                owner = row.held_by(claim.token)
+                if owner is row:
                     keys[row.now + microseconds(claim.expire)].append(row.key)
+                elif owner is not None:
+                    row.confirm(owner, claim.expire)
+            for row in rows.values():
+                row.save()  # where several have the lock
             for until, those in keys.items():
                 transaction.run(transaction.tables.extend, {"keys": sorted(those), "until": until})
             return [
@@ -236,7 +251,7 @@ class SQLVerbs:
         def work(transaction: Transaction) -> Granted | None:
             row = LeaseRow.lock(transaction, claim.name)
             if row.held_by(claim.token):  # a second copy; it may have been extended since
-                row.confirm(claim.expire)
+                row.confirm(row, claim.expire)
             elif row.taken and row.token == transit and row.state == "transit":
                 row.token, row.state, row.holder = claim.token, "held", claim.holder
                 row.end_at(row.now + microseconds(claim.expire))
@@ -256,7 +271,10 @@ class SQLVerbs:
             statement = tables.held if names is None else tables.taken.where(tables.named(names))
             held = transaction.run(statement).all()
             waiters = {row.name_key: row.waiters for row in transaction.run(tables.waiters).all()} if held else {}
-            return [as_info(row, waiters.get(row.name_key, 0)) for row in held]
+            keys, shares = [row.name_key for row in held if row.state == SEVERAL], defaultdict(list)
+            for share in transaction.run(tables.shares, {"keys": keys}).all() if keys else ():
+                shares[share.name_key].append(share)
+            return [line for row in held for line in as_infos(row, shares[row.name_key], waiters.get(row.name_key, 0))]
 
         return self._database.run(work)
 
@@ -272,9 +290,10 @@ class SQLVerbs:
     def _end(self, name: str, fence: int, *, done: bool) -> bool:
         def work(transaction: Transaction) -> bool:
             row = LeaseRow.lock(transaction, name)
-            if not row.taken or row.fence != fence or (row.state == "done") is not done:
+            owner = next((owner for owner in row.owners if owner.fence == fence), None)
+            if owner is None or (row.state == "done") is not done:
                 return False
-            row.revoke()
+            row.revoke(owner)
             row.save()
             return True
 
@@ -291,22 +310,22 @@ def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
     """The lock, if it is free and this claim's turn, or this claim's already."""
     if row.new:
         row.read_clock()
-    if not row.taken:
-        if row.is_of_the_past(claim.token):
-            return None
-        row.end_lease(claim.token)
-        if not (row.queued and row.hand_over(asking=claim.token)):
+    owner = row.held_by(claim.token)
+    if owner is not None:
+        row.confirm(owner, claim.expire)
+    elif row.admits(claim.token) and not row.is_of_the_past(claim.token):
+        if not row.taken:
+            row.end_lease(claim.token)
+        if not (row.queued and row.hand_over(asking=claim.token)) and row.admits(claim.token):
             row.leave(claim.token)
             row.own(claim.token, claim.holder, microseconds(claim.expire), "held")
-    elif row.held_by(claim.token):
-        row.confirm(claim.expire)
-    if not row.held_by(claim.token):
-        return None
-    return Granted(row.fence, since)
+            owner = row.held_by(claim.token)
+    return None if owner is None else Granted(owner.fence, since)
 
 
 def release(row: LeaseRow, token: str, cooldown: float, record: str | None) -> Loss | None:
-    if not row.held_by(token):
+    owner = row.held_by(token)
+    if owner is None:
         if row.released != token:
             return row.loss(token)
         if row.taken and row.state == "done":
@@ -316,21 +335,22 @@ def release(row: LeaseRow, token: str, cooldown: float, record: str | None) -> L
     if cooldown > 0 and record is not None:
         row.finish(cooldown, record)
     elif cooldown > 0:
-        row.state = "cooldown"
-        row.end_at(row.now + microseconds(cooldown))
+        row.cool_down(owner, cooldown)
     else:
-        row.let_go()
+        row.let_go(token)
     row.save()
     return None
 
 
 def _wait(row: LeaseRow, claim: Claim, join: bool, position: int) -> Busy:
-    record = row.record if row.taken else None
+    record, remaining = row.record if row.taken else None, row.remaining(claim.token)
     if record is not None:
         row.leave(claim.token)
-    if record is not None or not (join and row.taken):
-        return Busy(row.remaining, row.remaining, holder=row.holder, held_for=row.held_for, record=record)
+    # A copy that comes late, of one that has given back its place among several, is nobody who waits.
+    late = limit_of(claim.token) > 1 and row.is_of_the_past(claim.token)
+    if record is not None or late or not (join and row.taken):
+        return Busy(remaining, remaining, holder=row.holder, held_for=row.held_for, record=record)
     if claim.max_waiters is not None and not position and row.is_full(claim.token, claim.max_waiters):
-        return Busy(row.remaining, row.remaining, holder=row.holder, held_for=row.held_for, full=True)
+        return Busy(remaining, remaining, holder=row.holder, held_for=row.held_for, full=True)
     recheck_after, place = row.join(claim, position)
-    return Busy(recheck_after, row.remaining, place, row.holder, row.held_for)
+    return Busy(recheck_after, remaining, place, row.holder, row.held_for)

@@ -32,6 +32,7 @@ class SharingCases(Cases):
                 async with harness.inside(the_lock(limit=3, wait=None)):
                     inside += 1
                     most = max(most, inside)
+                    await harness.until(lambda: _true(most >= 3))
                     await harness.sleep(0.002)
                     inside -= 1
                     done += 1
@@ -53,6 +54,7 @@ class SharingCases(Cases):
                     readers += 1
                     most = max(most, readers)
                     assert writers == 0
+                    await harness.until(lambda: _true(most == 4))
                     await harness.sleep(0.002)
                     readers -= 1
 
@@ -65,9 +67,10 @@ class SharingCases(Cases):
                     await harness.sleep(0.002)
                     writers -= 1
 
-        for actor in [harness.unrelated(body) for body in (read, read, write, read, read, write)]:
+        actors = [harness.unrelated(read) for _ in range(4)]
+        await harness.until(lambda: _true(most == 4))
+        for actor in [*actors, harness.unrelated(write), harness.unrelated(write)]:
             await actor.result()
-        assert most > 1
         assert await _is_free(harness)
 
     @needs("sharing")
@@ -220,7 +223,8 @@ class SharingCases(Cases):
         lines = await harness.port.inspect([NAME])
         assert {(line.name, line.holders, line.limit, line.state) for line in lines} == {(NAME, 3, SHARED, "held")}
         assert {line.fence for line in lines} == {lease.fence for lease in leases}
-        assert await harness.port.names() == (1, [NAME])  # type: ignore[attr-defined]
+        if hasattr(harness.port, "names"):  # of a store that may hold more than one wants to read at once
+            assert await harness.port.names() == (1, [NAME])
         assert await harness.port.revoke(NAME, leases[1].fence or 0)
         assert not await harness.port.revoke(NAME, leases[1].fence or 0)
         with pytest.raises(LeaseLost) as caught:

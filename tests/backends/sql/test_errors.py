@@ -176,7 +176,7 @@ def test_a_server_that_is_read_only(location: str, administration: Connection, p
 
 
 def test_a_table_that_is_missing_where_we_are_not_to_make_it(location: str, administration: Connection) -> None:
-    do(administration, *[f"DROP TABLE IF EXISTS distlock_{name}" for name in ("lease", "waiter", "record")])
+    do(administration, *[f"DROP TABLE IF EXISTS distlock_{name}" for name in ("lease", "waiter", "holder", "record")])
     refused(location, 'run "distlock init"', wrong=True, create=False)
     store: Any = configure({"default": {"LOCATION": location, "OPTIONS": {"create": False}}}).store("default")
     assert "distlock_lease" in store.backend.prepare()
@@ -191,7 +191,7 @@ def test_a_table_of_another_version(location: str, administration: Connection) -
         said = refused(location, "or one of another version", wrong=True)
     finally:
         do(administration, "DROP TABLE distlock_lease")
-    assert "drop distlock_lease, distlock_waiter and distlock_record" in said
+    assert "drop distlock_lease, distlock_waiter, distlock_holder and distlock_record" in said
 
 
 def test_an_sqlite_file_that_cannot_be_used(tmp_path: Path) -> None:

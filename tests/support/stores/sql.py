@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, text
 from tests.support.database_servers import MariaDBServer, PostgresServer
 from tests.support.databases import Database, new_database
 
-TABLES = ("distlock_lease", "distlock_waiter", "distlock_record")
+TABLES = ("distlock_lease", "distlock_waiter", "distlock_holder", "distlock_record")
 
 
 @pytest.fixture(scope="session")

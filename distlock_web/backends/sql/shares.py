@@ -1,0 +1,103 @@
+"""Those that hold one lock together: ``limit``, ``shared``.
+
+The row of such a lock says that it is ``shared`` until the last of its leases ends, so that whoever wants to be alone
+finds it taken. Its holders have a row each in a table of their own. That is read and written only while the row of the
+lock is locked, and only where the lock is shared, or where a token asks that would share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...core.backend import SHARED, limit_of
+from .tables import AnyTransaction, from_ascii, to_ascii
+
+#: What the row of such a lock has for its token and its state.
+SEVERAL = "shared"
+
+
+@dataclass(slots=True)
+class Share:
+    """One of the holders, with what a row of ``distlock_lease`` says of a lock's only one."""
+
+    token: str
+    state: str  # held, granted, cooldown; revoked: it holds nothing, and is told so until its lease would have ended
+    fence: int
+    since: int
+    expires_at: int
+    holder: str
+
+
+class Ends(NamedTuple):
+    """When the leases on a lock end, the first in front, and how many of them it admits."""
+
+    moments: list[int]
+    limit: int
+
+    def free_at(self, token: str) -> int:
+        """When so many have ended that this token may have it; all of them, where others wait in front of it."""
+        needed = len(self.moments) - min(self.limit, limit_of(token)) + 1
+        return self.moments[needed - 1 if needed > 0 else -1] if self.moments else 0
+
+
+class Shares:
+    """The holders of one lock, by token. Changed here, and written by :meth:`save`."""
+
+    def __init__(self, rows: Iterable[Any], now: int) -> None:
+        self._read = {row.token: row for row in rows}
+        self._by_token = {
+            row.token: Share(row.token, row.state, row.fence, row.since, row.expires_at, from_ascii(row.holder))
+            for row in self._read.values()
+            if row.expires_at > now
+        }
+        self.known = self.ends  #: as those know it who wait
+        #: They were handed a place, and their lease has ended without a word of theirs.
+        self.unheard = [
+            row.token for row in self._read.values() if row.state == "granted" and row.token not in self._by_token
+        ]
+
+    def get(self, token: str) -> Share | None:
+        return self._by_token.get(token)
+
+    def add(self, share: Share) -> None:
+        self._by_token[share.token] = share
+
+    def remove(self, token: str) -> None:
+        del self._by_token[token]
+
+    @property
+    def holding(self) -> list[Share]:
+        """Those that have it, the one whose lease ends first in front."""
+        return sorted(
+            (share for share in self._by_token.values() if share.state != "revoked"),
+            key=lambda share: (share.expires_at, share.fence),
+        )
+
+    @property
+    def limit(self) -> int:
+        """How many may have it, as far as its holders are concerned."""
+        return min((limit_of(share.token) for share in self.holding), default=SHARED)
+
+    @property
+    def ends(self) -> Ends:
+        return Ends([share.expires_at for share in self.holding], self.limit)
+
+    def admits(self, token: str) -> bool:
+        """Whether this token may have it beside those that have it."""
+        return len(self.holding) < min(self.limit, limit_of(token))
+
+    def save(self, transaction: AnyTransaction, key: str) -> None:
+        tables = transaction.tables
+        gone = [token for token in self._read if token not in self._by_token]
+        if gone:
+            transaction.run(tables.drop_shares, {"tokens": gone})
+        for share in self._by_token.values():
+            read = self._read.get(share.token)
+            now = {"state": share.state, "expires_at": share.expires_at}
+            if read is None:
+                known = {"token": share.token, "name_key": key, "fence": share.fence, "since": share.since}
+                transaction.run(tables.add_share, {**known, **now, "holder": to_ascii(share.holder)})
+            elif (read.state, read.expires_at) != (share.state, share.expires_at):
+                transaction.run(tables.change_share, {"whose": share.token, **now})
