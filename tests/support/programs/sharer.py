@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import threading
@@ -14,14 +15,19 @@ import redis
 from distlock_web import configure, lock
 
 options = json.loads(sys.argv[1])
-configure({"default": {"LOCATION": options["url"], "OPTIONS": {"socket_timeout": 10}}})
+configure({"default": options["settings"]})
 client = redis.Redis.from_url(options["url"], decode_responses=True)
 
-#: Enter and leave, and note whoever must not be inside at the same time. One script each: what it sees is one moment.
+#: Enter, and note whoever must not be inside at the same time. One script: what it sees is one moment. Those that were
+#: killed are in the set of the dead, and not inside.
 ENTER = client.register_script("""
-local inside = redis.call('HINCRBY', 'inside', ARGV[1], 1)
-local readers = tonumber(redis.call('HGET', 'inside', 'reader') or 0)
-local writers = tonumber(redis.call('HGET', 'inside', 'writer') or 0)
+redis.call('HSET', 'inside', ARGV[3], ARGV[1])
+local readers, writers, inside = 0, 0, redis.call('HGETALL', 'inside')
+for i = 1, #inside, 2 do
+  if redis.call('SISMEMBER', 'dead', string.match(inside[i], '^%d+')) == 0 then
+    if inside[i + 1] == 'reader' then readers = readers + 1 else writers = writers + 1 end
+  end
+end
 if writers > 1 or (writers > 0 and readers > 0) or readers > tonumber(ARGV[2]) then
   redis.call('RPUSH', 'violations', 'readers ' .. readers .. ' writers ' .. writers)
 end
@@ -34,7 +40,7 @@ end
 
 
 def work() -> None:
-    done = 0
+    done, me = 0, f"{os.getpid()}:{threading.get_ident()}"
     waits: list[tuple[str, float]] = []
     until = time.monotonic() + options["seconds"]
     while time.monotonic() < until:
@@ -44,9 +50,9 @@ def work() -> None:
         with lock("shared", expire=options["expire"], wait=None, **kind) as lease:
             waits.append(("writer" if writer else "reader", time.monotonic() - asked))
             role = "writer" if writer else "reader"
-            ENTER(args=[role, options["most"]])
+            ENTER(args=[role, options["most"], me])
             time.sleep(options["section"])
-            client.hincrby("inside", role, -1)
+            client.hdel("inside", me)
             lease.raise_if_lost()
         done += 1
     client.rpush("done", done)
