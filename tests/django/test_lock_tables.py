@@ -68,6 +68,22 @@ def test_the_migrations_make_the_tables_that_the_store_uses(tables: Callable[[],
 
 
 @pytest.mark.slow
+def test_without_the_newest_table_all_locks_work_but_those_that_need_it(
+    tables: Callable[[], set[str]], settings: Any
+) -> None:
+    """A new version of this library whose migration has not run yet."""
+    settings.DISTLOCK = {"default": {"DATABASE": LOCKS}}
+    migrate("0003")
+    with lock("a", wait=1) as lease:
+        lease.extend()
+    with pytest.raises(ConfigurationError, match=r"manage\.py migrate --database locks"), lock("a", limit=2):
+        pass
+    migrate()
+    with lock("a", limit=2):
+        pass
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::distlock_web.core.errors.OpenTransactionWarning")
 def test_a_lock_is_no_part_of_its_callers_transaction(tables: Callable[[], set[str]], settings: Any) -> None:
     """Inside a transaction that is undone: the lock is held, and released, all the same."""

@@ -59,6 +59,8 @@ def work() -> None:
     client.rpush("waits", *[json.dumps(wait) for wait in waits])
 
 
+with lock(f"warm:{os.getpid()}", limit=2):  # a driver is loaded at its first use
+    pass
 threads = [threading.Thread(target=work) for _ in range(options["threads"])]
 print("ready", flush=True)
 sys.stdin.readline()

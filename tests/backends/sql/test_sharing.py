@@ -1,0 +1,167 @@
+"""Locks with several holders, in a database: what they cost, who is taken for dead, and what comes late."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from threading import get_ident
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.engine import Engine
+
+from distlock_web import BackendUnavailable, LockBusy, configure, lock
+from distlock_web.backends.sql import lease
+from distlock_web.backends.sql.tables import key_of
+from distlock_web.core.backend import SHARED, Busy, Claim, Granted, Port, limited
+from distlock_web.core.runtime import drive, new_ident, new_token, now
+from distlock_web.web.held_locks import held_locks
+from tests.support.callers import Beside, unrelated
+from tests.support.waiting import LONG, PATIENCE, SOON, eventually
+
+NAME = "disLock:a"
+
+
+@pytest.fixture
+def port(settings: dict[str, Any]) -> Port:
+    """Of the default store, where the lock has been held before."""
+    registry = configure({"default": {**settings, "OPTIONS": {"timeout": 3.0}}})
+    with lock("a"):
+        pass
+    return registry.store("default").backend.sync_port()
+
+
+def claim(limit: int = SHARED, *, ident: str = "", expire: float = LONG) -> Claim:
+    token = new_token(ident or new_ident())
+    return Claim(NAME, token if limit == 1 else limited(token, limit), expire)
+
+
+def waiting() -> int:
+    return sum(row.lock.waiters for row in held_locks())
+
+
+@pytest.fixture
+def said(port: Port) -> Iterator[list[str]]:
+    """What this thread says to databases from now on, by its first word."""
+    words: list[str] = []
+    caller = get_ident()
+
+    def hear(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if get_ident() == caller:
+            words.append(statement.split()[0].upper())
+
+    event.listen(Engine, "before_cursor_execute", hear)
+    yield words
+    event.remove(Engine, "before_cursor_execute", hear)
+
+
+def test_a_place_costs_two_requests_more_and_its_release_as_many(said: list[str]) -> None:
+    with lock("a", limit=3):
+        assert said[1:] == ["SELECT", "SELECT", "INSERT", "UPDATE", "COMMIT"]
+        del said[:]
+    assert said[1:] == ["SELECT", "SELECT", "DELETE", "UPDATE", "COMMIT"]
+
+
+@pytest.fixture
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "BEAT", 300_000)
+    monkeypatch.setattr(lease, "LATE", 1_000_000)
+
+
+@pytest.mark.usefixtures("_hasty")
+@pytest.mark.parametrize("sooner", [False, True], ids=["behind readers", "behind a writer"])
+def test_a_writer_that_died_in_the_queue_keeps_out_no_reader(port: Port, sooner: bool) -> None:
+    """Its lease, and those of the readers, are long. It came when they had the lock, or before they had it."""
+    first = unrelated("a") if sooner else unrelated("a", shared=True)
+    if sooner:
+        reader = claim()
+        drive(port.acquire(reader, None))
+    drive(port.acquire(claim(1), None))  # and never asks again
+    if sooner:
+        first.release()
+        assert isinstance(drive(port.acquire(reader, None)), Granted)
+    assert isinstance(drive(port.acquire(claim(), 0)), Busy)
+    eventually(lambda: isinstance(drive(port.acquire(claim(), 0)), Granted), "a reader enters", SOON)
+
+
+@pytest.mark.usefixtures("_hasty")
+def test_a_writer_that_lives_keeps_its_place_in_front_of_readers(port: Port, beside: Beside) -> None:
+    reader = unrelated("a", shared=True)
+    writer = beside(lambda: unrelated("a", wait=PATIENCE))
+    eventually(lambda: waiting() == 1, "it waits")
+    until = now() + 2.5 * (lease.BEAT + lease.LATE) / lease.MICROSECONDS
+    while now() < until:
+        assert isinstance(drive(port.acquire(claim(), 0)), Busy)
+        time.sleep(0.1)
+    reader.release()
+    writer.result(PATIENCE).release()
+
+
+def test_one_who_never_hears_of_its_places_keeps_them_from_nobody_else_for_longer_than_a_lease(
+    port: Port, beside: Beside
+) -> None:
+    """Its process is stopped: it is handed two places, but not two more after these have ended."""
+    stopped, holder = new_ident(), unrelated("a")
+    for _ in range(8):
+        drive(port.acquire(claim(2, ident=stopped, expire=1.0), None))
+    other = beside(lock("a", limit=2, expire=LONG, wait=LONG).acquire)
+    eventually(lambda: waiting() == 9, "somebody waits behind it")
+    holder.release()
+    assert len(held_locks()) == 2, "both places are its"
+    begun = now()
+    other.result(PATIENCE).release()
+    assert now() - begun < SOON
+    assert waiting() == 0, "the others of the stopped process are gone"
+
+
+@pytest.mark.parametrize("wait", [0, None])
+def test_an_acquisition_that_comes_after_its_end_takes_no_place(port: Port, wait: int | None) -> None:
+    others, late = claim(3), claim(3)
+    drive(port.acquire(others, 0))
+    drive(port.acquire(late, 0))
+    drive(port.release(late))
+    assert isinstance(drive(port.acquire(late, wait)), Busy)
+    assert [(row.lock.holders, row.lock.waiters) for row in held_locks()] == [(1, 0)]
+
+
+def test_what_is_taken_from_one_goes_to_another_process(port: Port) -> None:
+    """The others of one that hangs, perhaps, come after those."""
+    hanging, other = new_ident(), claim(2)
+    first, *more = [claim(2, ident=hanging) for _ in range(4)]
+    granted = drive(port.acquire(first, 0))
+    for one in [*more, other]:
+        drive(port.acquire(one, None))
+    assert isinstance(granted, Granted)
+    assert drive(port.revoke(NAME, granted.fence or 0))
+    assert isinstance(drive(port.acquire(other, None)), Granted)
+
+
+@pytest.mark.slow
+def test_a_row_that_somebody_keeps_locked_is_busy_only_where_there_is_no_place(
+    port: Port, settings: dict[str, Any]
+) -> None:
+    if settings["LOCATION"].startswith("sqlite"):
+        pytest.skip("it locks no rows")
+    unrelated("a", limit=2)
+    engine = create_engine(settings["LOCATION"])
+    with engine.begin() as connection:
+        statement = text("SELECT name_key FROM distlock_lease WHERE name_key = :key FOR UPDATE")
+        connection.execute(statement, {"key": key_of(NAME)})
+        with pytest.raises(BackendUnavailable, match="keeps the row of the lock locked"):
+            unrelated("a", limit=2, wait=0)
+        with pytest.raises(LockBusy):
+            unrelated("a", wait=0)
+    engine.dispose()
+
+
+def test_places_of_the_past_are_forgotten(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose lease has ended leaves its row when nobody asks for its lock any more."""
+    verbs: Any = port
+    drive(port.acquire(claim(expire=0.05), 0))
+    drive(port.acquire(claim(expire=LONG)._replace(name="disLock:b"), 0))
+    monkeypatch.setattr("distlock_web.backends.sql.verbs.FORGET_AFTER", 0.01)
+    time.sleep(0.2)
+    verbs._verbs._purge()
+    database = verbs._verbs._database
+    assert database.read(text("SELECT count(*) AS rows_left FROM distlock_holder"), {})[0].rows_left == 1
