@@ -228,7 +228,7 @@ class Options:
         if self.limit > 1 and not capabilities.sharing:
             raise ConfigurationError(
                 f"{'shared is True' if self.shared else f'limit is {self.limit}'}, but a lock in the store "
-                f"{store.alias!r} has one holder. Redis (also with Sentinel and as a cluster), SQL and memory can have more."
+                f"{store.alias!r} has one holder. Redis (Sentinel and clusters, too), SQL and memory can have more."
             )
         prefix = config.prefix if self.prefix is None else self.prefix
         renew = config.renew if self.renew is None else self.renew

@@ -63,7 +63,7 @@ def test_32_waiters_on_4_places_are_served_alike(start: Any, redis_client: redis
     assert int(redis_client.get("most") or 0) == 4
     done = [int(number) for number in redis_client.lrange("done", 0, -1)]
     assert len(done) == 32
-    assert jain(done) > 0.97, done
+    assert jain(done) > 0.97 or max(done) - min(done) <= 2, done
 
 
 def test_a_writer_is_alone_among_readers_and_has_its_turn(start: Any, redis_client: redis.Redis) -> None:
@@ -86,12 +86,13 @@ def test_a_holder_that_is_killed_costs_one_place_for_its_lease(start: Any, redis
     eventually(lambda: redis_client.get("first with 1"), "it is inside")
     killed.kill()
     others = start(6, kind={"limit": 3}, most=4, seconds=lease + 2)
+    began = float(redis_client.time()[0])
     assert [process.wait() for process in others] == [0] * 6
     assert redis_client.lrange("violations", 0, -1) == []
     # It never left, by its own count: with it, three others are a fourth, for which its place has to be free.
     begun, fourth = (float(redis_client.get(f"first with {number}") or 0) for number in (1, 4))
     assert fourth - begun > lease * 0.95
-    assert fourth - begun < lease + SLACK
+    assert fourth < max(begun + lease, began) + SLACK
 
 
 @pytest.mark.slow

@@ -13,9 +13,8 @@ from ...core.blocking_port import stagger
 from ...core.runtime import IDENT_DIGITS
 from .database import Transaction
 from .shares import SEVERAL, Share, Shares
-from .tables import FLOOR, AnyTransaction, from_ascii, key_of, to_ascii
+from .tables import FLOOR, MICROSECONDS, AnyTransaction, from_ascii, key_of, to_ascii
 
-MICROSECONDS = 1_000_000
 #: Microseconds after the time to ask again at which a waiter that has not asked is dead.
 GRACE = 15 * MICROSECONDS
 #: Whoever is the first to wait for a lock that several have, and so keeps out others that would be let in, asks again
@@ -295,7 +294,7 @@ class LeaseRow:
         return {"key": self.key, "process": f"{token[:IDENT_DIGITS]}%"}
 
     def _rouse(self, head: Row[Any]) -> None:
-        """It keeps out others that would be let in: is it alive? A lock of one it gets in any case, dead or not."""
+        """It keeps out others that would be let in: so it has to say soon that it lives."""
         if self.state == SEVERAL and head.deadline > self.now + BEAT + LATE:
             asked = {"whose": head.token, "deadline": self.now + LATE, "wake": 1}
             self._transaction.run(self._transaction.tables.stay, asked)
@@ -373,28 +372,6 @@ def purge(transaction: Transaction, age: float) -> int:
             transaction.run(tables.raise_floor, {"highest": fence})
     transaction.run(tables.forget_waiters, {"age": microseconds(age)})
     return len(idle)
-
-
-def as_infos(row: Row[Any], of_shares: Sequence[Row[Any]], waiters: int) -> list[LockInfo]:
-    """A line for each that has this lock; only the first tells of those who wait."""
-    if row.state != SEVERAL:
-        return [as_info(row, waiters)]
-    shares = Shares(of_shares, row.now)
-    holding = shares.holding
-    return [
-        LockInfo(
-            from_ascii(row.name),
-            share.fence,
-            share.holder,
-            share.since / MICROSECONDS,
-            (share.expires_at - row.now) / MICROSECONDS,
-            waiters if number == 0 else 0,
-            "held" if share.state == "granted" else share.state,
-            holders=len(holding),
-            limit=shares.limit,
-        )
-        for number, share in enumerate(holding)
-    ]
 
 
 def as_info(row: Row[Any], waiters: int) -> LockInfo:

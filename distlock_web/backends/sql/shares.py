@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...core.backend import SHARED, limit_of
-from .tables import AnyTransaction, from_ascii, to_ascii
+from sqlalchemy import Row
+
+from ...core.backend import SHARED, LockInfo, limit_of
+from .tables import MICROSECONDS, AnyTransaction, from_ascii, to_ascii
 
 #: What the row of such a lock has for its token and its state.
 SEVERAL = "shared"
@@ -87,6 +89,18 @@ class Shares:
     def admits(self, token: str) -> bool:
         """Whether this token may have it beside those that have it."""
         return len(self.holding) < min(self.limit, limit_of(token))
+
+    def lines(self, row: Row[Any], waiters: int) -> list[LockInfo]:
+        """A line for each that has the lock of this row; only the first tells of those who wait."""
+        holding = self.holding
+        return [
+            LockInfo(
+                from_ascii(row.name), share.fence, share.holder, share.since / MICROSECONDS,
+                (share.expires_at - row.now) / MICROSECONDS, waiters if number == 0 else 0,
+                "held" if share.state == "granted" else share.state, holders=len(holding), limit=self.limit,
+            )
+            for number, share in enumerate(holding)
+        ]  # fmt: skip
 
     def save(self, transaction: AnyTransaction, key: str) -> None:
         tables = transaction.tables

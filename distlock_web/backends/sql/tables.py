@@ -35,6 +35,8 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 
 from ...core.runtime import IDENT_DIGITS
 
+#: All moments in the tables are in these.
+MICROSECONDS = 1_000_000
 #: How many of the queue are read at a time, to find the first who lives; how many processes are told at a time.
 HEADS = 8
 #: Rows of names that one call purges at most.
@@ -215,9 +217,8 @@ class Tables:
         )
         self.news = union_all(*news)
         holder = self.holder
-        self.news_of_shares = union_all(
-            *news, select(holder.c.token, holder.c.fence).where(holder.c.name_key.in_(self._keys))
-        )
+        granted = holder.c.name_key.in_(self._keys), holder.c.state == "granted"
+        self.news_of_shares = union_all(*news, select(holder.c.token, holder.c.fence).where(*granted))
 
     def _of_purging(self, clock: ColumnElement[int]) -> None:
         lease, waiter, before = self.lease, self.waiter, clock - bindparam("age", type_=BigInteger)

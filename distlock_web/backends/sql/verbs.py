@@ -16,9 +16,10 @@ from ...core.outage import Outage
 from ...core.runtime import now
 from .database import AllInUse, Database, Locked, Transaction, in_transaction
 from .dialects import SQLite
-from .lease import GRACE, MICROSECONDS, LeaseRow, as_info, as_infos, lock_rows, microseconds, purge
+from .lease import GRACE, LeaseRow, as_info, lock_rows, microseconds, purge
 from .news import Poller
 from .shares import SEVERAL, Shares
+from .tables import MICROSECONDS
 
 logger = logging.getLogger("distlock_web")
 T = TypeVar("T")
@@ -271,10 +272,17 @@ class SQLVerbs:
             statement = tables.held if names is None else tables.taken.where(tables.named(names))
             held = transaction.run(statement).all()
             waiters = {row.name_key: row.waiters for row in transaction.run(tables.waiters).all()} if held else {}
-            keys, shares = [row.name_key for row in held if row.state == SEVERAL], defaultdict(list)
-            for share in transaction.run(tables.shares, {"keys": keys}).all() if keys else ():
+            shared, shares = [row.name_key for row in held if row.state == SEVERAL], defaultdict(list)
+            for share in transaction.run(tables.shares, {"keys": shared}).all() if shared else ():
                 shares[share.name_key].append(share)
-            return [line for row in held for line in as_infos(row, shares[row.name_key], waiters.get(row.name_key, 0))]
+            lines = list[LockInfo]()
+            for row in held:
+                waiting = waiters.get(row.name_key, 0)
+                if row.state == SEVERAL:
+                    lines += Shares(shares[row.name_key], row.now).lines(row, waiting)
+                else:
+                    lines.append(as_info(row, waiting))
+            return lines
 
         return self._database.run(work)
 

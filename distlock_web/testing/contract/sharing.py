@@ -26,13 +26,16 @@ class SharingCases(Cases):
     async def test_never_more_hold_it_than_its_limit(self, harness: Harness) -> None:
         inside = most = done = 0
 
+        async def full() -> bool:
+            return most >= 3
+
         async def work() -> None:
             nonlocal inside, most, done
             for _ in range(5):
                 async with harness.inside(the_lock(limit=3, wait=None)):
                     inside += 1
                     most = max(most, inside)
-                    await harness.until(lambda: _true(most >= 3))
+                    await harness.until(full)
                     await harness.sleep(0.002)
                     inside -= 1
                     done += 1
@@ -47,6 +50,9 @@ class SharingCases(Cases):
     async def test_a_writer_is_alone_and_readers_are_not(self, harness: Harness) -> None:
         readers = writers = most = 0
 
+        async def together() -> bool:
+            return most == 4
+
         async def read() -> None:
             nonlocal readers, most
             for _ in range(6):
@@ -54,7 +60,7 @@ class SharingCases(Cases):
                     readers += 1
                     most = max(most, readers)
                     assert writers == 0
-                    await harness.until(lambda: _true(most == 4))
+                    await harness.until(together)
                     await harness.sleep(0.002)
                     readers -= 1
 
@@ -68,7 +74,7 @@ class SharingCases(Cases):
                     writers -= 1
 
         actors = [harness.unrelated(read) for _ in range(4)]
-        await harness.until(lambda: _true(most == 4))
+        await harness.until(together)
         for actor in [*actors, harness.unrelated(write), harness.unrelated(write)]:
             await actor.result()
         assert await _is_free(harness)

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Engine
 
 from distlock_web import BackendUnavailable, LockBusy, configure, lock
 from distlock_web.backends.sql import lease
-from distlock_web.backends.sql.tables import key_of
+from distlock_web.backends.sql.tables import MICROSECONDS, key_of
 from distlock_web.core.backend import SHARED, Busy, Claim, Granted, Port, limited
 from distlock_web.core.runtime import drive, new_ident, new_token, now
 from distlock_web.web.held_locks import held_locks
@@ -90,7 +90,7 @@ def test_a_writer_that_lives_keeps_its_place_in_front_of_readers(port: Port, bes
     reader = unrelated("a", shared=True)
     writer = beside(lambda: unrelated("a", wait=PATIENCE))
     eventually(lambda: waiting() == 1, "it waits")
-    until = now() + 2.5 * (lease.BEAT + lease.LATE) / lease.MICROSECONDS
+    until = now() + 2.5 * (lease.BEAT + lease.LATE) / MICROSECONDS
     while now() < until:
         assert isinstance(drive(port.acquire(claim(), 0)), Busy)
         time.sleep(0.1)
