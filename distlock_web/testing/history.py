@@ -103,19 +103,14 @@ class History:
             ]
         return sorted(found, key=lambda section: section.begin)
 
-    def violations(
-        self, *, bound: float | None = None, honest: float | None = None, order: float | None = None
-    ) -> list[str]:
+    def violations(self, *, bound: float | None = None, honest: float | None = None) -> list[str]:
         """What must not have happened, in words.
 
         ``bound``: seconds for which, at most, the lock had room for all who wanted it, and nothing was at fault.
         ``honest``: each answer was true at some moment of its call; what a fault concerns may last so much longer.
-        ``order``: nobody entered who had asked so many seconds later than one who waited for so many seconds more.
         """
         sections = self.sections()
         found = [*_overlaps(sections), *_fences(sections)]
-        if order is not None:
-            found += _overtaken(self.events, order)
         if bound is not None:
             found += _idle(self.events, bound)
         if honest is not None:
@@ -170,7 +165,7 @@ def _fences(sections: list[Section]) -> Iterator[str]:
 
 
 #: What ends the wish for a lock.
-_ENDS = ("acquired", "gave_up", "unreachable", "interrupted", "ended", "killed")
+ENDS = ("acquired", "gave_up", "unreachable", "interrupted", "ended", "killed")
 
 
 def _idle(events: list[Event], bound: float) -> Iterator[str]:
@@ -193,11 +188,11 @@ def _idle(events: list[Event], bound: float) -> Iterator[str]:
             wanting[event.actor] = event
         elif event.kind == "wanted":  # with others, so that it may have this one and wait for another
             holding[event.actor] = event.limit
-        elif event.kind in _ENDS:
+        elif event.kind in ENDS:
             wanting.pop(event.actor, None)
         if event.kind == "acquired":
             holding[event.actor] = event.limit
-        elif event.kind in ("released", "lost", "detached", *_ENDS):
+        elif event.kind in ("released", "lost", "detached", *ENDS):
             holding.pop(event.actor, None)
         if event.kind == "fault":
             faults.add(event.actor)
@@ -205,25 +200,6 @@ def _idle(events: list[Event], bound: float) -> Iterator[str]:
             faults.discard(event.actor)
         if not idles or event.kind in ("acquired", "fault"):
             idle_since = event.at
-
-
-def _overtaken(events: list[Event], patience: float) -> Iterator[str]:
-    """Somebody entered who had asked later than one who went on waiting."""
-    waits: list[tuple[Event, float]] = []
-    wanted: dict[str, Event] = {}
-    entered: list[tuple[Event, float]] = []
-    for event in events:
-        if event.kind == "wanted":
-            wanted[event.actor] = event
-        elif event.kind in _ENDS and (began := wanted.pop(event.actor, None)) is not None:
-            if event.kind == "acquired":
-                entered.append((began, event.at))
-            if (began.value or 1) == 1:  # else it may have had this one while it waited for another
-                waits.append((began, event.at))
-    for first, until in waits:
-        for later, moment in entered:
-            if first.at + patience < later.at and moment + patience < until:
-                yield f"order: {later.actor} entered at {moment:.6f}, and {first.actor} had asked before, and waited"
 
 
 def _unreachable(events: list[Event], grace: float) -> Iterator[str]:
@@ -287,7 +263,7 @@ def _operations(events: list[Event], sections: list[Section], grace: float) -> I
                 yield Operation(
                     "take", event.value, one.begin, event.at, f"{event.actor} was given the lock", one.limit
                 )
-        elif event.kind in _ENDS and event.actor in rounds:
+        elif event.kind in ENDS and event.actor in rounds:
             one = rounds.pop(event.actor)
             one.faulty |= event.kind in ("killed", "interrupted")  # a request may come after its cancel: for one lease
             last = event.at + grace if one.faulty else event.at

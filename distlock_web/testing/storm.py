@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, NotHeld, current_lease, lock, once
-from distlock_web.core.backend import DRIFT_RATIO, SHARED, Capabilities
+from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, NotHeld, lock
+from distlock_web.core.backend import SHARED, Capabilities
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, now
 from distlock_web.locks.hold import Hold
@@ -64,21 +63,11 @@ class Row:
                 self._count = count
 
 
-@dataclass(slots=True)
-class Run:
-    """Of a job that is done once: under which fence, and when."""
-
-    fence: int
-    begin: float
-    ended: bool = False  #: it has come to its end
-    heard: float | None = None  #: when its caller heard that it is done
-
-
 class Storm:
     """What the callers share: the histories of their locks, a row for each, and tickets on their way.
 
-    ``jobs`` are done ``once``, and done again after ``keep`` seconds. ``shares``: with which further options
-    of ``lock`` the locks are asked for; then one is released by force now and then, too.
+    ``shares``: with which further options of ``lock`` the locks are asked for; then one is released by force now and
+    then, too.
     """
 
     def __init__(
@@ -86,19 +75,15 @@ class Storm:
         locks: int,
         clock: Callable[[], float],
         *,
-        jobs: int = 0,
-        keep: float = 3.0,
         shares: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.locks = [f"storm:{number}" for number in range(locks)]
-        self.jobs: dict[str, list[Run]] = {f"once:job:{number}": [] for number in range(jobs)}
-        self.keep = keep
         self.shares = shares
         self.quiet = (
             False  #: no lock is handed over, no lease ends before its block: whoever waits has its turn at once
         )
         self.revoked: dict[tuple[str, int | None], float] = {}  #: when what was held under this fence was surely gone
-        self.histories = Histories([*self.locks, *self.jobs], clock)
+        self.histories = Histories(self.locks, clock)
         self.rows = {name: Row() for name in self.histories}
         self.tickets: list[tuple[Sequence[str], str]] = []
         self.callers: list[Caller] = []
@@ -115,38 +100,14 @@ class Storm:
         return [
             *self.histories.violations(**limits),
             *(f"{name}: {found}" for name, row in self.rows.items() for found in row.violations),
-            *(f"{name}: {found}" for name, runs in self.jobs.items() for found in self._again(runs, name)),
             *(found for caller in self.callers for found in caller.violations()),
         ]
 
-    def _again(self, runs: Sequence[Run], name: str) -> Iterator[str]:
-        """Runs that came too early: within ``keep`` of one that is done, and nothing was at fault meanwhile."""
-        for run in runs:
-            if run.heard is None:
-                continue
-            until = run.begin + self.keep * (1 - 2 * DRIFT_RATIO)
-            for later in runs:
-                if run.heard < later.begin < until and self.histories[name].is_calm(run.begin, later.begin):
-                    yield f"done again: {later.fence}, {later.begin - run.begin:.3f} s after {run.fence} had begun"
-
 
 class Caller:
-    """One actor: round after round it wants a lock or two, waits or does not, holds it, and lets go of it.
+    """One actor: round after round it wants a lock or two, waits or does not, holds it, and lets go of it."""
 
-    ``moment`` says when it is, on the one clock of all histories, if the engine's clock shows so much.
-    ``aside`` is called now and then in its own code, outside of ours.
-    """
-
-    def __init__(
-        self,
-        actor: str,
-        harness: Harness,
-        random: Random,
-        storm: Storm,
-        expire: float,
-        moment: Callable[[float], float] = lambda at: at,
-        aside: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, actor: str, harness: Harness, random: Random, storm: Storm, expire: float) -> None:
         self.actor = actor
         self.over = False  #: no further round
         self._harness = harness
@@ -154,9 +115,7 @@ class Caller:
         self._storm = storm
         self._histories = storm.histories
         self._expire = expire
-        self._moment = moment
         self._begun = self._over = 0.0
-        self._aside = aside
         self._wanted: Sequence[str] = ()
         self._share: Mapping[str, Any] = {}
         self._holds: Sequence[Hold] = ()
@@ -180,8 +139,7 @@ class Caller:
     async def rounds(self) -> None:
         while not self.over:
             try:
-                await self._harness.sleep(self._random.uniform(0, self._expire / 3))
-                self._aside()
+                await self._pause()
                 await self._round()
             except (Interrupted, asyncio.CancelledError):
                 if self._wanted:
@@ -196,12 +154,8 @@ class Caller:
         try:
             if self._storm.tickets and self._random.random() < 0.5 and (ticket := self._storm.ticket()) is not None:
                 await self._take_on(*ticket)
-            elif self._storm.jobs and self._random.random() < 0.5:
-                await self._do_once(self._random.choice(list(self._storm.jobs)))
-            elif self._storm.shares and not self._storm.quiet and self._random.random() < 0.07:
-                await self._release_by_force(self._random.choice(self._storm.locks))
             else:
-                await self._take(told)
+                await self._turn(told)
         except LockBusy as busy:
             self._say("gave_up", of=self._name_of(busy.name or ""))
         except BackendUnavailable:
@@ -214,6 +168,20 @@ class Caller:
         else:
             self._say("ended")
             self._look_back()
+
+    async def _turn(self, told: list[Lease]) -> None:
+        if self._storm.shares and not self._storm.quiet and self._random.random() < 0.07:
+            await self._release_by_force(self._random.choice(self._storm.locks))
+        else:
+            await self._take(told)
+
+    async def _pause(self) -> None:
+        """Code of its own, outside of ours."""
+        await self._harness.sleep(self._random.uniform(0, self._expire / 3))
+
+    def _moment(self, at: float) -> float:
+        """When this moment of the engine's clock is, on the one clock of all histories."""
+        return at
 
     async def _take(self, told: list[Lease]) -> None:
         random, names, expire = self._random, list(self._storm.locks), self._expire
@@ -234,42 +202,6 @@ class Caller:
             await self._inside(lease)
             if on_lost == told.append and lease.lost and me == self.actor:  # a copy of the process is not told
                 self._told.append(told)
-
-    async def _do_once(self, name: str) -> None:
-        """Do a job that is done once, or hear what came of it: a fence, under which it was done to its end."""
-        random, storm, ran = self._random, self._storm, list[Run]()
-
-        async def job() -> int:
-            lease = current_lease()
-            assert lease is not None
-            self._hold(lease)
-            (hold,) = self._holds
-            run = Run(hold.fence or 0, self._moment(hold.since))  # from there on it is kept, not from the answer
-            storm.jobs[name].append(run)
-            ran.append(run)
-            try:
-                for _ in range(random.choice((0, 1, 2))):
-                    await self._harness.sleep(random.uniform(0, self._expire / 3))
-                    self._aside()
-            finally:
-                self._let_go()
-            run.ended = True
-            return run.fence
-
-        wait = random.choice((0, random.uniform(0, 10 * self._expire)))
-        do = self._harness.decorated(
-            job, once, key=lambda: name.removeprefix("once:"), keep=storm.keep, result=True, wait=wait,
-            expire=self._expire * random.uniform(0.3, 1.0),
-        )  # fmt: skip
-        self._wanted, me = [name], self.actor
-        self._say("wanted", 1)
-        answer = await do()
-        if me != self.actor:  # this is a copy of the process
-            return
-        if ran:
-            ran[0].heard = self._histories.clock()
-        elif not any(run.fence == answer and run.ended for run in storm.jobs[name]):
-            self._wrong.append(f"{name}: {self.actor} was told {answer}, and nobody has done it")
 
     async def _take_on(self, names: Sequence[str], ticket: str) -> None:
         self._wanted = names
@@ -330,8 +262,7 @@ class Caller:
         self._hold(lease)
         try:
             for _ in range(self._random.choice((0, 1, 1, 2, 4))):
-                await self._harness.sleep(self._random.uniform(0, self._expire / 3))
-                self._aside()
+                await self._pause()
                 await self._act(lease)
                 if not self._holds:  # handed over, or this is a copy of the process
                     break
@@ -342,23 +273,6 @@ class Caller:
         """Now; or when its deadline came, whatever kept us from noticing. That may have been before it was ours."""
         at = max(self._begun, min(self._histories.clock(), self._moment(hold.deadline)))
         self._histories[self._name_of(hold.name)].add(Event(self.actor, kind, at))
-
-    def killed(self, *, stopped: bool = False) -> None:
-        """Whoever has killed it says so; or has stopped it for ever: then it believes in its leases to their ends."""
-        for hold in self._holds:
-            until = self._moment(hold.deadline)
-            at = until if stopped else min(self._histories.clock(), until)
-            self._histories[self._name_of(hold.name)].add(Event(self.actor, "killed", at))
-        self._holds = ()
-        self._say("killed")
-        self._wanted, self._told = (), []
-
-    def forked(self) -> None:
-        """It goes on in a copy of its process, and the first one never does."""
-        self.killed(stopped=True)
-        self.actor += "'"
-        if self._lease is not None and self._lease.state == "held":
-            self._wrong.append(f"fork: {self.actor} has the lock of the process that it is a copy of")
 
     def _name_of(self, stored: str) -> str:
         return stored.removeprefix(self._harness.store.config.prefix)

@@ -123,6 +123,7 @@ class Program:
         self["core.registry"].import_module = self._modules.__getitem__
         self.storm: Any = self["testing.storm"]
         self.lock = self._modules[NAME].lock
+        [self.actors] = self.load(f"{__package__}.actors")
 
     def __getitem__(self, name: str) -> Any:
         return self._modules[f"{NAME}.{name}"]

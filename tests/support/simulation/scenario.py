@@ -11,10 +11,11 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from distlock_web.testing.storm import SHARES, Storm
+from distlock_web.testing.storm import SHARES
 
 from . import loop as loops
 from . import system
+from .actors import SimulatedStorm
 from .program import Program
 from .world import Machine, Process, Thread, World
 
@@ -73,7 +74,7 @@ class Scenario:
         self.world = World(seed)
         self.random = Random(self.world.random.random())
         self.programs = programs
-        self.storm = Storm(self.locks, self.world.moment, jobs=self.jobs)
+        self.storm = SimulatedStorm(self.locks, self.world.moment, jobs=self.jobs)
         self.histories = self.storm.histories
         self.actors: list[Actor] = []
         self.starting = 0
@@ -144,12 +145,12 @@ class Scenario:
         program.begin(self.settings(number))
         self.started(program)
         store = program["core.registry"].registry().store("default")
-        harness, storm, random = program["testing.harness"], program.storm, self.random
+        harness, random = program["testing.harness"], self.random
 
         def actor(kind: str, one: int) -> Actor:
-            made = storm.Caller(
+            made = program.actors.SimulatedCaller(
                 f"{process.name}.{kind}{one}", harness.HARNESSES[kind](store), Random(random.random()), self.storm,
-                EXPIRE, process.machine.true_time, lambda: self.aside(found),
+                EXPIRE, moment=process.machine.true_time, aside=lambda: self.aside(found),
             )  # fmt: skip
             found: Actor = Actor(made, process)
             self.actors.append(found)
