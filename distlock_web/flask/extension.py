@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from functools import partial
-from importlib.util import find_spec
 
 from flask import Flask
 
@@ -60,10 +59,6 @@ class DistLock:
         app.cli.add_command(command)
         install_pages(app)
         app.jinja_env.globals.setdefault("once", field)
-        if find_spec("sqlalchemy") is not None:
-            from .transactions import remember_writes
-
-            remember_writes()
 
 
 def _registry(app: Flask) -> Registry | None:

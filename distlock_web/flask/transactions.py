@@ -69,16 +69,6 @@ def open_transaction() -> str | None:
     return None
 
 
-def remember_writes() -> None:
-    """A session forgets after a flush that it has written; the warning needs to know until the commit.
-
-    For all sessions of the process. Once is enough; a second time changes nothing.
-    """
-    for name, listener in _LISTENERS.items():
-        if not event.contains(Session, name, listener):
-            event.listen(Session, name, listener)
-
-
 def _flushed(session: Session, context: Any) -> None:
     session.info[_WRITTEN] = True
 
@@ -94,9 +84,9 @@ def _over(session: Session) -> None:
     session.info.pop(_WRITTEN, None)
 
 
-_LISTENERS: dict[str, Callable[..., None]] = {
-    "after_flush": _flushed,
-    "do_orm_execute": _executed,
-    "after_commit": _over,
-    "after_rollback": _over,
-}
+# A session forgets after a flush that it has written; the warning needs to know until the commit. For all sessions of
+# the process: an app's are made anew for each of its contexts.
+event.listen(Session, "after_flush", _flushed)
+event.listen(Session, "do_orm_execute", _executed)
+event.listen(Session, "after_commit", _over)
+event.listen(Session, "after_rollback", _over)
