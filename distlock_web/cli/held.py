@@ -78,7 +78,7 @@ def release_lock(options: Namespace, context: Context) -> int:
     row = find_lock(stores, options.name, options.store, options.fence)
     if not options.yes:
         if not interactive():
-            raise CommandFailed("Nothing was released: there is no terminal to ask at. --yes releases it.", USAGE)
+            raise CommandFailed("Nothing was released: there is no terminal to ask at. Use --yes.", USAGE)
         print_table(table_of([row]), context.out)
         if not confirmed("Take the lock from this holder?"):
             raise CommandFailed("Not confirmed: nothing was released.", NO)

@@ -27,7 +27,7 @@ def redlock(options: Namespace, context: Context) -> int:
     store = registry().store(options.store or "default")
     backend = store.backend
     if not isinstance(backend, Adopting):
-        raise CommandFailed(f"The store {store.alias!r} has no nodes that vote: it is a {store.config.backend}.", USAGE)
+        raise CommandFailed(f"The store {store.alias!r} has no nodes that vote: it is {store.config.backend}.", USAGE)
     _do(store, backend.adopt, context)
     return 0
 

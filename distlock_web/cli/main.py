@@ -98,14 +98,14 @@ def _parsed(argv: Sequence[str], program: str, stores: bool) -> Namespace:
         # `run -k x echo -- a`: the command begins at the first word that is no option, and the `--` is the command's.
         options.argv += command if options.argv else command[1:]
     elif command:
-        raise CommandFailed(f"{options.command}: `--` and a command belong to `run`.", USAGE)
+        raise CommandFailed(f"{options.command}: only `run` takes `--` and a command.", USAGE)
     return options
 
 
 def _configure(options: Namespace) -> None:
     url, config = getattr(options, "url", None), getattr(options, "config", None)
     if url and config:
-        raise CommandFailed("--url and --config both say where the locks are: give one.", USAGE)
+        raise CommandFailed("Give either --url or --config, not both.", USAGE)
     if url:
         configure_url(url, "--url")
     elif config:
@@ -123,5 +123,5 @@ def _mapping(named: str) -> Mapping[str, object]:
         problem = printable(" ".join(f"{type(error).__name__}: {error}".split()))
         raise CommandFailed(f"--config {named}: {problem}", USAGE) from error
     if not isinstance(found, Mapping):
-        raise CommandFailed(f"--config {named} is no mapping of stores, but {type(found).__name__}.", USAGE)
+        raise CommandFailed(f"--config {named} is not a mapping of stores, but of type {type(found).__name__}.", USAGE)
     return found

@@ -18,7 +18,7 @@ from .parser import Context
 
 def once(options: Namespace, context: Context) -> int:
     if (options.action == "forget") != (options.name is not None):
-        raise CommandFailed("once: `once list`, or `once forget KEY`.", USAGE)
+        raise CommandFailed("once: use `once list` or `once forget KEY`.", USAGE)
     return _forget(options, context) if options.action == "forget" else _list(options, context)
 
 
@@ -52,7 +52,7 @@ def _forget(options: Namespace, context: Context) -> int:
         except LockNotHeld:
             raise CommandFailed(f"{printable(options.name)} is not done: there is nothing to forget.", NO) from None
     if row.lock.state != "done":
-        raise CommandFailed(f"{printable(row.lock.name)} is not done: it runs, or is a lock.", NO)
+        raise CommandFailed(f"{printable(row.lock.name)} is not done: it is still running, or it is a lock.", NO)
     force_release(stores, row, user())
     forgotten = f"Forgotten: {printable(row.lock.name)}. It may run again."
     context.out.line(json.dumps(fields(row), indent=2) if options.json else forgotten)

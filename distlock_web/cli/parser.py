@@ -68,7 +68,7 @@ def _name(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:  # bytes of the command line that are no UTF-8
-        raise argparse.ArgumentTypeError(f"{text!r} is no text, and no lock has such a name") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8 text, so no lock has such a name") from None
     return text
 
 
@@ -85,7 +85,7 @@ _positive = partial(_seconds, zero=False)
 def _exit_code(text: str) -> int:
     value = int(text) if text.isdecimal() else -1
     if not 0 <= value <= 255:
-        raise argparse.ArgumentTypeError(f"{text!r} is no exit status, 0 to 255")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an exit status from 0 to 255")
     return value
 
 
@@ -107,7 +107,7 @@ def _store(purpose: str) -> Argument:
 
 _LOCK = [
     _of("name", type=_name, metavar="NAME", help="the lock, as `list` shows it, or without the prefix of its store"),
-    _store("the store, where several hold a lock of this name"),
+    _store("the store, if several have a lock of this name"),
 ]
 
 #: By command. A list in a list: one of them at most.
@@ -120,20 +120,20 @@ _COMMANDS: dict[str, list[Argument | list[Argument]]] = {
     "release": [
         *_LOCK,
         _of("--fence", type=int, metavar="N", help="only from the holder with this fence, as `list` shows it"),
-        _of("--yes", "-y", action="store_true", help="do not ask; required where there is no terminal"),
+        _of("--yes", "-y", action="store_true", help="do not ask; required without a terminal"),
     ],
     "doctor": [
         _store("only this store"),
         _json("an array"),
         _of("--fail-level", choices=SEVERITIES, default="error", help="the least severity that makes the status 1"),
-        _of("--gunicorn-timeout", type=_seconds, metavar="TIME", help="gunicorn's (what GUNICORN_CMD_ARGS says)"),
-        _of("--uwsgi", metavar="FILE", help="uWSGI's .ini file, to look at its options, too"),
+        _of("--gunicorn-timeout", type=_seconds, metavar="TIME", help="gunicorn's timeout (from GUNICORN_CMD_ARGS)"),
+        _of("--uwsgi", metavar="FILE", help="uWSGI's .ini file: also check its options"),
     ],
     "run": [
         _of("--key", "-k", required=True, help="what to lock; runs with the same key exclude each other"),
-        _of("--expire", type=_positive, metavar="TIME", help="how long it outlives us (store's EXPIRE)"),
+        _of("--expire", type=_positive, metavar="TIME", help="how long the lock outlives a crash (store's EXPIRE)"),
         [
-            _of("--wait", "-w", type=_seconds, metavar="TIME", help="wait so long at most (for ever)"),
+            _of("--wait", "-w", type=_seconds, metavar="TIME", help="the longest wait (for ever)"),
             _of("--no-wait", "-n", dest="wait", action="store_const", const=0.0, help="do not wait for a busy lock"),
         ],
         _of("--on-lost", choices=("kill", "warn"), default="kill", help="what to do when the lock is lost (kill)"),
@@ -141,13 +141,13 @@ _COMMANDS: dict[str, list[Argument | list[Argument]]] = {
         _of("--busy-exit-code", "-E", type=_exit_code, default=BUSY, metavar="N", help=f"if it is busy ({BUSY})"),
         _store("the store of the lock (default)"),
         _of("--prefix", help="the beginning of the lock's name (store's PREFIX)"),
-        _of("--once", type=_positive, metavar="TIME", help="if it succeeds, do not run it again for so long"),
+        _of("--once", type=_positive, metavar="TIME", help="after success, do not run it again for this time"),
         _of("argv", metavar="-- COMMAND", nargs=argparse.REMAINDER, help="the command and its arguments"),
     ],
     "once": [
         _of("action", choices=["list", "forget"], help="show what is done, or let KEY run again"),
-        _of("name", nargs="?", type=_name, metavar="KEY", help="as `run` was given it, or as `once list` shows it"),
-        _store("only what this store has"),
+        _of("name", nargs="?", type=_name, metavar="KEY", help="as given to `run`, or as `once list` shows it"),
+        _store("only this store"),
         _json("an array, or an object"),
     ],
     "init": [_store("only this store")],

@@ -48,7 +48,7 @@ class Interrupted(BaseException):
 
 def run(options: Namespace, context: Context) -> int:
     if not options.argv:
-        raise CommandFailed("run: which command? `distlock run --key KEY -- COMMAND`", USAGE)
+        raise CommandFailed("run: the command is missing: `distlock run --key KEY -- COMMAND`", USAGE)
     if not hasattr(os, "posix_spawn"):
         raise CommandFailed("run: this system has no process groups; run works on Linux, macOS and the BSDs.", USAGE)
     scope = RequestScope(None, f"run {os.path.basename(options.argv[0])}")  # without arguments: they may be secret

@@ -168,8 +168,8 @@ class BlockingPort:
         """``since`` when it has waited for a thread."""
         if now() - since > MAX_QUEUED:
             raise BackendUnavailable(
-                f"All {ACQUIRING_THREADS} threads that take locks for tasks were in use for {MAX_QUEUED:g} s: "
-                f"the store does not answer, or not so many."
+                f"All {ACQUIRING_THREADS} threads that take locks for tasks were in use for {MAX_QUEUED:g} s: the "
+                f"store does not answer, or too many tasks want locks at once."
             )
         return self._verbs.acquire(claim, join, position)
 
@@ -212,7 +212,7 @@ def _submit(pool: ThreadPoolExecutor, verb: Callable[..., T], *args: object) -> 
         pool.submit(_do, done, verb, args)
     except RuntimeError as error:  # the pool keeps what it could not begin, for the next thread
         if done.cancel():
-            raise BackendUnavailable(f"There is no thread to ask the store: {error}.") from error
+            raise BackendUnavailable(f"No thread could be started to ask the store: {error}.") from error
     return done
 
 

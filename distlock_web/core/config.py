@@ -252,7 +252,7 @@ def _backend(given: object, setting: str) -> str:
     backend = _text(given, setting)
     if backend not in BACKENDS and not _DOTTED.fullmatch(backend):
         known = unknown_name(f"{setting} names", backend, tuple(BACKENDS))
-        raise ConfigurationError(f"{known} A dotted path does.")
+        raise ConfigurationError(f"{known} A dotted path of a class is accepted as well.")
     return backend
 
 
@@ -290,8 +290,8 @@ def check_prefix(given: object, setting: str) -> str:
     """The fixed beginning of names. It is no template, and braces in a name belong to the store."""
     if not isinstance(given, str) or any(map(must_escape, given)):
         raise ConfigurationError(
-            f"{setting} is {shown(given)}; it has to be text without braces, '%', '~' and control characters. "
-            f"What differs from call to call belongs into the key."
+            f"{setting} is {shown(given)}; it has to be text without braces, '%', '~' and control characters. Put "
+            f"what differs from call to call into the key."
         )
     return given
 
@@ -319,7 +319,8 @@ def check_plain(given: Any, setting: str) -> Any:
     """What is called where nobody can await what it gives. ``ConfigurationError`` if it is asynchronous."""
     if is_async(given):
         raise ConfigurationError(
-            f"{setting} is {given!r}, a coroutine function; it has to be a plain one: nobody would await it."
+            f"{setting} is {given!r}, a coroutine function; it has to be a plain function, because nobody would await "
+            f"the coroutine."
         )
     return given
 
@@ -358,7 +359,7 @@ def read_policy(name: str, given: Any, setting: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"{setting} is {given!r}, which cannot be imported ({error}); {wanted}.") from error
     if not callable(found):
-        raise ConfigurationError(f"{setting} is {given!r}, which is no callable; {wanted}.")
+        raise ConfigurationError(f"{setting} is {given!r}, which is not callable; {wanted}.")
     return check_policy(found, name, setting)
 
 

@@ -82,7 +82,7 @@ def escape_key(part: object, separators: str = SEPARATORS) -> str:
     """
     found = key_part(part, "A part of a key", separators)
     if found is None:
-        raise KeyUnavailable("A part of a key is None; everybody without a value would share one lock.")
+        raise KeyUnavailable("A part of a key is None; all callers without a value would share one lock.")
     return found
 
 
@@ -106,10 +106,10 @@ def key_part(found: object, where: str, separators: str = SEPARATORS) -> str | N
         return f"{escape_value(table, separators)}:{','.join(map(str, parts))}"
     kind = type(found).__name__
     if isinstance(found, (list, dict)):  # as a client's JSON may be
-        raise KeyUnavailable(f"{where} is a {kind}, where one value belongs.")
+        raise KeyUnavailable(f"{where} is a {kind}, but a key needs a single value.")
     raise ConfigurationError(
-        f"{where} is a {kind} object, which has no stable text: another process, or a later version of the object, "
-        f"would have another lock. Name what identifies it: an attribute, such as its pk or id."
+        f"{where} is a {kind} object, which has no stable text: in another process, or after a change, it would be "
+        f"another lock. Name an attribute that identifies it, such as its pk or id."
     )
 
 
@@ -196,16 +196,16 @@ def whole_key(key: object) -> str:
             return key
         if (field := _FIELD.search(key)) is not None:
             raise ConfigurationError(
-                f"The key {key!r} has the field {field[0]}, which is filled in only in the key of a decorator: an f is "
-                f"missing in front of the string. Braces that belong to the text: escape_key(...)."
+                f"The key {key!r} has the field {field[0]}, but only the key of a decorator is filled in: an f is "
+                f"missing in front of the string. If the braces are part of the text, use escape_key(...)."
             )
         return escape_literal(key)
     if isinstance(key, str) or text_of(key) is not None or key is None or isinstance(key, (list, dict)):
         raise ConfigurationError(
-            f"A lock's key is a string that is not empty, or an object of Django's or SQLAlchemy's that stands for a "
-            f"row, not {key!r}."
+            f"A lock's key is {key!r}; it has to be a string that is not empty, or an object of Django or SQLAlchemy "
+            f"that stands for a row."
         )
     found = key_part(key, "A lock's key")
     if found is None:
-        raise KeyUnavailable("A lock's key is a visitor who is not logged in; all of these would share one lock.")
+        raise KeyUnavailable("A lock's key is a visitor who is not logged in; all such visitors would share one lock.")
     return found

@@ -89,8 +89,8 @@ class Outage:
             self.watch()  # no thread was to be had when it was postponed, and nobody else would ask for one
         if since is not None and not self.is_own_thread and self.watch():
             raise BackendUnavailable(
-                f"{self._name} does not answer, for {now() - since:.1f} s now ({self._cause}); "
-                f"it is asked again meanwhile."
+                f"{self._name} does not answer, for {now() - since:.1f} s so far ({self._cause}). This request was "
+                f"not sent; a thread keeps asking the server."
             )
 
     # It failed like this ------------------------------------------------------------------------------------------
@@ -299,10 +299,10 @@ class Outage:
             self._to_do.clear()
             self._put_last(item)
         except DistLockError as error:
-            logger.info("What was postponed could not be done: %s", error)
+            logger.info("A postponed request to the store could not be done: %s", error)
             self._give_up(item)
         except Exception:
-            logger.exception("What was postponed failed")
+            logger.exception("A postponed request to the store failed")
             self._give_up(item)
         else:
             self._drop(item)

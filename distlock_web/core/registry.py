@@ -140,7 +140,7 @@ class Store:
         for setting in config.given:
             if setting not in backend_class.settings:
                 raise ConfigurationError(
-                    f"DISTLOCK[{config.alias!r}] has {setting}, of which the backend {config.backend!r} knows nothing: "
+                    f"DISTLOCK[{config.alias!r}] has {setting}, which the backend {config.backend!r} does not use: "
                     f"leave it out."
                 )
         backend: Backend = backend_class(config)
@@ -162,12 +162,12 @@ def _close_aside(backend: Backend, pid: int) -> None:
         try:
             backend.close()
         except Exception:
-            logger.exception("The connections of a store that nobody uses any more could not be closed")
+            logger.exception("The connections of an unused store could not be closed")
 
     try:
         start_thread("distlock-close", close)
     except RuntimeError as error:  # the process has no more threads, or ends, and its connections with it
-        logger.warning("The connections of a store that nobody uses any more could not be closed: %s", error)
+        logger.warning("The connections of an unused store could not be closed: %s", error)
 
 
 class Registry:

@@ -208,7 +208,7 @@ def words_of_user(ask: Callable[[], object]) -> str:
         if type(error) not in _told:  # once each: its text may be another one for every request
             _told.add(type(error))
             what = f"{type(error).__name__}: {error}"
-            logger.warning("DISTLOCK_USER failed, so that no user stands beside a lock: %s", what)
+            logger.warning("DISTLOCK_USER failed, so the lock has no user: %s", what)
         return ""
 
 

@@ -33,7 +33,7 @@ def _start(thread: threading.Thread) -> threading.Thread:
     if uwsgi is not None and not _warned and not getattr(uwsgi, "has_threads", True):
         _warned = True
         logger.warning(
-            "uWSGI runs no threads between two requests: there no lease is renewed, and one with renew=True ends after "
+            "uWSGI runs no threads between two requests, so a lease with renew=True is not renewed and ends after "
             "its expire. Set enable-threads = true. docs/web-servers.md explains it."
         )
     thread.start()
@@ -155,7 +155,7 @@ class Worker:
             seconds = self._step()
         except Exception:
             if not self._failing:  # once, not twice a second
-                logger.exception("The thread %s has failed at something, and tries again", self._name)
+                logger.exception("The thread %s has failed, and tries again", self._name)
             self._failing = True
             return RETRY
         self._failing = False
@@ -174,4 +174,4 @@ def _finish() -> None:
             try:
                 worker.finish()
             except Exception:
-                logger.exception("What was left to do at the end of the program failed")
+                logger.exception("A library thread failed at the end of the program")

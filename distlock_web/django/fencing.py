@@ -36,14 +36,14 @@ class FencedQuerySet(models.QuerySet[M]):
         """
         if key is not None and any(field.name == "key" for field in self.model._meta.get_fields()):
             raise ConfigurationError(
-                f"{self.model._meta.label} has a field key: to look for it say key__exact=, and for the key of a lock "
-                f"give lease.fence_for(key) in place of the lease."
+                f"{self.model._meta.label} has a field named key: to filter by it use key__exact=, and to name a lock "
+                f"pass lease.fence_for(key) in place of the lease."
             )
         fence = fence_of(lease, key)
         if self._fields is not None:  # type: ignore[attr-defined]
             raise ConfigurationError(
-                f"{self.model._meta.label}: fenced_get gives an object, to be changed and saved: leave out values() "
-                f"and values_list()."
+                f"{self.model._meta.label}: fenced_get returns an object, which can be changed and saved: leave out "
+                f"values() and values_list()."
             )
         rows = _for_writing(self.filter(**lookup))
         # Found first, by its key: a filter over a join would make the fence's condition part of a subquery, which
@@ -69,8 +69,8 @@ class FencedQuerySet(models.QuerySet[M]):
         owner = _fence_owner(self.model)
         if owner is not self.model:
             raise ConfigurationError(
-                f"{self.model._meta.label}: the fence is in the table of {owner._meta.label}, so that one UPDATE "
-                f"cannot check it. Change the objects that fenced_get gives, and fenced_save them."
+                f"{self.model._meta.label}: the fence is in the table of {owner._meta.label}, so one UPDATE cannot "
+                f"check it. Change objects that fenced_get returns, and save them with fenced_save."
             )
         rows: models.QuerySet[Any] = _for_writing(self.filter(fence=fence))
         if rows.query.count_active_tables() > 1:

@@ -48,7 +48,7 @@ def _give_up(error: AttributeError) -> None:
     if not _given_up:
         _given_up = True
         logger.warning(
-            "This Django Ninja is not known to distlock_web (%s): it may answer a busy lock with 500. Answer it by "
+            "distlock_web does not know this version of Django Ninja (%s): it may answer a busy lock with 500. Add "
             "@api.exception_handler(LockBusy).",
             error,
         )

@@ -68,7 +68,7 @@ def connection_pool(alias: str) -> Any:
     except NotImplementedError:
         raise ConfigurationError(
             f"DISTLOCK names the cache {alias!r}, whose {type(client).__qualname__} spreads its keys over several "
-            f"servers, so that no one server has the lock: give DISTLOCK a LOCATION of its own, on one of them."
+            f"servers: give DISTLOCK a LOCATION of its own, on one of them."
         ) from None
     except (AttributeError, TypeError):
         raise ConfigurationError(

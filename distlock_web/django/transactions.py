@@ -124,8 +124,8 @@ def _refuse_open(function_name: str, connection: BaseDatabaseWrapper) -> None:
         )
     if not connection.in_atomic_block and not connection.get_autocommit():
         raise ConfigurationError(
-            f'{function_name}: until="commit" needs autocommit on {connection.alias!r}; it is off, so that nothing '
-            f"would be committed at the end."
+            f'{function_name}: until="commit" needs autocommit on {connection.alias!r}; it is off, so nothing would '
+            f"be committed at the end."
         )
 
 

@@ -110,8 +110,8 @@ class LockPages:
         if not answer:
             return False
         raise ConfigurationError(
-            f"The function that says who may see the locks gave a {type(answer).__name__}; it has to give a name, "
-            f"True, None or a response: nobody is let in."
+            f"The function that says who may see the locks returned a {type(answer).__name__}; it has to return a "
+            f"name, True, False, None or a response. Access was refused."
         )
 
     def _viewer(self) -> Viewer:

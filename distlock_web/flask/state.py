@@ -38,7 +38,7 @@ def running_registry() -> Registry | None:
         return state and state.registry
     if "DISTLOCK" in current_app.config:
         raise ConfigurationError(
-            f"app.config['DISTLOCK'] of {current_app.name!r} was set after DistLock's init_app, which never saw it: "
+            f"app.config['DISTLOCK'] of {current_app.name!r} was set after DistLock's init_app, so it has no effect: "
             f"set it before."
         )
     return None

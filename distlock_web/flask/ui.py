@@ -22,7 +22,7 @@ def install_pages(app: Flask) -> None:
     if given is None or given is False:
         return
     if not isinstance(given, Mapping):
-        raise ConfigurationError(f'{SETTING} is {given!r}: it is a mapping, such as {{"AUTHORIZE": may_see_locks}}.')
+        raise ConfigurationError(f'{SETTING} is {given!r}: it has to be such as {{"AUTHORIZE": may_see_locks}}.')
     for option in given:
         if option not in OPTIONS:
             raise ConfigurationError(unknown_name(f"{SETTING} has the option", option, OPTIONS))

@@ -138,7 +138,7 @@ def _block_of_another_context(opener: object, among: set[Scope]) -> Scope | None
                 "make a lock(...) for each block."
             )
     if not blocks and not Process.generation:
-        raise ConfigurationError("A block on this lock object ends that has not begun, or has ended before.")
+        raise ConfigurationError("A block on this lock object ends, but it has not begun, or has ended before.")
     return blocks[0] if blocks else None
 
 

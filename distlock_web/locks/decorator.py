@@ -119,7 +119,7 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
         take_key("distributed_lockable", given, options)
         given = None
     if options.get("success") is not None and options.get("hold_at_least") is None:
-        raise ConfigurationError("success decides what hold_at_least is kept after: it needs hold_at_least.")
+        raise ConfigurationError("success decides whether hold_at_least applies: it needs hold_at_least.")
     decorate = decorator(LockedFunction, options)
     return decorate if given is None else decorate(given)
 
@@ -127,7 +127,7 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
 def take_key(function: str, given: object, options: Any) -> None:
     """The key that stands in front of all options."""
     if options.get("key") is not None:
-        raise ConfigurationError(f"{function} got two keys: one in front, one as key=.")
+        raise ConfigurationError(f"{function} got two keys: one as the first argument, one as key=.")
     options["key"] = given
 
 
@@ -460,8 +460,8 @@ def _check(function: Any) -> None:
         )
     if any(hasattr(function, verb) for verb in _VERBS_OF_TASKS):
         raise ConfigurationError(
-            f"distributed_lockable goes below what made the task {function!r}, next to its function, which a worker "
-            f"calls without knowing of the lock."
+            f"distributed_lockable goes below the decorator of the task {function!r}, next to its function: a worker "
+            f"calls that function directly, without the lock."
         )
     if not callable(function):
         raise ConfigurationError(f"distributed_lockable is for functions, not for {function!r}.")

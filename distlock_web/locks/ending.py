@@ -149,18 +149,18 @@ async def detach(scope: Scope, transit: float, runtime: Runtime, *, nested: bool
             f"The lock {names_of(scope)} is held by several blocks of this call chain: detach it from the outermost."
         )
     if not scope.spec.store.backend.capabilities.transfer:
-        raise ConfigurationError(f"The store {scope.spec.store.alias!r} cannot hand a lock over: no detach, no attach.")
+        raise ConfigurationError(f"The store {scope.spec.store.alias!r} cannot hand a lock over (detach, attach).")
     if scope.spec.limit > 1:
         raise ConfigurationError(
-            f"The lock {names_of(scope)} has several holders (limit, shared): such a lease cannot be handed over. The "
-            f"receiver takes a place of its own."
+            f"The lock {names_of(scope)} has several holders (limit, shared): its lease cannot be handed over. Let "
+            f"the receiver take its own place."
         )
     if not scope.acquired:
         raise NotHeld("There is no lock to hand over: this call was let through without one.")
     if scope.asked:
         raise ConfigurationError(
-            f"{names_of(scope)} is done once, and recorded where it runs: nobody else can end it. Begin the work that "
-            f"goes on elsewhere with a lock or a once of its own."
+            f"{names_of(scope)} is a lease of once, which cannot be handed over: its record is written where it "
+            f"began. Start the work elsewhere with its own lock or once."
         )
     ticket = Ticket.of(scope)
     try:
@@ -332,8 +332,8 @@ async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, 
         return loss
     # The first release may have been done and its answer lost: then "not yours" is no loss.
     logger.warning(
-        "Lock %s: the answer to its release did not come, and it is not held any more. Most likely the release was "
-        "done; if the store lost the lock before, the block was not alone to its end.",
+        "Lock %s: the answer to its release was lost, and it is no longer held. Most likely it was released. If the "
+        "store had lost it before, the block was not alone until its end.",
         claim.name,
         extra=hold.log_fields("released", reason="unclear"),
     )

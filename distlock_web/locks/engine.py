@@ -113,7 +113,7 @@ async def _take_on(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
         # Another fence is another acquisition than the one that was handed over: a failover has forgotten that one.
         if granted is None or granted.fence != ticket.fences[name]:
             raise NotHeld(
-                f"The lock {name!r} cannot be taken on: the string was used before, came too late or was altered.",
+                f"The lock {name!r} cannot be attached: the ticket was used before, came too late or was altered.",
                 name=name,
             )
         hold = scope.add(claim, granted)
@@ -216,8 +216,8 @@ def _check_limit(spec: Spec, hold: Hold) -> None:
     outer = "shared" if limit == SHARED else f"with limit={limit}"
     wants = "to be alone" if spec.limit == 1 else f"at most {spec.limit} holders"
     raise ConfigurationError(
-        f"This call chain holds the lock {hold.name!r} {outer}, and a block inside of that wants {wants}: it would "
-        f"wait for itself, for ever. Let the outer block take the lock as the inner one needs it."
+        f"This call chain holds the lock {hold.name!r} {outer}, and a block inside it wants {wants}: it would wait "
+        f"for itself for ever. Take the lock in the outer block as the inner block needs it."
     )
 
 

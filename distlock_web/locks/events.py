@@ -134,7 +134,7 @@ class Background:
         if len(self._queue) >= MAX_QUEUED:
             if not self._dropping:
                 self._dropping = True
-                logger.error("%r cannot keep up with the events of locks: some are dropped.", self._function)
+                logger.error("%r cannot keep up with the events of locks: some events are dropped.", self._function)
             return
         self._dropping = False
         self._queue.append(args)
@@ -165,7 +165,7 @@ class Background:
             except BaseException:  # also a sys.exit(): without the thread nobody would be told any more
                 if not self._failed:
                     self._failed = True
-                    logger.exception("The listener %r to the events of locks failed; not logged again.", self._function)
+                    logger.exception("The listener %r to the events of locks failed; logged once.", self._function)
         self._idle_since = now()
         return IDLE_TIMEOUT
 

@@ -21,15 +21,15 @@ def fence_of(lease: Lease | int, key: object = None) -> int:
     """
     if isinstance(lease, int) and not isinstance(lease, bool):
         if key is not None:
-            raise ConfigurationError("key= names a lock of a lease, and the fence was given as a number.")
+            raise ConfigurationError("key= names a lock of a lease, but a number was given in place of the lease.")
         return lease
     if not isinstance(lease, Lease):
-        raise ConfigurationError(f"A fence comes from a lease or is a number, not {lease!r}.")
+        raise ConfigurationError(f"A fence comes from a lease or is a number, but {lease!r} was given.")
     spec = scope_of(lease).spec
     if spec.limit > 1:
         raise ConfigurationError(
-            f"The lock {', '.join(spec.names)} has several holders, by limit= or shared=: a fence of one of them would "
-            f"refuse the others. Fence rows under a lock without these options."
+            f"The lock {', '.join(spec.names)} has several holders (limit= or shared=): the fence of one would refuse "
+            f"the others. Fence rows under a lock without these options."
         )
     lease.raise_if_lost()
     fence = lease.fence if key is None else lease.fence_for(key)
@@ -64,7 +64,7 @@ def read_fence(headers: Mapping[str, str]) -> int:
     text = headers.get(HEADER, "")
     if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= MAX_FENCE:
         return int(text)
-    raise StaleFence(f"The request has no {HEADER}, or it is no number: nobody knows under which lock it was sent.")
+    raise StaleFence(f"The request has no {HEADER} with a number: it is unknown which lock it was sent under.")
 
 
 def late(row: str, fence: int, found: int | None) -> StaleFence:
@@ -72,16 +72,16 @@ def late(row: str, fence: int, found: int | None) -> StaleFence:
     if found is None:
         return StaleFence(f"{row} is gone: somebody deleted it while the holder with the fence {fence} worked on it.")
     if found > fence:
-        return StaleFence(f"{row}: a newer holder, with the fence {found}, works on it; this one's is {fence}.")
+        return StaleFence(f"{row}: a newer holder with the fence {found} works on it; this one has {fence}.")
     return StaleFence(
-        f"{row} bears the fence {found}, not {fence}: it was not read with fenced_get under this lock, so that nobody "
-        f"knows how old what was read is."
+        f"{row} has the fence {found}, not {fence}: it was not read with fenced_get under this lock, so its data may "
+        f"be old."
     )
 
 
 def unstamped(table: str, fence: int) -> StaleFence:
     """What to say where no row bears the fence."""
     return StaleFence(
-        f"No row of {table} that matches bears the fence {fence}: a newer holder has stamped it, or it was not read "
-        f"with fenced_get under this lock."
+        f"No matching row of {table} has the fence {fence}: a newer holder has stamped it, or it was not read with "
+        f"fenced_get under this lock."
     )

@@ -26,7 +26,7 @@ logger = logging.getLogger("distlock_web")
 
 _EXPLAIN: dict[LossReason, str] = {
     "expired": "its lease of {expire:g} s ended before the block did (a longer expire, or renew=True, prevents that)",
-    "taken": "its lease ended and somebody else has it now",
+    "taken": "its lease ended, and somebody else has it now",
     "revoked": "it was released by force",
     "unreachable": "the store did not answer until the lease had ended",
     "ended": "the block that took it has ended",
@@ -124,7 +124,7 @@ class Hold:
         reason = self.reason or "ended"
         why = _EXPLAIN[reason].format(expire=self.claim.expire)
         if self._early:
-            why = f"the store has it no more, though its lease had {self._early:.1f} s left: flushed, evicted, deleted"
+            why = f"the store dropped it, though its lease had {self._early:.1f} s left (flushed, evicted or deleted)"
             if reason == "taken":
                 why += ", and somebody else has it now"
         return LeaseLost(f"The lock {self.name!r} is no longer held: {why}.{advice}", name=self.name, reason=reason)

@@ -99,8 +99,8 @@ class Field:
             raise ConfigurationError(f"{where} nests fields.")
         if shape is not None or (spec and spec not in CONVERSIONS):
             raise ConfigurationError(
-                f"{where} has '{f'!{shape}' if shape else ''}{self.conversion}', which is no conversion; there are "
-                f"{', '.join(f':{name}' for name in CONVERSIONS)}. What else a key needs, a key function makes."
+                f"{where} has '{f'!{shape}' if shape else ''}{self.conversion}', which is not a conversion; there are "
+                f"{', '.join(f':{name}' for name in CONVERSIONS)}. For anything else use a key function."
             )
         self._convert = CONVERSIONS.get(spec)
         self._missing = [sent for _, rest in self.choices if (sent := _sent_by_client(rest)) is not None]
@@ -136,7 +136,7 @@ class Field:
                 return "|" * place + part
         why = "is None" if missing is None else f"is missing: {type(missing).__name__}: {missing}"
         raise KeyUnavailable(
-            f"{self.where} {why}; everybody without a value would share one lock. The field may name a second "
+            f"{self.where} {why}; all callers without a value would share one lock. The field may name a second "
             f"choice after a '|'.",
             missing=self._missing,
         ) from missing
@@ -165,7 +165,7 @@ class Field:
                 raise MalformedValue(f"{self.where} cannot be made of {text[:MAX_SHOWN_CHARS]!r}.") from error
         part = key_part(found, self.where, separators)
         if part is not None and self._convert is not None:
-            raise ConfigurationError(f"{self.where} is a row, and a key as it is: leave the conversion out.")
+            raise ConfigurationError(f"{self.where} stands for a row, which is a whole key: leave the conversion out.")
         return part
 
 
@@ -207,7 +207,8 @@ class Template:
         self.separators = SEPARATORS + "".join(map(self._separators, self._between()))
         if any("|" in fixed for fixed, _ in self.parts) and any(len(field.choices) > 1 for field in self.fields):
             raise ConfigurationError(
-                f"{self.where} has a '|' both outside of a field and in one, where it is a choice."
+                f"{self.where} has a '|' both outside of a field and in one, where it separates choices: use another "
+                f"separator outside."
             )
 
     @property
@@ -227,7 +228,7 @@ class Template:
             names = ", ".join(signature.parameters) or "none"
             flask = " In Flask import distlock_web.flask first." if root in ("request", "session", "g") else ""
             raise ConfigurationError(
-                f"{self.where} names {root!r}, which is no argument of it (it has: {names}).{flask}"
+                f"{self.where} names {root!r}, which is not an argument of it (it has: {names}).{flask}"
             )
 
     def _between(self) -> Iterator[str]:
@@ -412,7 +413,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(inner, follow_wrapped=wrapped, **_ANNOTATIONS)
     except (ValueError, TypeError) as error:
         raise ConfigurationError(
-            f"{function!r} does not tell its arguments ({error}): lock a function around it."
+            f"{function!r} does not show its arguments ({error}): lock a function that calls it."
         ) from error
 
 

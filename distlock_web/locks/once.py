@@ -119,8 +119,8 @@ class Once(LockedFunction):
             )
         if self.on_backend_error == "open":
             raise ConfigurationError(
-                f'{self.name}: once with on_backend_error="open" would do again what is done, and record nothing; '
-                f"leave it out, or give a function that makes the answer."
+                f'{self.name}: once with on_backend_error="open" would repeat what is done, and record nothing; leave '
+                f"it out, or give a function that makes the answer."
             )
         self.keep = keep
         self.keeps_result = keeps_result
@@ -143,7 +143,7 @@ class Once(LockedFunction):
     async def acquire(self, scope: Scope) -> Scope:
         (name,) = scope.spec.names
         if chain.find_enclosing(scope.spec.store, name) is not None:
-            raise LockBusy(f"{self.name} calls itself with the same key, {name!r}, while it is being done.", name=name)
+            raise LockBusy(f"{self.name} calls itself with the same key, {name!r}, while it is running.", name=name)
         self.refuse_open_transaction()
         return await super().acquire(scope)
 
@@ -152,8 +152,9 @@ class Once(LockedFunction):
         transaction = None if self.transactions is not None else call_site.open_transaction()
         if transaction is not None:
             raise ConfigurationError(
-                f"{self.name}: once inside {transaction} would be recorded as done before that commits, also if it is "
-                f'rolled back. Let it own the transaction, with until="commit" (and database=), or call it outside.'
+                f"{self.name}: once inside {transaction} would be recorded as done before that commits, even if it is "
+                f'rolled back. Let once open the transaction, with until="commit" (and database=), or call it outside '
+                f"the transaction."
             )
 
     def _policy(self, name: str, default: Any) -> Any:
@@ -187,8 +188,8 @@ class Once(LockedFunction):
         kept = await hooks.answer_of(result, self)
         if scope.asked != self.name and kept is None and result is not None and not self.keeps_result:
             logger.warning(
-                "%s was called with a request and returned a %s, which is no response: a call that repeats it will get "
-                "None. Return a response, or say result=True.", self.name, type(result).__name__,
+                "%s was called with a request and returned a %s, which is no response: a repeated call will get "
+                "None. Return a response, or set result=True.", self.name, type(result).__name__,
                 extra=scope.log_fields("done"),
             )  # fmt: skip
         scope.record = json.dumps({"asked": scope.asked, "kept": kept, "result": result if self.keeps_result else None})
@@ -227,5 +228,5 @@ class Once(LockedFunction):
             return response
         fields = log_fields("done", self.options.store, error.name or "", self.keys.template, function=self.name)
         ago = "" if error.held_for is None else f" (begun {error.held_for:.0f} s ago)"
-        logger.info("%s was done%s, and is not done again. Its key: %s", self.name, ago, error.name, extra=fields)
+        logger.info("%s was done%s, and does not run again. Its key: %s", self.name, ago, error.name, extra=fields)
         return record["result"] if self.keeps_result else None

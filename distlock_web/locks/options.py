@@ -176,7 +176,8 @@ class Options:
         if self.shared:
             if "limit" in self.__dict__:
                 raise ConfigurationError(
-                    "limit is how many may hold the lock at once, shared=True lets in all who say so: one of the two."
+                    "limit says how many may hold the lock at once, shared=True lets in all with shared=True: use "
+                    "one of the two."
                 )
             self.limit = SHARED
         self._resolved: dict[Runtime, _Resolved] = {}  # for the store that was asked last
@@ -247,8 +248,7 @@ class Options:
         if isinstance(wait, Unset):
             setting, wait = f'DISTLOCK[{store.alias!r}]["WAIT"]', store.config.wait
         return ConfigurationError(
-            f"{setting} is {wait!r}, but the store {store.alias!r} does not let one wait: say wait=0, and try again "
-            f"later."
+            f"{setting} is {wait!r}, but the store {store.alias!r} has no waiting: use wait=0, and try again later."
         )
 
     def _check_queue(self, store: Store, wait: float | None) -> None:
@@ -258,8 +258,8 @@ class Options:
             )
         if not store.backend.capabilities.bounded_queue:
             raise ConfigurationError(
-                f"max_waiters is {self.max_waiters}, but the store {store.alias!r} cannot say how many wait before one "
-                f"joins them. Redis (also with Sentinel and as a cluster), the SQL stores and memory can."
+                f"max_waiters is {self.max_waiters}, but the store {store.alias!r} cannot limit its queue. Redis "
+                f"(also with Sentinel and as a cluster), the SQL stores and memory can."
             )
 
     def _when_lost(self, config: StoreConfig, runtime: Runtime) -> WhenLost:
@@ -277,7 +277,8 @@ def check_records(store: Store) -> None:
     """``ConfigurationError`` if the store cannot keep what ``once`` leaves there."""
     if not store.backend.capabilities.records:
         raise ConfigurationError(
-            f"once keeps a record of what is done, and the store {store.alias!r} cannot: use Redis (no Redlock) or SQL."
+            f"once keeps a record of what is done, which the store {store.alias!r} cannot: use Redis (not Redlock) or "
+            f"SQL."
         )
 
 
@@ -285,7 +286,7 @@ NO_TASK = 'on_lost="cancel" cancels an asyncio task; in a thread use "raise" or 
 
 
 def _no_renewal() -> ConfigurationError:
-    return ConfigurationError("renew_for bounds the renewal: it needs renew=True.")
+    return ConfigurationError("renew_for limits the renewal: it needs renew=True.")
 
 
 def _with_lease(callback: Callable[[Lease], object]) -> Callable[[Scope], object]:

@@ -50,7 +50,7 @@ class Ticket:
             return cls(text, str(store), fences, seconds, bool(renew), str(prefix))
         # An infinite fence, brackets a hundred thousand deep, a lease that is no time.
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, ConfigurationError):
-            raise NotHeld("This is not a string that lease.detach() gave, or it was altered.") from None
+            raise NotHeld("This is not a ticket from lease.detach(), or it was altered.") from None
 
     @property
     def proof(self) -> str:

@@ -209,7 +209,7 @@ class Watchdog:
         self._dues_arrived.append(due)
         if not self._worker.start():
             self.remove(watched)
-            raise RuntimeError("The thread that renews leases could not be started: the process has too many.")
+            raise RuntimeError("The thread that renews leases could not be started: the process has too many threads.")
         if due < self._next:
             self._worker.wake()
 
@@ -426,7 +426,7 @@ def _call_aside(callback: Callable[[Scope], object], scope: Scope) -> None:
         try:
             start_thread("distlock-on-lost", _call, "on_lost", work, fields)
         except RuntimeError as error:  # renewals wait for it, but a loss that nobody hears of is worse
-            logger.warning("on_lost is called by the thread that renews: %s", error, extra=fields)
+            logger.warning("on_lost runs in the thread that renews leases: %s", error, extra=fields)
             _call("on_lost", work, fields)
     else:
         _call("on_lost", work, fields)

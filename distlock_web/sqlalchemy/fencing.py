@@ -114,8 +114,8 @@ def _fence_for_bulk(entity: type[Fenced], lease: Lease | int) -> int:
     mapper, table = _mapped(entity)
     if mapper.local_table is not table:
         raise ConfigurationError(
-            f"{entity.__name__}: the fence is in the table {table.name!r}, so that one statement cannot check it. "
-            f"Change the objects that fenced_get gives."
+            f"{entity.__name__}: the fence is in the table {table.name!r}, so one statement cannot check it. Change "
+            f"objects that fenced_get returns."
         )
     return fence
 

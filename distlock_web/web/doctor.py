@@ -49,7 +49,7 @@ def _settings(store: Store, gunicorn: float | None) -> Iterator[Finding]:
     if config.backend == "memory":
         yield Finding(
             "DL003", "warning", "The locks are kept in memory.",
-            "They exclude nobody outside of one process: another worker takes the same lock.",
+            "They exclude nobody in other processes: another worker can take the same lock.",
             f'DISTLOCK[{store.alias!r}]["LOCATION"]: a store that all processes share.',
         )  # fmt: skip
     yield from examine_times("", config.expire, config.renew, gunicorn)
@@ -63,13 +63,13 @@ def examine_times(where: str, expire: float, renew: bool, gunicorn: float | None
         yield Finding(
             "DL004", "warning",
             f"A lock ends after {expire:g} s and is not renewed, but gunicorn lets a request run for {gunicorn:g} s.",
-            "A slow request outlives its lock: the next one is let in while it still runs.",
+            "A slow request outlives its lock: the next request gets the lock while the first still runs.",
             "RENEW (renew=True), or an EXPIRE above gunicorn's timeout.", where,
         )  # fmt: skip
     elif expire > gunicorn:
         yield Finding(
             "DL005", "info", f"A lock lives {expire:g} s, but gunicorn ends a silent worker after {gunicorn:g} s.",
-            f"The lock of a worker that was ended stays taken for up to {expire:g} s, and nobody gets it.",
+            f"After gunicorn ends a worker, its lock stays taken for up to {expire:g} s, and nobody gets it.",
             "A shorter EXPIRE with RENEW (renew=True).", where,
         )  # fmt: skip
 
@@ -99,7 +99,7 @@ def examine_functions(
 def shared_database(alias: str, cache: str, clearing: str) -> Finding:
     return Finding(
         "DL006", "warning", f"The locks are in the same Redis database as {cache}.",
-        f"{clearing} empties the database: every lock is gone while its holder goes on.",
+        f"{clearing} empties the database: every lock is gone while its holder still runs.",
         "Another database number for one of them, such as redis://.../1.", f"store {alias}",
     )  # fmt: skip
 
@@ -186,8 +186,8 @@ def examine_uwsgi(options: Mapping[str, object] | None) -> Iterator[Finding]:
         )  # fmt: skip
     if set_here.isdisjoint({"lazy-apps", "lazy", "py-call-uwsgi-fork-hooks"}):
         yield Finding(
-            "DL009", "warning", "uWSGI forks after the app was imported, and does not tell Python.",
-            "If a start-up job has begun a thread (renew, wait, SQL, ZooKeeper), a worker may hang for ever.",
+            "DL009", "warning", "uWSGI forks after it has imported the app, and does not tell Python.",
+            "If a start-up job has started a thread (renew, wait, SQL, ZooKeeper), a worker may hang for ever.",
             "lazy-apps = true, or py-call-uwsgi-fork-hooks = true.", "uWSGI",
         )  # fmt: skip
 
@@ -214,7 +214,7 @@ def uwsgi_options(file: str | None = None) -> Mapping[str, object] | None:
             parser.read_file(text)
         return dict(parser.items("uwsgi"))
     except (OSError, UnicodeDecodeError, ConfigParserError) as error:
-        raise ConfigurationError(f"{file} is no .ini file with a section [uwsgi]: {error}") from error
+        raise ConfigurationError(f"{file} is not an .ini file with a section [uwsgi]: {error}") from error
 
 
 # gunicorn ------------------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def keep(function: str, status: int, headers: Iterable[tuple[str, str]], body: b
         long = "" if body is None else f"its body has {len(body):,} bytes, more than {MAX_KEPT:,}"
         why = long or "it is streamed, or rendered by an API later"
         fields = {"lock_event": "done", "lock_function": function}
-        logger.warning("%s: that it is done is recorded, but not its answer: %s.", function, why, extra=fields)
+        logger.warning("%s: recorded as done, but without its answer: %s.", function, why, extra=fields)
         return kept
     try:
         kept["body"] = body.decode()

@@ -153,7 +153,7 @@ def test_without_a_terminal_a_release_needs_a_yes(run: Callable[..., Outcome], e
     lease = elsewhere("order:7")
     code, _, errors = run("release", "order:7", "--fence", str(lease.fence))
     assert code == 64
-    assert "Nothing was released: there is no terminal to ask at. --yes releases it." in errors
+    assert "Nothing was released: there is no terminal to ask at. Use --yes." in errors
     lease.extend()
 
 
@@ -183,7 +183,7 @@ def test_a_holder_that_changes_while_we_ask_keeps_its_lock(
         (["release", "order:7", "--store", "defualt"], "Did you mean 'default'?"),
         (["release", "order:7", "--fence", "last"], "'last'"),
         (["release"], "NAME"),
-        (["show", "\udcff"], "is no text"),  # bytes that are no UTF-8
+        (["show", "\udcff"], "is not UTF-8 text"),  # bytes that are no UTF-8
         (["list", "--serach", "x"], "--serach"),
     ],
 )
@@ -325,7 +325,7 @@ def test_config_names_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.path", [*sys.path])
     assert console("--config", "shop_locks:DISTLOCK", "list") == (0, "No lock is held.\n", "")
     assert console("list", "--config", "shop_locks") == (0, "No lock is held.\n", "")
-    assert "is no mapping of stores, but int" in console("list", "--config", "shop_locks:OTHER").errors
+    assert "is not a mapping of stores, but of type int" in console("list", "--config", "shop_locks:OTHER").errors
     assert "no_such_module" in console("list", "--config", "no_such_module:DISTLOCK").errors
     assert console("list", "--config", "shop_locks", "--url", "redis://127.0.0.1").code == 64
 

@@ -384,7 +384,7 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--", "no-such-command"], 127, "no-such-command: not found."),
         (["--", "/etc/passwd"], 126, "/etc/passwd: Permission denied."),
         (["--", ""], 127, ": not found."),
-        ([], 64, "which command?"),
+        ([], 64, "the command is missing"),
         (["--expire", "0", "--", "true"], 64, "greater than 0"),
         (["--wait", "soon", "--", "true"], 64, "--wait/-w: it is 'soon'; it has to be a number of seconds, 0 or more"),
         (["--expire", "100ms", "--wait", "1m", "--", "sh", "-c", "exit 7"], 7, ""),

@@ -188,7 +188,7 @@ def test_an_error_in_two_parts(text: str, problem: str, remedy: str) -> None:
     [
         ({"BACKEND": "no.such.module.Backend"}, "no.such.module.Backend"),
         ({"BACKEND": "distlock_web.backends.memory.NoSuch"}, "NoSuch"),
-        ({"BACKEND": "memory", "OPTIONS": {"size": 5}}, "has OPTIONS, of which the backend 'memory' knows nothing"),
+        ({"BACKEND": "memory", "OPTIONS": {"size": 5}}, "has OPTIONS, which the backend 'memory' does not use"),
     ],
 )
 def test_a_backend_that_cannot_be_made_is_explained_when_it_is_first_used(settings: Any, message: str) -> None:

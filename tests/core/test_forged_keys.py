@@ -81,7 +81,7 @@ def test_what_has_no_name_of_its_own_needs_a_key(function: Any) -> None:
 
 
 def test_a_function_that_does_not_tell_its_arguments() -> None:
-    with pytest.raises(ConfigurationError, match="does not tell its arguments"):
+    with pytest.raises(ConfigurationError, match="does not show its arguments"):
         distributed_lockable(key="x")(max)
 
 

@@ -50,7 +50,7 @@ def test_a_read_stamps_the_row_first(stock: Stock) -> None:
 
 def test_a_late_holder_cannot_read(stock: Stock) -> None:
     Stock.objects.fenced_get(7, pk=stock.pk)
-    with pytest.raises(StaleFence, match=r"fencing.Stock \d+: a newer holder, with the fence 7, .* this one's is 5"):
+    with pytest.raises(StaleFence, match=r"fencing.Stock \d+: a newer holder with the fence 7 .* this one has 5"):
         Stock.objects.fenced_get(5, pk=stock.pk)
     assert fence_of_row(stock) == 7
 
@@ -70,7 +70,7 @@ def test_a_read_by_other_fields(stock: Stock) -> None:
 
 @pytest.mark.parametrize("of", [Stock.objects.values("name"), Stock.objects.values_list("name")], ids=["dict", "tuple"])
 def test_what_is_no_object_is_refused_before_it_is_stamped(stock: Stock, of: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"fencing\.Stock: fenced_get gives an object.*values\(\)"):
+    with pytest.raises(ConfigurationError, match=r"fencing\.Stock: fenced_get returns an object.*values\(\)"):
         of.fenced_get(5, pk=stock.pk)
     assert fence_of_row(stock) == 0
 
@@ -158,7 +158,7 @@ def test_the_hard_interleaving(stock: Stock) -> None:
     a = Stock.objects.fenced_get(5, pk=stock.pk)
     b = Stock.objects.fenced_get(7, pk=stock.pk)
     a.count -= 1
-    with pytest.raises(StaleFence, match="a newer holder, with the fence 7"):
+    with pytest.raises(StaleFence, match="a newer holder with the fence 7"):
         a.fenced_save(5)
     assert Stock.objects.get().count == 10
     b.count -= 2
@@ -180,7 +180,7 @@ def test_a_refused_save_rolls_its_transaction_back(stock: Stock) -> None:
 
 
 def test_what_was_not_read_under_the_lock_is_not_written(stock: Stock) -> None:
-    with pytest.raises(StaleFence, match="bears the fence 0, not 5: it was not read with fenced_get"):
+    with pytest.raises(StaleFence, match="has the fence 0, not 5: it was not read with fenced_get"):
         stock.fenced_save(5)
     assert "fence" not in {name for name in vars(stock) if name.startswith("_required")}
     with pytest.raises(ConfigurationError, match="for rows that fenced_get has read"):
@@ -276,7 +276,7 @@ def test_an_update_is_one_statement(stock: Stock) -> None:
 @pytest.mark.parametrize("fence", [4, 6])
 def test_an_update_asks_for_exactly_its_fence(stock: Stock, fence: int) -> None:
     Stock.objects.fenced_get(5, pk=stock.pk)
-    with pytest.raises(StaleFence, match=f"No row of fencing.Stock that matches bears the fence {fence}"):
+    with pytest.raises(StaleFence, match=f"No matching row of fencing.Stock has the fence {fence}"):
         Stock.objects.fenced_update(fence, count=0)
     assert Stock.objects.get().count == 10
 
@@ -307,7 +307,7 @@ def test_a_late_holder_deletes_nothing(stock: Stock) -> None:
         with pytest.raises(StaleFence):
             delete()
     ours.refresh_from_db()
-    with pytest.raises(StaleFence, match="a newer holder, with the fence 7"):
+    with pytest.raises(StaleFence, match="a newer holder with the fence 7"):
         ours.delete()
     assert fence_of_row(stock) == 7
 
@@ -339,7 +339,7 @@ def test_a_delete_of_a_row_that_is_gone(stock: Stock) -> None:
     Stock.objects.all().delete()
     with pytest.raises(StaleFence, match="is gone"):
         ours.delete()
-    with pytest.raises(StaleFence, match=r"No row of fencing\.Stock that matches bears the fence 5"):
+    with pytest.raises(StaleFence, match=r"No matching row of fencing\.Stock has the fence 5"):
         Stock.objects.fenced_delete(5)
 
 
@@ -585,5 +585,5 @@ def test_a_key_of_no_lock_of_the_lease(wallets: list[Stock]) -> None:
 
 
 def test_a_model_with_a_field_of_that_name_is_asked_which_is_meant(stock: Stock) -> None:
-    with pytest.raises(ConfigurationError, match=r"fencing.Entry has a field key: .*key__exact=.*fence_for"):
+    with pytest.raises(ConfigurationError, match=r"fencing.Entry has a field named key: .*key__exact=.*fence_for"):
         Entry.objects.fenced_get(5, key="wallet:1")

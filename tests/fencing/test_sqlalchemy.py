@@ -145,7 +145,7 @@ def test_a_write_is_one_update_that_asks_for_the_fence(a: Session, look: Callabl
 
 def test_a_late_holder_cannot_read(a: Session, b: Session) -> None:
     come_after(b)
-    with pytest.raises(StaleFence, match="Stock 1: a newer holder, with the fence 7, works on it; this one's is 5"):
+    with pytest.raises(StaleFence, match="Stock 1: a newer holder with the fence 7 works on it; this one has 5"):
         fenced_get(a, Stock, 1, 5)
 
 
@@ -206,7 +206,7 @@ def test_an_update_asks_for_exactly_its_fence(a: Session, look: Callable[..., An
     with statements(a) as seen:
         assert fenced_update(a, Stock, 5, Stock.name == "bicycle", count=Stock.count - 1) == 1
     assert len(seen) == 1
-    with pytest.raises(StaleFence, match=f"No row of Stock that matches bears the fence {fence}"):
+    with pytest.raises(StaleFence, match=f"No matching row of Stock has the fence {fence}"):
         fenced_update(a, Stock, fence, Stock.id == 1, count=0)
     a.commit()
     assert look().count == 9
@@ -376,7 +376,7 @@ def test_a_session_that_was_closed_begins_anew(a: Session, b: Session, look: Cal
 @pytest.mark.parametrize("fence", [4, 6])
 def test_a_delete_of_many_asks_for_exactly_its_fence(a: Session, look: Callable[..., Any], fence: int) -> None:
     fenced_get(a, Stock, 1, 5)
-    with pytest.raises(StaleFence, match=f"No row of Stock that matches bears the fence {fence}"):
+    with pytest.raises(StaleFence, match=f"No matching row of Stock has the fence {fence}"):
         fenced_delete(a, Stock, fence, Stock.name == "bicycle")
     a.commit()
     assert look() is not None

@@ -153,7 +153,7 @@ def test_outside_of_an_app_its_stores_are_not_meant(make_app: Callable[..., Flas
         ({"default": {"BACKEND": "memory", "EXPIRE": float("nan")}}, r'DISTLOCK\[.default.\]\["EXPIRE"\] is nan'),
         ({"default": {"BACKEND": "memry"}}, "Did you mean 'memory'"),
         ({"default": {"BACKEND": "no.such.Backend"}}, r"no\.such\.Backend"),
-        ({"default": {"BACKEND": "memory", "OPTIONS": {"x": 1}}}, "has OPTIONS, of which the backend 'memory'"),
+        ({"default": {"BACKEND": "memory", "OPTIONS": {"x": 1}}}, "has OPTIONS, which the backend 'memory'"),
         ({"default": {"LOCATION": "ftp://example.org"}}, "LOCATION"),
         ({"default": {"CACHE": "default"}}, "this is no Django project"),
         ({**MEMORY, "second": {"BACKEND": "redis", "OPTIONS": {"max_conections": 3}}}, "max_conections"),

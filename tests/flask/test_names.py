@@ -123,5 +123,5 @@ def test_a_request_without_what_the_key_needs_is_a_400(
 def test_what_is_neither_an_argument_nor_the_requests_is_refused() -> None:
     def view(shop: str) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="'requests', which is no argument of it"):
+    with pytest.raises(ConfigurationError, match="'requests', which is not an argument of it"):
         distributed_lockable(key="{requests.args[item]}")(view)

@@ -208,7 +208,7 @@ def test_it_is_off_unless_asked_for(off: object) -> None:
 @pytest.mark.parametrize(
     ("ui", "message"),
     [
-        ({}, r"\['?\"?AUTHORIZE.* is None: .* Without it everybody"), (True, "it is a mapping"),
+        ({}, r"\['?\"?AUTHORIZE.* is None: .* Without it everybody"), (True, "it has to be such as"),
         ({"AUTHORIZE": True}, "is True"), ({"AUTORIZE": print}, "Did you mean 'AUTHORIZE'"),
         ({"AUTHORIZE": print, "URL_PREFIX": "locks"}, "such as \"/admin/locks\""),
         ({"AUTHORIZE": print, "URL_PREFIX": "/"}, "such as"), ({"AUTHORIZE": somebody}, "a plain function"),

@@ -200,7 +200,7 @@ def test_what_is_not_known_is_said_once(how: str, caplog: pytest.LogCaptureFixtu
     lost_then_released(how, injector)
     told = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(told) == 1
-    assert "Most likely the release was done" in told[0].getMessage()
+    assert "Most likely it was released" in told[0].getMessage()
 
 
 # Nested -------------------------------------------------------------------------------------------------------------

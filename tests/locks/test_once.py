@@ -73,7 +73,7 @@ def test_without_result_the_second_call_gives_none_and_says_so(
     function = counted.once(result=False)
     assert function() == {"number": 1, "run": 1}
     assert function() is None
-    (said,) = [record for record in caplog.records if "not done again" in record.message]
+    (said,) = [record for record in caplog.records if "does not run again" in record.message]
     assert said.lock_name == "disLock:once:job:1"  # type: ignore[attr-defined]
     assert said.lock_event == "done"  # type: ignore[attr-defined]
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == [], "it has no request"
@@ -334,7 +334,7 @@ def test_another_function_with_the_same_key_is_told_so(store: str, counted: Coun
 
 
 def test_it_is_never_done_without_its_lock(store: str, counted: Counted) -> None:
-    with pytest.raises(ConfigurationError, match="would do again what is done"):
+    with pytest.raises(ConfigurationError, match="would repeat what is done"):
         counted.once(on_backend_error="open")
     configure({"default": {"LOCATION": "redis://127.0.0.1:1", "ON_BACKEND_ERROR": "open"}})
     assert distributed_lockable(key="job")(counted)() == {"number": 1, "run": 1}, "a lock is as the store says"
@@ -349,7 +349,7 @@ def test_it_is_not_handed_over(store: str) -> None:
     def run() -> None:
         lease = current_lease()
         assert lease is not None
-        with pytest.raises(ConfigurationError, match="recorded where it runs"):
+        with pytest.raises(ConfigurationError, match="which cannot be handed over"):
             lease.detach()
 
     run()

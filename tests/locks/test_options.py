@@ -101,7 +101,7 @@ def test_max_waiters_is_refused_without_a_wait_and_where_the_store_cannot_count(
     with pytest.raises(ConfigurationError, match="it needs a wait"):
         lock("a", max_waiters=1).acquire()
     without(registry.store("default"), bounded_queue=False)
-    with pytest.raises(ConfigurationError, match="'default' cannot say how many wait"):
+    with pytest.raises(ConfigurationError, match="'default' cannot limit its queue"):
         lock("a", wait=5, max_waiters=1).acquire()
 
 
@@ -110,7 +110,7 @@ def test_waiting_is_refused_where_the_store_cannot() -> None:
     without(store, waiting=False)
     injector = FaultInjector(store)
     for wait in (1, None):
-        with pytest.raises(ConfigurationError, match=r"^wait is .*does not let one wait.*wait=0"):
+        with pytest.raises(ConfigurationError, match=r"^wait is .*has no waiting.*wait=0"):
             lock("a", wait=wait).acquire()
     assert injector.calls == []
     with lock("a", wait=0), lock("b"):

@@ -113,7 +113,7 @@ async def test_cancel_as_a_setting_is_for_what_can_be_cancelled(settings: Any) -
         (7, "DISTLOCK_ON_BUSY is 7"),
         ("no.such.module", "DISTLOCK_ON_BUSY is 'no.such.module', which cannot be imported (No module named 'no')"),
         (f"{HERE}.missing", "has no attribute 'missing'"),
-        (f"{HERE}.no_callable", "which is no callable"),
+        (f"{HERE}.no_callable", "which is not callable"),
     ],
 )
 def test_a_wrong_one_is_named(settings: Any, given: Any, said: str) -> None:

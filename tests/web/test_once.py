@@ -235,7 +235,7 @@ def test_a_large_answer_is_not_kept_but_that_it_is_done_is(send: Send, caplog: p
     assert second.body == b"This has been done. Its answer was not kept.\n"
     assert second.headers["Content-Type"] == "text/plain; charset=utf-8"
     assert "ETag" not in second.headers
-    (line,) = [line for line in caplog.messages if "not its answer" in line]
+    (line,) = [line for line in caplog.messages if "without its answer" in line]
     assert "65,537 bytes" in line
 
 
@@ -581,7 +581,7 @@ def test_a_streamed_answer_is_recorded_as_done(site: str, name: str, caplog: pyt
     status, body, headers = post()
     assert (status, body) == (201, b"This has been done. Its answer was not kept.\n")
     assert headers["Idempotency-Replayed"] == "true"
-    assert any("not its answer: it is streamed" in line for line in caplog.messages)
+    assert any("without its answer: it is streamed" in line for line in caplog.messages)
 
 
 class Download(StreamingHttpResponse):

@@ -337,9 +337,9 @@ def test_a_success_that_cannot_be_right_is_refused() -> None:
     for wrong in ("yes", True, 200):
         with pytest.raises(ConfigurationError, match=r"^success is .*; it has to be a function"):
             distributed_lockable(key="job", hold_at_least=60, success=wrong)  # type: ignore[call-overload]
-    with pytest.raises(ConfigurationError, match="coroutine function; it has to be a plain one"):
+    with pytest.raises(ConfigurationError, match="coroutine function; it has to be a plain function"):
         distributed_lockable(key="job", hold_at_least=60, success=acheck)
-    with pytest.raises(ConfigurationError, match="success decides what hold_at_least is kept after"):
+    with pytest.raises(ConfigurationError, match="success decides whether hold_at_least applies"):
         distributed_lockable(key="job", success=bool)
     job = distributed_lockable(key="job", hold_at_least=60, success=lambda made: acheck(made))(lambda: 1)
     with pytest.raises(ConfigurationError, match="its success gave a coroutine"):

@@ -58,7 +58,7 @@ def _findings(info: Mapping[str, str], appendfsync: str | None, min_replicas: in
             "DL106",
             "error",
             f"The server is a replica, of {info.get('master_host')}:{info.get('master_port')}.",
-            "A replica accepts no writes, and so no locks.",
+            "A replica accepts no writes, so no lock can be taken.",
             "LOCATION: the master, or redis+sentinel://..., which finds it.",
         )
     yield from _eviction(info)
@@ -69,16 +69,19 @@ def _findings(info: Mapping[str, str], appendfsync: str | None, min_replicas: in
             "DL104",
             "warning",
             f"The server has {replicas} replica{'s' if replicas > 1 else ''}, and min_replicas is not set.",
-            "A replica that becomes the master may lack the last locks: others take them while their holders go on.",
-            f'OPTIONS: {{"min_replicas": {replicas}}}: a lock counts when all have it that may become the master.',
+            "A replica that becomes the master may lack the last locks: others take them while their holders still "
+            "run.",
+            f'OPTIONS: {{"min_replicas": {replicas}}}: then a lock counts only if all of them have it.',
         )
     elif replicas > min_replicas:
         yield Finding(
             "DL108",
             "info",
             f"The server has {replicas} replicas, and min_replicas is {min_replicas}.",
-            "One that has not confirmed a lock may become the master: others take it while its holder goes on.",
-            f'OPTIONS: {{"min_replicas": {replicas}}}, or replica-priority 0 for those that shall never be the master.',
+            "A replica that has not confirmed a lock may become the master: others take it while its holder still "
+            "runs.",
+            f'OPTIONS: {{"min_replicas": {replicas}}}, or replica-priority 0 for replicas that must never be the '
+            f"master.",
         )
 
 
@@ -91,10 +94,10 @@ def _eviction(info: Mapping[str, str]) -> Iterator[Finding]:
         "DL101",
         "error" if limit else "warning",
         f"maxmemory-policy is {policy}, {when}.",
-        "A server that is full drops locks that are held, and somebody else takes them while their holders go on. What "
-        "is done (once) is dropped, too, and runs again.",
-        "maxmemory-policy noeviction: a full server then refuses new locks and keeps the old ones. Caches on a server "
-        "of their own.",
+        "A full server drops held locks, and somebody else takes them while their holders still run. It also drops "
+        "the records of once, so work is done again.",
+        "maxmemory-policy noeviction: a full server then refuses new locks and keeps the old ones. Put caches on "
+        "another server.",
     )
 
 
@@ -104,16 +107,17 @@ def _persistence(info: Mapping[str, str], appendfsync: str | None) -> Iterator[F
             "DL102",
             "warning",
             "The server keeps no append-only file (appendonly no).",
-            "After a restart the locks since its last snapshot, if it makes any, are free while their holders go on.",
-            "appendonly yes; or let it start again only when the longest lease is over.",
+            "After a restart the locks since the last snapshot (without snapshots: all) are free while their holders "
+            "still run.",
+            "appendonly yes; or restart it only after the longest lease has ended.",
         )
     elif appendfsync in ("everysec", "no"):
         yield Finding(
             "DL103",
             "info" if appendfsync == "everysec" else "warning",
             f"appendfsync is {appendfsync}.",
-            f"When the machine fails, the locks of the last {'second' if appendfsync == 'everysec' else 'half minute'} "
-            f"are free after the restart, while their holders go on.",
+            f"If the machine fails, the locks of the last {'second' if appendfsync == 'everysec' else 'half minute'} "
+            f"are free after the restart, while their holders still run.",
             "appendfsync always, if that is too much to lose; every lock then waits for the disk.",
         )
 
@@ -122,8 +126,8 @@ def _unknown() -> Finding:
     return Finding(
         "DL107",
         "info",
-        "This user may not ask for the server's settings (INFO).",
-        "Whether the server drops locks when it is full, or forgets them, is not known.",
+        "This user may not read the server's settings (INFO).",
+        "The doctor cannot tell whether the server drops locks when it is full, or loses them at a restart.",
         "Run the doctor as a user with +info and +config|get.",
     )
 

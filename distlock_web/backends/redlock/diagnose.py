@@ -63,7 +63,7 @@ def _clocks(ahead: Mapping[str, float]) -> Iterator[Finding]:
             "DL202",
             "warning",
             f"The clocks of the nodes are {apart:.1f} s apart: {last} is ahead of {first}.",
-            "Nobody sets them. When somebody does, a lease ends that much too early or too late on that node.",
+            "When somebody corrects a clock, leases end that much too early or too late on that node.",
             "NTP on every node, which corrects a clock by its speed and not by a step.",
         )
 
@@ -74,7 +74,7 @@ def _even(nodes: int) -> Iterator[Finding]:
             "DL203",
             "info",
             f"There are {nodes} nodes.",
-            f"The majority is {nodes // 2 + 1}: one node fewer would survive the loss of as many.",
+            f"The majority is {nodes // 2 + 1}: with one node fewer, as many could fail.",
             "An odd number of nodes.",
         )
 

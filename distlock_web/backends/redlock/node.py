@@ -110,7 +110,7 @@ def no_vote(node: Node, reply: Any) -> DistLockError | None:
         return Forgot(f"{node} has no memory of this quorum: it was set up, emptied or restarted.{clock}")
     if reply[0] == YOUNG:
         return BackendUnavailable(
-            f"{node} may have forgotten locks, for it was set up, emptied or restarted: it votes again in "
+            f"{node} may have forgotten locks, because it was set up, emptied or restarted: it votes again in "
             f"{reply[2] / 1_000_000:.0f} s."
         )
     its_name, its_members, its_delay = stored_quorum(reply[2])

@@ -124,8 +124,8 @@ class RedlockPort:
         await self._undo(claim, attempt, list(given), waits=wait != 0)
         if len(granted) >= quorum.needed:
             raise BackendUnavailable(
-                f"A majority gave {claim.name!r}, but it took {now() - begun:.2f} s of {claim.expire:g} s, or the "
-                f"clocks of the nodes are apart (`distlock doctor` says by how much)."
+                f"A majority granted {claim.name!r}, but that took {now() - begun:.2f} s of the lease of "
+                f"{claim.expire:g} s, or the clocks of the nodes differ (`distlock doctor` says by how much)."
             )
         if len(answered) < quorum.needed:
             raise unavailable(questions, quorum.needed)
@@ -241,7 +241,7 @@ class RedlockPort:
         if kept >= self._quorum.needed:
             return None
         if kept + len(self._quorum.nodes) - len(given) >= self._quorum.needed:  # the others may have it still
-            return BackendUnavailable(f"{len(given)} nodes told of {claim.name!r}, too few to know.")
+            return BackendUnavailable(f"{len(given)} nodes answered for {claim.name!r}, too few to know.")
         return self._why(given)
 
     async def _take_again(self, claim: Claim, fence: int, nodes: Sequence[Node]) -> None:

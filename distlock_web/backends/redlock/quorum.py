@@ -132,7 +132,7 @@ class Quorum:
             raise unavailable(looked, len(self.nodes))
         if len(self.of_one_time(looked)) < len(looked):
             raise BackendUnavailable(
-                "The clocks of the nodes are apart: set them (`distlock doctor` says by how much)."
+                "The clocks of the nodes differ: correct them (`distlock doctor` says by how much)."
             )
         changed = [each for each in looked if each.reply[0] == OTHER]
         new = [each.node for each in looked if each not in changed]
@@ -154,7 +154,7 @@ class Quorum:
         if len(set(stored) - members) > len(stored) // 2:
             raise ConfigurationError(
                 f"{question.node} votes with {', '.join(sorted(stored))}: more than half of them are not in the new "
-                f"list, and would go on to count. Exchange one node at a time."
+                f"list, and could still form a majority. Exchange one node at a time."
             )
         if question.reply[0] == OTHER and not (delay and self.restart_delay):
             raise ConfigurationError(

@@ -289,7 +289,7 @@ class Database:
         if fault.kind == "wrong":
             return ConfigurationError(text)
         if fault.kind == "unknown":
-            return DistLockError(f"{self.address.name} answered with an error that we do not know: {words}")
+            return DistLockError(f"{self.address.name} answered with an unknown error: {words}")
         if fault.kind == "again":
             text = f"{self.address.name} undid the transaction {TRIES} times, for others were in its way ({words})."
         kinds = {"gone": NoAnswer, "silent": NoAnswer, "locked": Locked}

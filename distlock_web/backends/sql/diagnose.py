@@ -45,7 +45,7 @@ def _postgresql(connection: Connection) -> Iterator[Finding]:
             "DL306",
             "warning",
             f"The server has {len(states)} standby{'s' if len(states) > 1 else ''}, none of them synchronous.",
-            "A standby that takes over may lack the last locks: others take them while their holders go on.",
+            "A standby that takes over may lack the last locks: others take them while their holders still run.",
             "synchronous_standby_names, with synchronous_commit on.",
         )
 
@@ -63,9 +63,9 @@ def _pooler(connection: Connection, database: Database) -> Iterator[Finding]:
         "DL301",
         severity,
         f"A pooler such as PgBouncer stands in front of the server, {mode}{'; listen is True' if listens else ''}.",
-        "What a waiter is told goes to another connection: it gets its lock seconds late."
+        "The notification for a waiter goes to another connection: the waiter gets its lock seconds late."
         if severity == "error"
-        else "Waiters ask again and again, for nobody can tell them: more load, and a lock changes hands later.",
+        else "Waiters poll, because LISTEN does not work: more load, and slower hand-overs.",
         _pooler_remedy(database.address, shared),
     )
 
@@ -91,8 +91,8 @@ def _mysql(connection: Connection) -> Iterator[Finding]:
             "DL302",
             "warning",
             "The server is a node of a Galera cluster.",
-            "Row locks are those of one node: two nodes let two in, and at its commit one is undone and tries again. "
-            "A node that lags shows who held a lock a moment ago.",
+            "A row lock is valid on one node only: two nodes may let two callers in, and one of them is rolled back "
+            "at its commit and tries again. A node that lags shows old holders.",
             "LOCATION: one node for all processes, the others for when it fails; wsrep_sync_wait = 3.",
         )
 
@@ -104,7 +104,7 @@ def _version(product: str, found: tuple[int, ...], shown: str) -> Iterator[Findi
             "DL303",
             "warning",
             f"The server is {product} {shown}.",
-            "Its makers no longer mend it, and the locks have not been tried on it.",
+            "It gets no more fixes, and the locks have not been tested on it.",
             f"{product} {'.'.join(map(str, oldest))} or newer.",
         )
 
@@ -113,7 +113,7 @@ def _replica() -> Finding:
     return Finding(
         "DL305",
         "error",
-        "The server is read-only, a replica perhaps.",
+        "The server is read-only. It may be a replica.",
         "No lock can be taken there.",
         "LOCATION: the primary.",
     )
@@ -123,8 +123,8 @@ def _not_durable(problem: str, remedy: str) -> Finding:
     return Finding(
         "DL304",
         "warning",
-        f"{problem}: a commit is answered before it is on the disk.",
-        "A server that crashes comes back without the last locks: others take them while their holders go on.",
+        f"{problem}: a commit is confirmed before it is on the disk.",
+        "After a crash the last locks are gone: others take them while their holders still run.",
         remedy,
     )
 

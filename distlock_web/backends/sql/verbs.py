@@ -116,7 +116,7 @@ class SQLVerbs:
             age = {"age": microseconds(FORGET_AFTER)}
             self._database.run(lambda transaction: transaction.run(transaction.tables.forget_shares, age))
         except DistLockError as error:  # the next one purges
-            logger.info("Old names of locks were not purged: %s", error)
+            logger.info("Rows of unused lock names could not be deleted: %s", error)
 
     def cancel(self, claim: Claim) -> None:
         if in_transaction():

@@ -34,14 +34,14 @@ def _members(configured: str) -> Iterator[Finding]:
             "warning",
             "ZooKeeper is one server, not an ensemble.",
             "While it is down no lock can be taken; if its disk is lost, so are the locks.",
-            "Three servers, or five, on machines of their own.",
+            "Three servers, or five, each on its own machine.",
         )
     elif voting % 2 == 0:
         yield Finding(
             "DL402",
             "info",
             f"{voting} servers vote.",
-            f"The majority is {voting // 2 + 1}: one server fewer would survive the loss of as many.",
+            f"The majority is {voting // 2 + 1}: with one server fewer, as many could fail.",
             "An odd number of servers.",
         )
 
@@ -54,5 +54,5 @@ def _session(session: Session) -> Iterator[Finding]:
             "warning",
             f"The servers grant a session of {granted:g} s; session_timeout asks for {asked:g} s.",
             "Leases of more than two thirds of it are written as persistent nodes: one write more for each.",
-            "maxSessionTimeout on the servers, or a session_timeout that you can live with.",
+            "maxSessionTimeout on the servers, or a session_timeout that they allow.",
         )

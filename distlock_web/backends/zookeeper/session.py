@@ -101,7 +101,7 @@ class Session:
         """
         if threading.current_thread().name == THREAD:
             # Garbage was collected there, and gives back a lock: it would wait for an answer that only it can read.
-            raise BackendUnavailable(f"{self.address.name} cannot be asked from the thread that hears its answers.")
+            raise BackendUnavailable(f"{self.address.name} cannot be asked from the thread that reads its answers.")
         if timeout is None:
             self.outage.refuse_if_silent()
         has_all_its_time = timeout is None or timeout >= self.address.timeout
@@ -200,8 +200,8 @@ class Session:
             return error
         except (NoAuthError, AuthFailedError, InvalidACLError, SessionClosedRequireSaslError) as error:
             raise ConfigurationError(
-                f'{name} refuses us ({type(error).__name__}): OPTIONS["auth"] has to be who may read, write, create '
-                f"and delete there, the same in every process."
+                f'{name} refuses us ({type(error).__name__}): OPTIONS["auth"] has to name a user who may read, write, '
+                f"create and delete there, the same in every process."
             ) from error
         except UnimplementedError as error:
             raise ConfigurationError(f"{name} is too old: 3.5.3 is the first with container nodes.") from error

@@ -282,7 +282,7 @@ class ZooKeeperVerbs:
         try:
             self._write_leases([(place, 0.0) for place in places], outlives=0.0)
         except DistLockError as error:
-            logger.warning("%d locks end with the session that has them, which is closed: %s", len(places), error)
+            logger.warning("%d locks end early, because the session that holds them is closed: %s", len(places), error)
             for place in places:
                 self._places.forget(place.claim.token)
 

@@ -102,7 +102,7 @@ async def test_a_foreign_key_where_the_lock_should_be(
     harness: Harness, redis_url: str, redis_client: redis.Redis
 ) -> None:
     redis_client.set(NAME, "somebody's own")
-    await refused(harness, redis_url, ConfigurationError, "a key of another kind", "PREFIX")
+    await refused(harness, redis_url, ConfigurationError, "a key of another type", "PREFIX")
     assert redis_client.get(NAME) == "somebody's own"
 
 

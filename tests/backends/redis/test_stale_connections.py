@@ -58,4 +58,4 @@ async def test_a_loss_is_told_also_over_a_stale_connection(
     else:
         assert reason in (None, how)
         (record,) = [record for record in caplog.records if NAME in record.getMessage()] if reason is None else [None]
-        assert record is None or "answer to its release did not come" in record.getMessage()
+        assert record is None or "answer to its release was lost" in record.getMessage()

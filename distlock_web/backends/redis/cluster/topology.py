@@ -80,15 +80,15 @@ class Topology:
         begun = now()
         parker = runtime.parker()
         if begun - self._asking_since > SLOW:
-            raise BackendUnavailable("The nodes of the cluster are asked who serves what, and none has answered yet.")
+            raise BackendUnavailable("No node of the cluster has answered yet which node serves which slot.")
         while self._seen < begun - FRESH:
             self._waiting[parker] = None
             try:
                 if not self._want(begun - FRESH):
-                    raise BackendUnavailable("There is no thread to ask the cluster who serves what.")
+                    raise BackendUnavailable("No thread could be started to ask the cluster for its slots.")
                 left = begun + PATIENCE - now()
                 if self._seen < begun - FRESH and (left <= 0 or not await parker.park(left)):
-                    raise BackendUnavailable(f"No node of the cluster has said who serves what within {PATIENCE:g} s.")
+                    raise BackendUnavailable(f"No node of the cluster has listed its slots within {PATIENCE:g} s.")
             finally:
                 self._waiting.pop(parker, None)
         if self._error is not None:
@@ -106,8 +106,8 @@ class Topology:
         try:
             self._error = self._look()
         except Exception as error:
-            logger.exception("The view of the cluster could not be renewed")
-            self._error = BackendUnavailable(f"The view of the cluster could not be renewed: {error}")
+            logger.exception("The list of the cluster's nodes could not be updated")
+            self._error = BackendUnavailable(f"The list of the cluster's nodes could not be updated: {error}")
         self._seen, self._asking_since = begun, float("inf")
         for parker in list(self._waiting):
             parker.unpark()

@@ -62,7 +62,7 @@ _NOT_NOW = {
     "READONLY": "is a replica, or a master that was demoted: it accepts no writes",
     "LOADING": "is still loading its data",
     "OOM": "is full (maxmemory) and refuses to store the lock",
-    "BUSY": "is busy running somebody's script",
+    "BUSY": "is busy running a script",
     "MASTERDOWN": "is a replica without its master",
     "MISCONF": "cannot write to its disk and therefore refuses writes",
     "UNBLOCKED": "was demoted to a replica while it waited for its replicas",
@@ -70,7 +70,7 @@ _NOT_NOW = {
     "CLUSTERDOWN": "belongs to a cluster that is down",
 }
 _NOT_EVER = {
-    "WRONGTYPE": "has a key of another kind where the lock should be: somebody else uses this PREFIX",
+    "WRONGTYPE": "has a key of another type under the lock's name: another program uses this PREFIX",
     "NOAUTH": "wants a password: put it into LOCATION (redis://:password@host) or OPTIONS",
     "WRONGPASS": "does not accept this user name and password",
     "MOVED": "belongs to a Redis Cluster: its LOCATION begins with redis+cluster://",
@@ -84,16 +84,16 @@ _NOT_EVER = {
 _IN_PHRASES = {
     "unauthenticated": _NOT_EVER["NOAUTH"],  # a call of a script is longer than what it reads before a password came
     "executing the script can't run": _NOT_EVER["NOPERM"],  # Redis 7.0
-    "without any password": "has no password: take the one in LOCATION or OPTIONS out",
-    "DB index is out of range": "has no such database: see the number at the end of LOCATION (redis://host:6379/0)",
+    "without any password": "has no password: remove the one in LOCATION or OPTIONS",
+    "DB index is out of range": "has no such database: check the number at the end of LOCATION (redis://host:6379/0)",
 }
 #: What the TLS library says, in capitals. Not an outage, so never a reason to go on without a lock.
 _OF_TLS = {
     "CERTIFICATE_VERIFY_FAILED": (
-        "shows a certificate that is not to be trusted: name who signed it, OPTIONS ssl_ca_certs, or the host as it is "
+        "shows a certificate that is not trusted: set OPTIONS ssl_ca_certs to its CA, or use the host name that is "
         "in the certificate"
     ),
-    "CERTIFICATE_REQUIRED": "wants a certificate of ours: OPTIONS ssl_certfile and ssl_keyfile",
+    "CERTIFICATE_REQUIRED": "requires a client certificate: set OPTIONS ssl_certfile and ssl_keyfile",
 }
 # Since 7.0 the word stands in front; before that inside "ERR Error running script ...: -OOM command not allowed".
 _WORD = re.compile(r"(?:^|-)({})\b".format("|".join((*_NOT_NOW, *_NOT_EVER))))
@@ -122,7 +122,7 @@ def translated(error: BaseException, address: Address) -> DistLockError:
     if isinstance(error, driver.BusyLoadingError):
         return _by_word("LOADING", text, address)
     if isinstance(error, ErrorReply):
-        return DistLockError(f"{where} answered with an error that we do not know: {text}")
+        return DistLockError(f"{where} answered with an unknown error: {text}")
     return BackendUnavailable(f"{where} does not answer: {(text or type(error).__name__).rstrip('.')}.")
 
 

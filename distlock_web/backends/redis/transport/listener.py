@@ -224,6 +224,6 @@ class Listener:
             if self._subscription is subscription:
                 self._subscription = None
         if isinstance(error, Exception) and self.waiters:
-            logger.warning("The listener for locks lost its connection: %s", translated(error, self._address))
+            logger.warning("The connection that listens for releases was lost: %s", translated(error, self._address))
         for waiter in list(self.waiters.values()):
             waiter.wake()
