@@ -208,7 +208,7 @@ def test_where_no_thread_can_be_started_nothing_is_done_later_but_what_a_busy_on
         ports.executors.acquiring = Full(1)
         ports.verbs.may_answer.set()
         assert isinstance(await ports.tasks.acquire(a_claim(), 0), Granted)
-        with pytest.raises(BackendUnavailable, match="no thread"):
+        with pytest.raises(BackendUnavailable, match="No thread could be started"):
             await ports.tasks.acquire(a_claim(), 0)
         begins[1].start()  # the next thread of the pool finds it
         begins[1].join()
