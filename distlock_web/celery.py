@@ -23,6 +23,7 @@ from .core.errors import ConfigurationError, DistLockError, LeaseLost, LockBusy,
 from .core.runtime import THREADS, drive, refuse_in_event_loop
 from .locks import chain, ending, engine
 from .locks.decorator import LockedFunction
+from .locks.events import log_fields
 from .locks.hooks import Integration, RunningTask, install
 from .locks.lease import Lease
 from .locks.lock import attach
@@ -150,7 +151,13 @@ def _give_back(ticket: str) -> None:
     except NotHeld:  # a run has it, or had it
         pass
     except DistLockError as error:
-        logger.warning("The lock of a task that is not run could not be freed. It ends with its transit: %s", error)
+        text = "The lock of a task that is not run could not be freed. It ends with its transit: %s"
+        logger.warning(text, error, extra=_fields(error))
+
+
+def _fields(error: DistLockError) -> Mapping[str, object]:
+    """For a log record: what the error knows of its lock."""
+    return error.log_fields or log_fields("error", "", error.name or "", "", reason="transfer")
 
 
 # The run of a task that was sent with its lock: the function inside of it, which is locked, too, enters that again.
@@ -171,7 +178,8 @@ def _begin(task: Any = None, args: Any = (), kwargs: Any = None, **_: object) ->
         drive(engine.acquire(scope, ticket))
         request.distlock_scope = scope
     except DistLockError as error:
-        logger.info("%s runs without the lock that came with it, and takes its own: %s", task.name, error)
+        text = "%s runs without the lock that came with it, and takes its own: %s"
+        logger.info(text, task.name, error, extra=_fields(error))
 
 
 def _hand_on(headers: dict[str, Any] | None = None, **_: object) -> None:
@@ -184,7 +192,8 @@ def _hand_on(headers: dict[str, Any] | None = None, **_: object) -> None:
         transit = headers[_TRANSIT] + _seconds_until(task.app, headers.get("eta"))
         task.request.distlock_ticket = headers[_TICKET] = drive(ending.detach(scope, transit, THREADS, nested=True))
     except DistLockError as error:
-        logger.warning("%s is sent again without its lock, which it takes when it runs: %s", task.name, error)
+        text = "%s is sent again without its lock, which it takes when it runs: %s"
+        logger.warning(text, task.name, error, extra=_fields(error))
 
 
 def _end(task: Any = None, retval: object = None, state: str | None = None, **_: object) -> None:
