@@ -444,8 +444,13 @@ def _check_methods(given: object) -> frozenset[str]:
 
 _METHOD = re.compile(r"[A-Za-z-]+")
 
-#: What the tasks of Celery, the actors of Dramatiq and the tasks of Django have.
-_VERBS_OF_TASKS = ("apply_async", "send_with_options", "enqueue")
+#: What only the tasks of these libraries have, and which decorator makes such a task.
+_MAKERS_OF_TASKS = {
+    "apply_async": "@shared_task or @app.task (Celery)",
+    "send_with_options": "@dramatiq.actor",
+    "call_local": "@huey.task()",
+    "enqueue": "@task (Django) or @job (RQ)",
+}
 
 
 def _check(function: Any) -> None:
@@ -458,11 +463,12 @@ def _check(function: Any) -> None:
         raise ConfigurationError(
             f"distributed_lockable goes below @{type(function).__name__}, next to the function {function.__qualname__}."
         )
-    if any(hasattr(function, verb) for verb in _VERBS_OF_TASKS):
-        raise ConfigurationError(
-            f"distributed_lockable goes below the decorator of the task {function!r}, next to its function: a worker "
-            f"calls that function directly, without the lock."
-        )
+    for verb, maker in _MAKERS_OF_TASKS.items():
+        if hasattr(function, verb):
+            raise ConfigurationError(
+                f"distributed_lockable goes below {maker}, the decorator of the task {function!r}, next to its "
+                f"function: a worker calls that function directly, without the lock."
+            )
     if not callable(function):
         raise ConfigurationError(f"distributed_lockable is for functions, not for {function!r}.")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

@@ -139,8 +139,8 @@ class ADjangoTask:
     ("thing", "remedy"),
     [
         (AClass, "method_decorator"),
-        (ATask(), "below the decorator of the task"),
-        (ADjangoTask(), "below the decorator of the task"),
+        (ATask(), r"below @.*, the decorator of the task"),
+        (ADjangoTask(), r"below @.*, the decorator of the task"),
         (a_generator, "with lock"),
         (an_async_generator, "with lock"),
         (property(lambda self: 1), "functions"),

@@ -78,6 +78,10 @@ class TestWhereNoWorkerIs:
         with pytest.raises(LockBusy, match="report:May"):
             run[call]()
 
+    def test_above_what_makes_a_task_of_it_the_decorator_is_refused_by_name(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"goes below @shared_task .*test_celery_retry\.report"):
+            distributed_lockable("a")(Mailbox().task()(report))
+
     def test_without_celery_it_is_refused_where_it_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "celery", None)  # what makes an import fail
         monkeypatch.delitem(sys.modules, "distlock_web.celery", raising=False)
