@@ -17,7 +17,7 @@ by a lock's name, which stands in the spans alone.
 from __future__ import annotations
 
 import atexit
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from opentelemetry import context, metrics, trace
 from opentelemetry.context import Context
@@ -29,7 +29,7 @@ from .locks import events
 from .locks.events import Background, Event
 from .locks.live_leases import BoundedTemplates, LiveLeases
 
-__all__ = ["MAX_TEMPLATES", "Telemetry", "install"]
+__all__ = ["MAX_TEMPLATES", "Instrumentor", "Telemetry", "install"]
 
 MAX_TEMPLATES = 100
 
@@ -49,6 +49,18 @@ def install(
         events.subscribe(_installed.listen, inline=True)
         atexit.register(_installed.flush)  # after the providers were made: so before they are shut down
     return _installed
+
+
+class Instrumentor:
+    """What ``opentelemetry-instrument`` finds by its entry point: no line of the program is needed."""
+
+    def instrument(self, **options: Any) -> None:
+        """:func:`install`, with ``tracer_provider`` and ``meter_provider`` if they are given."""
+        install(options.get("tracer_provider"), options.get("meter_provider"))
+
+    def uninstrument(self, **options: Any) -> None:
+        if _installed is not None:
+            _installed.uninstall()
 
 
 class Held(NamedTuple):

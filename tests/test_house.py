@@ -50,6 +50,7 @@ PUBLIC = (
     "distlock_web",
     "distlock_web.celery",
     "distlock_web.django",
+    "distlock_web.django.admin",
     "distlock_web.django.fencing",
     "distlock_web.django.logging",
     "distlock_web.django.middleware",

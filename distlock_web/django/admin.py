@@ -27,12 +27,18 @@ from ..web.release_pages import choose, list_url, release, release_context
 from ..web.texts import _
 from .models import HeldLock
 
+__all__ = ["HeldLock", "HeldLockAdmin"]
+
 LEVELS = {"success": messages.SUCCESS, "warning": messages.WARNING, "error": messages.ERROR}
 
 
 @admin.register(HeldLock)
 class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic when it runs
-    """Not a changelist over a table: every request asks the stores."""
+    """The page. It is no changelist over a table: every request asks the stores.
+
+    A project may subclass it and register that: who may look and release is asked of ``has_view_permission`` and
+    ``has_release_permission``.
+    """
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -7,6 +7,7 @@ from ..web import texts
 from .catalogue import running_catalogue
 from .extension import DistLock
 from .integration import FlaskIntegration
+from .lock_pages import held_locks_blueprint
 
 # Now, not in init_app: functions may be decorated before there is an app.
 hooks.install(FlaskIntegration())
@@ -16,4 +17,4 @@ if find_spec("sqlalchemy") is not None:
 
     hooks.install(FlaskSQLAlchemyIntegration())
 
-__all__ = ["DistLock"]
+__all__ = ["DistLock", "held_locks_blueprint"]

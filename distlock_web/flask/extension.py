@@ -20,7 +20,6 @@ from .middleware import RequestIDMiddleware, note_request
 from .once import field
 from .responses import handle_error
 from .state import KEY, AppState
-from .ui import SETTING, install_pages
 from .views import check_views
 
 logger = logging.getLogger("distlock_web")
@@ -57,12 +56,11 @@ class DistLock:
             if error not in app.error_handler_spec[None][None]:
                 app.register_error_handler(error, handle_error)
         app.cli.add_command(command)
-        install_pages(app)
         app.jinja_env.globals.setdefault("once", field)
 
 
 def _registry(app: Flask) -> Registry | None:
-    slips, others = unknown_settings(app.config, "app.config has", SETTING)
+    slips, others = unknown_settings(app.config, "app.config has")
     for other in others:
         logger.warning("%s", other)
     mapping, mistakes = with_policies(app.config.get("DISTLOCK"), app.config)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Callable
+from inspect import iscoroutinefunction
 from typing import Any
 
-from flask import Blueprint, Response, abort, current_app, make_response, request, url_for
-from jinja2 import Environment, FileSystemLoader, pass_context
+from flask import Blueprint, Response, abort, current_app, make_response, render_template, request, url_for
+from jinja2 import Environment, FileSystemLoader, TemplateNotFound, pass_context
 from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
@@ -25,15 +26,35 @@ from ..web.texts import _, language
 Authorize = Callable[[str], object]
 
 FIELD = "distlock_csrf"
-ENDPOINT = "distlock"
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
+#: The same where the project's own page is around them: what that loads is its business.
+CONTENT_SECURITY_POLICY_AROUND = "base-uri 'none'; frame-ancestors 'none'"
+
+#: A project's own page around them, where it has one: a template that is given ``title``, ``body`` and the addresses
+#: ``held_locks_css`` and ``held_locks_js``.
+PAGE = "distlock_web/page.html"
+
 environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
 # It needs no context. Without one Jinja would translate a text once, when it compiles the template.
 environment.filters["t"] = pass_context(lambda context, text: _(text))
+
+
+def held_locks_blueprint(authorize: Authorize) -> Blueprint:
+    """The pages of held locks, for ``app.register_blueprint(..., url_prefix="/ops/locks")``; by default ``/distlock``.
+
+    ``authorize`` is called at each request with ``"view"`` or ``"release"``. It gives the name of who may do that, or
+    True; None or False refuses, and a response is sent as it is. ``ConfigurationError`` if it is no plain function.
+    """
+    if not callable(authorize) or iscoroutinefunction(authorize):
+        raise ConfigurationError(
+            f'held_locks_blueprint({authorize!r}): it has to be given a plain function that is called with "view" or '
+            f'"release" and gives the name of who may do that, or None. Without it everybody could release every lock.'
+        )
+    return LockPages(authorize).blueprint()
 
 
 class LockPages:
@@ -43,7 +64,7 @@ class LockPages:
         self._authorize = authorize
 
     def blueprint(self) -> Blueprint:
-        blueprint = Blueprint(ENDPOINT, __name__)
+        blueprint = Blueprint("distlock", __name__, url_prefix="/distlock")
         blueprint.add_url_rule("/", "index", self.index)
         blueprint.add_url_rule("/lock/", "lock", self.lock)
         blueprint.add_url_rule("/release/", "release", self.release, methods=["GET", "POST"])
@@ -121,7 +142,7 @@ class LockPages:
 
 
 def _links() -> Links:
-    return Links(*(url_for(f"{ENDPOINT}.{name}") for name in ("index", "lock", "release")))
+    return Links(*(url_for(f".{name}") for name in ("index", "lock", "release")))
 
 
 def _live(name: str, context: dict[str, Any], title: str) -> Response:
@@ -133,11 +154,19 @@ def _live(name: str, context: dict[str, Any], title: str) -> Response:
 def _send(template: str, context: dict[str, Any], title: str) -> Response:
     body = Markup(environment.get_template(template).render(context))  # noqa: S704 - the engine has escaped it
     assets = {
-        name.replace(".", "_"): url_for(f"{ENDPOINT}.asset", file=name, v=VERSION)
+        name.replace(".", "_"): url_for(".asset", file=name, v=VERSION)
         for name in ("page.css", "held_locks.css", "held_locks.js")
     }
-    page = environment.get_template("page.html").render(title=title, body=body, language=language(), **assets)
-    return _finish(page)
+    context = {"title": title, "body": body, "language": language(), **assets}
+    try:
+        own = current_app.jinja_env.get_template(PAGE)
+    except TemplateNotFound as missing:
+        if missing.name != PAGE:  # one that it extends
+            raise
+        return _finish(environment.get_template("page.html").render(context))
+    response = _finish(render_template(own, **context))
+    response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY_AROUND
+    return response
 
 
 def _finish(html: str) -> Response:
@@ -153,7 +182,7 @@ def _finish(html: str) -> Response:
 
 
 def _protect(response: Response) -> Response:
-    response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+    response.headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
     response.headers["X-Content-Type-Options"] = "nosniff"
     return response
 

@@ -17,20 +17,20 @@ PROJECT_SETTINGS = ("DISTLOCK", "DISTLOCK_REQUEST_ID_HEADER", "DISTLOCK_USER", *
 _ALIKE = 0.8
 
 
-def unknown_settings(
-    names: Collection[str], where: str, *more: str
-) -> tuple[list[ConfigurationError], list[ConfigurationError]]:
+def unknown_settings(names: Collection[str], where: str) -> tuple[list[ConfigurationError], list[ConfigurationError]]:
     """The settings that begin like ours and are none: those that look like a slip, and the others.
 
     The others may be the project's own, and are no mistake, but nobody reads them: ``DISTLOCK_PREFIX`` beside a
-    ``DISTLOCK`` that is made of it. Nothing is said of a ``DISTLOCK_URL`` there. ``more``: what only this framework
-    has.
+    ``DISTLOCK`` that is made of it. Nothing is said of a ``DISTLOCK_URL`` there.
     """
-    known = (*PROJECT_SETTINGS, *more)
     slips: list[str] = []
     others: list[str] = []
     for name in names:
-        if not name.startswith("DISTLOCK") or name in known or (name == "DISTLOCK_URL" and "DISTLOCK" in names):
+        if (
+            not name.startswith("DISTLOCK")
+            or name in PROJECT_SETTINGS
+            or (name == "DISTLOCK_URL" and "DISTLOCK" in names)
+        ):
             continue
         own, has = name.removeprefix("DISTLOCK_"), f"{where} the setting {name!r}"
         if own in SETTINGS:
@@ -38,13 +38,15 @@ def unknown_settings(
                 f'{has}, which belongs to a store: DISTLOCK["default"]["{own}"].'
             )
         elif own == "UI":
-            slips.append(f"{has}, which is for Flask: in Django the admin has the page.")
+            slips.append(
+                f"{has}: Flask's page is a blueprint, held_locks_blueprint(authorize); Django's is in the admin."
+            )
         elif own == "URL":
             others.append(f'{has}, which is for the environment: here it is DISTLOCK["default"]["LOCATION"].')
-        elif get_close_matches(name, known, 1, _ALIKE):
-            slips.append(unknown_name(f"{where} the setting", name, known))
+        elif get_close_matches(name, PROJECT_SETTINGS, 1, _ALIKE):
+            slips.append(unknown_name(f"{where} the setting", name, PROJECT_SETTINGS))
         else:
-            others.append(f"{has}, which distlock_web does not read: it reads {', '.join(known)}.")
+            others.append(f"{has}, which distlock_web does not read: it reads {', '.join(PROJECT_SETTINGS)}.")
     return [ConfigurationError(text) for text in slips], [ConfigurationError(text) for text in others]
 
 

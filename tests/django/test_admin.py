@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.contrib import admin
+from django.contrib.admin import AdminSite
 from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 from django.db import connection
+from django.http import HttpRequest
 from django.test import AsyncClient, Client
+from django.urls import path
 
 from distlock_web import ConfigurationError
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
+from distlock_web.django.admin import HeldLock, HeldLockAdmin
 from distlock_web.web import release_pages
 from distlock_web.web.held_locks import force_release, list_all
 from distlock_web.web.release_pages import Release
@@ -171,3 +178,38 @@ def test_the_page_under_asgi(memory: None, elsewhere: Any) -> None:
     # From outside of a loop the synchronous view runs in this thread, whose database connection is the test's.
     page = async_to_sync(client.get)(LIST)
     assert "disLock:order:7" in page.content.decode()
+
+
+class OnlyBosses(HeldLockAdmin):
+    def has_release_permission(self, request: HttpRequest) -> bool:
+        return request.user.get_username() == "boss"
+
+
+@pytest.fixture(params=["admin", "another"])
+def registered_again(request: pytest.FixtureRequest, settings: Any) -> Iterator[str]:
+    """A class of the project's own, in Django's admin in place of ours, or in an admin of the project's own."""
+    another = AdminSite("another")
+    if request.param == "admin":
+        admin.site.unregister(HeldLock)
+        admin.site.register(HeldLock, OnlyBosses)
+    else:
+        another.register(HeldLock, OnlyBosses)
+    urls = ModuleType("urls")
+    urls.urlpatterns = [path("admin/", admin.site.urls), path("another/", another.urls)]  # type: ignore[attr-defined]
+    settings.ROOT_URLCONF = urls
+    yield f"/{request.param}/distlock_web/heldlock/"
+    if request.param == "admin":
+        admin.site.unregister(HeldLock)
+        admin.site.register(HeldLock, HeldLockAdmin)
+
+
+def test_it_can_be_registered_again(registered_again: str, releaser: Client, elsewhere: Any) -> None:
+    lease = elsewhere("order:7")
+    page = releaser.get(registered_again).content.decode()
+    assert lease.name.removeprefix("disLock:") in page
+    assert "Release" not in page
+    assert f'data-fragment="{registered_again}' in page
+    assert releaser.post(registered_again + "release/", target(lease)).status_code == 403
+    User.objects.filter(username="somebody").update(username="boss")
+    assert releaser.post(registered_again + "release/", target(lease)).status_code == 302
+    assert list_all(registry()).rows == []

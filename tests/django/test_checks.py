@@ -174,7 +174,7 @@ def test_w003_memory_in_production(settings: Any, monkeypatch: pytest.MonkeyPatc
     [
         ("DISTLOCKS", "Did you mean 'DISTLOCK'"),
         ("DISTLOCK_ON_BUZY", "Did you mean 'DISTLOCK_ON_BUSY'"),
-        ("DISTLOCK_UI", "which is for Flask: in Django the admin has the page"),
+        ("DISTLOCK_UI", "Django's is in the admin"),
     ],
 )
 def test_e006_a_setting_that_does_not_exist(settings: Any, name: str, words: str) -> None:

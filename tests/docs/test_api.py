@@ -16,7 +16,7 @@ PAGE = (DOCS / "api.md").read_text()
 
 #: Public modules of a framework, below its package.
 MODULES = {
-    "distlock_web.django": ("middleware", "logging", "responses", "rest", "signals", "views", "fencing"),
+    "distlock_web.django": ("admin", "middleware", "logging", "responses", "rest", "signals", "views", "fencing"),
     "distlock_web.flask": ("responses", "signals"),
 }
 

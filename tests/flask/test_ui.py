@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextvars
+import html
 import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask, abort, redirect
+from flask import Blueprint, Flask, abort, redirect
 from flask.testing import FlaskClient
+from jinja2 import TemplateNotFound
 
 from distlock_web import ConfigurationError, Lease, LeaseLost, lock
 from distlock_web.core.registry import Registry
-from distlock_web.flask import DistLock
+from distlock_web.flask import DistLock, held_locks_blueprint
 from distlock_web.web.held_locks import list_all
 
 HOSTILE = "<script>alert(1)</script>\"'"
@@ -30,8 +33,8 @@ class Site:
         self.may: dict[str, object] = {"view": "ann", "release": "ann"}
         self.app = Flask("shop")
         self.app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
-        self.app.config["DISTLOCK_UI"] = {"AUTHORIZE": lambda action: self.authorize(action)}
         DistLock(self.app)
+        self.app.register_blueprint(held_locks_blueprint(lambda action: self.authorize(action)))
         self.client: FlaskClient = self.app.test_client()
         self.stores: Registry = self.app.extensions["distlock"].registry
 
@@ -183,48 +186,87 @@ def test_the_token_of_an_app_that_protects_itself(site: Site) -> None:
     assert '<input type="hidden" name="csrf_token" value="of-the-app">' in site.get().text
 
 
-# The setting --------------------------------------------------------------------------------------------------------
+# The blueprint ------------------------------------------------------------------------------------------------------
 
 
 async def somebody(action: str) -> str:
     return "ann"
 
 
-def app_with(ui: object) -> Flask:
-    app = Flask("shop")
-    app.config.update(DISTLOCK={"default": {"BACKEND": "memory"}}, DISTLOCK_UI=ui)
+def bare(**options: Any) -> Flask:
+    app = Flask("shop", **options)
+    app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
     DistLock(app)
     return app
 
 
-@pytest.mark.parametrize("off", [None, False])
-def test_it_is_off_unless_asked_for(off: object) -> None:
-    app = app_with(off)
-    assert app.test_client().get("/distlock/").status_code == 404
-    del app.config["DISTLOCK_UI"]
-    assert not any("distlock" in rule.rule for rule in app.url_map.iter_rules())
+def test_without_it_there_is_no_page() -> None:
+    assert not any("distlock" in rule.rule for rule in bare().url_map.iter_rules())
+
+
+@pytest.mark.parametrize("authorize", [None, True, somebody])
+def test_who_may_has_to_be_said(authorize: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"a plain function .* Without it everybody"):
+        held_locks_blueprint(authorize)
+
+
+def test_a_setting_of_that_name_is_refused_with_what_is_right() -> None:
+    app = Flask("shop")
+    app.config["DISTLOCK_UI"] = {"AUTHORIZE": print}
+    with pytest.raises(ConfigurationError, match="held_locks_blueprint"):
+        DistLock(app)
+
+
+def nested(app: Flask, pages: Blueprint) -> None:
+    ops = Blueprint("ops", __name__, url_prefix="/ops")
+    ops.register_blueprint(pages, url_prefix="/locks")
+    app.register_blueprint(ops)
 
 
 @pytest.mark.parametrize(
-    ("ui", "message"),
+    "register",
     [
-        ({}, r"\['?\"?AUTHORIZE.* is None: .* Without it everybody"), (True, "it has to be such as"),
-        ({"AUTHORIZE": True}, "is True"), ({"AUTORIZE": print}, "Did you mean 'AUTHORIZE'"),
-        ({"AUTHORIZE": print, "URL_PREFIX": "locks"}, "such as \"/admin/locks\""),
-        ({"AUTHORIZE": print, "URL_PREFIX": "/"}, "such as"), ({"AUTHORIZE": somebody}, "a plain function"),
+        lambda app, pages: app.register_blueprint(pages, url_prefix="/ops/locks"),
+        lambda app, pages: app.register_blueprint(pages, url_prefix="/ops/locks", name="locks"),
+        nested,
     ],
-)  # fmt: skip
-def test_a_wrong_setting_stops_the_start(ui: object, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        app_with(ui)
+    ids=["prefix", "name", "nested"],
+)
+def test_it_is_registered_as_any_other(register: Callable[[Flask, Blueprint], None]) -> None:
+    app = bare()
+    register(app, held_locks_blueprint(lambda action: "ann"))
+    page = app.test_client().get("/ops/locks/")
+    assert page.status_code == 200
+    addresses = re.findall(r'(?:href|src|action)="(/[^"]*)"', page.text)
+    assert len(addresses) > 3
+    for address in addresses:
+        assert address.startswith("/ops/locks/")
+        assert app.test_client().get(html.unescape(address)).status_code == 200
+    assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+    assert (page.headers["X-Frame-Options"], page.headers["Cache-Control"]) == ("DENY", "no-store")
 
 
-def test_the_prefix() -> None:
-    app = app_with({"AUTHORIZE": lambda action: "ann", "URL_PREFIX": "/ops/locks/"})
-    assert app.test_client().get("/ops/locks/").status_code == 200
-    headers = app.test_client().get("/ops/locks/").headers
-    assert "default-src 'none'" in headers["Content-Security-Policy"]
-    assert (headers["X-Frame-Options"], headers["Cache-Control"]) == ("DENY", "no-store")
+def test_a_projects_own_page_is_around_it(tmp_path: Path) -> None:
+    """It may extend the project's base, which loads what it needs."""
+    (tmp_path / "base.html").write_text("<html><h1>The shop</h1>{% block main %}{% endblock %}</html>")
+    (tmp_path / "distlock_web").mkdir()
+    own = tmp_path / "distlock_web" / "page.html"
+    own.write_text('{% extends "base.html" %}{% block main %}{{ held_locks_css }} {{ title }} {{ body }}{% endblock %}')
+    app = bare(template_folder=str(tmp_path))
+    app.register_blueprint(held_locks_blueprint(lambda action: "ann"))
+    with app.app_context(), lock("<order>"):
+        page = app.test_client().get("/distlock/")
+    assert "<h1>The shop</h1>" in page.text
+    assert "/distlock/assets/held_locks.css?v=" in page.text
+    assert "&lt;order&gt;</a>" in page.text
+    assert "default-src" not in page.headers["Content-Security-Policy"]
+    assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"]
+    assert page.headers["X-Frame-Options"] == "DENY"
+    own.write_text('{% extends "nowhere.html" %}')
+    app.jinja_env.cache.clear()
+    app.testing = True
+    with pytest.raises(TemplateNotFound, match="nowhere"):
+        app.test_client().get("/distlock/")
 
 
 def test_each_app_shows_its_own_stores() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.held_locks import list_all
 from tests.support.callers import unrelated
 from tests.support.revoking import revoke_the_lock
+from tests.support.source import PROJECT
 from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.usefixtures("memory_store")
@@ -213,3 +216,24 @@ def test_a_block_under_the_lock_stays_below_its_own_parent(otel: Collected) -> N
     [work] = otel.spans("work")
     assert work.parent is not None
     assert work.parent.span_id == request.get_span_context().span_id
+
+
+def test_opentelemetrys_own_command_finds_it() -> None:
+    """``opentelemetry-instrument`` loads the entry point, calls it, and then ``instrument``."""
+    entry = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
+    [(name, value)] = entry["opentelemetry_instrumentor"].items()
+    instrumentor = EntryPoint(name, value, "opentelemetry_instrumentor").load()()
+    exporter, tracers = InMemorySpanExporter(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor.instrument(tracer_provider=tracers, raise_exception_on_conflict=True)
+    try:
+        with lock("order:7"):
+            pass
+        install().flush(PATIENCE)
+        assert next(span.name for span in exporter.get_finished_spans()).startswith("lock hold ")
+    finally:
+        instrumentor.uninstrument()
+    instrumentor.uninstrument()
+    with lock("order:7"):
+        pass
+    assert len(exporter.get_finished_spans()) == 1

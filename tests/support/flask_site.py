@@ -10,7 +10,7 @@ from typing import Any
 from flask import Flask
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from distlock_web.flask import DistLock
+from distlock_web.flask import DistLock, held_locks_blueprint
 
 
 class SilentHandler(WSGIRequestHandler):
@@ -24,8 +24,9 @@ class SilentHandler(WSGIRequestHandler):
 def flask_site(store: dict[str, Any]) -> Iterator[str]:
     """The address of an app that lets everybody see and release."""
     app = Flask("shop")
-    app.config.update(DISTLOCK={"default": store}, DISTLOCK_UI={"AUTHORIZE": lambda action: "ann"})
+    app.config["DISTLOCK"] = {"default": store}
     DistLock(app)
+    app.register_blueprint(held_locks_blueprint(lambda action: "ann"))
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=SilentHandler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

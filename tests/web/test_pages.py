@@ -18,7 +18,7 @@ from flask import Flask
 
 from distlock_web import Lease, LeaseLost, lock, once
 from distlock_web.core.registry import registry
-from distlock_web.flask import DistLock
+from distlock_web.flask import DistLock, held_locks_blueprint
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.servers import free_port
 from distlock_web.web.held_locks import list_all
@@ -77,8 +77,8 @@ class FlaskSite:
     def __init__(self) -> None:
         self._may: dict[str, object] = {"view": "ann", "release": "ann"}
         app = Flask("shop")
-        app.config["DISTLOCK_UI"] = {"AUTHORIZE": self._may.get}
         DistLock(app)  # with the stores of the process
+        app.register_blueprint(held_locks_blueprint(self._may.get))
         self._client = app.test_client()
 
     def allow(self, *, view: bool, release: bool) -> None:

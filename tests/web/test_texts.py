@@ -23,7 +23,7 @@ from rest_framework.views import APIView
 from distlock_web import Lease, once
 from distlock_web.core.errors import BackendUnavailable, KeyReused, KeyUnavailable, LockBusy
 from distlock_web.django.rest import exception_handler
-from distlock_web.flask import DistLock
+from distlock_web.flask import DistLock, held_locks_blueprint
 from distlock_web.web.error_responses import error_response
 from distlock_web.web.texts import CONTEXT
 from tests.support.source import FILES, PACKAGE, tree
@@ -147,8 +147,9 @@ class FlaskSite:
 
     def __init__(self, settings: Any, *, speaks: bool) -> None:
         app = Flask("shop")
-        app.config.update(PROPAGATE_EXCEPTIONS=False, DISTLOCK_UI={"AUTHORIZE": lambda action: "ann"})
+        app.config.update(PROPAGATE_EXCEPTIONS=False)
         DistLock(app)
+        app.register_blueprint(held_locks_blueprint(lambda action: "ann"))
         app.add_url_rule("/refuse/<name>", view_func=refuse)
         if speaks:
             babel: Any = pytest.importorskip("flask_babel")
