@@ -1,4 +1,4 @@
-"""Distributed locks for Django and Flask: one line on a view, right under load, honest when things break."""
+"""Distributed locks for Django and Flask."""
 
 from .core.errors import (
     BackendUnavailable,

@@ -73,12 +73,12 @@ def escape_value(text: str, separators: str = SEPARATORS) -> str:
 def escape_key(part: object, separators: str = SEPARATORS) -> str:
     """A value as one part of a key that is put together by hand: ``lock(f"cart:{escape_key(name)}")``.
 
-    It cannot add a separator, so ``cart:a:b`` is never made of one value. Templates do the same by themselves, and
-    the two spellings are one lock. Where something else than ``:`` stands between two values, say so, as a template
-    of this form does: ``f"{escape_key(a, ':|-')}-{escape_key(b, ':|-')}"``.
+    The escaped value contains no separator, so ``cart:a:b`` is never made of one value. Templates escape their values
+    themselves, and both ways give the same lock. If the values are separated by another character than ``:``, pass it:
+    ``f"{escape_key(a, ':|-')}-{escape_key(b, ':|-')}"``.
 
-    Raises ``KeyUnavailable`` for None, a list or a mapping, ``ConfigurationError`` for an object without a stable text
-    that stands for no row.
+    Raises ``KeyUnavailable`` for None, a list or a mapping. Raises ``ConfigurationError`` for an object that has no
+    stable text and does not stand for a row.
     """
     found = key_part(part, "A part of a key", separators)
     if found is None:

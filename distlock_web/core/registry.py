@@ -245,7 +245,7 @@ explanations: list[Callable[[], str]] = []
 
 
 def configure(mapping: Mapping[str, Any], *, resources: Resources | None = None) -> Registry:
-    """Set the process's stores from a ``DISTLOCK`` mapping, in place of those before. Raises ``ConfigurationError``."""
+    """Set the process's stores from a ``DISTLOCK`` mapping; earlier ones are closed. Raises ``ConfigurationError``."""
     registry = Registry(mapping, resources)
     _replace(registry)
     return registry

@@ -105,7 +105,7 @@ def current_origin() -> Origin | None:
 
 
 def current_request_id() -> str:
-    """The request id of the running context. Outside a request one is made and kept."""
+    """The request id of the running context. Outside a request, a new id is made and kept."""
     origin = _origin.get()
     if origin is None:
         origin = Origin(os.urandom(_ID_BYTES).hex(), "", request_token())
@@ -128,8 +128,8 @@ def request_token() -> str:
 class RequestIDFilter(logging.Filter):
     """A logging filter that puts ``request_id`` on every record (``-`` outside a request).
 
-    Django logs a 404 or a 500 when the middleware has ended, and gives the request to the record: then it is of that,
-    whatever request runs.
+    Django logs a 404 or a 500 after the middleware has ended, and puts the request on the record. Then the id is that
+    request's.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

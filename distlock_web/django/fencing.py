@@ -27,9 +27,9 @@ class FencedQuerySet(models.QuerySet[M]):
     """
 
     def fenced_get(self, lease: Lease | int, *, key: object = None, **lookup: Any) -> M:
-        """The one object that matches, stamped with the fence and then read, in one transaction.
+        """Write the fence into the one matching row, then read it, in one transaction. Returns the object.
 
-        Of a lease over several locks ``key`` says which of them is the object's: ``key="wallet:1"``.
+        For a lease over several locks ``key`` names the row's lock: ``key="wallet:1"``.
 
         Raises ``StaleFence`` if a newer holder has stamped it, ``DoesNotExist`` and ``MultipleObjectsReturned`` as
         ``get`` does.
@@ -61,9 +61,9 @@ class FencedQuerySet(models.QuerySet[M]):
         return found
 
     def fenced_update(self, lease: Lease | int, **values: Any) -> int:
-        """Update the rows that bear exactly this fence, in one UPDATE; how many that were.
+        """Update the rows that have exactly this fence, in one UPDATE. Returns their number.
 
-        Raises ``StaleFence`` if that is none: a newer holder has them, or ``fenced_get`` was left out.
+        Raises ``StaleFence`` if there is none: a newer holder has stamped them, or ``fenced_get`` was left out.
         """
         fence = fence_of(lease)
         owner = _fence_owner(self.model)
@@ -83,9 +83,9 @@ class FencedQuerySet(models.QuerySet[M]):
         return updated
 
     def fenced_delete(self, lease: Lease | int) -> tuple[int, dict[str, int]]:
-        """Delete the rows that bear exactly this fence, in one transaction; what ``delete()`` returns.
+        """Delete the rows that have exactly this fence, in one transaction. Returns what ``delete()`` returns.
 
-        Raises ``StaleFence`` if that is none, as :meth:`fenced_update`. Signals and cascades work as ever.
+        Raises ``StaleFence`` if there is none, as :meth:`fenced_update`. Signals and cascades work as usual.
         """
         fence = fence_of(lease)
         rows: models.QuerySet[Any] = _for_writing(self.filter(fence=fence))
@@ -122,11 +122,11 @@ class FencedModel(models.Model):
         abstract = True
 
     def fenced_save(self, lease: Lease | int, *, update_fields: Any = None, **kwargs: Any) -> None:
-        """``save()``, whose UPDATE only the holder with this fence can succeed with.
+        """``save()``, with the condition that the row still has this fence.
 
-        Read the object with ``fenced_get`` first; of several locks the one that it was read under counts. Raises
-        ``StaleFence`` if a newer holder has stamped the row since; a transaction around it can then only be rolled
-        back. Signals, ``auto_now`` and ``update_fields`` work as ever.
+        Read the object with ``fenced_get`` first. With several locks, the lock that the object was read under counts.
+        Raises ``StaleFence`` if a newer holder has stamped the row since. Then a transaction around it can only be
+        rolled back. Signals, ``auto_now`` and ``update_fields`` work as usual.
         """
         if self._state.adding:
             raise ConfigurationError(f"{self._meta.label}: fenced_save is for rows that fenced_get has read.")
@@ -146,7 +146,7 @@ class FencedModel(models.Model):
         await sync_to_async(self.fenced_save)(lease, update_fields=update_fields, **kwargs)
 
     def fenced_delete(self, lease: Lease | int, **kwargs: Any) -> tuple[int, dict[str, int]]:
-        """``delete()``, which only the holder with this fence can succeed with.
+        """``delete()``, with the condition that the row still has this fence.
 
         Raises ``StaleFence`` if a newer holder has stamped the row since it was read with ``fenced_get``.
         """
@@ -158,7 +158,7 @@ class FencedModel(models.Model):
         return await sync_to_async(self.fenced_delete)(lease, **kwargs)
 
     def delete(self, using: Any = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
-        """As ever; but an object that ``fenced_get`` has read asks for its fence: ``StaleFence`` if it is late."""
+        """As usual. For an object that ``fenced_get`` has read, it checks the fence: ``StaleFence`` if it is late."""
         if self._read_under is None:
             return super().delete(using, keep_parents)
         alias = using or router.db_for_write(type(self), instance=self)

@@ -13,11 +13,11 @@ from .transactions import aliases, in_test_case, savepoint_of_test_case
 
 
 class UntilCommitMixin:
-    """The first base of a view class of which single methods or actions are ``until="commit"``.
+    """The first base of a view class that has ``until="commit"`` on single methods or actions.
 
-    ``ATOMIC_REQUESTS`` is for whole views: its transaction would be open before such a method takes its lock. This
-    takes the view out of it, for the databases that such methods own, and opens the transaction again around every
-    other method. So each method has one, and those that are ``until="commit"`` have it inside of their lock.
+    ``ATOMIC_REQUESTS`` opens its transaction around the whole view, before such a method takes its lock. The mixin
+    exempts the view from it, for the databases of such methods, and opens the transaction again around every other
+    method. So each method has one transaction, and with ``until="commit"`` it is inside the lock.
     """
 
     @classmethod

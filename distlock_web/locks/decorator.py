@@ -89,10 +89,11 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
     Works on functions and coroutines: views, methods, tasks, commands. The lock is taken before the call and released
     after it, whatever happens, and only by its owner; an exception of the function reaches the caller unchanged.
 
-    ``key`` is a template over the function's arguments, a callable with the function's arguments, or a list of these;
-    left out, the function's qualified name. A string or a list may come first, without its name. ``{pk:int}`` is one
-    number, however it is spelled (also ``:uuid``, ``:lower``); a model instance is its row.
-    ``prefix, expire, wait, max_waiters, renew, renew_for, store, on_lost, hold_at_least`` are those of
+    ``key`` is a template over the function's arguments, a callable with the function's arguments, or a list of these.
+    Without it the key is the function's qualified name. A string or a list may be the first argument, without
+    ``key=``. ``{pk:int}`` makes one key of all spellings of a number (also ``:uuid``, ``:lower``). A model instance
+    stands for its row.
+    ``prefix, expire, wait, max_waiters, limit, shared, renew, renew_for, store, on_lost, hold_at_least`` are those of
     :func:`distlock_web.lock`.
 
     ``on_busy``: ``"raise"`` ``LockBusy`` (a 409 in a view), ``"skip"`` (log, return None), ``"retry"`` (in a task of
@@ -100,16 +101,17 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
     ``on_backend_error``: ``"raise"`` ``BackendUnavailable`` (a 503 in a view), ``"open"`` (go on without a lock;
     ``current_lease().acquired`` is False), or a callable of that form.
 
-    ``until`` says what the lock outlives. Left out: the function, or the body of a streaming response that it returns
-    (renewed meanwhile). ``"return"``: the function only. ``"commit"``: the transaction that the decorator then opens
-    around the function, extends the lease for, commits, and releases the lock after; ``database`` names it (a Django
-    alias, an SQLAlchemy session).
+    ``until`` says when the lock ends. Without it: with the function, or with the body of a streaming response that the
+    function returns (the lock is renewed until then). ``"return"``: with the function. ``"commit"``: the decorator
+    opens a transaction around the function, extends the lease, commits, and then releases the lock; ``database`` names
+    the database (a Django alias, an SQLAlchemy session).
 
-    ``methods=("POST",)``: a view is locked for requests of these methods only. GET means HEAD, too; OPTIONS is never
-    locked. What is no view is refused: when it is decorated, if no framework is loaded, else when it is called.
+    ``methods=("POST",)``: a view is locked for requests of these methods only. GET includes HEAD; OPTIONS is never
+    locked. Functions that are not views are refused: when they are decorated, if no framework is loaded, else when they
+    are called.
 
-    ``success``: a function that is given what the locked one returned, and says whether ``hold_at_least`` is kept. Left
-    out, what a view answers with a 4xx, a 5xx or a redirect to the login page is no success. An exception is none.
+    ``success``: a function that gets the returned value, and says whether ``hold_at_least`` applies. Without it, a
+    view's 4xx, 5xx or redirect to the login page is not a success. An exception never is.
 
     Raises ``ConfigurationError`` when it is applied, if the key or an option cannot be right. The call raises
     ``KeyUnavailable`` if a value of the key is missing.

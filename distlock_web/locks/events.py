@@ -1,23 +1,22 @@
-"""What happens to locks, in one stream: metrics, traces, signals and logs are made of it.
+"""One stream of events about locks. Metrics, traces, signals and logs are made of it.
 
-    waited        it was not free: the caller queued for ``waited`` seconds, and then got it or was refused
-    acquired      it is ours; ``reason`` is ``attached`` where it was handed over to us
-    busy          refused: ``holder`` has it
+    waited        the lock was not free: the caller queued for ``waited`` seconds, and then got it or was refused
+    acquired      the caller has the lock; ``reason`` is ``attached`` if the lock was handed over
+    busy          the caller was refused: ``holder`` has the lock
     renewed       the lease was extended
-    released      it is over. ``reason``: ``detached`` (handed over), ``unreachable`` (the store did not answer; the
-                  lease ends by itself), else empty
-    lost          it is over, and the block had not ended; ``reason`` as ``lease.reason`` says it
+    released      the lease is over. ``reason``: ``detached`` (handed over), ``unreachable`` (the store did not answer;
+                  the lease ends by itself), else empty
+    lost          the lease was over before its block ended; ``reason`` as in ``lease.reason``
     error         the store failed; ``reason``: acquire, release, renew, extend or transfer; ``detail`` in words
     let_through   ``on_backend_error="open"``: the function runs without its lock
-    revoked       somebody took a lock from its holder by force; ``reason``: who. Told where it was done
+    revoked       a lock was released by force, in this process; ``reason``: by whom
 
-``acquired`` is followed by one ``released`` or ``lost`` with the same ``lease``, except where the program forgets a
-lease (``live_leases.py``) or ends.
+``acquired`` is followed by one ``released`` or ``lost`` with the same ``lease``, unless the program forgets the lease
+(``live_leases.py``) or ends.
 
-Nobody who listens can break a lock, nor hold it up: a listener runs in a thread of its own, behind a bounded queue, and
-what it raises is logged. ``subscribe(..., inline=True)`` is for those that need the context of the caller, and are
-quick. An event is told after all that the lock itself has to do. While nobody listens, none is made: whoever has
-something to tell asks first whether ``listeners`` is empty.
+A listener cannot break or delay a lock: it runs in its own thread, behind a bounded queue, and its exceptions are
+logged. ``subscribe(..., inline=True)`` is for short listeners that need the caller's context. An event is published
+after the lock has done its own work. Without listeners no event is made: publishers check ``listeners`` first.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ def fence_headers(lease: Lease | int) -> dict[str, str]:
 def read_fence(headers: Mapping[str, str]) -> int:
     """The fence that a request came with, for ``fenced_get``: ``read_fence(request.headers)``.
 
-    Raises ``StaleFence`` if there is none, or no number. Whoever can send requests can send any number: a fence keeps
-    order among services that trust each other, it is no permission.
+    Raises ``StaleFence`` if there is none, or if it is not a number. Every sender of requests can send any number: a
+    fence keeps order among services that trust each other, and is not a permission.
     """
     text = headers.get(HEADER, "")
     if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= MAX_FENCE:

@@ -20,11 +20,10 @@ OnLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Lease], obje
 
 
 class Lost:
-    """The event that a lease is lost: ``wait(timeout)`` for threads, ``await`` for tasks, ``is_set()`` to check.
+    """The event that a lease is lost: ``wait(timeout)`` for threads, ``await`` for tasks, ``if lease.lost:`` to check.
 
-    ``if lease.lost:`` checks, too.
-
-    It is set at the latest when the lease's deadline comes, before anybody else can have the lock.
+    An expiry sets it at the lease's deadline, before anybody else can have the lock. A force release sets it when this
+    process learns of that: at the next renewal, ``extend()`` or release.
     """
 
     __slots__ = ("_scope",)
@@ -71,19 +70,20 @@ class Lost:
 
 
 class Lease:
-    """A lock that is held, made by ``lock(...)``: over when its block ends, lost if the store gave it up before.
+    """A held lock, made by ``lock(...)``. It is over when its block ends, and lost if the store gave it up before that.
 
-    A handle: two of the same block are equal, and what it tells is read at that moment. Looking changes nothing.
+    It is a handle. Two handles of the same block are equal. Its attributes are read when they are asked for, and
+    reading changes nothing.
 
-    ``with lease:`` and ``async with lease:`` release it at the end of the block, in any thread or task, whoever took
-    it. The running code is inside of it from there on: it enters the lock again without waiting, ``on_lost="cancel"``
-    cancels it, and ``renew=True`` renews while it lives. A lease whose task or thread has ended is renewed for a little
-    more than its ``expire``, if anybody has the object still: that is the time to enter it in. Entered when it is over
-    it raises ``NotHeld``, when it is lost ``LeaseLost``, before the block begins.
+    ``with lease:`` and ``async with lease:`` release the lock at the end of the block, in any thread or task. Code in
+    the block is inside the lock: it enters the lock again without waiting, ``on_lost="cancel"`` cancels its task, and
+    ``renew=True`` renews while that task or thread lives. If the task or thread that took the lease has ended, the
+    lease is renewed for a little longer than ``expire``, as long as the object exists. Enter it within that time.
+    Entering raises ``NotHeld`` if the lease is over, and ``LeaseLost`` if it is lost, before the block begins.
 
-    A call that ``on_backend_error="open"`` let through without its lock has a lease, too, of which ``acquired`` is
-    False. It holds nothing that could be lost or extended: until it is over its ``state`` is ``held``, ``remaining`` is
-    0, ``raise_if_lost`` and ``extend`` do nothing, and ``detach`` raises ``NotHeld``.
+    A call that ``on_backend_error="open"`` let through without its lock also has a lease. Its ``acquired`` is False,
+    and it holds nothing: until it is over its ``state`` is ``held``, ``remaining`` is 0, ``raise_if_lost`` and
+    ``extend`` do nothing, and ``detach`` raises ``NotHeld``.
     """
 
     __slots__ = ("_its_scope",)
@@ -153,12 +153,12 @@ class Lease:
 
     @property
     def name(self) -> str:
-        """The name of the lock in the store, prefix included; several are separated by commas."""
+        """The name of the lock in the store, with its prefix. Several names are separated by commas."""
         return ", ".join(self.names)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the locks in the store, prefix included; none if ``acquired`` is False."""
+        """The names of the locks in the store, with their prefix. Empty if ``acquired`` is False."""
         return tuple(hold.name for hold in self._scope.holds)
 
     @property
@@ -168,9 +168,9 @@ class Lease:
 
     @property
     def fence(self) -> int | None:
-        """The fence of a lease over one name; None where the store has none, or the lock was not acquired.
+        """The fence of a lease over one name. None if the store has no fences, or the lock was not acquired.
 
-        Raises ``ConfigurationError`` for a lease over several names: ask ``fence_for``.
+        Raises ``ConfigurationError`` for a lease over several names: use ``fence_for``.
         """
         holds = self._scope.holds
         if len(holds) > 1:
@@ -178,7 +178,7 @@ class Lease:
         return holds[0].fence if holds else None
 
     def fence_for(self, key: object) -> int | None:
-        """The fence of one of its locks, by the key as ``lock(key)`` takes it; None as for ``fence``.
+        """The fence of one of its locks, by the key as in ``lock(key)``. None as for ``fence``.
 
         Raises ``ConfigurationError`` for a key that this lease is not over.
         """
@@ -190,12 +190,12 @@ class Lease:
 
     @property
     def fences(self) -> dict[str, int]:
-        """For each name the number of this acquisition. It only grows, so a store of data can refuse a late writer."""
+        """The fence for each name. Fences only grow, so data that stores them can refuse a late writer."""
         return {hold.name: hold.fence for hold in self._scope.holds if hold.fence is not None}
 
     @property
     def depth(self) -> int:
-        """How many live blocks of this call chain hold the lock; 1: the outermost alone."""
+        """How many live blocks of this call chain hold the lock; 1: only the outermost."""
         return max((hold.depth for hold in self._scope.holds), default=0)
 
     # How it stands ------------------------------------------------------------------------------------------------
@@ -204,20 +204,20 @@ class Lease:
     def state(self) -> State:
         """``held``, ``unsure`` (the store is not answering), ``lost``, ``releasing`` or ``released``.
 
-        Of a call without its lock (``acquired`` is False) ``held``, then ``released``: nothing is lost.
+        For a call without its lock (``acquired`` is False) it is ``held``, then ``released``.
         """
         return self._scope.state
 
     @property
     def reason(self) -> LossReason | None:
-        """Why the lease is lost: expired, taken, revoked, unreachable, ended or forked. None: it is not."""
+        """Why the lease is lost: expired, taken, revoked, unreachable, ended or forked. None if it is not lost."""
         if self._scope.state != "lost":
             return None
         return next((reason for hold in self._scope.holds if (reason := hold.reason)), "ended")
 
     @property
     def remaining(self) -> float:
-        """Seconds that are surely left, if it is not renewed; 0 without a lock."""
+        """Seconds that the lease will certainly live without a renewal; 0 without a lock."""
         return self._scope.remaining
 
     @property
@@ -226,9 +226,9 @@ class Lease:
         return Lost(self._scope)
 
     def raise_if_lost(self) -> None:
-        """Raise ``LeaseLost`` if a lock that was acquired is not surely ours any more. No round trip: by its deadline.
+        """Raise ``LeaseLost`` if the lease is lost, as far as this process knows: by the deadline, without a request.
 
-        It does nothing for a call that was let through without its lock: ask ``acquired``.
+        For a call that was let through without its lock it does nothing: check ``acquired``.
         """
         self._scope.raise_if_lost()
 
@@ -237,8 +237,8 @@ class Lease:
     def release(self) -> None:
         """Release the lock before the block ends.
 
-        Raises ``LeaseLost`` if it was lost, ``NotHeld`` if it was released before, ``BackendUnavailable`` if the
-        store does not answer (the lease then ends by itself).
+        Raises ``LeaseLost`` if the lease was lost, ``NotHeld`` if it was released before, ``BackendUnavailable`` if
+        the store does not answer (then the lease ends by itself).
         """
         refuse_in_event_loop("`await lease.arelease()`")
         ending.end_now(self._scope, None, by_hand=True)
@@ -248,9 +248,10 @@ class Lease:
         await ending.end(self._scope, None, by_hand=True)
 
     def extend(self, expire: Duration | None = None) -> None:
-        """Give the lease at least ``expire`` seconds from now (left out: its own); without a lock, nothing.
+        """Give the lease at least ``expire`` seconds from now (default: its own ``expire``). Without a lock: nothing.
 
-        Raises ``LeaseLost`` if it is lost, ``NotHeld`` if it is over, ``BackendUnavailable``.
+        Raises ``LeaseLost`` if the lease is lost, ``NotHeld`` if it is over, ``BackendUnavailable`` if the store does
+        not answer.
         """
         refuse_in_event_loop("`await lease.aextend()`")
         drive(watchdog.extend(self._scope, self._check_extension(expire), THREADS))
@@ -260,9 +261,10 @@ class Lease:
         await watchdog.extend(self._scope, self._check_extension(expire))
 
     def detach(self, transit: Duration = 60.0) -> str:
-        """Give up the lock without freeing it; ``attach`` takes it on from the string, within ``transit`` seconds.
+        """Give up the lease without freeing the lock. Returns a ticket: ``attach`` takes the lock over with it.
 
-        The string is proof of ownership, good for one use: hand it to a Celery task, do not log it.
+        The ticket is valid for ``transit`` seconds, and for one use. It proves ownership: hand it to a task, and do not
+        log it.
         """
         refuse_in_event_loop("`await lease.adetach()`")
         return drive(ending.detach(self._scope, self._check_lifetime(transit, "transit"), THREADS))
@@ -299,6 +301,6 @@ def rolled_back(lease: Lease) -> None:
 
 
 def current_lease() -> Lease | None:
-    """The innermost lease that the running code is inside of, for its ``fence`` or ``raise_if_lost()``; or None."""
+    """The innermost lease that the running code is inside, for its ``fence`` or ``raise_if_lost()``; or None."""
     scope = chain.innermost_scope()
     return None if scope is None else Lease(scope)

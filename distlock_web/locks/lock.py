@@ -31,7 +31,7 @@ def _frame_of(block: FrameType) -> int:
 
 
 class Lock:
-    """A lock that can be taken, again and again and by many at once. It holds nothing: what is held is a ``Lease``."""
+    """A lock that many callers can take, many times. It holds nothing itself: taking it gives a ``Lease``."""
 
     __slots__ = ("_keys", "_made_at", "_options")
 
@@ -41,7 +41,7 @@ class Lock:
         self._made_at = made_at
 
     def acquire(self) -> Lease:
-        """Take the lock, waiting as ``wait`` says. Raises ``LockBusy``, ``BackendUnavailable``, ``LeaseLost``."""
+        """Take the lock; wait for up to ``wait``. Raises ``LockBusy``, ``BackendUnavailable``, ``LeaseLost``."""
         return self._acquire_now(call_site(sys._getframe(1)))
 
     async def aacquire(self) -> Lease:
@@ -49,7 +49,7 @@ class Lock:
         return await self._acquire(call_site(sys._getframe(1)), outlives_task=_is_whole_task())
 
     def try_acquire(self) -> Lease | None:
-        """Take the lock, or None if somebody else has it (after ``wait``). ``BackendUnavailable`` is raised still."""
+        """Take the lock. Returns None if somebody else has it (after ``wait``). Raises ``BackendUnavailable``."""
         try:
             return self._acquire_now(call_site(sys._getframe(1)))
         except LockBusy:
@@ -63,9 +63,9 @@ class Lock:
             return None
 
     def locked(self) -> bool:
-        """Whether anybody has the lock, or one of its names; also we ourselves. It may have changed when it is read.
+        """Whether anybody, also the caller, has the lock, or one of its names. The answer may already be out of date.
 
-        Never a reason to go on without the lock: ``try_acquire``. Raises ``BackendUnavailable``.
+        Do not decide by it whether to work without the lock: use ``try_acquire``. Raises ``BackendUnavailable``.
         """
         return drive(self._locked(blocking_runtime()))
 
@@ -163,20 +163,22 @@ def _is_whole_task() -> bool:
 def lock(key: object, **options: Unpack[LockOptions]) -> Lock:
     """A lock on ``key``, or on several keys, all or none: ``with lock("stock:42", expire=10, wait=2) as lease:``.
 
-    A key is a string, or an object of Django's ORM or of SQLAlchemy's: ``lock(order)`` is the lock of its row.
+    A key is a string, or an object of Django's ORM or of SQLAlchemy: ``lock(order)`` is the lock of its row.
 
-    In async code: ``async with``. The lock is exclusive among all processes that use the store, until the block
-    ends or ``expire`` seconds are over; a block that may take longer says ``renew=True``. Inside the block the same
+    In async code use ``async with``. The lock is exclusive among all processes that use the store, until the block
+    ends or ``expire`` seconds are over. If the block may take longer, use ``renew=True``. Inside the block the same
     lock is entered again without waiting.
 
-    Options: ``prefix, expire, wait, max_waiters, renew, renew_for, store, on_lost, hold_at_least``. Times are seconds,
-    a ``timedelta``, or text such as ``"1h30m"``, ``"90s"``, ``"500ms"``. ``wait``: how long to queue, 0 not at all,
-    None for ever. ``max_waiters``: how many may queue; the next caller is refused at once. ``renew_for``:
-    longest total time to renew. ``hold_at_least``: if the block succeeds, keep the lock at least this long, counted
-    from when it was acquired. ``on_lost``: ``"raise"`` at the end of the block, ``"warn"``, ``"cancel"`` the asyncio
-    task, or a callable. What is left out comes from the store's settings.
+    Options: ``prefix, expire, wait, max_waiters, limit, shared, renew, renew_for, store, on_lost, hold_at_least``.
+    Times are seconds, a ``timedelta``, or text such as ``"1h30m"``, ``"90s"``, ``"500ms"``. ``wait``: how long to
+    queue; 0: not at all; None: for ever. ``max_waiters``: how many may queue; the next caller is refused at once.
+    ``limit``: how many may hold the lock at once. ``shared``: all callers with ``shared=True`` may hold it together.
+    ``renew_for``: longest total time to renew. ``hold_at_least``: if the block succeeds, keep the lock at least this
+    long, counted from when it was acquired. ``on_lost``: ``"raise"`` at the end of the block, ``"warn"``, ``"cancel"``
+    the asyncio task, or a callable. Options that are left out come from the store's settings.
 
-    Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when taken, ``LeaseLost`` at the end.
+    Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when the lock is taken, and ``LeaseLost``
+    at the end of the block.
     """
     caller = sys._getframe(1)
     keys = (key,) if type(key) is str and key and is_ordinary(key) else whole_keys(key)
@@ -184,10 +186,10 @@ def lock(key: object, **options: Unpack[LockOptions]) -> Lock:
 
 
 def attach(ticket: str, *, expire: Duration | None = None, renew: bool | None = None) -> Lease:
-    """Take on a lock from the string that ``lease.detach()`` gave, here or in another process.
+    """Take over a lock with the ticket that ``lease.detach()`` returned, in this process or another.
 
-    ``with attach(ticket) as lease:`` goes on under the same lock and the same fence, and releases it. Raises
-    ``NotHeld`` if the string was used before, came after its transit time, or was altered.
+    ``with attach(ticket) as lease:`` continues under the same lock and the same fence, and releases the lock at its
+    end. Raises ``NotHeld`` if the ticket was used before, came after its transit time, or was altered.
     """
     return drive(_attach(ticket, expire, renew, blocking_runtime(), call_site(sys._getframe(1))))
 

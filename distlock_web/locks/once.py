@@ -59,24 +59,24 @@ OPTIONS = tuple(OnceOptions.__annotations__)
 def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Run a function once for each key, and not again for ``keep``: ``@once(key="report:{month}", keep="1h")``.
 
-    It is a lock, with the options of :func:`distlock_web.distributed_lockable`; ``on_busy`` is for a call that meets
-    another one that still runs. After success its end leaves a *record*, and the function does not run again until
-    ``keep`` seconds have passed since that run began. Whoever calls it meanwhile, or has waited for it, gets its
-    answer: of a view the stored response, else None. With ``result=True`` what the function returned: JSON of at most
-    64 KB, that reads back equal.
+    It is a lock, with the options of :func:`distlock_web.distributed_lockable`. ``on_busy`` is for a call while another
+    one still runs. A successful run leaves a *record*, and the function does not run again until ``keep`` seconds have
+    passed since that run began. Calls within that time, and calls that have waited for the run, get its answer: for a
+    view the stored response, otherwise None. With ``result=True`` they get what the function returned: JSON of at most
+    64 KB that reads back equal.
 
-    After an exception, or where ``success`` says no, there is no record, and the next call runs: *at least once*. So it
-    is if the process dies, the lease is lost, or the store does not answer at the end. A run that takes longer than
-    ``keep`` leaves none either. A call from inside of its own run is refused as ``on_busy`` says, without waiting.
+    After an exception, or if ``success`` says no, there is no record, and the next call runs: *at least once*. The same
+    happens if the process dies, if the lease is lost, if the store does not answer at the end, or if the run takes
+    longer than ``keep``. A call from inside its own run is refused as ``on_busy`` says, without waiting.
 
-    The names are in a space of their own: ``lock("pay:1")`` and ``once(key="pay:1")`` have nothing to do with each
-    other. With ``until="commit"`` what is no success is rolled back. Inside a transaction of somebody else's a call is
-    refused: that may be rolled back when it is recorded as done. ``on_backend_error="open"`` is refused, too, and a
-    store's setting of that is not followed.
+    The names are separate from those of locks: ``lock("pay:1")`` and ``once(key="pay:1")`` do not exclude each other.
+    With ``until="commit"`` a run without success is rolled back. A call inside another open transaction is refused,
+    because that transaction may be rolled back after the record was written. ``on_backend_error="open"`` is refused as
+    well, and the store's setting of it is ignored.
 
-    Raises ``ConfigurationError`` when it is applied, also for a store without records (Redlock, ZooKeeper); where the
-    store is not known yet, the first call does. The call raises ``KeyReused`` if the key was used by another function,
-    or, of a view, by another client or with other data; and what ``distributed_lockable`` raises.
+    Raises ``ConfigurationError`` when it is applied, also for a store without records (Redlock, ZooKeeper). If the
+    store is not known yet, the first call raises it. A call raises ``KeyReused`` if the key was used by another
+    function, or, for a view, by another client or with other data. It also raises what ``distributed_lockable`` raises.
     """
     check_names("once", options, OPTIONS)
     if first_key is not None:

@@ -33,8 +33,8 @@ from .scope import Scope, Spec, WhenLost
 class LockOptions(TypedDict, total=False):
     """What ``lock(...)`` and ``distributed_lockable(...)`` share. What is left out comes from the store's settings.
 
-    Times are seconds, a ``timedelta``, or text such as ``"1h30m"``, ``"90s"``, ``"500ms"``. Beside ``wait``, whose
-    None means something, None is as good as left out.
+    Times are seconds, a ``timedelta``, or text such as ``"1h30m"``, ``"90s"``, ``"500ms"``. None is the
+    same as left out, except for ``wait``.
     """
 
     #: The fixed beginning of the names in the store.
@@ -47,7 +47,7 @@ class LockOptions(TypedDict, total=False):
     max_waiters: int | None
     #: How many may hold it at once.
     limit: int | None
-    #: Many may hold it who say so, and nobody beside them who does not: readers.
+    #: All callers with ``shared=True`` may hold it together (readers), and nobody else at the same time.
     shared: bool | None
     #: Renew it while the block runs.
     renew: bool | None

@@ -18,17 +18,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def request_scope(request_id: str | None = None, path: str = "") -> RequestContext:
-    """What the middleware does for a request, for a task or a command: ``with request_scope("job-17"):``.
+    """Give a task or a command a request id, as the middleware does for requests: ``with request_scope("job-17"):``.
 
-    In the block ``current_request_id()`` is this id, a fresh one if it is left out; it is in the log records
-    (``RequestIDFilter``) and beside every lock that is taken; what the block gives is the id. ``path`` says for people
-    what runs, where a request has its method and path. Plain ``with``, in async code, too; also a decorator, of
-    functions and of ``async def``: each call is a request of its own.
+    In the block ``current_request_id()`` is this id, or a new one if it is left out. The id is on log records
+    (``RequestIDFilter``) and on every lock that is taken. ``with ... as`` gives the id. ``path`` is a text for people
+    that says what runs, in place of a request's method and path. Use plain ``with``, also in async code, or use it as
+    a decorator of functions and of ``async def``: then each call is a request of its own.
 
-    As every request it begins inside of no lock: one that is held around it, or that the job before left behind in this
-    thread, is another request's, and is not entered again but waited for.
+    The block begins inside no lock, like every request. A lock that is held around it, or that an earlier job left in
+    this thread, belongs to another request: the block waits for it and does not re-enter it.
 
-    Raises ``ConfigurationError`` for an id that a header could not have: 1 to 128 of ``A-Z a-z 0-9 . _ : = + / @ ~ -``.
+    Raises ``ConfigurationError`` for an id that is not 1 to 128 of ``A-Z a-z 0-9 . _ : = + / @ ~ -``.
     """
     if callable(request_id):
         raise ConfigurationError("Write @request_scope(), with parentheses: it takes the id of the request.")

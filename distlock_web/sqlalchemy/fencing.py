@@ -60,12 +60,12 @@ for _moment, _listener in (
 
 
 def fenced_get(session: AnySession, entity: type[M], ident: Any, lease: Lease | int, *, key: object = None) -> M | None:
-    """The object with this primary key, stamped with the fence and then read; None if there is none.
+    """Write the fence into the row with this primary key, then read the row. Returns the object, or None.
 
-    ``lease`` is the lease, or the number of a fence from elsewhere; of a lease over several locks ``key`` says by which
-    the row is locked: ``key="wallet:1"``. Raises ``StaleFence`` if a newer holder has stamped the row. Both statements
-    belong to the session's transaction; after a rollback the row bears no stamp of ours, so read it again. Keep the
-    object: as long as the session has it, flushes ask for this fence, also after a commit or a refresh.
+    ``lease`` is the lease, or the number of a fence from elsewhere. For a lease over several locks ``key`` names the
+    row's lock: ``key="wallet:1"``. Raises ``StaleFence`` if a newer holder has stamped the row. Both statements belong
+    to the session's transaction: after a rollback the row has no stamp, so read it again. Keep the object: while the
+    session has it, every flush checks this fence, also after a commit or a refresh.
     """
     fence = fence_of(lease, key)
     mapper, table = _mapped(entity)
@@ -89,20 +89,20 @@ def fenced_get(session: AnySession, entity: type[M], ident: Any, lease: Lease | 
 def fenced_update(
     session: AnySession, entity: type[Fenced], lease: Lease | int, *where: ColumnElement[bool], **values: Any
 ) -> int:
-    """Update the rows that match and bear exactly this fence, in one UPDATE; how many that were.
+    """Update the matching rows that have exactly this fence, in one UPDATE. Returns their number.
 
-    Raises ``StaleFence`` if that is none: a newer holder has them, or ``fenced_get`` was left out. Objects that the
-    session has read keep what they have until they are refreshed.
+    Raises ``StaleFence`` if there is none: a newer holder has stamped them, or ``fenced_get`` was left out. Objects in
+    the session keep their values until they are refreshed.
     """
     fence = _fence_for_bulk(entity, lease)
     return _changed(session, update(entity).where(*where, entity.fence == fence).values(**values), entity, fence)
 
 
 def fenced_delete(session: AnySession, entity: type[Fenced], lease: Lease | int, *where: ColumnElement[bool]) -> int:
-    """Delete the rows that match and bear exactly this fence, in one DELETE; how many that were.
+    """Delete the matching rows that have exactly this fence, in one DELETE. Returns their number.
 
-    Raises ``StaleFence`` if that is none, as :func:`fenced_update`. One object: ``session.delete(object)``, which asks
-    for the fence as every flush does.
+    Raises ``StaleFence`` if there is none, as :func:`fenced_update`. For one object use ``session.delete(object)``: the
+    flush checks its fence.
     """
     fence = _fence_for_bulk(entity, lease)
     return _changed(session, delete(entity).where(*where, entity.fence == fence), entity, fence)
@@ -129,7 +129,7 @@ def _changed(session: AnySession, statement: Update | Delete, entity: type[Fence
 
 
 def fenced_flush(session: AnySession) -> None:
-    """``session.flush()``; raises ``StaleFence`` where a newer holder has stamped a row that is to be written."""
+    """``session.flush()``. Raises ``StaleFence`` if a newer holder has stamped a row that it writes."""
     with refusing_stale():
         session.flush()
 

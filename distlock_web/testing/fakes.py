@@ -24,7 +24,7 @@ from .fault_injector import FaultInjector
 
 @contextmanager
 def locks_in_memory() -> Iterator[None]:
-    """All locks of the project in this process's memory while the block runs, none of them held at its beginning.
+    """Keep all locks of the project in this process's memory while the block runs. At its beginning none is held.
 
     No server is needed. The other settings (``PREFIX``, ``EXPIRE``, ``ON_BUSY``, …) stay as the project has them.
     """
@@ -64,7 +64,7 @@ def hold_lock(
 
 
 def assert_lock_free(key: object, *, prefix: str | None = None, store: str = "default") -> None:
-    """``AssertionError`` if somebody holds the lock on this key; it says for how long still, and who."""
+    """``AssertionError`` if somebody holds the lock on this key. The error says who, and for how long."""
     where = registry.registry().store(store)
     name = _name(where, key, prefix)
     for line in drive(where.port(THREADS).inspect()):
@@ -74,9 +74,9 @@ def assert_lock_free(key: object, *, prefix: str | None = None, store: str = "de
 
 
 def lose_lock(key: object, *, prefix: str | None = None, store: str = "default") -> None:
-    """Take the lock on this key from all who hold it, as a release by force does. ``AssertionError`` if nobody does.
+    """Release the lock on this key by force, from all of its holders. ``AssertionError`` if nobody holds it.
 
-    A holder learns of it at its next request: ``lease.extend()``, a renewal, or its end, which raises ``LeaseLost``.
+    A holder learns of it in ``lease.extend()``, at a renewal, or at the end of its block, which raises ``LeaseLost``.
     """
     where = registry.registry().store(store)
     name, port = _name(where, key, prefix), where.port(THREADS)
@@ -86,10 +86,10 @@ def lose_lock(key: object, *, prefix: str | None = None, store: str = "default")
 
 
 def expire_lock(key: object, *, prefix: str | None = None, store: str = "default") -> None:
-    """End the lease that the calling code is inside of, as if its time was over: somebody else may take the lock.
+    """End the lease that the calling code is inside, as if its time was over. Somebody else can then take the lock.
 
     The holder knows at once: ``lease.lost`` is set, ``on_lost`` is called, and the end of the block raises
-    ``LeaseLost``. Call it from inside of the block, or of what the locked function calls. ``AssertionError`` elsewhere.
+    ``LeaseLost``. Call it inside the block, or in code that the locked function calls. Elsewhere: ``AssertionError``.
     """
     where = registry.registry().store(store)
     name = _name(where, key, prefix)
@@ -104,7 +104,7 @@ def expire_lock(key: object, *, prefix: str | None = None, store: str = "default
 
 @contextmanager
 def store_down(store: str = "default") -> Iterator[None]:
-    """The store does not answer while the block runs: ``BackendUnavailable``, a 503. What is held stays held there."""
+    """The store does not answer while the block runs: ``BackendUnavailable``, a 503. Held locks stay held."""
     injector = FaultInjector(registry.registry().store(store))
     injector.cut()
     try:

@@ -20,7 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def distlock_fake() -> Iterator[None]:
-    """All locks of the project in this process's memory, for one test: no server is needed, and none are held.
+    """Keep all locks of the project in this process's memory, for one test. No server is needed, and no lock is held.
 
     The other settings (``PREFIX``, ``EXPIRE``, ``ON_BUSY``, …) stay as the project has them.
     """

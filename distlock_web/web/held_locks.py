@@ -24,9 +24,9 @@ logger = logging.getLogger("distlock_web")
 
 @dataclass(frozen=True, slots=True)
 class LockRow:
-    """One lock that is held. ``alias``, ``lock.name`` and ``lock.fence`` together name this one acquisition.
+    """One held lock. ``alias``, ``lock.name`` and ``lock.fence`` together identify this acquisition.
 
-    What ``holder`` says is printable; ``lock.name`` is as the store has it.
+    The texts of ``holder`` are printable. ``lock.name`` is as in the store.
     """
 
     alias: str
@@ -115,10 +115,10 @@ def listing_error(errors: Mapping[str, DistLockError]) -> DistLockError:
 
 
 def held_locks(search: str = "", *, store: str | None = None) -> list[LockRow]:
-    """The locks that are held now, the oldest first. A snapshot: it may be out of date when it is read.
+    """The locks that are held now, the oldest first. It is a snapshot, which may already be out of date.
 
-    ``search``: only those that have all of these words in their name or in what is known of their holder: request id,
-    request, path, function, host and so on. ``store``: an alias; left out, all stores are asked. A row's ``lock`` has
+    ``search``: only locks with all of these words in their name or in their holder's data: request id,
+    request, path, function, host and so on. ``store``: an alias; without it all stores are asked. A row's ``lock`` has
     ``name``, ``fence``, ``since``, ``remaining``, ``waiters``, ``waiting_since`` and ``state``; its ``holder`` has
     ``function``, ``path``, ``host``, ``pid``, ``command``, ``worker``, ``user``, ``request_id`` and ``request``, which
     all locks of one request share. A state is ``held``, ``cooldown`` or ``transit``.
