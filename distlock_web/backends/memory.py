@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from ..core.backend import SHARED, Busy, Capabilities, Claim, Granted, LockInfo, Loss, WaiterInfo, limit_of
+from ..core.backend import SHARED, Busy, Capabilities, Claim, Ends, Granted, LockInfo, Loss, WaiterInfo, limit_of
 from ..core.config import StoreConfig, without_credentials
 from ..core.errors import ConfigurationError
 from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
@@ -47,18 +47,6 @@ class _Waiter:
     since: float
 
 
-class _Ends(NamedTuple):
-    """When the leases on a lock end, and how many of them it admits."""
-
-    moments: list[float]
-    limit: int
-
-    def free_at(self, token: str) -> float:
-        """When so many leases have ended that this one may have it; all of them, where others wait in front."""
-        last = len(self.moments) - 1
-        return self.moments[min(max(last + 1 - min(self.limit, limit_of(token)), -1), last)] if self.moments else 0.0
-
-
 @dataclass(slots=True)
 class _Lock:
     owners: dict[str, _Owner] = field(default_factory=dict)  # by token: one, or several that share it
@@ -86,8 +74,8 @@ class _Lock:
         """Whether this one may have it beside those that have it."""
         return len(self.owners) < min(self.limit, limit_of(token))
 
-    def ends(self) -> _Ends:
-        return _Ends(sorted(owner.until for owner in self.owners.values()), self.limit)
+    def ends(self) -> Ends[float]:
+        return Ends(sorted(owner.until for owner in self.owners.values()), self.limit)
 
 
 class MemoryBackend:
@@ -345,7 +333,7 @@ class MemoryPort:
         owner = lock.owners.get(token)
         return owner if owner is not None and owner.state == "held" else None
 
-    def _hand_over(self, lock: _Lock, asking: Claim | None = None, known: _Ends | None = None) -> bool:
+    def _hand_over(self, lock: _Lock, asking: Claim | None = None, known: Ends[float] | None = None) -> bool:
         """Give the lock to the first waiters that it admits, up to who asks, and wake them.
 
         ``known`` is what those who wait know of it; None: what is so. Whether others stay in front of who asks.
@@ -390,7 +378,7 @@ class MemoryPort:
         owner.until = until
         self._tell_first(lock, known)
 
-    def _tell_first(self, lock: _Lock, known: _Ends | None) -> None:
+    def _tell_first(self, lock: _Lock, known: Ends[float] | None) -> None:
         """Who waits may enter sooner than it knows: the first that hears of it asks."""
         if known is not None and lock.queue:
             ends = lock.ends()

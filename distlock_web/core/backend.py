@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from .config import DatabaseAddress, StoreConfig
 from .errors import BackendUnavailable
@@ -18,6 +18,7 @@ from .runtime import Runtime
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
+Moment = TypeVar("Moment", int, float)
 
 #: Why a lease is gone, as a store can tell it. None: it is still ours.
 Loss: TypeAlias = Literal["expired", "taken", "revoked"]
@@ -67,6 +68,18 @@ def limited(token: str, limit: int) -> str:
 def limit_of(token: str) -> int:
     """How many may hold a lock as far as the claim with this token is concerned; 1: it wants to be alone."""
     return int(token.partition("/")[2] or 1)
+
+
+class Ends(NamedTuple, Generic[Moment]):
+    """When the leases on a lock end, the first in front, and how many of them it admits."""
+
+    moments: Sequence[Moment]
+    limit: int
+
+    def free_at(self, token: str) -> Moment:
+        """When so many have ended that this token may have it; all of them, where others wait in front of it."""
+        needed = len(self.moments) - min(self.limit, limit_of(token)) + 1
+        return self.moments[needed - 1 if needed > 0 else -1] if self.moments else 0
 
 
 class Claim(NamedTuple):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Row
 
-from ...core.backend import SHARED, LockInfo, limit_of
+from ...core.backend import SHARED, Ends, LockInfo, limit_of
 from .tables import MICROSECONDS, AnyTransaction, from_ascii, to_ascii
 
 #: What the row of such a lock has for its token and its state.
@@ -30,18 +30,6 @@ class Share:
     since: int
     expires_at: int
     holder: str
-
-
-class Ends(NamedTuple):
-    """When the leases on a lock end, the first in front, and how many of them it admits."""
-
-    moments: list[int]
-    limit: int
-
-    def free_at(self, token: str) -> int:
-        """When so many have ended that this token may have it; all of them, where others wait in front of it."""
-        needed = len(self.moments) - min(self.limit, limit_of(token)) + 1
-        return self.moments[needed - 1 if needed > 0 else -1] if self.moments else 0
 
 
 class Shares:
@@ -83,7 +71,7 @@ class Shares:
         return min((limit_of(share.token) for share in self.holding), default=SHARED)
 
     @property
-    def ends(self) -> Ends:
+    def ends(self) -> Ends[int]:
         return Ends([share.expires_at for share in self.holding], self.limit)
 
     def admits(self, token: str) -> bool:
