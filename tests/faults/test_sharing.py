@@ -70,7 +70,7 @@ def test_a_writer_is_alone_among_readers_and_has_its_turn(start: Any, redis_clie
     processes = start(8, threads=2, kind={"shared": True}, most=SHARED, seconds=4.0, writers=0.1)
     assert [process.wait() for process in processes] == [0] * 8
     assert redis_client.lrange("violations", 0, -1) == []
-    assert int(redis_client.get("most") or 0) > 2, "the readers were not inside together"
+    assert int(redis_client.get("most") or 0) > 1, "the readers were not inside together"
     waits: dict[str, list[float]] = {"reader": [], "writer": []}
     for text in redis_client.lrange("waits", 0, -1):
         role, seconds = json.loads(text)

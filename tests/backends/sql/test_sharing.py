@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from random import Random
 from threading import get_ident
 from typing import Any
 
@@ -165,3 +166,52 @@ def test_places_of_the_past_are_forgotten(port: Port, monkeypatch: pytest.Monkey
     verbs._verbs._purge()
     database = verbs._verbs._database
     assert database.read(text("SELECT count(*) AS rows_left FROM distlock_holder"), {})[0].rows_left == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_asked_the_answers_are_those_of_memory(sqlite_settings: dict[str, Any], seed: int) -> None:
+    """The reference is short enough to be read. What a token is told after its end is not compared."""
+    registry = configure({"default": {"BACKEND": "memory"}, "sql": sqlite_settings})
+    ports: list[Port] = [registry.store(alias).backend.sync_port() for alias in ("default", "sql")]
+    random, claims, over = Random(seed), list[Claim](), set[str]()
+
+    def ask(verb: str, *args: object) -> Any:
+        """What both answer, without what each counts by its own clock."""
+        answers = [drive(getattr(port, verb)(*args)) for port in ports]
+        alike = [type(answer) if isinstance(answer, (Granted, Busy)) else answer for answer in answers]
+        assert alike[0] == alike[1], (verb, args)
+        return alike[0]
+
+    def lines(port: Port) -> list[tuple[Any, ...]]:
+        """The holders in the order in which they came: their fences differ from store to store."""
+        found = sorted(drive(port.inspect([NAME])), key=lambda line: line.fence or 0)
+        waiters = sum(line.waiters for line in found)
+        return [(line.state, line.holder, line.holders, line.limit, waiters) for line in found]
+
+    for number in range(120):
+        known = [claim for claim in claims if claim.token not in over]
+        new = ["new"] * 8 if len(known) < 7 else []
+        asked = random.choice([*new, "again", "extend", *["release", "cancel"] * 3, "cool", "revoke", "revoke"])
+        one = random.choice(known) if known else None
+        if asked == "new" or one is None:
+            one = claim(random.choice([1, 2, 3, SHARED, SHARED]), expire=1000.0)._replace(holder=str(number))
+            claims.append(one)
+            ask("acquire", one, random.choice([0, None, None]))
+        elif asked == "again":
+            ask("acquire", one, None)
+        elif asked in ("release", "cool"):
+            if ask("release", one, 500.0 if asked == "cool" else 0.0) is None:
+                over.add(one.token)
+        elif asked == "cancel":
+            one = random.choice([*known, *claims[-3:]])
+            ask("cancel", one)
+            over.add(one.token)
+        elif asked == "extend":
+            ask("extend", [one, random.choice(known)])
+        elif held := drive(ports[0].inspect([NAME])):
+            which = random.randrange(len(held))
+            for port in ports:
+                fences = sorted(line.fence or 0 for line in drive(port.inspect([NAME])))
+                assert drive(port.revoke(NAME, fences[which]))
+            over |= {claim.token for claim in known if drive(ports[0].extend([claim])) == ["revoked"]}
+        assert lines(ports[0]) == lines(ports[1])
