@@ -174,7 +174,7 @@ def _begin(task: Any = None, args: Any = (), kwargs: Any = None, **_: object) ->
     try:
         ticket = Ticket.loads(text)
         spec = drive(_locked(task).spec(THREADS, _with_self(task, tuple(args)), kwargs))
-        scope = Scope(spec._replace(names=tuple(ticket.fences)), THREADS)
+        scope = Scope(spec._replace(names=tuple(ticket.fences), on_lost="raise"), THREADS)
         drive(engine.acquire(scope, ticket))
         request.distlock_scope = scope
     except DistLockError as error:

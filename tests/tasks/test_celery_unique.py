@@ -13,9 +13,11 @@ from kombu.exceptions import OperationalError
 from distlock_web import (
     BackendUnavailable,
     ConfigurationError,
+    Lease,
     LeaseLost,
     LockBusy,
     OpenTransactionWarning,
+    current_lease,
     distributed_lockable,
     held_locks,
     lock,
@@ -355,6 +357,24 @@ def test_who_goes_on_after_its_retry_was_sent_is_told_that_it_has_no_lock(mailbo
     unique(report).delay()
     state, error = mailbox.next().run()
     assert (state, type(error)) == ("FAILURE", LeaseLost)
+
+
+def test_the_function_is_told_of_a_loss_once(mailbox: Mailbox) -> None:
+    told: list[Lease] = []
+
+    @mailbox.task()
+    @distributed_lockable("report", expire=10, on_lost=told.append)
+    def report() -> bool:
+        revoke_the_lock()
+        lease = current_lease()
+        assert lease is not None
+        with pytest.raises(LeaseLost):
+            lease.extend()
+        return bool(lease.lost)
+
+    unique(report).delay()
+    assert mailbox.next().run() == ("SUCCESS", True)
+    assert len(told) == 1
 
 
 def test_a_retry_without_a_lock_that_was_lost_takes_it_anew(mailbox: Mailbox) -> None:
