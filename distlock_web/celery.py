@@ -15,7 +15,7 @@ from typing import Any
 
 from celery import current_task, states
 from celery.exceptions import Ignore, Retry
-from celery.signals import before_task_publish, task_postrun, task_prerun, task_revoked
+from celery.signals import before_task_publish, task_postrun, task_revoked
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from .core.config import Duration, check_seconds
@@ -28,7 +28,7 @@ from .locks.hooks import Integration, RunningTask, install
 from .locks.lease import Lease
 from .locks.lock import attach
 from .locks.once import Once
-from .locks.scope import Scope
+from .locks.scope import Scope, Spec
 from .locks.transfer import Ticket
 
 __all__ = ["Unique", "unique"]
@@ -45,6 +45,8 @@ JITTER = 0.25
 # Headers of a message. No argument: the signature of the task stays as it is, and no monitor shows the ticket.
 _TICKET = "distlock_ticket"
 _TRANSIT = "distlock_transit"
+
+_NOT_FREED = "The lock of a task that is not run could not be freed. It ends after its transit: %s"
 
 
 class Unique:
@@ -151,35 +153,12 @@ def _give_back(ticket: str) -> None:
     except NotHeld:  # a run has it, or had it
         pass
     except DistLockError as error:
-        text = "The lock of a task that is not run could not be freed. It ends with its transit: %s"
-        logger.warning(text, error, extra=_fields(error))
+        logger.warning(_NOT_FREED, error, extra=_fields(error))
 
 
 def _fields(error: DistLockError) -> Mapping[str, object]:
     """For a log record: what the error knows of its lock."""
     return error.log_fields or log_fields("error", "", error.name or "", "", reason="transfer")
-
-
-# The run of a task that was sent with its lock: the function inside of it, which is locked, too, enters that again.
-
-
-def _begin(task: Any = None, args: Any = (), kwargs: Any = None, **_: object) -> None:
-    """Take on the lock that came with the message.
-
-    Where it is gone, for the message was delivered twice or is late, the function takes its lock itself, or is refused.
-    """
-    request = task.request
-    if (text := (request.headers or {}).get(_TICKET)) is None:
-        return
-    try:
-        ticket = Ticket.loads(text)
-        spec = drive(_locked(task).spec(THREADS, _with_self(task, tuple(args)), kwargs))
-        scope = Scope(spec._replace(names=tuple(ticket.fences), on_lost="raise"), THREADS)
-        drive(engine.acquire(scope, ticket))
-        request.distlock_scope = scope
-    except DistLockError as error:
-        text = "%s runs without the lock that came with it, and takes its own: %s"
-        logger.info(text, task.name, error, extra=_fields(error))
 
 
 def _hand_on(headers: dict[str, Any] | None = None, **_: object) -> None:
@@ -190,7 +169,7 @@ def _hand_on(headers: dict[str, Any] | None = None, **_: object) -> None:
         return
     try:
         transit = headers[_TRANSIT] + _seconds_until(task.app, headers.get("eta"))
-        task.request.distlock_ticket = headers[_TICKET] = drive(ending.detach(scope, transit, THREADS, nested=True))
+        task.request.distlock_handed_on = headers[_TICKET] = drive(ending.detach(scope, transit, THREADS, nested=True))
     except DistLockError as error:
         text = "%s is sent again without its lock, which it takes when it runs: %s"
         logger.warning(text, task.name, error, extra=_fields(error))
@@ -198,17 +177,21 @@ def _hand_on(headers: dict[str, Any] | None = None, **_: object) -> None:
 
 def _end(task: Any = None, retval: object = None, state: str | None = None, **_: object) -> None:
     """The run is over, and with it its lock."""
-    scope, ticket = (getattr(task.request, name, None) for name in ("distlock_scope", "distlock_ticket"))
-    if ticket is not None and state != states.RETRY:  # the message that has the lock was not sent
-        _give_back(ticket)
+    scope, ticket = (getattr(task.request, name, None) for name in ("distlock_scope", "distlock_handed_on"))
     if scope is None:
         return
     try:
-        if state == states.SUCCESS:
-            drive(_locked(task).judge(retval, scope))
+        if ticket is None:
+            if state == states.SUCCESS:
+                drive(_locked(task).judge(retval, scope))
+        elif state != states.RETRY:  # the message that has the lock was not sent: it is taken back, to be freed
+            scope = Scope(scope.spec._replace(hold_at_least=0.0), THREADS)
+            drive(engine.acquire(scope, Ticket.loads(ticket)))
         ending.end_now(scope, None if state == states.SUCCESS else Ignore())  # with any error it is no success
-    except LeaseLost:  # which the function was told of
+    except (LeaseLost, NotHeld):  # which the function was told of; which a run has
         pass
+    except DistLockError as error:
+        logger.warning(_NOT_FREED, error, extra=_fields(error))
 
 
 def _dropped(request: Any = None, **_: object) -> None:
@@ -231,6 +214,27 @@ class Run:
     def __init__(self, task: Any) -> None:
         self._task = task
 
+    def begin(self, locked: object, spec: Spec) -> None:
+        """Take on the lock that came with the message, until the task ends. The function inside of it enters it again.
+
+        Where it is gone, for the message was delivered twice or is late, the function takes its lock itself, or is
+        refused. Not at the beginning of the task: a Flask app's context, which says where its locks are, begins later.
+        """
+        request = self._task.request
+        text = (request.headers or {}).get(_TICKET)
+        ours = getattr(self._task.run, "__distlock__", None) is locked
+        if text is None or not ours or hasattr(request, "distlock_scope"):
+            return
+        request.distlock_scope = None  # asked for once in each run
+        try:
+            ticket = Ticket.loads(text)
+            scope = Scope(spec._replace(names=tuple(ticket.fences), on_lost="raise"), THREADS)
+            drive(engine.acquire(scope, ticket))
+            request.distlock_scope = scope
+        except DistLockError as error:
+            message = "%s runs without the lock that came with it, and takes its own: %s"
+            logger.info(message, self._task.name, error, extra=_fields(error))
+
     def retry(self, error: LockBusy) -> Exception:
         """Not ``task.retry``, which counts: waiting for a lock is no failure, and leaves ``max_retries`` to those."""
         request = self._task.request
@@ -244,7 +248,6 @@ class Run:
         return retry
 
 
-task_prerun.connect(_begin)
 task_postrun.connect(_end)
 before_task_publish.connect(_hand_on)
 task_revoked.connect(_dropped)

@@ -244,12 +244,16 @@ class LockedFunction:
 
     async def scope(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
         """The scope of one call, which holds nothing yet."""
-        if self.on_busy == "retry" and hooks.running_task() is None:
+        task = hooks.running_task() if hooks.queues else None
+        if task is None and self.on_busy == "retry":
             raise ConfigurationError(
                 f'{self.name}: on_busy="retry" sends the running task of Celery again, and no task runs here. '
                 f'Elsewhere use on_busy="raise" or wait=.'
             )
-        return Scope(await self.spec(runtime, args, kwargs), runtime)
+        spec = await self.spec(runtime, args, kwargs)
+        if task is not None:
+            task.begin(self, spec)
+        return Scope(spec, runtime)
 
     async def spec(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spec:
         """What one call asks for."""

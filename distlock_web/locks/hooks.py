@@ -61,6 +61,12 @@ class TransactionManager(Protocol):
 class RunningTask(Protocol):
     """The run of a task that a worker of a queue has begun."""
 
+    def begin(self, locked: object, spec: Any) -> None:
+        """A call of a locked function begins in it: the lock that came with its message is taken on, for that function.
+
+        ``locked`` is what the function carries as ``__distlock__``, ``spec`` what it asks for. Raises nothing.
+        """
+
     def retry(self, error: LockBusy) -> Exception:
         """Have the task run again when the lock may be free. What the function raises then, to end this run."""
 
@@ -201,7 +207,7 @@ def for_views(policy: F) -> F:
 
 _installed: list[Integration] = []
 _streaming: list[Integration] = []
-_queues: list[Integration] = []
+queues: list[Integration] = []  #: those that know which task runs
 
 
 def install(integration: Integration) -> None:
@@ -220,7 +226,7 @@ def install(integration: Integration) -> None:
     if _offers(integration, "stream"):
         _streaming.append(integration)
     if _offers(integration, "running_task"):
-        _queues.append(integration)
+        queues.append(integration)
 
 
 def _offers(integration: Integration, method: str) -> bool:
@@ -316,12 +322,12 @@ def know_tasks() -> bool:
     except ModuleNotFoundError as missing:
         if missing.name != "celery":
             raise
-    return bool(_queues)
+    return bool(queues)
 
 
 def running_task() -> RunningTask | None:
     """The task that runs in this thread; None if there is none."""
-    return next((task for each in _queues if (task := each.running_task()) is not None), None)
+    return next((task for each in queues if (task := each.running_task()) is not None), None)
 
 
 def transaction_manager(database: object, function_name: str) -> TransactionManager:

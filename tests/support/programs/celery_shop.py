@@ -48,7 +48,8 @@ def wait_for_go(name: str) -> None:
 
 @signals.task_prerun.connect
 def _delivered(task: Any, args: Any, **_: object) -> None:
-    note(f"delivered {task.name.rpartition('.')[2]} {args[0]}")
+    if task.app is app:
+        note(f"delivered {task.name.rpartition('.')[2]} {args[0]}")
 
 
 @app.task(bind=True, max_retries=0)
