@@ -200,7 +200,9 @@ async def retry_once(verb: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
     """Ask again, once, if the answer did not come: every verb may be sent twice (law 3)."""
     try:
         return await verb(*args)
-    except BackendUnavailable:
+    except BackendUnavailable as error:
+        if error.nothing_done:
+            raise
         return await verb(*args)
 
 

@@ -308,7 +308,7 @@ def _from_environment() -> Registry:
 
 
 def _why_there_is_none() -> str:
-    why = next(filter(None, (explain() for explain in [*explanations, _missing_app])), "") or (
+    why = next(filter(None, (explain() for explain in [*explanations, _missing_app, _missing_extension])), "") or (
         "set DISTLOCK (Django: settings.py; Flask: app.config), call distlock_web.configure(...), or set the "
         "environment variable DISTLOCK_URL."
     )
@@ -325,6 +325,15 @@ def _missing_app() -> str:
     if "distlock_web.django.apps" in sys.modules:
         return ""
     return 'settings.py has a DISTLOCK, but INSTALLED_APPS lacks "distlock_web.django", which reads it.'
+
+
+def _missing_extension() -> str:
+    """The same of the running Flask app, and of the extension."""
+    flask = sys.modules.get("flask")
+    app = flask.current_app if flask is not None else None
+    if not app or "DISTLOCK" not in app.config or "distlock" in app.extensions:
+        return ""
+    return f"app.config of {app.name!r} has a DISTLOCK, but no DistLock(app) reads it (from distlock_web.flask)."
 
 
 def _before_fork() -> None:

@@ -83,18 +83,23 @@ async def _take(scope: Scope, port: Port, name: str, until: float | None) -> Non
     if spec.limit > 1:
         token = limited(token, spec.limit)
     claim = Claim(name, token, spec.expire, scope.claimant(), spec.max_waiters)
+    refused: BaseException | None = None
     try:
         try:
             answer = await port.acquire(claim, spec.wait)
-        except BackendUnavailable:  # asked again, once: every verb may be sent twice
-            answer = await port.acquire(claim, spec.wait)
+        except BackendUnavailable as error:
+            if error.nothing_done:
+                refused = error
+                raise
+            answer = await port.acquire(claim, spec.wait)  # asked again, once: every verb may be sent twice
         if isinstance(answer, Busy) and spec.wait != 0 and not answer.final:
             answer = await _queue(scope, port, claim, answer, until)
         if isinstance(answer, Granted):
             hold = scope.add(claim, answer)
     except BaseException as error:
-        # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
-        await undo(error, scope, lambda port: cancel_quietly(scope, claim, port))
+        if error is not refused:
+            # The answer may be on its way, or we are in the queue: nothing of this claim may stay behind.
+            await undo(error, scope, lambda port: cancel_quietly(scope, claim, port))
         raise
     if isinstance(answer, Busy):
         raise _busy_error(spec, name, answer)

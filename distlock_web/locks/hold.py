@@ -25,7 +25,8 @@ State: TypeAlias = Literal["held", "unsure", "lost", "releasing", "released"]
 logger = logging.getLogger("distlock_web")
 
 _EXPLAIN: dict[LossReason, str] = {
-    "expired": "its lease of {expire:g} s ended before the block did (a longer expire, or renew=True, prevents that)",
+    "expired": "its lease of {expire:g} s ended before the block did, and was not renewed in time (see expire, renew, "
+    "renew_for)",
     "taken": "its lease ended, and somebody else has it now",
     "revoked": "it was released by force",
     "unreachable": "the store did not answer until the lease had ended",
@@ -124,7 +125,8 @@ class Hold:
         reason = self.reason or "ended"
         why = _EXPLAIN[reason].format(expire=self.claim.expire)
         if self._early:
-            why = f"the store dropped it, though its lease had {self._early:.1f} s left (flushed, evicted or deleted)"
+            left = f"{self._early:.1f} s left (released by force, flushed, evicted or deleted)"
+            why = f"the store dropped it, though its lease had {left}"
             if reason == "taken":
                 why += ", and somebody else has it now"
         return LeaseLost(f"The lock {self.name!r} is no longer held: {why}.{advice}", name=self.name, reason=reason)

@@ -351,6 +351,9 @@ def test_what_is_wrong_with_a_url_is_said_still() -> None:
     assert "'redis://***@host:port/0'" in wrong(f"redis://:{PASSWORD}@host:port/0")
     assert "Port could not be cast to integer value as 'port'" in wrong(f"redis://:{PASSWORD}@host:port/0")
     assert "percent-encoded" in wrong(f"redis://:{PASSWORD}/x@host:6379/0")
+    assert "names the database 'locks', but the databases of Redis are numbers" in wrong(
+        f"redis://:{PASSWORD}@host/locks"
+    )
 
 
 def test_settings_that_are_shown_by_a_debugger_hide_the_password() -> None:

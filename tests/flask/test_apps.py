@@ -196,6 +196,14 @@ def test_a_setting_that_does_not_exist_is_not_ignored() -> None:
         DistLock(app)
 
 
+def test_a_setting_without_the_extension_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_configured", None)
+    app = Flask("shop")
+    app.config["DISTLOCK"] = MEMORY
+    with app.app_context(), pytest.raises(ConfigurationError, match="but no DistLock\\(app\\) reads it"), lock("a"):
+        pass
+
+
 def test_a_setting_that_comes_too_late_is_not_ignored(memory_store: None) -> None:
     app = Flask("shop")
     DistLock(app)

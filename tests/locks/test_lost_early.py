@@ -18,7 +18,7 @@ def test_a_flush_is_not_called_the_end_of_a_lease(redis_store: str, redis_client
     text = str(caught.value)
     assert caught.value.reason == "expired"
     assert re.search(r"though its lease had 5\d\.", text)
-    assert "flushed, evicted or deleted" in text
+    assert "released by force, flushed, evicted or deleted" in text
     assert "a longer expire" not in text
 
 
@@ -29,7 +29,7 @@ def test_nor_is_it_where_somebody_else_has_it_by_then(
         redis_client.flushall()
         elsewhere("a")
     assert caught.value.reason == "taken"
-    assert "(flushed, evicted or deleted), and somebody else has it now" in str(caught.value)
+    assert "(released by force, flushed, evicted or deleted), and somebody else has it now" in str(caught.value)
 
 
 def test_the_end_of_a_lease_is_called_so(memory_store: None) -> None:

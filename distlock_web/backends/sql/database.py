@@ -45,13 +45,17 @@ def in_transaction() -> bool:
 class AllInUse(BackendUnavailable):
     """No connection became free: nothing was sent."""
 
+    nothing_done = True
+
 
 class NoAnswer(BackendUnavailable):
     """The server cannot be reached, or has not answered."""
 
 
 class Locked(BackendUnavailable):
-    """Others keep the row locked, or the whole file: the database answers, and nothing was done."""
+    """Others keep the row locked, or the whole file: the database answers."""
+
+    nothing_done = True
 
 
 class Transaction:
@@ -197,6 +201,8 @@ class Database:
             return result
         except DBAPIError as error:
             fault = self._fault(error)
+            if transaction.ending and fault.kind == "locked":  # a COMMIT may be done all the same
+                fault = Fault("not_now", fault.meaning)
             hangs = transaction.ending and fault == SILENT
             usable = transaction.roll_back(fault)
             if self._nothing_done(fault, transaction, begin):

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, create_engine, event, select, text
 from sqlalchemy.engine import make_url
 
 from distlock_web import BackendUnavailable, DistLockError, LockBusy, configure, lock
+from distlock_web.backends.sql.database import Database
 from distlock_web.backends.sql.tables import key_of
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
@@ -174,6 +175,30 @@ def test_a_row_that_somebody_keeps_locked_is_said_in_bounded_time(
     assert can_take("another name")
     database.rollback()
     assert can_take("first")
+
+
+def test_a_file_that_somebody_keeps_locked_is_waited_for_once(
+    sqlite_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was waited for four times: twice for the lock, and twice to undo what had not been done."""
+    default_store(sqlite_settings, timeout=0.5)
+    assert can_take("first")
+    engine = create_engine(sqlite_settings["LOCATION"], isolation_level="AUTOCOMMIT")
+    waits: list[bool] = []
+    run = Database.run
+
+    def counted(self: Database, work: Any, timeout: float | None = None, *, begin: bool = True) -> Any:
+        waits.append(begin)  # else it reads only
+        return run(self, work, timeout, begin=begin)
+
+    with engine.connect() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        monkeypatch.setattr(Database, "run", counted)
+        with pytest.raises(BackendUnavailable, match="is locked"), lock("first"):
+            pass
+        connection.exec_driver_sql("ROLLBACK")
+    engine.dispose()
+    assert waits.count(True) == 1
 
 
 @pytest.mark.slow

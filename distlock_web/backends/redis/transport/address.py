@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias, cast
+from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio as aioredis
@@ -184,6 +185,11 @@ def of_url(location: str, where: str) -> tuple[type[DriverConnection], dict[str,
             f'{where}["LOCATION"] is {shown!r}; it has to be a URL such as redis://127.0.0.1:6379/0, '
             f"rediss://... (TLS) or unix:///path: {_what_is_wrong_with(shown)}"
         ) from None  # its text may have the password in it
+    if "path" not in kwargs and "db" not in kwargs and (name := urlsplit(location).path.strip("/")):
+        raise ConfigurationError(
+            f'{where}["LOCATION"] names the database {name!r}, but the databases of Redis are numbers: '
+            f"redis://127.0.0.1:6379/0."
+        )
     return kwargs.pop("connection_class", redis.Connection), kwargs
 
 
