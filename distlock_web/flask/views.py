@@ -1,7 +1,8 @@
 """What is wrong with a locked view, found when it is registered or decorated, at no cost per request.
 
-It must not be skipped: its None would be a 500. And it must be what Flask calls: ``@app.route`` registers the function
-that it is given, and a ``distributed_lockable`` above it makes another one, which nobody calls.
+It must not be skipped: its None would be a 500. With ``once`` it needs a key. And it must be what Flask calls:
+``@app.route`` registers the function that it is given, and a ``distributed_lockable`` above it makes another one, which
+nobody calls.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from flask.typing import RouteCallable
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry
 from ..locks.decorator import LockedFunction, locks_on, wrapped
+from ..locks.once import Once
 from .state import KEY
 
 _apps: WeakSet[Flask] = WeakSet()
@@ -60,6 +62,11 @@ class CheckedViews(dict[str, RouteCallable]):
         if _is_locked_elsewhere(view):
             raise _registered_without_lock(endpoint)
         for name, locked in locked_functions(endpoint, view):
+            if isinstance(locked, Once) and not locked.has_key:
+                raise ConfigurationError(
+                    f"The view {name}: once needs a key that says which requests are the same, such as "
+                    f'key="pay:{{request.headers[Idempotency-Key]}}", or all other requests get a 422.'
+                )
             if self._on_busy(locked) == "skip":
                 raise ConfigurationError(
                     f'The view {name} has on_busy="skip": skipped, it would return None, which Flask answers with a '

@@ -74,6 +74,8 @@ def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Cal
     because that transaction may be rolled back after the record was written. ``on_backend_error="open"`` is refused as
     well, and the store's setting of it is ignored.
 
+    Without ``key`` all calls are the same one: that is refused for a function with arguments, and for a view.
+
     Raises ``ConfigurationError`` when it is applied, also for a store without records (Redlock, ZooKeeper). If the
     store is not known yet, the first call raises it. A call raises ``KeyReused`` if the key was used by another
     function, or, for a view, by another client or with other data. It also raises what ``distributed_lockable`` raises.
@@ -112,6 +114,9 @@ class Once(LockedFunction):
         keeps_result: bool,
     ) -> None:
         super().__init__(function, lock_options, options)
+        self.has_key = options.get("key") is not None
+        if not self.has_key:
+            self._check_arguments()
         if hooks.streams(self.function):
             raise ConfigurationError(
                 f"{self.name} says that it returns a stream, which once cannot keep: use distributed_lockable with "
@@ -128,6 +133,23 @@ class Once(LockedFunction):
         known = configured()
         if known is not None and lock_options.store in known.stores:
             check_records(known.store(lock_options.store))
+
+    def _check_arguments(self) -> None:
+        """``ConfigurationError`` if calls that ask for different things would have one key, and so one answer."""
+        names = list(self.keys.signature.parameters)
+        behind_self = names[:1] in (["self"], ["cls"])
+        named = [
+            name
+            for name, each in self.keys.signature.parameters.items()
+            if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        ][behind_self:]
+        if not named and (behind_self or not names):  # what the framework hands to each method of this name
+            return
+        fields = [name for name in named if name != "request"]
+        fields += ["request.headers[Idempotency-Key]"] if "request" in named else []
+        key = ":".join([self.name.rpartition(".")[2], *(f"{{{field}}}" for field in fields)])
+        harm = "or all other requests get a 422" if "request" in named else "or all calls get the first one's answer"
+        raise ConfigurationError(f'{self.name} has arguments: once needs a key, such as key="{key}", {harm}.')
 
     async def scope(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
         scope = await super().scope(runtime, args, kwargs)

@@ -13,13 +13,21 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from distlock_web import ConfigurationError, current_lease, distributed_lockable
+from distlock_web import ConfigurationError, current_lease, distributed_lockable, once
 from distlock_web.flask import DistLock
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
 locked = distributed_lockable(key="order:{order_id}")
 REFUSED = "above the route of the view 'pay'.*below @app.route"
+
+
+def nightly() -> str:
+    return "done"
+
+
+async def nightly_async() -> str:
+    return "done"
 
 
 @pytest.fixture
@@ -134,6 +142,14 @@ def test_in_the_right_order_both_are_fine(app: Flask, module: Any, source: str) 
         app.register_blueprint(routes)
         routes = app
     assert routes.test_client().get("/").text == "paid"
+
+
+def test_once_without_a_key_is_refused_where_it_becomes_a_view(app: Flask) -> None:
+    """Without arguments it is only there known to be one: every request but the first was a 422."""
+    for view in (once(keep=60)(nightly), once(keep=60)(nightly_async)):
+        with pytest.raises(ConfigurationError, match=r"view 'pay': once needs a key"):
+            app.add_url_rule("/", "pay", view, methods=["POST"])
+    app.add_url_rule("/", "pay", once(key="pay", keep=60)(nightly), methods=["POST"])
 
 
 def test_an_app_is_not_kept_alive() -> None:

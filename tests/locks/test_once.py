@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -305,6 +306,60 @@ def test_what_cannot_be_right_is_refused(store: str, options: Any, message: str)
     with pytest.raises(ConfigurationError, match=message):
         once(**options)(lambda: None)()
     assert distributed_lockable(key="a")(lambda: 1)() == 1
+
+
+class Job:
+    def nothing(self) -> None: ...
+
+    def month(self, month: str) -> None: ...
+
+    def handle(self, *args: object, **options: object) -> None: ...
+
+
+def nothing() -> None: ...
+
+
+async def anothing() -> None: ...
+
+
+async def report(month: str) -> None: ...
+
+
+def several(month: str, year: int = 2026) -> None: ...
+
+
+def rest(*args: object) -> None: ...
+
+
+def view(request: object) -> None: ...
+
+
+def viewset(self: object, request: object, pk: str, **kwargs: object) -> None: ...
+
+
+@pytest.mark.parametrize("function", [nothing, anothing, Job.nothing, Job.handle])
+def test_without_arguments_it_needs_no_key(function: Any) -> None:
+    once(keep=60)(function)
+
+
+@pytest.mark.parametrize(
+    ("function", "key"),
+    [
+        (report, "report:{month}"),
+        (several, "several:{month}:{year}"),
+        (Job.month, "month:{month}"),
+        (rest, "rest"),
+        (view, "view:{request.headers[Idempotency-Key]}"),
+        (viewset, "viewset:{pk}:{request.headers[Idempotency-Key]}"),
+    ],
+)
+def test_with_arguments_it_needs_a_key(function: Any, key: str) -> None:
+    """``report("june")`` got the answer of ``report("may")``, without a word."""
+    with pytest.raises(ConfigurationError, match=re.escape(f'key="{key}"')) as caught:
+        once(keep=60)(function)
+    assert f"{function.__qualname__} has arguments" in str(caught.value)
+    once(key=key, keep=60)(function)
+    distributed_lockable()(function)
 
 
 @pytest.mark.parametrize("known", ["before", "after"])
