@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from .request_id import HolderInfo
 
@@ -58,14 +58,28 @@ class ConfigurationError(DistLockError, ValueError):
 
 
 class KeyUnavailable(DistLockError, ValueError):
-    """The key of the lock cannot be made for this call: a value that it needs is missing, such as a request's."""
+    """The key of the lock cannot be made for this call: a value that it needs is missing, such as a request's.
+
+    ``missing`` is what the client has to send, one of these: ``[("field", "id"), ("header", "X-Tenant")]``. Raises
+    ``ConfigurationError`` if it is anything else.
+    """
 
     def __init__(
         self, message: str | None = None, *, name: str | None = None, missing: Sequence[tuple[Part, str]] = ()
     ) -> None:
         super().__init__(message, name=name)
+        if not _are_pairs(missing):
+            raise ConfigurationError(f'missing is {missing!r}; it has to be pairs such as [("field", "id")].')
         #: What the client has to send, one of these: ``("header", "Idempotency-Key")``. Empty if that is not known.
-        self.missing = tuple(missing)
+        self.missing = tuple((part, name) for part, name in missing)
+
+
+def _are_pairs(missing: object) -> bool:
+    pairs = missing if isinstance(missing, list | tuple) else [None]
+    return all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and pair[0] in get_args(Part) and isinstance(pair[1], str)
+        for pair in pairs
+    )
 
 
 class LockBusy(DistLockError):

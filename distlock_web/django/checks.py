@@ -241,11 +241,15 @@ _ANSWERED = "Who has lost the right to ask gets the answer of before, until it i
 def check_logins(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     for where, view, function in _views():
         if is_above_login(view, function):
-            decorator, harm = ("once", _ANSWERED) if isinstance(function, Once) else ("distributed_lockable", _HELD)
+            harm = _ANSWERED if isinstance(function, Once) else _HELD
+            atomic = (
+                ' With until="commit" also put @transaction.non_atomic_requests above @api_view, or UntilCommitMixin '
+                "in front of the base classes."
+            )
             yield checks.Warning(
                 f"{where}: its lock is taken before it is known who asks. {harm}",
-                hint=f"Put {decorator} below login_required and its like, and below @api_view; in a class, on the "
-                f"method, and not on dispatch.",
+                hint=f"Put {function.decorator} below login_required and its like, and below @api_view; in a class, on "
+                f"the method, and not on dispatch.{atomic if function.until == 'commit' else ''}",
                 id="distlock_web.W009",
             )
 
@@ -266,7 +270,14 @@ def check_transactions(**kwargs: Any) -> Iterator[checks.CheckMessage]:
         if owned & around:
             yield checks.Error(
                 f'{where}: its until="commit" finds the transaction of ATOMIC_REQUESTS open, and is refused.',
-                hint=remedy.strip() or "Put distributed_lockable outermost, above all other decorators.",
+                hint=remedy.strip() or f"Put {function.decorator} outermost, above all other decorators.",
+                id="distlock_web.E005",
+            )
+        elif isinstance(function, Once) and function.until != "commit":
+            yield checks.Error(
+                f"{where}: once inside ATOMIC_REQUESTS is refused at each call, for what is recorded as done may be "
+                f"rolled back.",
+                hint=_say_commit(around, remedy),
                 id="distlock_web.E005",
             )
         else:
@@ -277,12 +288,13 @@ def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
     """What has to be done before ``until="commit"`` can be right there; nothing, if the decorator is outermost."""
     if is_outermost(view, function) or has_mixin(view):
         return ""
+    mixin = "Put distlock_web.django.views.UntilCommitMixin in front of the base classes"
+    if isinstance(function, Once):  # above the permissions it would answer whoever has lost the right to ask
+        api = "Put @transaction.non_atomic_requests above @api_view, and leave once below it"
+        return f"{api if is_api_view(view) else mixin}. "
     if is_api_view(view):
         return "Put distributed_lockable above @api_view. "
-    return (
-        "Put distlock_web.django.views.UntilCommitMixin in front of the base classes; or lock the whole class, by "
-        '@method_decorator(distributed_lockable(...), name="dispatch"). '
-    )
+    return f'{mixin}; or lock the whole class, by @method_decorator(distributed_lockable(...), name="dispatch"). '
 
 
 def _views() -> Iterator[tuple[str, Callable[..., Any], LockedFunction]]:
@@ -298,11 +310,17 @@ def _views() -> Iterator[tuple[str, Callable[..., Any], LockedFunction]]:
 
 def _commits_too_late(where: str, around: set[str], owned: set[str], remedy: str) -> checks.Warning:
     known = ", ".join(map(repr, sorted(around)))
-    needed = sorted(owned | around)
     return checks.Warning(
         f"{where}: ATOMIC_REQUESTS commits on {known} after the lock is released, so that the next holder does not see "
         f"the changes yet.",
-        hint=f'{remedy}Say until="commit" and database={needed if len(needed) > 1 else needed[0]!r} in the decorator; '
-        f"or, if the view changes nothing there, put @transaction.non_atomic_requests on it.",
+        hint=_say_commit(owned | around, remedy),
         id="distlock_web.W004",
+    )
+
+
+def _say_commit(databases: set[str], remedy: str) -> str:
+    needed = sorted(databases)
+    return (
+        f'{remedy}Say until="commit" and database={needed if len(needed) > 1 else needed[0]!r} in the decorator; '
+        f"or, if the view changes nothing there, put @transaction.non_atomic_requests on it."
     )

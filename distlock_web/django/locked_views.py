@@ -132,9 +132,10 @@ def is_above_login(view: Callback, function: LockedFunction) -> bool:
     # Above REST framework's is where a lock may have to be: but its success= may take a refusal for a success, and
     # once answers what it has answered to whoever has had the right.
     permissions = getattr(view_class, "permission_classes", ())
-    kept = bool(function.options.hold_at_least) and function.success is not None
-    judges = (kept or isinstance(function, Once)) and function.until != "commit"
-    return judges and any(getattr(each, "__name__", "") != "AllowAny" for each in permissions)
+    kept = bool(function.options.hold_at_least) and function.success is not None and function.until != "commit"
+    return (kept or isinstance(function, Once)) and any(
+        getattr(each, "__name__", "") != "AllowAny" for each in permissions
+    )
 
 
 def _leads_to_login(found: object) -> bool:

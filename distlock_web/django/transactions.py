@@ -120,7 +120,8 @@ def _refuse_open(function_name: str, connection: BaseDatabaseWrapper) -> None:
             f'{function_name}: until="commit" opens the transaction itself, but one is open already on '
             f"{connection.alias!r}: its commit would come after the lock is released. Put the decorator outermost: "
             f"above @api_view, on a class-based view's dispatch (method_decorator(..., name='dispatch')), outside of "
-            f"atomic(). For single methods or actions of a class there is distlock_web.django.views.UntilCommitMixin."
+            f"atomic(). Leave once below @api_view, and put @transaction.non_atomic_requests above that. For single "
+            f"methods or actions of a class there is distlock_web.django.views.UntilCommitMixin."
         )
     if not connection.in_atomic_block and not connection.get_autocommit():
         raise ConfigurationError(

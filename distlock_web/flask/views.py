@@ -111,8 +111,8 @@ def _is_locked_elsewhere(view: Any) -> bool:
 
 def _registered_without_lock(endpoint: str) -> ConfigurationError:
     return ConfigurationError(
-        f"distributed_lockable stands above the route of the view {endpoint!r}, which Flask would call without the "
-        f"lock: put it below @app.route, next to the function. To lock a view of somebody else's that is registered "
-        f"already, take it out first: app.view_functions[{endpoint!r}] = distributed_lockable(...)"
-        f"(app.view_functions.pop({endpoint!r}))."
+        f"The decorator of a lock, distributed_lockable or once, stands above the route of the view {endpoint!r}, "
+        f"which Flask would call without the lock: put it below @app.route, next to the function. To lock a view of "
+        f"somebody else's that is registered already, take it out first: app.view_functions[{endpoint!r}] = "
+        f"distributed_lockable(...)(app.view_functions.pop({endpoint!r}))."
     )

@@ -165,9 +165,11 @@ class LockedFunction:
 
     #: What its names begin with, after the prefix.
     space = ""
+    #: The decorator's name, for messages.
+    decorator = "distributed_lockable"
 
     def __init__(self, function: Callable[..., Any], lock_options: Options, options: Mapping[str, Any]) -> None:
-        _check(function)
+        _check(function, self.decorator)
         hooks.check_function(function)
         self.asynchronous = hooks.is_coroutine(function)
         self.keys = KeyTemplates(options.get("key"), function, asynchronous=self.asynchronous)
@@ -459,26 +461,26 @@ _MAKERS_OF_TASKS = {
 }
 
 
-def _check(function: Any) -> None:
+def _check(function: Any, decorator: str) -> None:
     if inspect.isclass(function):
         raise ConfigurationError(
-            f"distributed_lockable is for functions, not for the class {function.__name__}: decorate a method, or "
-            f'in Django use @method_decorator(distributed_lockable(...), name="dispatch").'
+            f"{decorator} is for functions, not for the class {function.__name__}: decorate a method, or "
+            f'in Django use @method_decorator({decorator}(...), name="dispatch").'
         )
     if isinstance(function, (staticmethod, classmethod)):
         raise ConfigurationError(
-            f"distributed_lockable goes below @{type(function).__name__}, next to the function {function.__qualname__}."
+            f"{decorator} goes below @{type(function).__name__}, next to the function {function.__qualname__}."
         )
     for verb, maker in _MAKERS_OF_TASKS.items():
         if hasattr(function, verb):
             raise ConfigurationError(
-                f"distributed_lockable goes below {maker}, the decorator of the task {function!r}, next to its "
+                f"{decorator} goes below {maker}, the decorator of the task {function!r}, next to its "
                 f"function: a worker calls that function directly, without the lock."
             )
     if not callable(function):
-        raise ConfigurationError(f"distributed_lockable is for functions, not for {function!r}.")
+        raise ConfigurationError(f"{decorator} is for functions, not for {function!r}.")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(
-            f"distributed_lockable cannot lock the generator {function.__qualname__}: its body runs after the call has "
+            f"{decorator} cannot lock the generator {function.__qualname__}: its body runs after the call has "
             f"returned. Write `with lock(...)` inside it, or decorate the view that returns it."
         )

@@ -103,6 +103,7 @@ class Once(LockedFunction):
     """What a function with ``once`` carries as ``__distlock__``."""
 
     space = "once:"
+    decorator = "once"
 
     def __init__(
         self,

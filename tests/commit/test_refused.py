@@ -18,7 +18,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from distlock_web import ConfigurationError, distributed_lockable
+from distlock_web import ConfigurationError, distributed_lockable, once
 from distlock_web.core.registry import registry
 from distlock_web.web.held_locks import list_all
 
@@ -110,18 +110,30 @@ def test_the_method_of_a_class(get: Get, checked: Callable[..., list[CheckMessag
 # REST framework ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("atomic")
-def test_under_api_view(get: Get, checked: Callable[..., list[CheckMessage]]) -> None:
-    @api_view(["GET"])
-    @distributed_lockable(key="order", until="commit")
-    def view(request: object) -> Response:
-        raise AssertionError
+BELOW = "Put @transaction.non_atomic_requests above @api_view, and leave once below it."
 
+
+@pytest.mark.usefixtures("atomic")
+@pytest.mark.parametrize(
+    ("decorator", "hint"),
+    [
+        (distributed_lockable(key="order", until="commit"), "Put distributed_lockable above @api_view."),
+        (once(key="order", until="commit", keep=60), BELOW),
+    ],
+)
+def test_under_api_view(get: Get, checked: Callable[..., list[CheckMessage]], decorator: Any, hint: str) -> None:
+    @decorator
+    def view(request: object) -> Response:
+        return Response("done")
+
+    api = api_view(["GET"])(view)
     with pytest.raises(ConfigurationError, match=REMEDY):
-        get(view)
-    [found] = checked(view)
-    assert found.id == "distlock_web.E005"
-    assert "above @api_view" in str(found.hint)
+        get(api)
+    [found] = checked(api)
+    assert (found.id, found.hint) == ("distlock_web.E005", hint)
+    api = transaction.non_atomic_requests(api)  # what the hint for once says
+    assert checked(api) == []
+    assert get(api).status_code == 200
 
 
 def make_view(fail: bool) -> Callable[..., Any]:

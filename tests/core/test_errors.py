@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 import distlock_web
-from distlock_web import DistLockError, LeaseLost, LockBusy
+from distlock_web import ConfigurationError, DistLockError, KeyUnavailable, LeaseLost, LockBusy
 from distlock_web.core import errors
 
 CLASSES = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, DistLockError)]
@@ -34,3 +34,13 @@ def test_busy_lost_and_unreachable_are_three_things() -> None:
     three = (LockBusy, LeaseLost, distlock_web.BackendUnavailable)
     assert not any(issubclass(a, b) for a in three for b in three if a is not b)
     assert issubclass(distlock_web.ConfigurationError, ValueError)
+
+
+@pytest.mark.parametrize(
+    "missing", ["the field id", ("field", "id"), ["id"], [("body", "id")], [("field", 1)], [[]], 7]
+)
+def test_what_a_client_has_to_send_is_named_in_pairs(missing: object) -> None:
+    """The mistake came out where the answer was made: as a 500 that named a line of ours."""
+    with pytest.raises(ConfigurationError, match=r'^missing is .*; it has to be pairs such as \[\("field", "id"\)\]'):
+        KeyUnavailable(missing=missing)  # type: ignore[arg-type]
+    assert KeyUnavailable(missing=[("field", "id")]).missing == (("field", "id"),)

@@ -12,7 +12,7 @@ from django.contrib.auth.decorators import login_required, permission_required
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.contrib.auth.views import LoginView, PasswordChangeView
 from django.core import checks, mail
-from django.db import connections
+from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from django.utils.decorators import method_decorator
@@ -448,6 +448,12 @@ class PlainAPI(APIView):
 
 
 done = once(key="kept", keep=60)
+committed = once(key="kept", keep=60, until="commit")
+
+
+@method_decorator(committed, name="dispatch")
+class CommittedAPI(APIView):
+    permission_classes = (IsAuthenticated,)
 
 
 def api(request: Any) -> None: ...
@@ -491,6 +497,9 @@ async def aview(request: HttpRequest) -> HttpResponse:
         (done(api_view(["POST"])(permission_classes([IsAuthenticated])(api))), True),
         (api_view(["POST"])(permission_classes([IsAuthenticated])(done(api))), False),
         (done(api_view(["POST"])(permission_classes([AllowAny])(api))), False),
+        (committed(api_view(["POST"])(permission_classes([IsAuthenticated])(api))), True),
+        (transaction.non_atomic_requests(api_view(["POST"])(committed(api))), False),
+        (CommittedAPI.as_view(), True),
     ],
 )
 def test_w009_a_lock_above_the_login(urls: Any, made: Any, warned: bool) -> None:
@@ -530,8 +539,15 @@ def test_the_walk_gives_every_locked_view_of_the_project(urls: Any) -> None:
     assert [route for route, _, _ in locked_views()] == ["shop/f/<int:order_id>/", "shop/d/", "m/"]
 
 
-def test_w004_once_under_atomic_requests(urls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its record would come before the commit."""
+@pytest.mark.parametrize(
+    "made", [done(view), api_view(["POST"])(done(api)), done(api_view(["POST"])(permission_classes([AllowAny])(api)))]
+)
+def test_e005_once_under_atomic_requests(urls: Any, monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
+    """Its record would come before the commit: each first call is refused, and the check had a mere warning."""
     monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", True)
-    urls(path("plain/", done(view)))
-    assert "after the lock is released" in found()["distlock_web.W004"].msg
+    urls(path("plain/", made))
+    [(code, message)] = found().items()
+    assert (code, "once inside ATOMIC_REQUESTS is refused at each call" in message.msg) == ("distlock_web.E005", True)
+    assert 'Say until="commit"' in str(message.hint)
+    urls(path("plain/", transaction.non_atomic_requests(made)))
+    assert found() == {}

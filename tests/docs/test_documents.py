@@ -299,8 +299,8 @@ for wrong in ({{}}, [1], "x"):
     try:
         delivery(wrong)
         raise AssertionError
-    except KeyUnavailable:
-        pass
+    except KeyUnavailable as error:
+        assert error.missing == (("field", "id"),)
 try:
     delivery({{"id": "e-1", "more": 1}})
     raise AssertionError
@@ -311,6 +311,14 @@ except KeyReused:
     ("once.md", "At least once"): f"""{ELSEWHERE}
 send = lambda: elsewhere(pay, RequestFactory().post("/", headers={{"Idempotency-Key": "k"}}))
 assert [send().status_code for _ in "12"] == [402, 402] and "Idempotency-Replayed" in send().headers
+""",
+    ("once.md", "Who asked"): """
+from django.test import Client
+from django.urls import path
+urlpatterns = [path("pay", pay)]
+call_command("check", fail_level="WARNING")
+answers = [Client().post("/pay", headers={"Idempotency-Key": "k", "Host": "localhost"}) for _ in "12"]
+assert [answer.status_code for answer in answers] == [201, 201] and "Idempotency-Replayed" in answers[1].headers
 """,
     ("start-django.md", "Django in five minutes"): f"""
 from django.test import Client
@@ -581,6 +589,7 @@ BEFORE: dict[Script, str] = {
         ("once.md", heading): WITH_STORE
         for heading in ("A payment, with an Idempotency-Key", "An HTML form", "A webhook", "At least once")
     },
+    ("once.md", "Who asked"): WITH_ATOMIC_REQUESTS,
     ("tasks.md", "Sent once"): 'import celery; celery.Celery(broker="memory://")',
     ("transactions.md", "Django"): WITH_DATABASE,
     ("transactions.md", "One method of a class"): WITH_ATOMIC_REQUESTS,

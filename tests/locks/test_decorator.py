@@ -258,15 +258,31 @@ def test_a_call_without_its_lock_can_wait_for_a_loss_that_never_comes() -> None:
     assert call() >= 0.3
 
 
+BOTH: Any = pytest.mark.parametrize(
+    ("decorate", "name"), [(distributed_lockable(key="a"), "distributed_lockable"), (once(key="a", keep=60), "once")]
+)
+
+
+@BOTH
 @pytest.mark.parametrize("kind", [staticmethod, classmethod])
-def test_a_lock_above_a_static_or_class_method_is_refused_at_import(kind: Any) -> None:
+def test_a_lock_above_a_static_or_class_method_is_refused_at_import(kind: Any, decorate: Any, name: str) -> None:
     """It was accepted, and failed in the first call or ran a coroutine without its lock."""
-    with pytest.raises(ConfigurationError, match=f"{kind.__name__}.*below|below.*{kind.__name__}"):
+    with pytest.raises(ConfigurationError, match=f"^{name} goes below @{kind.__name__}"):
 
         class Shop:
-            @distributed_lockable(key="a")
+            @decorate
             @kind
             def pay(*args: object) -> None: ...
+
+
+@BOTH
+def test_a_lock_on_a_class_is_refused_by_the_decorator_s_own_name(decorate: Any, name: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"^{name} is for functions, not for the class Body.*{name}\(\.\.\.\)"
+    ):
+
+        @decorate
+        class Body: ...
 
 
 @pytest.mark.parametrize("kind", [staticmethod, classmethod])
