@@ -180,12 +180,21 @@ local function nudge(known, lock)
   if tonumber(known) and known <= (tonumber(lock) or 0) + 50 then
     return
   end
-  local told = 0
-  for _, process in ipairs(call('ZRANGE', QUEUE, '0', '31')) do
-    local first = call('ZRANGE', QUEUE .. ':' .. process, '0', '0')[1]
+  local processes, told = call('ZRANGE', QUEUE, '0', '31'), 0
+  local now = processes[1] and (type(known) == 'table' or type(lock) == 'table') and clock()
+  local function is_sooner(limit)
+    return free_in(known, limit, now) > free_in(lock, limit, now) + 50
+  end
+  -- A release that hands its place on makes nobody's turn sooner, whatever the limits are: then no line is read.
+  local limit, highest = 1, math.max(tonumber(known) and 1 or known.count, tonumber(lock) and 1 or lock.count) + 1
+  while processes[1] and limit <= highest and not is_sooner(limit) do
+    limit = limit + 1
+  end
+  for i = 1, limit <= highest and #processes or 0 do
+    local first = call('ZRANGE', QUEUE .. ':' .. processes[i], '0', '0')[1]
     local token = first and string.match(first, '^%S+')
-    if first and told < NUDGED and free_in(known, token) > free_in(lock, token) + 50 and listens(process) then
-      tell(process, token, '-', '-')
+    if first and told < NUDGED and is_sooner(limit_of(token)) and listens(processes[i]) then
+      tell(processes[i], token, '-', '-')
       told = told + 1
     end
   end

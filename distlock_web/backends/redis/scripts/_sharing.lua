@@ -103,8 +103,8 @@ local function admits(lock, token)
   return is_free(lock) or (lock.state == 'shared' and lock.count < math.min(lock.limit, limit_of(token)))
 end
 
--- In how many ms so many leases have ended that this token may have it; all of them, where others stand in front.
-local function free_in(lock, token)
+-- In how many ms so many leases have ended that one with this limit may have it; all of them, where others stand in front.
+local function free_in(lock, limit, now)
   if tonumber(lock) then
     return lock
   elseif not lock.shares then
@@ -114,7 +114,7 @@ local function free_in(lock, token)
     table.sort(lock.ends)
     lock.sorted = true
   end
-  local needed = lock.count - math.min(lock.limit, limit_of(token)) + 1
+  local needed = lock.count - math.min(lock.limit, limit) + 1
   local ends = lock.ends[needed > 0 and needed or lock.count] or 0
-  return math.max(math.ceil((ends - clock()) / 1000), 1)
+  return math.max(math.ceil((ends - now) / 1000), 1)
 end

@@ -95,7 +95,7 @@ if admits(lock, token) then
   lock = read()
 end
 
-local remaining = free_in(lock, token)
+local remaining = free_in(lock, limit_of(token), now)
 if not free then
   local ends = now + (lock.shares and math.max(call('PTTL', N), 1) or remaining) * 1000
   call('ZADD', INDEX, 'GT', format('%d', ends), N) -- it is not listed, or was put too early by this
