@@ -21,6 +21,7 @@ from . import (
     renewal,
     report,
     server,
+    sharing,
     silence,
     store_recovery,
     stores,
@@ -36,6 +37,7 @@ SCENARIOS = {
     "uncontended": uncontended,
     "server": server,
     "handoff": handoff,
+    "sharing": sharing,
     "recovery": recovery,
     "renewal": renewal,
     "view": view,
@@ -53,6 +55,7 @@ scenarios:
   uncontended      a free lock: one thread on one CPU, 8 threads, 64 asyncio tasks
   server           the same, as the server sees it: commands, CPU, what is left of names
   handoff          2, 8 and 32 processes that want one lock
+  sharing          32 processes for 4 places; readers and writers; what once sends
   recovery         the holder is killed: 16 processes wait, or 4 with 50 threads each
   renewal          1,000 leases that are renewed
   view             a Django view under a lock

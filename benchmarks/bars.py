@@ -83,6 +83,11 @@ BARS: Sequence[Bar] = (
     *_crowds("longest", 1.3, 1.1, 8, 32, ratio=True),
     *_crowds("requests", 2.1, None, 2, 8, 32, ratio=False),
     Bar("no think", "Jain", 0.99, at_least=True),
+    Bar("places", "sections", 0.95, 1.0, ratio=True, at_least=True),
+    Bar("places", "Jain", 0.99, at_least=True),
+    Bar("readers", "writer's wait", 1.5),
+    Bar("once", "more", 1, 0),
+    Bar("once", "replay", 1),
     *(bar for recovery in FULL.recoveries for bar in _recovery(recovery.case)),
     *(
         bar
