@@ -16,6 +16,7 @@ from ..core.errors import ConfigurationError
 from ..core.findings import Finding, Severity
 from ..core.registry import Store, registry, with_resource
 from ..core.request_id import DEFAULT_HEADER
+from ..core.runtime import TASKS, THREADS
 from ..locks.decorator import LockedFunction
 from ..locks.once import Once
 from ..web.doctor import examine_store, examine_uwsgi, gunicorn_timeout, uwsgi_options
@@ -61,6 +62,15 @@ def _store(store: Store) -> Iterator[checks.CheckMessage]:
         yield _memory(store.alias)
 
 
+def _is_made(store: Store) -> bool:
+    """Else what is wrong with it is E001."""
+    try:
+        store.backend  # noqa: B018 - as in _store
+    except ConfigurationError:
+        return False
+    return True
+
+
 def _has_mapping() -> bool:
     """Else the stores come from the environment's ``DISTLOCK_URL``."""
     return getattr(settings, "DISTLOCK", None) is not None
@@ -103,9 +113,7 @@ def _examined() -> Iterator[Finding]:
     configured, gunicorn = registry(), gunicorn_timeout()
     yield from examine_uwsgi(uwsgi_options())
     for store in configured.stores.values():
-        try:
-            store.backend  # noqa: B018 - what is wrong with it is E001
-        except ConfigurationError:
+        if not _is_made(store):
             continue
         memory_is_said = not settings.DEBUG and not _testing()  # W003, without --deploy
         yield from (each for each in examine_store(store, gunicorn) if each.code != "DL003" or not memory_is_said)
@@ -215,6 +223,13 @@ def check_views(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             hint = "Name a store that DISTLOCK has, or add it there."
             yield checks.Error(f"{where}: {error}", hint=hint, id="distlock_web.E004")
             continue
+        try:
+            if _is_made(registry().store(function.options.store)):
+                function.options.check(TASKS if function.asynchronous else THREADS)
+        except ConfigurationError as error:
+            problem, remedy = error.parts()
+            hint = remedy or "Name a store that can, with store=, or leave the option out."
+            yield checks.Error(f"{where}: {problem}", hint=hint, id="distlock_web.E004")
         if skipped:
             message = 'on_busy="skip" returns None when the lock is busy, and a view that returns None is a 500.'
             yield checks.Error(f"{where}: {message}", hint=SKIP_REMEDY, id="distlock_web.E003")
@@ -322,5 +337,6 @@ def _say_commit(databases: set[str], remedy: str) -> str:
     needed = sorted(databases)
     return (
         f'{remedy}Say until="commit" and database={needed if len(needed) > 1 else needed[0]!r} in the decorator; '
-        f"or, if the view changes nothing there, put @transaction.non_atomic_requests on it."
+        f"or, if the view changes nothing there or streams, put @transaction.non_atomic_requests on it: "
+        f'until="commit" ends before the body of a stream.'
     )

@@ -46,7 +46,10 @@ class DjangoIntegration(Integration):
         return open_transaction()
 
     def stream(self, result: Any, locked: object, lease: Lease) -> StreamingHttpResponse | None:
-        return send_under_lock(result, lease) if isinstance(result, StreamingHttpResponse) else None
+        return send_under_lock(result, lease) if self.is_stream(result, locked) else None
+
+    def is_stream(self, result: Any, locked: object) -> bool:
+        return isinstance(result, StreamingHttpResponse)
 
     def is_failure(self, result: Any, locked: object) -> bool:
         if not isinstance(result, HttpResponseBase):

@@ -18,7 +18,7 @@ from ..web.once import returned_class
 from ..web.success import is_failure
 from . import once
 from .state import running_registry
-from .streaming import is_view, send_under_lock
+from .streaming import is_stream, is_view, send_under_lock
 from .views import apps_with_stores, refuse_registered
 
 
@@ -52,6 +52,9 @@ class FlaskIntegration(Integration):
 
     def variables(self) -> Mapping[str, Callable[[], object]]:
         return {"request": lambda: request, "session": lambda: session, "g": lambda: g}
+
+    def is_stream(self, result: Any, locked: object) -> bool:
+        return is_stream(result, locked)
 
     def is_failure(self, result: Any, locked: object) -> bool:
         if isinstance(result, tuple) and is_view(locked):

@@ -16,19 +16,23 @@ from .views import functions_of
 
 def send_under_lock(result: Any, locked: object, lease: Lease) -> Response | None:
     """The streamed response, or the one that Flask makes of a view's generator, sent under the lock; else None."""
-    if not isinstance(result, Response):
-        content = result[0] if isinstance(result, tuple) and result else result
-        if not isinstance(content, (Iterator, Response)) or not is_view(locked):
-            return None
-        result = current_app.make_response(result)
-    if not result.is_streamed:
+    if not is_stream(result, locked):
         return None
-    lock = StreamLock(lease, result)
-    response: Response = result
+    response: Response = result if isinstance(result, Response) else current_app.make_response(result)
+    lock = StreamLock(lease, response)
     chunks: Any = response.response
     closers = [chunks.close] if hasattr(chunks, "close") else []
     response.response = LockedBody(lock, iter(chunks), *closers)  # which is closed with the response
     return response
+
+
+def is_stream(result: Any, locked: object) -> bool:
+    """Whether it is a streamed response, or a generator of which Flask makes one."""
+    if isinstance(result, Response):
+        return result.is_streamed
+    content = result[0] if isinstance(result, tuple) and result else result
+    streams = content.is_streamed if isinstance(content, Response) else isinstance(content, Iterator)
+    return streams and is_view(locked)
 
 
 def is_view(locked: object) -> bool:

@@ -194,6 +194,7 @@ class LockedFunction:
         if not self.asynchronous:
             self._check_plain()
         self.transactions = self._transactions()
+        self._told_of_stream = False
 
     def _check_plain(self) -> None:
         """A plain function has no task to cancel, and nobody to await an answer."""
@@ -341,7 +342,16 @@ class LockedFunction:
 
     def streamed(self, result: Any, scope: Scope) -> object | None:
         """The result as a streaming response that goes on under the lock; None if it is not one, or is not to."""
-        return hooks.stream(result, self, Lease(scope)) if self.until is None else None
+        if self.until is None:
+            return hooks.stream(result, self, Lease(scope))
+        if self.until == "commit" and not self._told_of_stream and hooks.is_stream(result, self):
+            self._told_of_stream = True
+            logger.warning(
+                '%s returns a stream, and until="commit" releases its lock before the body is sent. To hold the lock '
+                "for the body, leave until= out, and in Django put @transaction.non_atomic_requests on the view.",
+                self.name, extra=scope.log_fields("stream"),
+            )  # fmt: skip
+        return None
 
     def _refuse_coroutine(self, made: object, option: str, why: str) -> None:
         refuse_coroutine(made, f"{self.name}: its {option} gave a coroutine, {why}nobody would await that.")

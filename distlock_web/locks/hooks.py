@@ -158,6 +158,13 @@ class Integration:
         """
         return None
 
+    def is_stream(self, result: Any, locked: object) -> bool:
+        """Whether a locked function returned a streaming response of the framework's.
+
+        Asked with ``until="commit"``, which releases the lock before the body: that is warned of.
+        """
+        return False
+
     def is_failure(self, result: Any, locked: object) -> bool:
         """Whether what a locked function returned says that its work was not done, as a response with an error does.
 
@@ -278,6 +285,11 @@ def stream(result: Any, locked: object, lease: Lease) -> object | None:
         if response is not None:
             return response
     return None
+
+
+def is_stream(result: Any, locked: object) -> bool:
+    """Whether the result is a streaming response."""
+    return any(each.is_stream(result, locked) for each in _streaming)
 
 
 def is_failure(result: Any, locked: object) -> bool:

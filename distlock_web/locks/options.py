@@ -182,6 +182,10 @@ class Options:
             self.limit = SHARED
         self._resolved: dict[Runtime, _Resolved] = {}  # for the store that was asked last
 
+    def check(self, runtime: Runtime) -> None:
+        """``ConfigurationError`` for what the store cannot do."""
+        self._resolve(registry().store(self.store), runtime)
+
     def config(self) -> StoreConfig:
         return registry().store(self.store).config
 

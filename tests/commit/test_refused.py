@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
 from django.core.checks import CheckMessage
 from django.db import connection, connections, transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.test import RequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
+from flask import Flask
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import ValidationError
 from rest_framework.response import Response
 from rest_framework.views import APIView
+from sqlalchemy import create_engine
+from sqlalchemy.orm import scoped_session, sessionmaker
 
 from distlock_web import ConfigurationError, distributed_lockable, once
 from distlock_web.core.registry import registry
+from distlock_web.flask import DistLock
 from distlock_web.web.held_locks import list_all
 
 Get = Callable[..., HttpResponse]
@@ -105,6 +110,42 @@ def test_the_method_of_a_class(get: Get, checked: Callable[..., list[CheckMessag
     with pytest.raises(ConfigurationError, match=REMEDY):
         get(Pay.as_view())
     assert [each.id for each in checked(Pay.as_view())] == ["distlock_web.E005"]
+
+
+# A stream, which is sent after the commit -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("atomic")
+@pytest.mark.parametrize("decorator", [distributed_lockable(key="order"), once(key="order", keep=60)])
+def test_the_hint_says_what_a_view_that_streams_needs(
+    checked: Callable[..., list[CheckMessage]], decorator: Any
+) -> None:
+    [found] = checked(decorator(lambda request: StreamingHttpResponse([b"x"])))
+    assert 'until="commit" ends before the body of a stream' in str(found.hint)
+
+
+def of_django(body: Iterator[str]) -> Callable[[], object]:
+    view = distributed_lockable(key="order", until="commit")(lambda request: StreamingHttpResponse(body))
+    return lambda: view(RequestFactory().get("/"))
+
+
+def of_flask(body: Iterator[str]) -> Callable[[], object]:
+    app = Flask("shop")
+    DistLock(app)
+    session = scoped_session(sessionmaker(create_engine("sqlite://")))
+    view = distributed_lockable(key="order", until="commit", database=session)(lambda: body)
+    app.add_url_rule("/", "view", view)
+    return lambda: app.test_client().get("/").text
+
+
+@pytest.mark.parametrize("site", [of_django, of_flask])
+def test_a_stream_is_warned_of_once(site: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The lock is released before the first byte of the body, without a word."""
+    ask = site(iter("xy"))
+    for _ in range(2):
+        ask()
+    [said] = [each.message for each in caplog.records if "stream" in each.message]
+    assert 'until="commit" releases its lock before the body' in said
 
 
 # REST framework ------------------------------------------------------------------------------------------------------

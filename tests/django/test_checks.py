@@ -529,6 +529,33 @@ def test_e004_a_store_that_does_not_exist(urls: Any) -> None:
     assert "'nowhere'" in found()["distlock_web.E004"].msg
 
 
+ZOOKEEPER, REDLOCK = "zookeeper://127.0.0.1:1", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"
+
+
+@pytest.mark.parametrize("function", [view, aview])
+@pytest.mark.parametrize(
+    ("options", "location", "words"),
+    [
+        ({"limit": 3}, ZOOKEEPER, "limit is 3"),
+        ({"shared": True}, REDLOCK, "shared is True"),
+        ({"max_waiters": 1, "wait": 5}, ZOOKEEPER, "max_waiters is 1"),
+        ({"hold_at_least": "2d"}, REDLOCK, "longest lease"),
+        ({"keep": 60}, ZOOKEEPER, "once keeps a record"),
+        ({"keep": 60}, REDLOCK, "once keeps a record"),
+    ],
+)
+def test_e004_a_store_that_cannot_do_it(
+    urls: Any, settings: Any, options: Any, location: str, words: str, function: Any
+) -> None:
+    """Each call was a 500, and the check was silent."""
+    locked = (once if "keep" in options else distributed_lockable)(key="a", **options)
+    urls(path("wrong/", locked(function)))
+    settings.DISTLOCK = {"default": {"LOCATION": location}}
+    message = found()["distlock_web.E004"]
+    assert words in message.msg
+    assert "'default'" in message.msg
+
+
 def test_the_walk_gives_every_locked_view_of_the_project(urls: Any) -> None:
     urls(
         path("admin/", admin.site.urls),
