@@ -28,7 +28,7 @@ Args: TypeAlias = "tuple[str | int, ...]"
 #: Turns of an event loop after the time is over: where it was late, answers may lie unread.
 LATE_TURNS = 10
 #: Seconds for an answer that is there, or is not.
-AT_ONCE = 1e-6
+AT_ONCE = 0.0
 
 
 @dataclass(eq=False, slots=True)

@@ -11,26 +11,27 @@ import pytest
 import redis
 
 from distlock_web import LockBusy, configure, lock
-from distlock_web.backends.redis.transport import subscription
+from distlock_web.backends.redis.transport import listener, subscription
 from distlock_web.backends.redis.transport.address import Address
+from distlock_web.backends.redis.transport.subscription import Subscription
 from distlock_web.core.registry import registry
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, no_thread, unrelated
 from tests.support.proxy import Proxy
-from tests.support.redis_lock import queued
-from tests.support.waiting import SOON, eventually
+from tests.support.redis_lock import left_behind, queued, waiters
+from tests.support.waiting import LONG, SOON, eventually
 
 pytestmark = pytest.mark.usefixtures("redis_store")
 
 
 def wait_in_a_thread(key: str) -> None:
-    with lock(key, wait=2 * SOON):
+    with lock(key, expire=LONG, wait=2 * SOON):
         pass
 
 
 def wait_in_a_task(key: str) -> None:
     async def task() -> None:
-        async with lock(key, wait=2 * SOON):
+        async with lock(key, expire=LONG, wait=2 * SOON):
             pass
 
     asyncio.run(task())
@@ -89,6 +90,111 @@ def test_a_thread_that_cannot_be_started_is_started_by_the_next_waiter(
     queued(redis_client, "a")
     holder.release()
     waiting.result(SOON)
+
+
+# Who reads -----------------------------------------------------------------------------------------------------------
+
+
+def name_of_reader(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """In which thread each message was read."""
+    read, readers = Subscription.read, []
+
+    def note(self: Subscription, seconds: float) -> Any:
+        found = read(self, seconds)
+        if found:
+            readers.append(threading.current_thread().name)
+        return found
+
+    monkeypatch.setattr(Subscription, "read", note)
+    return readers
+
+
+def test_a_thread_that_waits_alone_reads_for_itself(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a hand-over costs no switch of threads."""
+    readers = name_of_reader(monkeypatch)
+    for _ in range(3):
+        holder = unrelated("a")
+        waiting = beside(wait_in_a_thread, "a")
+        queued(redis_client, "a")
+        holder.release()
+        waiting.result(SOON)
+    assert len(readers) == 3
+    assert "distlock-listener" not in readers
+
+
+@modes
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_who_comes_while_a_thread_reads_is_heard_by_somebody_when_that_has_left(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch, wait: Any, first: str
+) -> None:
+    for name in ("SUPERVISE_EVERY", "POLL"):  # nobody looks again by himself
+        monkeypatch.setattr(listener, name, LONG)
+    holders = {key: unrelated(key) for key in ("a", "b", "c")}
+    waiting = {"a": beside(wait_in_a_thread, "a")}
+    queued(redis_client, "a")
+    waiting["b"] = beside(wait, "b")
+    queued(redis_client, "b")
+    for key in (first, "b" if first == "a" else "a"):
+        holders[key].release()
+        waiting[key].result(SOON)
+    waiting["c"] = beside(wait, "c")
+    queued(redis_client, "c")
+    holders["c"].release()
+    waiting["c"].result(SOON)
+
+
+def test_a_reader_that_was_interrupted_before_it_read_deafens_nobody(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal's exception came between taking its turn and reading."""
+    monkeypatch.setattr(listener, "READER_LOST", 0.2)
+    for wait in (wait_in_a_thread, wait_in_a_task):
+        holder = unrelated("a")
+        waiting = beside(wait, "a")
+        queued(redis_client, "a")
+        ear = registry().store("default").backend.server.listener  # type: ignore[attr-defined]
+        assert ear._subscription.turn.acquire(timeout=SOON)
+        holder.release()
+        waiting.result(SOON)
+
+
+class Limit(BaseException):
+    """A worker's time limit."""
+
+
+@pytest.mark.parametrize("whose", ["another's", "its own"])
+def test_what_an_interrupted_reader_has_read_is_not_lost(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """The other waiter was handed its lock at once, and learned of it a lease later."""
+    read, reading, go_on = Subscription.read, threading.Event(), threading.Event()
+
+    def interrupt(self: Subscription, seconds: float) -> Any:
+        if threading.current_thread().name != "distlock-listener" and not go_on.is_set():
+            reading.set()
+            assert go_on.wait(SOON)
+            assert read(self, SOON)
+            raise Limit
+        return read(self, seconds)
+
+    monkeypatch.setattr(Subscription, "read", interrupt)
+    holders = {key: unrelated(key, expire=LONG) for key in ("mine", "other")}
+    reader = beside(lock("mine", expire=LONG, wait=LONG).acquire)
+    assert reading.wait(SOON)
+    other = beside(lock("other", expire=LONG, wait=LONG).acquire)
+    queued(redis_client, "other")
+    first, second = ("mine", "other") if whose == "its own" else ("other", "mine")
+    holders[first].release()
+    go_on.set()
+    with pytest.raises(Limit):
+        reader.result(SOON)
+    eventually(lambda: waiters(redis_client, "disLock:mine") == 0, "it waits no longer")
+    if whose == "its own":
+        eventually(lambda: left_behind(redis_client, "disLock:mine") == {}, "what it was handed is given on")
+    holders[second].release()
+    other.result(SOON).release()
 
 
 @pytest.mark.slow

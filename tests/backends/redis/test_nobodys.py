@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -28,6 +29,7 @@ class Waiting:
 
     def __init__(self, client: redis.Redis, url: str) -> None:
         self.client, self.url = client, url
+        self.loop = asyncio.new_event_loop()
         self.store: Store = registry().store("default")
         self.port = self.store.port(THREADS)
         self.backend: Any = self.store.backend
@@ -40,11 +42,12 @@ class Waiting:
     def listen(self) -> None:
         """As if a task of an event loop waited beside it: the listener's own thread reads."""
         self.beside = self.claim._replace(token=self.claim.token[:-1] + "x")
-        self.backend.server.listener.expect(self.beside, THREADS)
+        self.backend.server.listener.expect(self.beside, THREADS).loop = self.loop
         drive(self.backend.server.listener.listen(THREADS))
 
     def end(self) -> None:
         self.backend.server.listener.remove(self.beside.token)
+        self.loop.close()
         drive(self.port.cancel(self.claim))
 
     def release(self) -> None:

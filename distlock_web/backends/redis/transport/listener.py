@@ -2,10 +2,13 @@
 
 The script that hands a lock over publishes so on the channel of the waiter's process. A thread of ours opens the
 connection with the first wait, reads it for all, opens it again when it breaks, and closes it some seconds after
-the last wait. That waiters read it for each other would spare a switch of threads, and costs twice the CPU in polls.
+the last wait. A thread that waits alone reads for itself: that spares a switch of threads, most of what a hand-over
+costs here.
 
 Nothing here is believed for long. A message that is lost costs a waiter about a lease, for nobody sleeps longer than
-that. State is plain attributes and dictionaries, changed in single steps: there is no mutex that could stay locked.
+that; a reader that is interrupted (a signal's exception may come anywhere) lets go of the connection, and everybody
+asks. State is plain attributes and dictionaries, changed in single steps: nobody waits for a mutex that could stay
+locked.
 """
 
 from __future__ import annotations
@@ -28,12 +31,16 @@ logger = logging.getLogger("distlock_web")
 IDLE_TIMEOUT = 5.0
 #: Seconds between two attempts to connect again.
 RECONNECT_AFTER = 0.2
-#: Seconds that the thread waits for data at a time: about so much sooner than it was read a message may have come.
+#: Seconds that a reader waits for data at a time: about so much sooner than it was read a message may have come.
 POLL = 0.05
+#: The same where it only looks whether there is something.
+AT_ONCE = 0.0
 #: Seconds between two reconnections for which the only reason is that the server knows of no listener here.
 UNHEARD_AGAIN_AFTER = 5.0
-#: Seconds between two looks at who still waits.
+#: Seconds between two looks at who still waits, and reads.
 SUPERVISE_EVERY = 0.5
+#: Seconds after which a reader that does not look has been lost.
+READER_LOST = 2.0
 #: Tokens that are remembered as given up, and for how many seconds: their place in a queue may have outlived that.
 GIVEN_UP_KEPT = 5000
 GIVEN_UP_FOR = 3600.0
@@ -47,6 +54,7 @@ class Listener:
         self._given_up: dict[str, float] = {}  # tokens, and when each was; the oldest first
         self._starting: dict[Parker, None] = {}  # those who wait for the connection
         self._last_empty_poll = 0.0  # when there was nothing to read, for the last time
+        self._looked_at = 0.0  # when somebody began to read, for the last time
         self._ident = ""  # of the store that this is a part of: what the tokens of its waiters begin with
         self._subscription: Subscription | None = None
         self._connections = 0
@@ -106,7 +114,12 @@ class Listener:
         parker = waiter.parker = waiter.parker or waiter.runtime.parker()
         self._worker.start()
         while not waiter.woken and (left := until - now()) > 0:
-            await parker.park(left)
+            subscription = self._subscription if self._alone() is waiter else None
+            if subscription is None or not self._read(subscription, min(left, POLL)):
+                self._worker.wake()  # it is to read
+                await parker.park(left)
+        if len(self.waiters) > 1:  # who came while this one has read
+            self._worker.wake()
         woken, waiter.woken = waiter.woken, False
         return woken
 
@@ -134,6 +147,30 @@ class Listener:
             waiter.wake()
         self.reconnect()
 
+    # Reading -----------------------------------------------------------------------------------------------------
+
+    def _alone(self) -> Waiter | None:
+        """The only one who waits, if that is a thread: it reads for itself, as soon as it sleeps."""
+        waiters = list(self.waiters.values()) if len(self.waiters) == 1 else []
+        return waiters[0] if len(waiters) == 1 and waiters[0].loop is None else None
+
+    def _read(self, subscription: Subscription, seconds: float) -> bool:
+        """Read what comes first within so many seconds, for all who wait. False: somebody else reads."""
+        if not subscription.turn.acquire(blocking=False):
+            if now() - self._looked_at > READER_LOST:  # interrupted between taking its turn and reading
+                self._broken(subscription, None)
+            return False
+        try:
+            self._deliver(subscription, seconds)
+        except BaseException as error:
+            # Also an interruption: what was read and not delivered is lost, so everybody has to ask.
+            self._broken(subscription, error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            subscription.turn.release()
+        return True
+
     # Our own thread ----------------------------------------------------------------------------------------------
 
     def _is_left(self) -> bool:
@@ -146,16 +183,17 @@ class Listener:
         if not self.waiters and now() - self._last_wait > IDLE_TIMEOUT:
             self._broken(subscription, None)
             return 0.0
-        try:
-            self._deliver(subscription, POLL)
-        except Exception as error:
-            self._broken(subscription, error)
         if now() - self._supervised_at > SUPERVISE_EVERY:
             self._supervised_at = now()
             for token, waiter in list(self.waiters.items()):
                 if waiter.abandoned:
                     self._give_up_for(token)
-        return 0.0
+        alone = self._alone()
+        if alone is None and self._read(subscription, POLL if self.waiters else AT_ONCE) and self.waiters:
+            return 0.0
+        if alone is not None and alone.parker is not None:
+            alone.parker.unpark()  # from now on it reads
+        return SUPERVISE_EVERY
 
     def _subscribe(self) -> float:
         """Open the connection and wake all who wait for it; where that fails, tell them why."""
@@ -186,10 +224,10 @@ class Listener:
 
     def _deliver(self, subscription: Subscription, seconds: float) -> None:
         connection = self._connections
-        begun = now()
-        if begun - self._last_empty_poll > 2 * POLL and not subscription.pending():
-            self._last_empty_poll = begun  # many messages and no pause among them would leave it far behind
-        notification = subscription.read(seconds)
+        begun = self._looked_at = now()
+        # Many messages and no pause among them would leave it far behind.
+        late = begun - self._last_empty_poll > 2 * POLL
+        notification = subscription.read(AT_ONCE if late else seconds)
         if notification is None:
             self._last_empty_poll = begun
             return
@@ -227,3 +265,4 @@ class Listener:
             logger.warning("The connection that listens for releases was lost: %s", translated(error, self._address))
         for waiter in list(self.waiters.values()):
             waiter.wake()
+        self._worker.wake()

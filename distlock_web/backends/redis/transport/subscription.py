@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple
 
-from redis import exceptions as driver
-
 from ....core.runtime import now
+from ..scripts import command
 from .address import Address
+from .errors import TIMEOUTS, ErrorReply
+from .exchange import Reply
+from .wire import wire_of
 
 #: Seconds of silence after which the server is asked whether it is still there, and given as long to answer.
 PING_AFTER = 5.0
+_PING = command("PING")
 
 
 class Grant(NamedTuple):
@@ -29,45 +33,47 @@ class Notification(NamedTuple):
 
 
 class Subscription:
-    """One open connection. Raises ``OSError`` or redis-py's errors, among them those of a user without the rights."""
+    """One open connection. Raises ``FAILURES``, and ``ErrorReply``, as to a user without the rights."""
 
     def __init__(self, address: Address, ident: str) -> None:
         connection: Any = address.connect()
         connection.health_check_interval = 0  # redis-py's own PING reads what was published meanwhile as its answer
         self._connection = connection
+        self._wire = wire_of(connection, address.kwargs["socket_timeout"])
+        self.turn = threading.Lock()  #: whoever has it reads; it is only tried
         self._pinged = False
         self._heard = now()
         try:
             channel = f"distlock:wake:{ident}"
             if address.clustered:  # PUBLISH reaches the subscribers of every node: this is what is said at this one
-                connection.send_command("CLUSTER", "MYID")
-                channel += f":{connection.read_response(disable_decoding=True).decode()}"
+                channel += f":{self._ask('CLUSTER', 'MYID').decode()}"
             # A user without these rights would wait in vain for ever: it is told before it queues.
-            for words in (("PUBLISH", channel, ""), ("PUBSUB", "NUMSUB", channel)):
-                connection.send_command(*words)
-                connection.read_response()
-            connection.send_command("SUBSCRIBE", channel)
-            while connection.read_response(disable_decoding=True)[0] != b"subscribe":
-                pass  # only the server's word makes it sure that whoever queues now will be heard of
+            self._ask("PUBLISH", channel, "")
+            self._ask("PUBSUB", "NUMSUB", channel)
+            self._ask("SUBSCRIBE", channel)  # only the server's word makes it sure that whoever queues now is heard of
         except BaseException:
             self.close()
             raise
+
+    def _ask(self, *words: str) -> Reply:
+        self._wire.write(command(*words))
+        return self._reply(None)
+
+    def _reply(self, timeout: float | None) -> Reply:
+        reply = self._wire.read(timeout)
+        if isinstance(reply, ErrorReply):
+            raise reply
+        return reply
 
     def read(self, seconds: float) -> Notification | None:
         """What comes first within so many seconds; None: nothing, or nothing for us. A server that has gone raises."""
         self._ask_for_life()
         try:
-            message = self._connection.read_response(
-                disable_decoding=True, timeout=max(0.001, seconds), disconnect_on_error=False
-            )
-        except driver.TimeoutError:
+            message = self._reply(seconds)
+        except TIMEOUTS:
             return None
         self._heard, self._pinged = now(), False
         return _notification(message[2]) if message[0] == b"message" else None
-
-    def pending(self) -> bool:
-        """Whether there is something to read."""
-        return bool(self._connection.can_read(0))
 
     def _ask_for_life(self) -> None:
         # A connection that a firewall dropped looks like a quiet one: nobody would ever be woken again.
@@ -75,7 +81,7 @@ class Subscription:
         if self._pinged and silence > 2 * PING_AFTER:
             raise ConnectionError("the server is silent on the listening connection")
         if not self._pinged and silence > PING_AFTER:
-            self._connection.send_command("PING")
+            self._wire.write(_PING)
             self._pinged = True
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from typing import Any, Protocol
@@ -51,7 +52,8 @@ class _DriverWire:
             if timeout is None:
                 return connection.read_response(disable_decoding=True, disconnect_on_error=False)
             try:
-                return connection.read_response(disable_decoding=True, disconnect_on_error=False, timeout=timeout)
+                patience = max(0.001, timeout)  # 0 would be an error
+                return connection.read_response(disable_decoding=True, disconnect_on_error=False, timeout=patience)
             finally:
                 socket_of(connection).settimeout(self._limit)  # redis-py sets the whole time-out
         except ResponseError as error:
@@ -68,13 +70,12 @@ class _KernelWire:
         self._socket = plain
         self._limit = limit
         self._reader = hiredis.Reader(protocolError=ConnectionError, replyError=ErrorReply, notEnoughData=_PENDING)
+        self._poller = select.poll()
+        self._poller.register(plain, select.POLLIN)
         plain.settimeout(None)
-        self._within(limit, socket.SO_SNDTIMEO)
-        self._within(limit)
-
-    def _within(self, seconds: float, option: int = socket.SO_RCVTIMEO) -> None:
-        microseconds = max(1, round(seconds * 1_000_000))  # 0 would be for ever
-        self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", *divmod(microseconds, 1_000_000)))
+        microseconds = max(1, round(limit * 1_000_000))  # 0 would be for ever
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            plain.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", *divmod(microseconds, 1_000_000)))
 
     def write(self, packed: bytes) -> None:
         try:
@@ -83,11 +84,12 @@ class _KernelWire:
             raise TimeoutError(f"nothing could be sent for {self._limit:g} s") from None
 
     def read(self, timeout: float | None = None) -> Reply:
-        if timeout is not None:
-            self._within(timeout)
         reader = self._reader
         try:
             while (reply := reader.gets()) is _PENDING:
+                # To the millisecond, whatever signals come: the kernel's time-outs count in ticks, and begin anew.
+                if timeout is not None and not self._poller.poll(timeout * 1000):
+                    raise TimeoutError("no answer in time")
                 data = self._socket.recv(CHUNK)
                 if not data:
                     raise ConnectionError("the server closed the connection")
@@ -95,6 +97,3 @@ class _KernelWire:
             return reply
         except BlockingIOError:
             raise TimeoutError("no answer in time") from None
-        finally:
-            if timeout is not None:
-                self._within(self._limit)
