@@ -224,8 +224,9 @@ def check_views(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             yield checks.Error(f"{where}: {error}", hint=hint, id="distlock_web.E004")
             continue
         try:
-            if _is_made(registry().store(function.options.store)):
-                function.options.check(TASKS if function.asynchronous else THREADS)
+            store = registry().store(function.options.store)
+            if _is_made(store):
+                function.options.check(store, TASKS if function.asynchronous else THREADS)
         except ConfigurationError as error:
             problem, remedy = error.parts()
             hint = remedy or "Name a store that can, with store=, or leave the option out."

@@ -18,6 +18,7 @@ from flask.typing import RouteCallable
 
 from ..core.errors import ConfigurationError
 from ..core.registry import Registry
+from ..core.runtime import TASKS, THREADS
 from ..locks.decorator import LockedFunction, locks_on, wrapped
 from ..locks.once import Once
 from .state import KEY
@@ -67,6 +68,7 @@ class CheckedViews(dict[str, RouteCallable]):
                     f"The view {name}: once needs a key that says which requests are the same, such as "
                     f'key="pay:{{request.headers[Idempotency-Key]}}", or all other requests get a 422.'
                 )
+            self._check_store(name, locked)
             if self._on_busy(locked) == "skip":
                 raise ConfigurationError(
                     f'The view {name} has on_busy="skip": skipped, it would return None, which Flask answers with a '
@@ -74,6 +76,18 @@ class CheckedViews(dict[str, RouteCallable]):
                     f"on_busy=lambda error, *args, **kwargs: (...)."
                 )
         super().__setitem__(endpoint, view)
+
+    def _check_store(self, name: str, locked: LockedFunction) -> None:
+        """What only some stores can do. Not of a ``DATABASE``, whose extension may come later: SQL can do all of it."""
+        if self._registry is None or not locked.options.wants_more:
+            return
+        store = self._registry.store(locked.options.store)
+        if store.config.database:
+            return
+        try:
+            locked.options.check(store, TASKS if locked.asynchronous else THREADS)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"The view {name}: {error}") from error
 
     def _on_busy(self, locked: LockedFunction) -> Any:
         if locked.on_busy is not None or self._registry is None:

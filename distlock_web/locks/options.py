@@ -182,9 +182,14 @@ class Options:
             self.limit = SHARED
         self._resolved: dict[Runtime, _Resolved] = {}  # for the store that was asked last
 
-    def check(self, runtime: Runtime) -> None:
+    def check(self, store: Store, runtime: Runtime) -> None:
         """``ConfigurationError`` for what the store cannot do."""
-        self._resolve(registry().store(self.store), runtime)
+        self._resolve(store, runtime)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether it asks for what not every store can do."""
+        return self.limit > 1 or self.max_waiters is not None or self.records
 
     def config(self) -> StoreConfig:
         return registry().store(self.store).config

@@ -152,6 +152,26 @@ def test_once_without_a_key_is_refused_where_it_becomes_a_view(app: Flask) -> No
     app.add_url_rule("/", "pay", once(key="pay", keep=60)(nightly), methods=["POST"])
 
 
+@pytest.mark.parametrize(
+    ("locked", "words"),
+    [
+        (distributed_lockable(key="a", limit=3), "limit is 3"),
+        (distributed_lockable(key="a", shared=True), "shared is True"),
+        (distributed_lockable(key="a", max_waiters=1, wait=5), "max_waiters is 1"),
+        (once(key="a", keep=60), "once keeps a record"),
+    ],
+)
+@pytest.mark.parametrize("function", [nightly, nightly_async])
+def test_a_view_whose_store_cannot_do_it_is_refused(locked: Any, words: str, function: Any) -> None:
+    """Each call of it was a 500."""
+    app = Flask("shop")
+    app.config["DISTLOCK"] = {"default": {"LOCATION": "zookeeper://127.0.0.1:1"}, "able": {"BACKEND": "memory"}}
+    DistLock(app)
+    with pytest.raises(ConfigurationError, match=f"The view 'pay': {words}.*'default'"):
+        app.add_url_rule("/", "pay", locked(function))
+    app.add_url_rule("/", "pay", distributed_lockable(key="a", limit=3, store="able")(function))
+
+
 def test_an_app_is_not_kept_alive() -> None:
     app = Flask("gone")
     DistLock(app)
