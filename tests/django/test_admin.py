@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +15,7 @@ from django.contrib import admin
 from django.contrib.admin import AdminSite
 from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.auth.models import Permission, User
+from django.contrib.staticfiles import finders
 from django.core.management import call_command
 from django.db import connection
 from django.http import HttpRequest
@@ -54,6 +57,43 @@ def target(*leases: Any) -> dict[str, Any]:
 
 def messages(response: Any) -> list[str]:
     return [str(message) for message in response.context["messages"]]
+
+
+def files_of(page: str) -> list[str]:
+    """The addresses of our style sheets and of our script."""
+    return re.findall(r'(?:href|src)="([^"]*/(?:held_locks|admin)\.[^"]*)"', page)
+
+
+def test_its_files_are_found_where_the_admins_own_are(releaser: Client, settings: Any) -> None:
+    settings.STATIC_URL = "https://cdn.example/s/"
+    files = files_of(releaser.get(LIST).content.decode())
+    ours = ("held_locks.css", "admin.css", "held_locks.js")
+    assert files == [f"https://cdn.example/s/distlock_web/{name}" for name in ours]
+    for name in ours:
+        assert finders.find(f"distlock_web/{name}"), "what findstatic and runserver look for"
+
+
+def test_its_files_are_collected_and_have_the_names_of_the_storage(
+    releaser: Client, settings: Any, tmp_path: Path
+) -> None:
+    manifest = "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
+    settings.STATIC_ROOT = str(tmp_path)
+    settings.STORAGES = {**settings.STORAGES, "staticfiles": {"BACKEND": manifest}}
+    call_command("collectstatic", interactive=False, verbosity=0)
+    files = files_of(releaser.get(LIST).content.decode())
+    assert len(files) == 3
+    for address in files:
+        assert re.fullmatch(r"/static/distlock_web/\w+\.[0-9a-f]{12}\.(css|js)", address)
+        assert (tmp_path / address.removeprefix("/static/")).is_file()
+
+
+def test_its_files_come_from_the_page_itself_in_a_project_without_staticfiles(releaser: Client, settings: Any) -> None:
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "django.contrib.staticfiles"]
+    files = files_of(releaser.get(LIST).content.decode())
+    assert len(files) == 3
+    for address in files:
+        assert address.startswith(f"{LIST}assets/")
+        assert "immutable" in releaser.get(address)["Cache-Control"]
 
 
 def test_who_is_no_staff_is_sent_to_the_login(memory: None, elsewhere: Any) -> None:
