@@ -57,6 +57,7 @@ PUBLIC = (
     "distlock_web.django.responses",
     "distlock_web.django.rest",
     "distlock_web.django.signals",
+    "distlock_web.django.sql",
     "distlock_web.django.views",
     "distlock_web.flask",
     "distlock_web.flask.responses",

@@ -16,7 +16,8 @@ Part: TypeAlias = Literal["header", "field"]
 
 #: What a message begins to say with what would be right.
 _REMEDY = re.compile(
-    r"[;.:] (?=it has to |each has to |Did you mean |It may be |locks need |the locks live |pip install |use |leave )"
+    r"[;.:] (?=it has to |each has to |Did you mean |It may be |locks need |the locks live |pip install |use |leave "
+    r"|add )"
 )
 
 

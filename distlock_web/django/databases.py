@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from django.apps import apps
 from django.db import connections, router
 from django.utils.connection import ConnectionDoesNotExist
 
 from ..core.config import DatabaseAddress, shown
 from ..core.errors import ConfigurationError
-from .models import LeaseRow
 
 _KINDS = {"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
 #: Of OPTIONS, what Django takes for itself and the driver does not know.
@@ -27,7 +27,7 @@ _TLS: Mapping[str, Mapping[str, bool]] = {
 
 
 def database_address(alias: str) -> DatabaseAddress:
-    """Where ``DATABASE`` leads. ``ConfigurationError`` if the locks' tables are not there."""
+    """Where ``DATABASE`` leads. ``ConfigurationError`` if the migrations do not make the locks' tables there."""
     try:
         connection = connections[alias]
     except ConnectionDoesNotExist:
@@ -35,11 +35,18 @@ def database_address(alias: str) -> DatabaseAddress:
         raise ConfigurationError(
             f"DISTLOCK names the database {shown(alias)}, which is not in DATABASES; it has to be one of {known}."
         ) from None
+    if not apps.is_installed("distlock_web.django.sql"):
+        raise ConfigurationError(
+            f"DISTLOCK names the database {alias!r}, but no app in INSTALLED_APPS has the tables of the locks: add "
+            f'"distlock_web.django.sql" to INSTALLED_APPS, and run "manage.py migrate --database {alias}".'
+        )
+    from .sql.models import LeaseRow  # which only an installed app may import
+
     if not router.allow_migrate_model(alias, LeaseRow):
         allowed = ", ".join(repr(other) for other in connections if router.allow_migrate_model(other, LeaseRow))
         raise ConfigurationError(
-            f"DISTLOCK names the database {alias!r}, but DATABASE_ROUTERS keep the tables of distlock_web out of it; "
-            f"they allow {allowed or 'no database'}."
+            f"DISTLOCK names the database {alias!r}, but DATABASE_ROUTERS keep the tables of distlock_web_sql out of "
+            f"it; they allow {allowed or 'no database'}."
         )
     kind = _KINDS.get(connection.vendor)
     if kind is None:

@@ -24,7 +24,7 @@ from django.conf import settings
 from django.core.management import execute_from_command_line
 
 settings.configure(
-    INSTALLED_APPS=["distlock_web.django"], USE_TZ=True, SECRET_KEY="a secret",
+    INSTALLED_APPS=["distlock_web.django", "distlock_web.django.sql"], USE_TZ=True, SECRET_KEY="a secret",
     DATABASES={{"default": {database}}},
     DISTLOCK={{"default": {store}}},
 )

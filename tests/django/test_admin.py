@@ -208,7 +208,7 @@ def test_the_migration_makes_the_permissions_and_no_table(db: None) -> None:
     names = set(Permission.objects.filter(content_type__app_label="distlock_web").values_list("codename", flat=True))
     assert names == {"view_heldlock", "release_heldlock"}
     assert not any("heldlock" in table for table in connection.introspection.table_names())
-    call_command("makemigrations", "distlock_web", check=True, dry_run=True, verbosity=0)
+    call_command("makemigrations", "distlock_web", "distlock_web_sql", check=True, dry_run=True, verbosity=0)
 
 
 def test_the_page_under_asgi(memory: None, elsewhere: Any) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
 from typing import Any
 
 import pytest
+from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connections, transaction
 
@@ -18,13 +20,15 @@ from distlock_web.core.registry import registry
 from tests.support.databases import Database, Kind, django_alias
 
 LOCKS = "locks"
+APP = "distlock_web.django.sql"
+TABLES = {"distlock_lease", "distlock_waiter", "distlock_holder", "distlock_record"}
 
 
 class LocksApart:
     """The locks' tables are in the database ``locks`` and nowhere else."""
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
-        return db == LOCKS if app_label == "distlock_web" else None
+        return db == LOCKS if app_label == "distlock_web_sql" else None
 
 
 @contextmanager
@@ -40,8 +44,8 @@ def _databases_are_there(django_db_blocker: Any) -> Iterator[None]:
         yield
 
 
-def migrate(*arguments: str) -> None:
-    call_command("migrate", "distlock_web", *arguments, database=LOCKS, verbosity=0)
+def migrate(*arguments: str, fake: bool = False) -> None:
+    call_command("migrate", "distlock_web_sql", *arguments, database=LOCKS, fake=fake, verbosity=0)
 
 
 @pytest.fixture(params=["postgres", "mariadb"])
@@ -59,25 +63,28 @@ def test_the_migrations_make_the_tables_that_the_store_uses(tables: Callable[[],
         pass
     assert tables() == set(), "none was made behind the migrations' back"
     migrate()
-    assert {"distlock_lease", "distlock_waiter", "distlock_holder", "distlock_record"} <= tables()
+    assert tables() >= TABLES
     with lock("a" * 300, renew=True) as lease:
         lease.extend()
         assert lease.fence is not None
-    migrate("0001")
-    assert not {"distlock_lease", "distlock_waiter", "distlock_holder", "distlock_record"} & tables()
+    migrate("zero")
+    assert not TABLES & tables()
 
 
 @pytest.mark.slow
 def test_without_the_newest_table_all_locks_work_but_those_that_need_it(
     tables: Callable[[], set[str]], settings: Any
 ) -> None:
-    """A new version of this library whose migration has not run yet."""
+    """As with a new version of this library whose migration has not run yet."""
     settings.DISTLOCK = {"default": {"DATABASE": LOCKS}}
-    migrate("0003")
+    migrate()
+    with connections[LOCKS].cursor() as cursor:
+        cursor.execute("DROP TABLE distlock_holder")
     with lock("a", wait=1) as lease:
         lease.extend()
     with pytest.raises(ConfigurationError, match=r"manage\.py migrate --database locks"), lock("a", limit=2):
         pass
+    migrate("zero", fake=True)
     migrate()
     with lock("a", limit=2):
         pass
@@ -103,7 +110,7 @@ def test_a_router_says_in_which_database_they_are(make_database: Callable[[Kind]
     settings.DATABASE_ROUTERS = [LocksApart()]
     with as_alias(make_database("sqlite")) as tables:
         migrate()
-        assert {"distlock_lease", "distlock_waiter", "distlock_holder", "distlock_record"} <= tables()
+        assert tables() >= TABLES
         settings.DISTLOCK = {"default": {"DATABASE": LOCKS}}
         with lock("a"):
             pass
@@ -125,6 +132,28 @@ def test_tables_that_a_store_has_made_are_kept_by_the_migration(
         assert "distlock_lease" in tables()
         migrate()
         lease.extend()
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_only_a_project_with_the_app_gets_the_tables(
+    make_database: Callable[[Kind], Database], settings: Any, installed: bool
+) -> None:
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if installed or app != APP]
+    with as_alias(make_database("sqlite")) as tables:
+        call_command("migrate", database=LOCKS, verbosity=0)
+        made = {name for name in tables() if name.startswith("distlock_")}
+    assert made == (TABLES if installed else set())
+
+
+def test_without_the_app_the_check_and_the_first_lock_say_what_to_add(settings: Any) -> None:
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != APP]
+    settings.DISTLOCK = {"default": {"DATABASE": "default"}}
+    problem = "DISTLOCK names the database 'default', but no app in INSTALLED_APPS has the tables of the locks."
+    remedy = f'Add "{APP}" to INSTALLED_APPS, and run "manage.py migrate --database default".'
+    [message] = [message for message in run_checks() if message.id == "distlock_web.E001"]
+    assert (message.msg, message.hint) == (problem, remedy)
+    with pytest.raises(ConfigurationError, match=re.escape(f"{problem[:-1]}: a{remedy[1:]}")), lock("a"):
+        pass
 
 
 def test_an_alias_that_does_not_exist_is_said_with_those_that_do(settings: Any) -> None:
@@ -157,7 +186,7 @@ def test_a_dump_of_the_project_has_no_locks(
             call_command("dumpdata", database=LOCKS, use_base_manager=everything, stdout=dumped)
     models = {row["model"] for row in json.loads(dumped.getvalue())}
     assert "auth.permission" in models
-    assert not any(model.startswith("distlock_web.") for model in models)
+    assert not any(model.startswith("distlock_web") for model in models)
 
 
 def test_what_django_keeps_for_itself_is_no_keyword_of_the_driver(make_database: Callable[[Kind], Database]) -> None:

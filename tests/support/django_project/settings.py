@@ -20,6 +20,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "rest_framework",
     "distlock_web.django",
+    "distlock_web.django.sql",
 ]
 
 MIDDLEWARE = [

@@ -13,9 +13,8 @@ class CreateIfMissing(migrations.CreateModel):
 
 
 class Migration(migrations.Migration):
-    dependencies = [
-        ("distlock_web", "0001_initial"),
-    ]
+    initial = True
+    dependencies = []
 
     operations = [
         CreateIfMissing(
@@ -56,6 +55,42 @@ class Migration(migrations.Migration):
                 "base_manager_name": "objects",
                 "default_permissions": (),
                 "indexes": [models.Index(fields=["name_key", "place"], name="distlock_waiter_queue")],
+            },
+        ),
+        CreateIfMissing(
+            name="HolderRow",
+            fields=[
+                ("token", models.CharField(max_length=100, primary_key=True, serialize=False)),
+                ("name_key", models.CharField(max_length=64)),
+                ("state", models.CharField(max_length=10)),
+                ("fence", models.BigIntegerField()),
+                ("since", models.BigIntegerField()),
+                ("expires_at", models.BigIntegerField()),
+                ("holder", models.TextField()),
+            ],
+            options={
+                "db_table": "distlock_holder",
+                "base_manager_name": "objects",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["name_key"], name="distlock_holder_name_key"),
+                    models.Index(fields=["expires_at"], name="distlock_holder_expires_at"),
+                ],
+            },
+        ),
+        CreateIfMissing(
+            name="RecordRow",
+            fields=[
+                ("name_key", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ("fence", models.BigIntegerField()),
+                ("expires_at", models.BigIntegerField()),
+                ("record", models.TextField()),
+            ],
+            options={
+                "db_table": "distlock_record",
+                "base_manager_name": "objects",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["expires_at"], name="distlock_record_expires_at")],
             },
         ),
     ]
