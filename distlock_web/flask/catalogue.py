@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gettext import translation
+import gettext
+from copy import copy
+from functools import cache
 from pathlib import Path
 
 from flask import current_app
@@ -23,8 +25,16 @@ def running_catalogue() -> Catalogue | None:
     from flask_babel import get_domain, get_locale
 
     name = str(get_locale() or "en")
-    name = get_global("likely_subtags").get(name, name)  # zh is zh_Hans_CN
-    less, least = name.rpartition("_")[0], name.partition("_")[0]
-    ours = translation(DOMAIN, LOCALES, [name, less, least], fallback=True)  # ours alone: each gets an object
+    ours = copy(_ours(get_global("likely_subtags").get(name, name)))  # zh is zh_Hans_CN
     ours.add_fallback(get_domain().get_translations())  # the app's own: a language that is not here
     return ours
+
+
+@cache
+def _ours(name: str) -> gettext.NullTranslations:
+    """Kept, for gettext looks on the disk at each call. One catalogue without fallbacks: whoever copies it adds his."""
+    found = gettext.find(DOMAIN, LOCALES, [name, name.rpartition("_")[0], name.partition("_")[0]])
+    if found is None:
+        return gettext.NullTranslations()
+    with open(found, "rb") as file:
+        return gettext.GNUTranslations(file)

@@ -153,20 +153,22 @@ def _live(name: str, context: dict[str, Any], title: str) -> Response:
 
 def _send(template: str, context: dict[str, Any], title: str) -> Response:
     body = Markup(environment.get_template(template).render(context))  # noqa: S704 - the engine has escaped it
-    assets = {
-        name.replace(".", "_"): url_for(".asset", file=name, v=VERSION)
-        for name in ("page.css", "held_locks.css", "held_locks.js")
-    }
-    context = {"title": title, "body": body, "language": language(), **assets}
+    css, js = (_asset_url(name) for name in ("held_locks.css", "held_locks.js"))
+    context = {"title": title, "body": body, "held_locks_css": css, "held_locks_js": js}
     try:
         own = current_app.jinja_env.get_template(PAGE)
     except TemplateNotFound as missing:
         if missing.name != PAGE:  # one that it extends
             raise
-        return _finish(environment.get_template("page.html").render(context))
+        ours = {"language": language(), "page_css": _asset_url("page.css")}
+        return _finish(environment.get_template("page.html").render(context, **ours))
     response = _finish(render_template(own, **context))
     response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY_AROUND
     return response
+
+
+def _asset_url(name: str) -> str:
+    return url_for(".asset", file=name, v=VERSION)
 
 
 def _finish(html: str) -> Response:

@@ -42,8 +42,8 @@ class LocksInMemory(unittest.TestCase):
     """For ``unittest``, in front of Django's ``TestCase`` if there is one: :func:`locks_in_memory` around each test."""
 
     def setUp(self) -> None:
+        self.enterContext(locks_in_memory())  # before the setUp of other base classes, which may take locks
         super().setUp()
-        self.enterContext(locks_in_memory())
 
 
 @contextmanager
@@ -74,13 +74,17 @@ def assert_lock_free(key: object, *, prefix: str | None = None, store: str = "de
 
 
 def lose_lock(key: object, *, prefix: str | None = None, store: str = "default") -> None:
-    """Release the lock on this key by force, from all of its holders. ``AssertionError`` if nobody holds it.
+    """Release the lock on this key by force, from all of its holders.
 
+    ``AssertionError`` if nobody holds it, or if its store gives no fences, by which a holder is named.
     A holder learns of it in ``lease.extend()``, at a renewal, or at the end of its block, which raises ``LeaseLost``.
     """
     where = registry.registry().store(store)
     name, port = _name(where, key, prefix), where.port(THREADS)
-    revoked = [drive(port.revoke(name, line.fence)) for line in drive(port.inspect([name])) if line.fence is not None]
+    fences = [line.fence for line in drive(port.inspect([name]))]
+    if None in fences:
+        raise AssertionError(f"The store {store!r} gives no fences: its locks cannot be released by force.")
+    revoked = [drive(port.revoke(name, fence)) for fence in fences if fence is not None]
     if not any(revoked):
         raise AssertionError(f"Nobody holds the lock {name!r}.")
 
@@ -123,28 +127,26 @@ class _InMemory(Registry):
     def __init__(self) -> None:
         super().__init__({"default": {"BACKEND": "memory"}})
         self.stores.clear()
-        self._of_an_app: set[str] = set()  #: the aliases whose settings an app has told
 
     def itself(self) -> Registry:
         return self
 
     def store(self, alias: str) -> Store:
-        if alias not in self._of_an_app:
-            of_app = self._config_of_app(alias)
-            if of_app is None and alias in self.stores:
-                return self.stores[alias]
-            config = self._config_of_process(alias) if of_app is None else of_app
-            config = replace(config, backend="memory", location="", cache="", database="", resource=None, options={})
-            # Of two threads one wins: two stores would exclude nobody.
-            store = self.stores.setdefault(alias, Store(config))
-            if of_app is not None:  # it may have been used before, outside of the app
-                store.config = config
-                self._of_an_app.add(alias)
-        return self.stores[alias]
+        config = self._config_of_app(alias)
+        if config is None and alias in self.stores:  # outside of an app: as it was used last
+            return self.stores[alias]
+        config = self._config_of_process(alias) if config is None else config
+        config = replace(config, backend="memory", location="", cache="", database="", resource=None, options={})
+        # Of two threads one wins: two stores would exclude nobody.
+        store = self.stores.get(alias) or self.stores.setdefault(alias, Store(config))
+        store.config = config  # it may have been used before, outside of this app
+        return store
 
     def _config_of_app(self, alias: str) -> StoreConfig | None:
         for resolve in registry.resolvers:
-            if resolve != self.itself and (found := resolve()) is not None:
+            if isinstance(getattr(resolve, "__self__", None), _InMemory):  # this one, and one that is around it
+                continue
+            if (found := resolve()) is not None:
                 return found.store(alias).config
         return None
 

@@ -131,8 +131,16 @@ def _percent(remaining: float, expire: float) -> int:
 
 def _state(state: str) -> str:
     """A lock's state in words."""
-    words = {"held": _("held"), "cooldown": _("cooldown"), "transit": _("in transit"), "done": _("done")}
-    return words.get(state, state)
+    match state:
+        case "held":
+            return _("held")
+        case "cooldown":
+            return _("cooldown")
+        case "transit":
+            return _("in transit")
+        case "done":
+            return _("done")
+    return state
 
 
 def _sharing(holders: int, limit: int) -> str:

@@ -42,7 +42,8 @@ def user_hook(settings: Mapping[str, Any]) -> Callable[[Any], object] | None:
     if given is None:
         return None
     try:
-        found = given if callable(given) else resolve_name(given)
+        # With a colon it imports the module as it is named. With dots alone it would hide why that cannot be imported.
+        found = given if callable(given) else resolve_name(":".join(given.rsplit(".", 1)))
     except (AttributeError, ImportError, TypeError, ValueError) as error:
         raise ConfigurationError(f"DISTLOCK_USER is {given!r}, which cannot be imported: {error}.") from error
     if not callable(found):

@@ -250,6 +250,13 @@ def test_it_can_be_registered_again(registered_again: str, releaser: Client, els
     assert "Release" not in page
     assert f'data-fragment="{registered_again}' in page
     assert releaser.post(registered_again + "release/", target(lease)).status_code == 403
-    User.objects.filter(username="somebody").update(username="boss")
+    boss = User.objects.get(username="somebody")
+    boss.username = "boss"
+    boss.save()
+    boss.user_permissions.clear()
+    assert releaser.post(registered_again + "release/", target(lease)).status_code == 403, "who may not look"
+    assert list_all(registry()).rows
+    boss.user_permissions.add(Permission.objects.get(codename="view_heldlock"))
+    assert "Release" in releaser.get(registered_again).content.decode()
     assert releaser.post(registered_again + "release/", target(lease)).status_code == 302
     assert list_all(registry()).rows == []

@@ -247,16 +247,18 @@ def test_it_is_registered_as_any_other(register: Callable[[Flask, Blueprint], No
 
 
 def test_a_projects_own_page_is_around_it(tmp_path: Path) -> None:
-    """It may extend the project's base, which loads what it needs."""
-    (tmp_path / "base.html").write_text("<html><h1>The shop</h1>{% block main %}{% endblock %}</html>")
+    """It may extend the project's base, which loads what it needs and has names of its own."""
+    base = '<html lang="{{ language }}"><h1>The shop {{ page_css }}</h1>{% block main %}{% endblock %}</html>'
+    (tmp_path / "base.html").write_text(base)
     (tmp_path / "distlock_web").mkdir()
     own = tmp_path / "distlock_web" / "page.html"
     own.write_text('{% extends "base.html" %}{% block main %}{{ held_locks_css }} {{ title }} {{ body }}{% endblock %}')
     app = bare(template_folder=str(tmp_path))
     app.register_blueprint(held_locks_blueprint(lambda action: "ann"))
+    app.jinja_env.globals.update(language="de", page_css="/shop.css")
     with app.app_context(), lock("<order>"):
         page = app.test_client().get("/distlock/")
-    assert "<h1>The shop</h1>" in page.text
+    assert '<html lang="de"><h1>The shop /shop.css</h1>' in page.text
     assert "/distlock/assets/held_locks.css?v=" in page.text
     assert "&lt;order&gt;</a>" in page.text
     assert "default-src" not in page.headers["Content-Security-Policy"]

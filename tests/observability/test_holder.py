@@ -273,6 +273,16 @@ def test_a_hook_that_is_none(wrong: object, memory: None, settings: Any) -> None
         RequestIDMiddleware(lambda request: HttpResponse())(RequestFactory().get("/"))
 
 
+def test_why_a_hook_cannot_be_imported(memory: None, settings: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """What the module itself lacks was hidden: "module 'a_shop' has no attribute 'hooks'"."""
+    (tmp_path / "a_shop").mkdir()
+    (tmp_path / "a_shop" / "__init__.py").touch()
+    (tmp_path / "a_shop" / "hooks.py").write_text("import nothing_of_that_name")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigurationError, match="nothing_of_that_name"):
+        in_flask("a_shop.hooks.user", settings)
+
+
 def test_the_user_is_asked_when_a_lock_is_taken_and_not_for_every_request(memory: None, settings: Any) -> None:
     """The middleware stands in front of the one that knows who it is."""
     asked: list[str] = []

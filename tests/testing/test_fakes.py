@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from distlock_web import (
     lock,
     once,
 )
+from distlock_web.backends.memory import MemoryPort
+from distlock_web.core.backend import LockInfo
 from distlock_web.testing import LocksInMemory, assert_lock_free, expire_lock, lose_lock, store_down
 from tests.support.waiting import eventually
 
@@ -96,6 +99,21 @@ def test_what_nobody_holds_cannot_be_lost(end: End, said: str) -> None:
         end("a", store="nope")
 
 
+def test_without_fences_a_lock_cannot_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "Nobody holds the lock" was said of one that was held."""
+    configure({"default": {"BACKEND": "memory"}})
+    inspect = MemoryPort.inspect
+
+    async def unfenced(self: MemoryPort, names: Sequence[str] | None = None) -> list[LockInfo]:
+        return [replace(line, fence=None) for line in await inspect(self, names)]
+
+    monkeypatch.setattr(MemoryPort, "inspect", unfenced)
+    with lock("order:7"), pytest.raises(AssertionError, match="The store 'default' gives no fences"):
+        lose_lock("order:7")
+    with pytest.raises(AssertionError, match="Nobody holds"):
+        lose_lock("order:7")
+
+
 def test_a_store_that_is_down_is_back_after_the_block() -> None:
     with lock("held"), store_down():
         with pytest.raises(BackendUnavailable):
@@ -114,7 +132,11 @@ def test_a_block_that_fails_leaves_the_store_up() -> None:
 
 
 def test_a_test_case_has_locks_of_its_own() -> None:
-    class Orders(LocksInMemory):
+    class WithAnOrder(unittest.TestCase):
+        def setUp(self) -> None:
+            assert lock("of setUp").try_acquire()
+
+    class Orders(LocksInMemory, WithAnOrder):
         def test_locks_are_in_memory(self) -> None:
             assert lock("left").try_acquire()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from flask import Flask
 
 from distlock_web import ConfigurationError, LockBusy, configure, distributed_lockable, lock, request_scope
 from distlock_web.flask import DistLock
+from distlock_web.testing import locks_in_memory
 from distlock_web.testing.plugin import assert_lock_free, hold_lock
 
 pytest_plugins = ("pytester",)
@@ -174,12 +176,30 @@ def test_a_framework_that_is_imported_within_a_test_stays_for_the_session(pytest
     pytester.runpytest_subprocess(*options).assert_outcomes(passed=2)
 
 
-def test_what_is_held_before_a_request_has_the_settings_of_the_app_from_then_on(distlock_fake: None) -> None:
+@pytest.fixture
+def nested(distlock_fake: None) -> Iterator[None]:
+    """A fixture for every test, and a test that has locks in memory of its own."""
+    with locks_in_memory():
+        yield
+
+
+@pytest.mark.parametrize("fake", ["distlock_fake", "nested"])
+def test_what_is_held_before_a_request_has_the_settings_of_the_app_from_then_on(
+    fake: str, request: pytest.FixtureRequest
+) -> None:
     """The store that was made outside of the app, with our defaults, stayed: another configuration was tested."""
+    request.getfixturevalue(fake)
+    skipping, refusing = (app_that(on_busy) for on_busy in ("skip", "raise"))
+    with hold_lock("order:7"):
+        assert skipping.test_client().get("/7").text == "skipped"
+        assert refusing.test_client().get("/7").status_code == 409, "another app, of other settings"
+        assert skipping.test_client().get("/7").text == "skipped"
+    assert skipping.test_client().get("/7").text == "paid"
+
+
+def app_that(on_busy: str) -> Flask:
     app = Flask("shop")
-    app.config["DISTLOCK"] = {"default": {"LOCATION": "redis://127.0.0.1:1", "ON_BUSY": "skip"}}
+    app.config["DISTLOCK"] = {"default": {"LOCATION": "redis://127.0.0.1:1", "ON_BUSY": on_busy}}
     DistLock(app)
     app.add_url_rule("/<int:order_id>", view_func=lambda order_id: pay(order_id) or "skipped")
-    with hold_lock("order:7"):
-        assert app.test_client().get("/7").text == "skipped"
-    assert app.test_client().get("/7").text == "paid"
+    return app

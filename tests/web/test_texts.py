@@ -24,8 +24,7 @@ from distlock_web import Lease, once
 from distlock_web.core.errors import BackendUnavailable, KeyReused, KeyUnavailable, LockBusy
 from distlock_web.django.rest import exception_handler
 from distlock_web.flask import DistLock, held_locks_blueprint
-from distlock_web.web.error_responses import error_response
-from distlock_web.web.texts import CONTEXT
+from distlock_web.web.texts import CONTEXT, _
 from tests.support.source import FILES, PACKAGE, tree
 
 CATALOGUES = PACKAGE / "django" / "locale"
@@ -62,10 +61,14 @@ def test_a_catalogue_has_all_texts_and_no_other(files: Path) -> None:
         assert message.context == CONTEXT
         assert all(texts), message.id
         assert not message.fuzzy, message.id
-        values = set(re.findall(r"%\(\w+\)s", str(message.id)))
-        for text in texts:
-            assert set(re.findall(r"%\(\w+\)s", text)) <= values, message.id
-            assert not re.search(r"%(?!\(\w+\)s)", text), message.id
+        values, given = values_in(str(message.id)), [values_in(text) for text in texts]
+        assert given[-1] == values, message.id
+        assert all(some <= values for some in given), message.id  # a form for one may leave out the number
+        assert not any(re.search(r"%(?!\(\w+\)s)", text) for text in texts), message.id
+
+
+def values_in(text: str) -> set[str]:
+    return set(re.findall(r"%\(\w+\)s", text))
 
 
 def test_what_is_compiled_is_what_is_written(files: Path) -> None:
@@ -131,8 +134,9 @@ class Site(Protocol):
 class DjangoSite:
     pages = "/admin/distlock_web/heldlock/"
 
-    def __init__(self, settings: Any, *, speaks: bool) -> None:
+    def __init__(self, settings: Any, *, speaks: bool, catalogues: Path | None = None) -> None:
         settings.ROOT_URLCONF = __name__
+        settings.LOCALE_PATHS = [catalogues] if catalogues else []
         if speaks:
             settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
         self._client = Client()
@@ -145,9 +149,9 @@ class DjangoSite:
 class FlaskSite:
     pages = "/distlock/"
 
-    def __init__(self, settings: Any, *, speaks: bool) -> None:
+    def __init__(self, settings: Any, *, speaks: bool, catalogues: Path | None = None) -> None:
         app = Flask("shop")
-        app.config.update(PROPAGATE_EXCEPTIONS=False)
+        app.config.update(PROPAGATE_EXCEPTIONS=False, BABEL_TRANSLATION_DIRECTORIES=str(catalogues))
         DistLock(app)
         app.register_blueprint(held_locks_blueprint(lambda action: "ann"))
         app.add_url_rule("/refuse/<name>", view_func=refuse)
@@ -169,7 +173,7 @@ def english() -> Iterator[None]:
 
 @pytest.fixture(params=[DjangoSite, FlaskSite])
 def make(request: pytest.FixtureRequest, settings: Any, memory: None, db: None) -> Callable[..., Site]:
-    return lambda speaks=True: request.param(settings, speaks=speaks)
+    return lambda speaks=True, **options: request.param(settings, speaks=speaks, **options)
 
 
 def words(page: str) -> str:
@@ -238,21 +242,47 @@ def test_the_pages_are_in_the_readers_language(make: Callable[..., Site], elsewh
         assert not CHINESE.search(english), name
 
 
-def test_an_app_may_bring_a_language_of_its_own(tmp_path: Path, memory: None) -> None:
-    """In its own catalogue, as its other texts."""
-    babel: Any = pytest.importorskip("flask_babel")
+@pytest.fixture
+def german(tmp_path: Path) -> Path:
+    """A project's own catalogues, for either framework."""
+    pytest.importorskip("babel")
     from babel.messages.catalog import Catalog
     from babel.messages.mofile import write_mo
 
-    german = Catalog(locale="de")
-    german.add("Already in progress", "Läuft schon", context=CONTEXT)
+    catalogue = Catalog(locale="de")
+    catalogue.add("Already in progress", "Läuft schon", context=CONTEXT)
+    catalogue.add("Held locks", 'Sperren <b>"jetzt"</b>', context=CONTEXT)
+    catalogue.add("Search: lock, request id, path, function or host", '"><b>Lupe</b>', context=CONTEXT)
     folder = tmp_path / "de" / "LC_MESSAGES"
     folder.mkdir(parents=True)
-    with (folder / "messages.mo").open("wb") as file:
-        write_mo(file, german)
+    for name in ("django.mo", "messages.mo"):
+        with (folder / name).open("wb") as file:
+            write_mo(file, catalogue)
+    return tmp_path
+
+
+def test_a_project_may_bring_a_language_of_its_own(make: Callable[..., Site], german: Path) -> None:
+    """In its own catalogue, as its other texts."""
+    assert "<h1>Läuft schon</h1>" in make(catalogues=german).ask("/refuse/busy", "de", Accept="text/html")
+
+
+def test_a_translation_is_text_and_no_html(make: Callable[..., Site], german: Path) -> None:
+    """A template's own text is safe for Django, and its gettext says the same of the translation."""
+    site = make(catalogues=german)
+    page = site.ask(site.pages, "de")
+    assert "Sperren &lt;b&gt;" in page
+    assert "&gt;&lt;b&gt;Lupe" in page
+    assert "<b>" not in page
+
+
+def test_a_catalogue_is_looked_for_once(memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page has a hundred texts, and each looked on the disk."""
+    babel: Any = pytest.importorskip("flask_babel")
     app = Flask("shop")
-    app.config.update(BABEL_TRANSLATION_DIRECTORIES=str(tmp_path), BABEL_DEFAULT_LOCALE="de")
+    app.config.update(BABEL_DEFAULT_LOCALE="zh_CN")
     babel.Babel(app)
-    DistLock(app)
     with app.test_request_context():
-        assert error_response(LockBusy(), "r").title == "Läuft schon"
+        first = _("Already in progress")
+        monkeypatch.setattr(gettext, "find", None)
+        assert CHINESE.search(first)
+        assert _("Already in progress") == first
