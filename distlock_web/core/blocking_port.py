@@ -159,7 +159,14 @@ class BlockingPort:
     async def _acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
         if join:
             self._wakeups.expect(claim.token, self.runtime)  # before the place in the queue: no wake-up is missed
-        answer = await self._take((claim.token,), self._executors.acquiring, self._ask, now(), claim, join, position)
+        try:
+            answer = await self._take(
+                (claim.token,), self._executors.acquiring, self._ask, now(), claim, join, position
+            )
+        except BackendUnavailable as error:
+            if error.nothing_done and not position:  # nobody cancels what is not there
+                self._wakeups.forget(claim.token)
+            raise
         if not (join and isinstance(answer, Busy)) or answer.final:
             self._wakeups.forget(claim.token)
         return answer

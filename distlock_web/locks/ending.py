@@ -325,8 +325,9 @@ async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, 
     if not sent_before:
         try:
             return await port.release(*args)
-        except BackendUnavailable:
-            pass
+        except BackendUnavailable as error:
+            if error.nothing_done and not cooldown:  # and the store goes on with it when it can
+                raise
     loss = await port.release(*args)
     if loss is None or loss == "revoked":
         return loss

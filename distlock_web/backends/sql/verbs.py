@@ -334,7 +334,9 @@ def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
 def release(row: LeaseRow, token: str, cooldown: float, record: str | None) -> Loss | None:
     owner = row.held_by(token)
     if owner is None:
-        if row.released != token:
+        known = row.owner(token)
+        if row.released != token and not (known is not None and known.state == "cooldown"):
+            row.save()  # who was found dead on the way leaves the queue once
             return row.loss(token)
         if row.taken and row.state == "done":
             row.send_away()  # the first copy may not have told all

@@ -126,6 +126,26 @@ def test_an_acquisition_that_comes_after_its_end_takes_no_place(port: Port, wait
     assert [(row.lock.holders, row.lock.waiters) for row in held_locks()] == [(1, 0)]
 
 
+def test_the_dead_get_no_place_from_a_writer_that_gives_up(port: Port) -> None:
+    dead, holder, writer = new_ident(), unrelated("a"), claim(1)
+    drive(port.acquire(claim(ident=dead, expire=0.3), None))
+    drive(port.acquire(writer, None))
+    drive(port.acquire(claim(ident=dead), None))
+    holder.release()
+    eventually(lambda: not held_locks(), "the place that it never heard of has ended")
+    drive(port.cancel(writer))
+    assert isinstance(drive(port.acquire(claim(1), 0)), Granted)
+
+
+def test_a_release_that_is_asked_twice_is_one_whoever_has_released_since(port: Port) -> None:
+    keeping, other = claim(), claim()
+    for one in (keeping, other):
+        drive(port.acquire(one, 0))
+    assert drive(port.release(keeping, LONG)) is None
+    assert drive(port.release(other)) is None
+    assert drive(port.release(keeping, LONG)) is None
+
+
 def test_what_is_taken_from_one_goes_to_another_process(port: Port) -> None:
     """The others of one that hangs, perhaps, come after those."""
     hanging, other = new_ident(), claim(2)
