@@ -12,9 +12,10 @@ import redis
 
 from distlock_web import LockBusy, configure, lock
 from distlock_web.backends.redis.transport import listener, subscription
-from distlock_web.backends.redis.transport.address import Address
+from distlock_web.backends.redis.transport.address import Address, address
 from distlock_web.backends.redis.transport.subscription import Subscription
 from distlock_web.core.registry import registry
+from distlock_web.core.runtime import now
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, no_thread, unrelated
 from tests.support.proxy import Proxy
@@ -242,3 +243,14 @@ def test_health_checks_do_not_break_the_listening_connection(
     assert ear._connections == 1
     holder.release()
     waiting.result(SOON)
+
+
+def test_a_pause_of_the_process_is_no_silence_of_the_server(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that had stood still asked whether the server lives, and gave up its connection before the answer."""
+    heard = Subscription(address(registry().store("default").config), "f" * 16)
+    later = now() + 3 * subscription.PING_AFTER
+    monkeypatch.setattr(subscription, "now", lambda: later)
+    eventually(lambda: heard.read(0.0) is not None, "the server has said that it lives")
+    heard.close()

@@ -46,12 +46,12 @@ MUTANTS: dict[str, Mutant] = {
         "self.deadline = now() + claim.expire",
     ),
     "whoever is interrupted while it asks leaves its place and its lock behind": Mutant(
-        "memory-1",
+        "memory-12",
         "locks/engine.py",
-        """in the queue: nothing of this claim may stay behind.
-        await undo(error, scope, lambda port: cancel_quietly(scope, claim, port))
-""",
-        "in the queue: nothing of this claim may stay behind.\n",
+        """        if error is not refused:
+            # The answer""",
+        """        if False:
+            # The answer""",
     ),
     "in memory a renewal is written over a longer extension": Mutant(
         "memory-0",

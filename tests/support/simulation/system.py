@@ -103,6 +103,9 @@ class Lock:
         self._count = 0
         self._waiting: deque[worlds.Thread] = deque()
 
+    def locked(self) -> bool:
+        return self._count > 0
+
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         world = running()
         me = world.here() if world is not None else self

@@ -54,7 +54,6 @@ class Listener:
         self._given_up: dict[str, float] = {}  # tokens, and when each was; the oldest first
         self._starting: dict[Parker, None] = {}  # those who wait for the connection
         self._last_empty_poll = 0.0  # when there was nothing to read, for the last time
-        self._looked_at = 0.0  # when somebody began to read, for the last time
         self._ident = ""  # of the store that this is a part of: what the tokens of its waiters begin with
         self._subscription: Subscription | None = None
         self._connections = 0
@@ -113,13 +112,15 @@ class Listener:
         until = now() + seconds
         parker = waiter.parker = waiter.parker or waiter.runtime.parker()
         self._worker.start()
-        while not waiter.woken and (left := until - now()) > 0:
-            subscription = self._subscription if self._alone() is waiter else None
-            if subscription is None or not self._read(subscription, min(left, POLL)):
-                self._worker.wake()  # it is to read
-                await parker.park(left)
-        if len(self.waiters) > 1:  # who came while this one has read
-            self._worker.wake()
+        try:
+            while not waiter.woken and (left := until - now()) > 0:
+                subscription = self._subscription if self._alone() is waiter else None
+                if subscription is None or not self._read(subscription, min(left, POLL)):
+                    self._worker.wake()  # it is to read
+                    await parker.park(left)
+        finally:
+            if len(self.waiters) > 1:  # who came while this one has read
+                self._worker.wake()
         woken, waiter.woken = waiter.woken, False
         return woken
 
@@ -157,8 +158,7 @@ class Listener:
     def _read(self, subscription: Subscription, seconds: float) -> bool:
         """Read what comes first within so many seconds, for all who wait. False: somebody else reads."""
         if not subscription.turn.acquire(blocking=False):
-            if now() - self._looked_at > READER_LOST:  # interrupted between taking its turn and reading
-                self._broken(subscription, None)
+            self._give_up_a_lost_reader(subscription)
             return False
         try:
             self._deliver(subscription, seconds)
@@ -170,6 +170,11 @@ class Listener:
         finally:
             subscription.turn.release()
         return True
+
+    def _give_up_a_lost_reader(self, subscription: Subscription) -> None:
+        """One that was interrupted between taking its turn and reading."""
+        if now() - subscription.looked_at > READER_LOST:
+            self._broken(subscription, None)
 
     # Our own thread ----------------------------------------------------------------------------------------------
 
@@ -191,7 +196,9 @@ class Listener:
         alone = self._alone()
         if alone is None and self._read(subscription, POLL if self.waiters else AT_ONCE) and self.waiters:
             return 0.0
-        if alone is not None and alone.parker is not None:
+        if subscription.turn.locked():  # it reads, or nobody does: to wake it would be a race without an end
+            self._give_up_a_lost_reader(subscription)
+        elif alone is not None and alone.parker is not None:
             alone.parker.unpark()  # from now on it reads
         return SUPERVISE_EVERY
 
@@ -224,7 +231,7 @@ class Listener:
 
     def _deliver(self, subscription: Subscription, seconds: float) -> None:
         connection = self._connections
-        begun = self._looked_at = now()
+        begun = subscription.looked_at = now()
         # Many messages and no pause among them would leave it far behind.
         late = begun - self._last_empty_poll > 2 * POLL
         notification = subscription.read(AT_ONCE if late else seconds)

@@ -32,6 +32,10 @@ class Notification(NamedTuple):
     name: str  #: of the lock
 
 
+#: Something was read, and no waiter has this token.
+NOBODYS = Notification("", None, "")
+
+
 class Subscription:
     """One open connection. Raises ``FAILURES``, and ``ErrorReply``, as to a user without the rights."""
 
@@ -41,8 +45,8 @@ class Subscription:
         self._connection = connection
         self._wire = wire_of(connection, address.kwargs["socket_timeout"])
         self.turn = threading.Lock()  #: whoever has it reads; it is only tried
-        self._pinged = False
-        self._heard = now()
+        self.looked_at = now()  #: when somebody began to read, for the last time
+        self._heard, self._pinged = self.looked_at, 0.0
         try:
             channel = f"distlock:wake:{ident}"
             if address.clustered:  # PUBLISH reaches the subscribers of every node: this is what is said at this one
@@ -66,32 +70,33 @@ class Subscription:
         return reply
 
     def read(self, seconds: float) -> Notification | None:
-        """What comes first within so many seconds; None: nothing, or nothing for us. A server that has gone raises."""
+        """What comes first within so many seconds; None: nothing. A server that has gone raises."""
         self._ask_for_life()
         try:
             message = self._reply(seconds)
         except TIMEOUTS:
             return None
-        self._heard, self._pinged = now(), False
-        return _notification(message[2]) if message[0] == b"message" else None
+        self._heard, self._pinged = now(), 0.0
+        return _notification(message[2]) if message[0] == b"message" else NOBODYS
 
     def _ask_for_life(self) -> None:
         # A connection that a firewall dropped looks like a quiet one: nobody would ever be woken again.
-        silence = now() - self._heard
-        if self._pinged and silence > 2 * PING_AFTER:
+        # The answer's time begins with the question: before that it was us, perhaps, who stood still.
+        moment = now()
+        if self._pinged and moment - self._pinged > PING_AFTER:
             raise ConnectionError("the server is silent on the listening connection")
-        if not self._pinged and silence > PING_AFTER:
+        if not self._pinged and moment - self._heard > PING_AFTER:
             self._wire.write(_PING)
-            self._pinged = True
+            self._pinged = moment
 
     def close(self) -> None:
         self._connection.disconnect()
 
 
-def _notification(payload: bytes) -> Notification | None:
-    """None: not one of our messages; anybody may publish on a channel."""
+def _notification(payload: bytes) -> Notification:
+    """``NOBODYS``: not one of our messages; anybody may publish on a channel."""
     try:
         token, fence, at, name = payload.decode("utf-8", "replace").split(" ", 3)  # a name may have blanks
         return Notification(token, None if fence == "-" else Grant(int(fence), int(at)), name)
     except ValueError:
-        return None
+        return NOBODYS
