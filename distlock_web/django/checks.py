@@ -315,8 +315,6 @@ def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
 
 def _views() -> Iterator[tuple[str, Callable[..., Any], LockedFunction]]:
     """Every locked view: where it is, in words; the view; its lock. Each once, at the first of its routes."""
-    if not getattr(settings, "ROOT_URLCONF", None):
-        return
     seen = set()  # REST framework's routers have two routes for an action: without a format, and with one
     for route, view, function in locked_views():
         if (id(view), function) not in seen:

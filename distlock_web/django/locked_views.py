@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
+from django.conf import settings
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.views import View
 
@@ -20,6 +21,8 @@ def locked_views(
     patterns: Iterable[Any] | None = None, route: str = ""
 ) -> Iterator[tuple[str, Callback, LockedFunction]]:
     """Every locked view of the project, through all ``include()``: its route, its callback, what is locked of it."""
+    if patterns is None and not getattr(settings, "ROOT_URLCONF", None):
+        return
     for entry in get_resolver().url_patterns if patterns is None else patterns:
         here = route + str(entry.pattern)
         if isinstance(entry, URLResolver):

@@ -578,3 +578,9 @@ def test_e005_once_under_atomic_requests(urls: Any, monkeypatch: pytest.MonkeyPa
     assert 'Say until="commit"' in str(message.hint)
     urls(path("plain/", transaction.non_atomic_requests(made)))
     assert found() == {}
+
+
+def test_a_project_without_routes_has_no_locked_views(settings: Any) -> None:
+    """The doctor ended with a traceback there."""
+    del settings.ROOT_URLCONF
+    assert list(locked_views()) == []
