@@ -10,16 +10,17 @@ import inspect
 import logging
 import random
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from celery import current_task, states
-from celery.exceptions import Ignore, Retry
-from celery.signals import before_task_publish, task_postrun, task_revoked
+from celery import current_task
+from celery.exceptions import Ignore, Reject, Retry
+from celery.signals import after_task_publish, before_task_publish, task_postrun, task_revoked
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from .core.config import Duration, check_seconds
-from .core.errors import ConfigurationError, DistLockError, LeaseLost, LockBusy, NotHeld
+from .core.errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LockBusy, NotHeld
 from .core.runtime import THREADS, drive, refuse_in_event_loop
 from .locks import chain, ending, engine
 from .locks.decorator import LockedFunction
@@ -106,8 +107,8 @@ def unique(task: Any, *, transit: Duration = "1h") -> Unique:
     """Send a task of Celery only if it is neither queued nor running: ``unique(report).delay("May")``, or None.
 
     The task has ``@distributed_lockable(...)`` below what makes a task of it: the key says what is the same task. Its
-    lock is taken here, travels with the message, and ends with the run, which another one cannot begin before that. It
-    goes along when the task retries, and is freed when a worker drops the message as revoked or expired.
+    lock is taken here, travels with the message, and is free when the function has returned; after an error, when the
+    run is over. It goes along when the task retries. It is freed when a worker drops the message: revoked, or expired.
 
     ``transit`` (seconds, a ``timedelta``, or text such as ``"1h"``) is how long the lock lives on its way. A task that
     begins later has to take it anew: another one may have been sent meanwhile, but no two run at one time. A message
@@ -146,10 +147,18 @@ def _seconds_until(app: Any, eta: Any) -> float:
     return max(0.0, (aware - now).total_seconds())
 
 
-def _give_back(ticket: str) -> None:
-    """Free the lock of a message that nobody will run."""
+def _take_on(ticket: str, spec: Spec) -> Scope:
+    """The lock that a ticket stands for, as ``spec`` says."""
+    parsed = Ticket.loads(ticket)
+    scope = Scope(spec._replace(names=tuple(parsed.fences), on_lost="raise", hold_at_least=0.0), THREADS)
+    drive(engine.acquire(scope, parsed))
+    return scope
+
+
+def _give_back(ticket: str, spec: Spec | None = None) -> None:
+    """Free the lock of a message that nobody will run. ``spec`` knows the store also outside of a Flask app."""
     try:
-        attach(ticket).release()
+        (attach(ticket) if spec is None else Lease(_take_on(ticket, spec))).release()
     except NotHeld:  # a run has it, or had it
         pass
     except DistLockError as error:
@@ -161,79 +170,92 @@ def _fields(error: DistLockError) -> Mapping[str, object]:
     return error.log_fields or log_fields("error", "", error.name or "", "", reason="transfer")
 
 
-def _hand_on(headers: dict[str, Any] | None = None, **_: object) -> None:
-    """A task that is sent again by its own run takes its lock along: here, before a worker can get the message."""
-    task = current_task._get_current_object()
-    scope = None if task is None else getattr(task.request, "distlock_scope", None)
-    if scope is None or headers is None or (headers.get("id"), headers.get("task")) != (task.request.id, task.name):
-        return
-    try:
-        transit = headers[_TRANSIT] + _seconds_until(task.app, headers.get("eta"))
-        task.request.distlock_handed_on = headers[_TICKET] = drive(ending.detach(scope, transit, THREADS, nested=True))
-    except DistLockError as error:
-        text = "%s is sent again without its lock, which it takes when it runs: %s"
-        logger.warning(text, task.name, error, extra=_fields(error))
-
-
-def _end(task: Any = None, retval: object = None, state: str | None = None, **_: object) -> None:
-    """The run is over, and with it its lock."""
-    scope, ticket = (getattr(task.request, name, None) for name in ("distlock_scope", "distlock_handed_on"))
-    if scope is None:
-        return
-    try:
-        if ticket is None:
-            if state == states.SUCCESS:
-                drive(_locked(task).judge(retval, scope))
-        elif state != states.RETRY:  # the message that has the lock was not sent: it is taken back, to be freed
-            scope = Scope(scope.spec._replace(hold_at_least=0.0), THREADS)
-            drive(engine.acquire(scope, Ticket.loads(ticket)))
-        ending.end_now(scope, None if state == states.SUCCESS else Ignore())  # with any error it is no success
-    except (LeaseLost, NotHeld):  # which the function was told of; which a run has
-        pass
-    except DistLockError as error:
-        logger.warning(_NOT_FREED, error, extra=_fields(error))
-
-
-def _dropped(request: Any = None, **_: object) -> None:
-    """A worker drops the message: it was revoked, or has expired."""
-    if ticket := (request.headers or {}).get(_TICKET):
-        _give_back(ticket)
-
-
 class CeleryTasks(Integration):
     """Knows which task runs."""
 
     def running_task(self) -> RunningTask | None:
         task = current_task._get_current_object()
-        return None if task is None else Run(task)
+        return None if task is None else Run.of(task)
 
 
 class Run:
-    """A run of a task of Celery's: a :class:`~distlock_web.locks.hooks.RunningTask`."""
+    """A run of a task of Celery's: a :class:`~distlock_web.locks.hooks.RunningTask`.
+
+    The lock that came with its message is in one place at a time: in ``_ticket`` while nobody else is sure to take it
+    on; in ``_scope`` while the function runs; with another message, or gone, where both are None.
+    """
 
     def __init__(self, task: Any) -> None:
         self._task = task
+        self._headers: Mapping[str, Any] = task.request.headers or {}
+        self._ticket: str | None = self._headers.get(_TICKET)
+        self._scope: Scope | None = None
+        self._call: Scope | None = None  # of the task's function, the outermost
 
-    def begin(self, locked: object, spec: Spec) -> None:
-        """Take on the lock that came with the message, until the task ends. The function inside of it enters it again.
+    @classmethod
+    def of(cls, task: Any) -> Run:
+        """The one that the task is in now."""
+        request = task.request
+        if not hasattr(request, "distlock_run"):
+            request.distlock_run = cls(task)
+        run: Run = request.distlock_run
+        return run
+
+    def begin(self, locked: object, scope: Scope) -> None:
+        """Take on the lock that came with the message. The function inside of it enters it again.
 
         Where it is gone, for the message was delivered twice or is late, the function takes its lock itself, or is
         refused. Not at the beginning of the task: a Flask app's context, which says where its locks are, begins later.
         """
-        request = self._task.request
-        text = (request.headers or {}).get(_TICKET)
         ours = getattr(self._task.run, "__distlock__", None) is locked
-        if text is None or not ours or hasattr(request, "distlock_scope"):
+        if self._ticket is None or not ours or self._call is not None:
             return
-        request.distlock_scope = None  # asked for once in each run
+        self._call = scope
         try:
-            ticket = Ticket.loads(text)
-            scope = Scope(spec._replace(names=tuple(ticket.fences), on_lost="raise"), THREADS)
-            drive(engine.acquire(scope, ticket))
-            request.distlock_scope = scope
+            self._scope, self._ticket = _take_on(self._ticket, scope.spec), None
+        except BackendUnavailable:  # the lock is on its way still, where the function would find it taken
+            raise
         except DistLockError as error:
+            self._ticket = None
             message = "%s runs without the lock that came with it, and takes its own: %s"
             logger.info(message, self._task.name, error, extra=_fields(error))
+
+    def returned(self, scope: Scope) -> None:
+        """With the outermost call: before Celery sends the callbacks, and stores the result."""
+        if scope is self._call and self._scope is not None:
+            self._scope.spec = self._scope.spec._replace(hold_at_least=scope.spec.hold_at_least)  # as it was judged
+            self._release(None)
+
+    def _release(self, error: Exception | None) -> None:
+        if self._scope is not None:
+            with suppress(LeaseLost):  # which the function was told of
+                ending.end_now(self._scope, error)
+            self._scope = None
+
+    def end(self, retval: object) -> None:
+        """It is over. After an error the lock is kept until here: Celery may have sent the task again."""
+        self._release(Ignore())  # with any error it is no success
+        comes_back = isinstance(retval, Reject) and retval.requeue and self._ticket == self._headers.get(_TICKET)
+        if self._ticket is not None and not comes_back:
+            _give_back(self._ticket, None if self._call is None else self._call.spec)
+
+    def hand_on(self, headers: dict[str, Any]) -> None:
+        """The task is sent again, with these headers: the lock goes along."""
+        if self._scope is not None:
+            transit = self._headers[_TRANSIT] + _seconds_until(self._task.app, headers.get("eta"))
+            try:
+                self._ticket = drive(ending.detach(self._scope, transit, THREADS, nested=True))
+                self._scope = None
+            except DistLockError as error:
+                text = "%s is sent again without its lock, which it takes when it runs: %s"
+                logger.warning(text, self._task.name, error, extra=_fields(error))
+        if self._ticket is not None:
+            headers.update({_TICKET: self._ticket, _TRANSIT: self._headers[_TRANSIT]})
+
+    def handed_on(self, headers: dict[str, Any]) -> None:
+        """The message was sent: whose the lock is now."""
+        if headers.get(_TICKET) == self._ticket:
+            self._ticket = None
 
     def retry(self, error: LockBusy) -> Exception:
         """Not ``task.retry``, which counts: waiting for a lock is no failure, and leaves ``max_retries`` to those."""
@@ -248,7 +270,37 @@ class Run:
         return retry
 
 
+def _sent_again(headers: Any) -> Run | None:
+    """The run that sends its own task again, in the message with these headers; None: it is another one's."""
+    task = current_task._get_current_object()
+    if task is None or headers is None or (headers.get("id"), headers.get("task")) != (task.request.id, task.name):
+        return None
+    return Run.of(task)
+
+
+def _before_publish(headers: Any = None, **_: object) -> None:
+    """A worker cannot get the message yet."""
+    if run := _sent_again(headers):
+        run.hand_on(headers)
+
+
+def _after_publish(headers: Any = None, **_: object) -> None:
+    if run := _sent_again(headers):
+        run.handed_on(headers)
+
+
+def _end(task: Any = None, retval: object = None, **_: object) -> None:
+    Run.of(task).end(retval)
+
+
+def _dropped(request: Any = None, **_: object) -> None:
+    """A worker drops the message: it was revoked, or has expired."""
+    if ticket := (request.headers or {}).get(_TICKET):
+        _give_back(ticket)
+
+
+before_task_publish.connect(_before_publish)
+after_task_publish.connect(_after_publish)
 task_postrun.connect(_end)
-before_task_publish.connect(_hand_on)
 task_revoked.connect(_dropped)
 install(CeleryTasks())

@@ -15,7 +15,7 @@ from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
 from . import chain, ending, engine, hooks
 from .events import log_fields
-from .hooks import TransactionManager, Until
+from .hooks import RunningTask, TransactionManager, Until
 from .key_templates import Key, KeyInFront, KeyTemplates, MalformedValue, bound_method
 from .lease import Lease
 from .options import NAMES, NO_TASK, LockOptions, Options, check_names, listing
@@ -245,18 +245,19 @@ class LockedFunction:
             f"decorated."
         )
 
-    async def scope(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
-        """The scope of one call, which holds nothing yet."""
+    def task(self) -> RunningTask | None:
+        """The task that this call is in."""
         task = hooks.running_task() if hooks.queues else None
         if task is None and self.on_busy == "retry":
             raise ConfigurationError(
                 f'{self.name}: on_busy="retry" sends the running task of Celery again, and no task runs here. '
                 f'Elsewhere use on_busy="raise" or wait=.'
             )
-        spec = await self.spec(runtime, args, kwargs)
-        if task is not None:
-            task.begin(self, spec)
-        return Scope(spec, runtime)
+        return task
+
+    async def scope(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
+        """The scope of one call, which holds nothing yet."""
+        return Scope(await self.spec(runtime, args, kwargs), runtime)
 
     async def spec(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spec:
         """What one call asks for."""
@@ -271,9 +272,11 @@ class LockedFunction:
             keys = tuple(self.space + key for key in keys)
         return self.options.spec(keys, runtime, self.name, self.code, self.keys.template)
 
-    async def acquire(self, scope: Scope) -> Scope:
+    async def acquire(self, scope: Scope, task: RunningTask | None = None) -> Scope:
         """Take the lock for one call. The scope that it runs in: another one if it is let through without its lock."""
         try:
+            if task is not None:
+                task.begin(self, scope)
             await engine.acquire(scope)
         except BackendUnavailable as error:
             if self._policy("on_backend_error", scope.spec.store.config.on_backend_error) != "open":
@@ -372,10 +375,11 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
         runtime = blocking_runtime()
         if locked.transactions is not None:
             locked.transactions.refuse_open(locked.name, locked.database)
+        task = locked.task()
         scope = drive(locked.scope(runtime, args, kwargs))
         try:
             try:
-                scope = drive(locked.acquire(scope))
+                scope = drive(locked.acquire(scope, task))
             except (LockBusy, BackendUnavailable) as error:
                 return drive(locked.rejected(error, args, kwargs))
             result = locked.call(function, scope, args, kwargs)
@@ -383,6 +387,8 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
             if response is not None:
                 return response
             ending.end_now(scope, None)
+            if task is not None:
+                task.returned(scope)
             return result
         except BaseException as error:
             try:
@@ -400,9 +406,10 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         if locked.methods is not None and locked.is_open(args):
             return await function(*args, **kwargs)
+        task = locked.task()
         scope = await locked.scope(TASKS, args, kwargs)
         try:
-            scope = await locked.acquire(scope)
+            scope = await locked.acquire(scope, task)
         except (LockBusy, BackendUnavailable) as error:
             return await locked.rejected(error, args, kwargs)
         try:
@@ -415,6 +422,8 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
         if response is not None:
             return response
         await ending.end(scope, None)
+        if task is not None:
+            task.returned(scope)
         return result
 
     return wrapper

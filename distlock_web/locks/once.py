@@ -15,7 +15,7 @@ from ..core.runtime import Runtime, drive
 from . import call_site, chain, hooks
 from .decorator import LockedFunction, OnBackendError, OnBusy, decorator, take_key
 from .events import log_fields
-from .hooks import Until
+from .hooks import RunningTask, Until
 from .key_templates import Key, KeyInFront
 from .lease import Lease, OnLost
 from .options import Options, check_names, check_records, listing
@@ -163,12 +163,12 @@ class Once(LockedFunction):
         """Whose the record is: of a request, a digest of who asks for what; else the function's."""
         return await hooks.asked(args, self) or self.name
 
-    async def acquire(self, scope: Scope) -> Scope:
+    async def acquire(self, scope: Scope, task: RunningTask | None = None) -> Scope:
         (name,) = scope.spec.names
         if chain.find_enclosing(scope.spec.store, name) is not None:
             raise LockBusy(f"{self.name} calls itself with the same key, {name!r}, while it is running.", name=name)
         self.refuse_open_transaction()
-        return await super().acquire(scope)
+        return await super().acquire(scope, task)
 
     def refuse_open_transaction(self) -> None:
         """``ConfigurationError`` if what is done may be rolled back after it was recorded."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from queue import Empty
 from typing import Any
 
+import celery
 import pytest
+from celery.exceptions import Reject, Retry
+from celery.signals import before_task_publish
 from django.db import transaction
 from kombu.exceptions import OperationalError
 
@@ -17,6 +22,7 @@ from distlock_web import (
     LeaseLost,
     LockBusy,
     OpenTransactionWarning,
+    aheld_locks,
     current_lease,
     distributed_lockable,
     held_locks,
@@ -397,3 +403,194 @@ def test_sent_inside_a_transaction_it_warns_of_nothing(report: Any, mailbox: Mai
         with pytest.warns(OpenTransactionWarning), lock("other"):
             pass
     assert mailbox.next().run() == ("SUCCESS", "May")
+
+
+class Refusing(celery.Task):
+    """It does not come to the function."""
+
+    error: Exception = OSError()
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        raise self.error
+
+
+def test_a_run_that_does_not_come_to_its_function_frees_it(mailbox: Mailbox) -> None:
+    @mailbox.task(base=Refusing)
+    @distributed_lockable("report:{month}", expire=10)
+    def report(month: str) -> None: ...
+
+    unique(report).delay("May")
+    assert mailbox.next().run()[0] == "FAILURE"
+    assert states() == {}
+
+
+def test_one_whose_message_goes_back_to_the_broker_keeps_it(mailbox: Mailbox) -> None:
+    @mailbox.task(base=Refusing, error=Reject("not now", requeue=True))
+    @distributed_lockable("report", expire=10)
+    def report() -> None: ...
+
+    unique(report).delay()
+    assert mailbox.next().run()[0] == "REJECTED"
+    assert states() == {"disLock:report": "transit"}
+
+
+def test_arguments_that_the_worker_does_not_know_free_it(report: Any, mailbox: Mailbox) -> None:
+    unique(report).delay("May")
+    message = mailbox.next()
+    message.args = []
+    assert message.run()[0] == "FAILURE"
+    assert states() == {}
+
+
+@pytest.mark.parametrize("on_busy", ["raise", "skip"])
+def test_a_store_that_hiccups_where_the_run_begins(mailbox: Mailbox, on_busy: Any) -> None:
+    """It is no busy lock: the run would be skipped, for the lock that came with its own message."""
+
+    @mailbox.task()
+    @distributed_lockable("report", expire=10, on_busy=on_busy)
+    def report() -> None: ...
+
+    unique(report).delay()
+    FaultInjector(registry().store("default")).lose("attach", "request", "request")
+    state, error = mailbox.next().run()
+    assert (state, type(error)) == ("FAILURE", BackendUnavailable)
+    assert states() == {}
+
+
+def test_or_it_runs_without_its_lock_if_it_may(mailbox: Mailbox) -> None:
+    @mailbox.task()
+    @distributed_lockable("report", expire=10, on_backend_error="open")
+    def report() -> bool:
+        lease = current_lease()
+        assert lease is not None
+        return lease.acquired
+
+    unique(report).delay()
+    FaultInjector(registry().store("default")).lose("attach", "request", "request")
+    assert mailbox.next().run() == ("SUCCESS", False)
+    assert states() == {}
+
+
+def test_or_is_sent_again_with_it(mailbox: Mailbox) -> None:
+    @mailbox.task(autoretry_for=(BackendUnavailable,))
+    @distributed_lockable("report", expire=10)
+    def report() -> None: ...
+
+    unique(report).delay()
+    FaultInjector(registry().store("default")).lose("attach", "request", "request")
+    assert mailbox.next().run()[0] == "RETRY"
+    assert states() == {"disLock:report": "transit"}
+    assert mailbox.next().run() == ("SUCCESS", None)
+    assert states() == {}
+
+
+def test_it_is_free_where_the_function_has_returned(mailbox: Mailbox) -> None:
+    """Before its callbacks are sent and its result can be read: who starts on these finds it free."""
+    when: dict[str, Any] = {}
+
+    class Watched(celery.Task):
+        def on_success(self, *_: object) -> None:
+            when["on_success"] = states()
+
+    @mailbox.task()
+    def publish(month: str) -> None: ...
+
+    @mailbox.task(base=Watched)
+    @distributed_lockable("report:{month}", expire=10)
+    def report(month: str) -> str:
+        return month
+
+    def sent(sender: str, **_: object) -> None:
+        if sender == publish.name:
+            when["callback"] = states()
+
+    unique(report).apply_async(["May"], link=publish.s())
+    message = mailbox.next()
+    before_task_publish.connect(sent)
+    try:
+        assert message.run() == ("SUCCESS", "May")
+    finally:
+        before_task_publish.disconnect(sent)
+    assert when == {"callback": {}, "on_success": {}}
+
+
+def test_a_call_of_its_function_in_itself_frees_nothing(mailbox: Mailbox) -> None:
+    @mailbox.task()
+    @distributed_lockable("report", expire=10)
+    def report(again: bool = False) -> dict[str, str]:
+        if not again:
+            report.run(again=True)
+        return states()
+
+    unique(report).delay()
+    assert mailbox.next().run() == ("SUCCESS", {"disLock:report": "held"})
+
+
+def test_sent_again_with_other_headers_it_keeps_it(mailbox: Mailbox) -> None:
+    @mailbox.task(bind=True)
+    @distributed_lockable("report", expire=10)
+    def report(self: Any) -> int:
+        match self.request.retries, self.request.replaced_task_nesting:
+            case 0, _:
+                raise self.retry(headers={"tenant": "acme"}, countdown=500)
+            case 1, 0:
+                self.replace(self.s().set(retries=2))
+        return self.request.retries
+
+    unique(report, transit="1m").delay()
+    assert mailbox.next().run()[0] == "RETRY"
+    assert 500 < held_locks()[0].lock.remaining <= 560
+    assert mailbox.next().run()[0] == "IGNORED"
+    assert states() == {"disLock:report": "transit"}
+    assert unique(report).delay() is None
+    assert mailbox.next().run() == ("SUCCESS", 2)
+    assert states() == {}
+
+
+def test_a_retry_that_was_sent_keeps_it_whatever_becomes_of_this_run(mailbox: Mailbox) -> None:
+    @mailbox.task(bind=True)
+    @distributed_lockable("report", expire=10, on_lost="warn")
+    def report(self: Any) -> None:
+        if self.request.retries == 0:
+            with suppress(Retry):
+                self.retry(countdown=500)
+            raise OSError
+
+    unique(report).delay()
+    assert mailbox.next().run()[0] == "FAILURE"
+    assert states() == {"disLock:report": "transit"}
+    assert mailbox.next().run() == ("SUCCESS", None)
+    assert states() == {}
+
+
+def test_its_success_is_asked_for_once(mailbox: Mailbox) -> None:
+    asked: list[str] = []
+
+    def success(month: str) -> bool:
+        asked.append(month)
+        return True
+
+    @mailbox.task()
+    @distributed_lockable("report:{month}", expire=10, hold_at_least=500, success=success)
+    def report(month: str) -> str:
+        return month
+
+    unique(report).delay("May")
+    assert mailbox.next().run() == ("SUCCESS", "May")
+    assert asked == ["May"]
+    assert states() == {"disLock:report:May": "cooldown"}
+
+
+def test_so_it_is_with_a_coroutine(mailbox: Mailbox) -> None:
+    class Loop(celery.Task):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            result = asyncio.run(self.run(*args, **kwargs))
+            return result, states()
+
+    @mailbox.task(base=Loop)
+    @distributed_lockable("report", expire=10)
+    async def report() -> dict[str, str]:
+        return {row.lock.name: row.lock.state for row in await aheld_locks()}
+
+    unique(report).delay()
+    assert mailbox.next().run() == ("SUCCESS", ({"disLock:report": "held"}, {}))
