@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import sys
@@ -207,6 +208,7 @@ def test_threads_that_stand_still_are_said_once(
 ) -> None:
     inside = ModuleType("uwsgi")
     inside.__dict__.update(has_threads=has_threads)
+    gc.collect()  # the stores of earlier tests are closed in threads, which would be told
     monkeypatch.setitem(sys.modules, "uwsgi", inside)
     monkeypatch.setattr(worker, "_warned", False)
     with lock("plain"):

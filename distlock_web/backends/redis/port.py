@@ -266,7 +266,8 @@ class RedisPort:
         try:
             answer = await self._exchange.run(ACQUIRE, self._keys.to_acquire(claim), args, None, confirm)
         except BackendUnavailable as error:
-            if not isinstance(error, TooFewReplicas):  # else it is ours, and who gives up asking cancels it
+            # Else it is ours, and who gives up asking cancels it; or it was not asked.
+            if not (isinstance(error, TooFewReplicas) or error.nothing_done):
                 server.ambiguous.add(token)
             raise
         given, server_time_us, *rest = (answer, 0) if type(answer) is int else answer

@@ -103,7 +103,7 @@ class Session:
             # Garbage was collected there, and gives back a lock: it would wait for an answer that only it can read.
             raise BackendUnavailable(f"{self.address.name} cannot be asked from the thread that reads its answers.")
         if timeout is None:
-            self.outage.refuse_if_silent()
+            self.outage.refuse_if_silent(nothing_done=False)
         has_all_its_time = timeout is None or timeout >= self.address.timeout
         until = now() + (self.address.timeout if timeout is None else min(timeout, self.address.timeout))
         client = self._running()

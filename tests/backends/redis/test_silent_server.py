@@ -73,6 +73,20 @@ async def test_a_place_that_was_taken_for_nobody_is_given_up_when_the_server_ans
     await free_and_stays_free(harness, client)
 
 
+@in_both_modes
+async def test_a_request_that_is_refused_leaves_nothing_to_do(harness: Harness, server: RedisServer) -> None:
+    """It left two cancellations for later, and thousands of them pushed out the releases that waited there."""
+    await harness.release(await harness.acquire(the_lock()))
+    server.pause()
+    await refusal(harness)
+    backend: Any = harness.store.backend
+    postponed = len(backend.server.outage._postponed)
+    for wait in (0, LONG):
+        await refusal(harness, wait=wait)
+    assert len(backend.server.outage._postponed) == postponed
+    assert len(backend.server.ambiguous) <= 1
+
+
 async def free_and_stays_free(harness: Harness, client: redis.Redis) -> None:
     """Seen free over a time in which a copy could come: nothing is postponed, and nothing is on its way."""
     backend: Any = harness.store.backend

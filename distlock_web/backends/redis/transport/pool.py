@@ -211,10 +211,12 @@ class ConnectionPool:
 
     def _wait_for_idle(self, left: float) -> Connection | None:
         if left <= 0:
-            raise BackendUnavailable(
+            error = BackendUnavailable(
                 f"{self._address.name}: all {self._address.max_connections} connections are in use "
                 f"(OPTIONS: max_connections; pool_timeout, now {self._address.pool_timeout:g} s)."
             )
+            error.nothing_done = True
+            raise error
         parker = ThreadParker()
         self.waiting.append(parker)
         try:
