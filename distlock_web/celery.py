@@ -16,7 +16,7 @@ from typing import Any
 
 from celery import current_task
 from celery.exceptions import Ignore, Reject, Retry
-from celery.signals import after_task_publish, before_task_publish, task_postrun, task_revoked
+from celery.signals import after_task_publish, before_task_publish, task_postrun, task_revoked, task_unknown
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from .core.config import Duration, check_seconds
@@ -95,12 +95,22 @@ class Unique:
         scope.warned = True
         try:
             if any(chain.find_enclosing(spec.store, name) is not None for name in spec.names):
+                self._refuse_in_a_block(spec)
                 raise LockBusy("The running code is inside of its lock.", name=", ".join(spec.names))
             return Lease(drive(locked.acquire(scope)))
         except LockBusy as busy:
             fields = scope.log_fields("busy")
             logger.info("%s is not sent, for it is queued or running. %s", self._task.name, busy, extra=fields)
             return None
+
+    def _refuse_in_a_block(self, spec: Spec) -> None:
+        """None would say that the task is queued or running."""
+        running = current_task._get_current_object()
+        if running is None or running.name != self._task.name:
+            raise ConfigurationError(
+                f"{self._task.name} cannot be sent by unique inside a block that holds its lock "
+                f"{', '.join(map(repr, spec.names))}: hand the lock over by detach(), or send the task after the block."
+            )
 
 
 def unique(task: Any, *, transit: Duration = "1h") -> Unique:
@@ -170,6 +180,11 @@ def _fields(error: DistLockError) -> Mapping[str, object]:
     return error.log_fields or log_fields("error", "", error.name or "", "", reason="transfer")
 
 
+def _header(request: Any, name: str) -> Any:
+    """Of a message. Tracers put headers of their own into its ``headers``, in place of ours; or copies of old ones."""
+    return request.get(name) or (request.headers or {}).get(name)
+
+
 class CeleryTasks(Integration):
     """Knows which task runs."""
 
@@ -187,8 +202,8 @@ class Run:
 
     def __init__(self, task: Any) -> None:
         self._task = task
-        self._headers: Mapping[str, Any] = task.request.headers or {}
-        self._ticket: str | None = self._headers.get(_TICKET)
+        self._came_with: str | None = _header(task.request, _TICKET)
+        self._ticket = self._came_with
         self._scope: Scope | None = None
         self._call: Scope | None = None  # of the task's function, the outermost
 
@@ -235,14 +250,14 @@ class Run:
     def end(self, retval: object) -> None:
         """It is over. After an error the lock is kept until here: Celery may have sent the task again."""
         self._release(Ignore())  # with any error it is no success
-        comes_back = isinstance(retval, Reject) and retval.requeue and self._ticket == self._headers.get(_TICKET)
+        comes_back = isinstance(retval, Reject) and retval.requeue and self._ticket == self._came_with
         if self._ticket is not None and not comes_back:
             _give_back(self._ticket, None if self._call is None else self._call.spec)
 
     def hand_on(self, headers: dict[str, Any]) -> None:
         """The task is sent again, with these headers: the lock goes along."""
         if self._scope is not None:
-            transit = self._headers[_TRANSIT] + _seconds_until(self._task.app, headers.get("eta"))
+            transit = _header(self._task.request, _TRANSIT) + _seconds_until(self._task.app, headers.get("eta"))
             try:
                 self._ticket = drive(ending.detach(self._scope, transit, THREADS, nested=True))
                 self._scope = None
@@ -250,7 +265,7 @@ class Run:
                 text = "%s is sent again without its lock, which it takes when it runs: %s"
                 logger.warning(text, self._task.name, error, extra=_fields(error))
         if self._ticket is not None:
-            headers.update({_TICKET: self._ticket, _TRANSIT: self._headers[_TRANSIT]})
+            headers.update({_TICKET: self._ticket, _TRANSIT: _header(self._task.request, _TRANSIT)})
 
     def handed_on(self, headers: dict[str, Any]) -> None:
         """The message was sent: whose the lock is now."""
@@ -295,7 +310,13 @@ def _end(task: Any = None, retval: object = None, **_: object) -> None:
 
 def _dropped(request: Any = None, **_: object) -> None:
     """A worker drops the message: it was revoked, or has expired."""
-    if ticket := (request.headers or {}).get(_TICKET):
+    if ticket := _header(request, _TICKET):
+        _give_back(ticket)
+
+
+def _unknown(message: Any = None, **_: object) -> None:
+    """A worker drops the message of a task that it does not know: an older version, perhaps."""
+    if ticket := (getattr(message, "headers", None) or {}).get(_TICKET):
         _give_back(ticket)
 
 
@@ -303,4 +324,5 @@ before_task_publish.connect(_before_publish)
 after_task_publish.connect(_after_publish)
 task_postrun.connect(_end)
 task_revoked.connect(_dropped)
+task_unknown.connect(_unknown)
 install(CeleryTasks())

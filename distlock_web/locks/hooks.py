@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
@@ -252,7 +253,8 @@ def is_coroutine(function: Callable[..., Any]) -> bool:
 def check_function(function: Callable[..., Any]) -> None:
     """Raise ``ConfigurationError`` if a framework would call this function without the lock."""
     if "celery" in sys.modules:
-        know_tasks()
+        with suppress(ImportError):  # a module of the project's own has that name, or a test's
+            know_tasks()
     for each in _installed:
         each.check_function(function)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from queue import Empty
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import celery
 import pytest
 from celery.exceptions import Reject, Retry
-from celery.signals import before_task_publish
+from celery.signals import before_task_publish, task_unknown
 from django.db import transaction
 from kombu.exceptions import OperationalError
 
@@ -32,6 +34,7 @@ from distlock_web import (
 from distlock_web.celery import unique
 from distlock_web.core.registry import registry
 from distlock_web.testing.fault_injector import FaultInjector
+from tests.support.callers import unrelated
 from tests.support.celery_mailbox import Mailbox
 from tests.support.revoking import revoke_the_lock
 from tests.support.waiting import eventually
@@ -249,8 +252,9 @@ def test_eagerly_it_runs_at_once_under_its_lock(report: Any, mailbox: Mailbox) -
     mailbox.app.conf.task_always_eager = True
     assert unique(report).delay("May").get() == "May"
     assert states() == {}
-    with lock("report:May"):
-        assert unique(report).delay("May") is None
+    lease = unrelated("report:May")
+    assert unique(report).delay("May") is None
+    lease.release()
 
 
 def test_an_eager_retry_takes_it_anew(mailbox: Mailbox) -> None:
@@ -594,3 +598,47 @@ def test_so_it_is_with_a_coroutine(mailbox: Mailbox) -> None:
 
     unique(report).delay()
     assert mailbox.next().run() == ("SUCCESS", ({"disLock:report": "held"}, {}))
+
+
+def test_a_tracer_that_puts_headers_of_its_own_in_their_place_hides_nothing(report: Any, mailbox: Mailbox) -> None:
+    """The run found the lock taken, by itself."""
+    for end in ("run", "drop"):
+        unique(report).delay("May")
+        message = mailbox.next()
+        message._request["headers"] = {"trace": "1"}
+        assert getattr(message, end)() in (("SUCCESS", "May"), None)
+        assert states() == {}
+
+
+def test_nor_one_that_copies_an_old_ticket(mailbox: Mailbox) -> None:
+    @mailbox.task(bind=True)
+    @distributed_lockable("report", expire=10)
+    def report(self: Any) -> int:
+        if self.request.retries == 0:
+            raise self.retry(countdown=500)
+        return 1
+
+    unique(report).delay()
+    first = mailbox.next()
+    assert first.run()[0] == "RETRY"
+    second = mailbox.next()
+    second._request["headers"] = {"distlock_ticket": first.headers["distlock_ticket"]}
+    assert second.run() == ("SUCCESS", 1)
+
+
+def test_a_task_that_a_worker_does_not_know_frees_its_lock(report: Any, mailbox: Mailbox) -> None:
+    unique(report).delay("May")
+    task_unknown.send(None, message=SimpleNamespace(headers=mailbox.next().headers), exc=KeyError(), name="x", id="y")
+    assert states() == {}
+
+
+def test_inside_of_a_block_that_holds_its_lock_it_is_refused(report: Any) -> None:
+    """It was never sent, and None said that it was queued."""
+    with lock("report:May"), pytest.raises(ConfigurationError, match="hand the lock over by detach"):
+        unique(report).delay("May")
+
+
+def test_a_module_of_that_name_that_is_another_hurts_no_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "distlock_web.celery")
+    monkeypatch.setitem(sys.modules, "celery", ModuleType("celery"))
+    assert distributed_lockable("a")(plain)() is None
