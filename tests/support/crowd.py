@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from distlock_web.testing.history import History
@@ -16,7 +15,7 @@ from .redis_lock import KEY
 #: The fixture ``crowd``: starts a process, see ``programs/crowd.py`` for what its options do.
 StartCrowd: TypeAlias = Callable[..., Worker]
 
-PROGRAM = Path(__file__).parent / "programs" / "crowd.py"
+PROGRAM = "tests.support.programs.crowd"
 
 
 def start_crowd(url: str, **options: Any) -> Worker:
@@ -24,4 +23,4 @@ def start_crowd(url: str, **options: Any) -> Worker:
         "actor": "crowd", "url": url, "key": KEY, "count": 1, "expire": 30.0, "wait": 600.0, "renew": False,
         "rounds": 1, "hold": False, "tell_deadline": False, **options,
     }  # fmt: skip
-    return Worker(given["actor"], [sys.executable, str(PROGRAM), json.dumps(given)], History())
+    return Worker(given["actor"], [sys.executable, "-m", PROGRAM, json.dumps(given)], History())

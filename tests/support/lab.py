@@ -12,7 +12,7 @@ from .processes import Worker
 from .redis_lock import KEY
 from .worker_history import WorkerHistory
 
-WORKER = Path(__file__).parent / "programs" / "worker.py"
+WORKER = "tests.support.programs.worker"
 
 
 class Lab:
@@ -47,7 +47,7 @@ class Lab:
             "mode": "threads", "expire": 5.0, "wait": 60.0, "renew": False, "rounds": 1, "section": 0.0,
             "think": 0.0, "hold": False, **options,
         }  # fmt: skip
-        worker = Worker(given["actor"], [sys.executable, str(WORKER), json.dumps(given)], self.history)
+        worker = Worker(given["actor"], [sys.executable, "-m", WORKER, json.dumps(given)], self.history)
         self.workers.append(worker)
         return worker
 
