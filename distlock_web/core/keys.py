@@ -15,19 +15,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from enum import Enum
-from importlib import import_module
 from numbers import Integral
 from pathlib import PurePath
 from typing import TypeAlias, TypeGuard
 from uuid import UUID
 
 from .errors import ConfigurationError, KeyUnavailable
+from .runtime import load_for
 
 #: The longest name, in bytes; a longer one keeps its beginning and ends in a digest of the whole.
 MAX_NAME_BYTES = 200
@@ -145,10 +144,7 @@ def _decimal(found: Decimal) -> str:
 
 def row_of(found: object) -> Row | None:
     """The row that an object stands for; None if it stands for none."""
-    for library, ours in _WITH_ROWS.items():
-        if library in sys.modules:
-            with suppress(ImportError):  # ours is not made for this release of it: its objects stay unknown
-                import_module(ours)
+    load_for(_WITH_ROWS)
     return next((row for lookup in row_lookups if (row := lookup(found)) is not None), None)
 
 

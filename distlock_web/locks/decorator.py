@@ -247,7 +247,7 @@ class LockedFunction:
 
     def task(self) -> RunningTask | None:
         """The task that this call is in."""
-        task = hooks.running_task() if hooks.queues else None
+        task = hooks.running_task() if hooks.task_queues else None
         if task is None and self.on_busy == "retry":
             raise ConfigurationError(
                 f'{self.name}: on_busy="retry" sends the running task of Celery again, and no task runs here. '

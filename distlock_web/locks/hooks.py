@@ -12,16 +12,16 @@ commit of the transaction that the decorator opens around the function (``transa
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from ..core import keys, registry
 from ..core.errors import ConfigurationError, LockBusy
 from ..core.keys import Row
 from ..core.registry import Registry
+from ..core.runtime import load_for
 from . import call_site
 
 R = TypeVar("R")
@@ -219,7 +219,9 @@ def for_views(policy: F) -> F:
 
 _installed: list[Integration] = []
 _streaming: list[Integration] = []
-queues: list[Integration] = []  #: those that know which task runs
+task_queues: list[Integration] = []  #: those that know which task runs
+#: What adds to them once the library is there.
+_WITH_TASKS = {"celery": "distlock_web.celery"}
 
 
 def install(integration: Integration) -> None:
@@ -238,7 +240,7 @@ def install(integration: Integration) -> None:
     if _offers(integration, "stream"):
         _streaming.append(integration)
     if _offers(integration, "running_task"):
-        queues.append(integration)
+        task_queues.append(integration)
 
 
 def _offers(integration: Integration, method: str) -> bool:
@@ -252,9 +254,7 @@ def is_coroutine(function: Callable[..., Any]) -> bool:
 
 def check_function(function: Callable[..., Any]) -> None:
     """Raise ``ConfigurationError`` if a framework would call this function without the lock."""
-    if "celery" in sys.modules:
-        with suppress(ImportError):  # a module of the project's own has that name, or a test's
-            know_tasks()
+    load_for(_WITH_TASKS)  # a worker imports the tasks, and perhaps nothing else of ours
     for each in _installed:
         each.check_function(function)
 
@@ -330,22 +330,16 @@ def replay(kept: dict[str, Any], args: tuple[object, ...], locked: object) -> An
 
 
 def know_tasks() -> bool:
-    """Whether anybody can say which task runs. Celery's integration is loaded, if Celery is installed.
-
-    By itself, wherever a function is decorated and Celery is imported already: its worker imports the tasks after that,
-    and perhaps nothing else of ours.
-    """
-    try:
-        import_module("distlock_web.celery")
-    except ModuleNotFoundError as missing:
-        if missing.name != "celery":
-            raise
-    return bool(queues)
+    """Whether anybody can say which task runs. What is installed is loaded: the tasks may be imported after this."""
+    for library, ours in _WITH_TASKS.items():
+        if find_spec(library) is not None:
+            import_module(ours)
+    return bool(task_queues)
 
 
 def running_task() -> RunningTask | None:
     """The task that runs in this thread; None if there is none."""
-    return next((task for each in queues if (task := each.running_task()) is not None), None)
+    return next((task for each in task_queues if (task := each.running_task()) is not None), None)
 
 
 def transaction_manager(database: object, function_name: str) -> TransactionManager:

@@ -65,7 +65,7 @@ class Scope:
         self.locked = True
         self.asked = ""  #: of ``once``: whose the record is
         self.record: str | None = None  #: of ``once``: what its release leaves in the store
-        self.warned = False  #: of the transaction around it, or there is no reason to
+        self.warned = False  #: of the transaction around it; or it is not to warn
         self.has_waited = False  #: for one of its names
         self.waited = 0.0  #: seconds in the queue for the name that was asked for last
         self.holds: list[Hold] = []  #: both of these

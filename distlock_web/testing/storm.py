@@ -79,9 +79,8 @@ class Storm:
     ) -> None:
         self.locks = [f"storm:{number}" for number in range(locks)]
         self.shares = shares
-        self.quiet = (
-            False  #: no lock is handed over, no lease ends before its block: whoever waits has its turn at once
-        )
+        #: No lock is handed over, and no lease ends before its block: whoever waits has its turn at once.
+        self.quiet = False
         self.revoked: dict[tuple[str, int | None], float] = {}  #: when what was held under this fence was surely gone
         self.histories = Histories(self.locks, clock)
         self.rows = {name: Row() for name in self.histories}

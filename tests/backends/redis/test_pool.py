@@ -51,13 +51,25 @@ def test_many_threads_share_two_connections(redis_url: str, redis_client: redis.
     assert 1 <= most <= 2
 
 
-def test_a_pool_that_stays_exhausted_is_said_with_the_setting_to_change(redis_url: str) -> None:
+def test_a_pool_that_stays_exhausted_is_said_with_the_setting_to_change(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And waited for once: it was asked again, and then for the cancellation of what had not been sent."""
     connections = backend(redis_url, max_connections=1, pool_timeout=0.05).server.pool
     connection = drive(connections.open(None))
+    opened: list[object] = []
+    wait = type(connections)._open_or_wait
+
+    def counted(self: Any, timeout: float | None) -> Any:
+        opened.append(timeout)
+        return wait(self, timeout)
+
+    monkeypatch.setattr(type(connections), "_open_or_wait", counted)
     with pytest.raises(
         BackendUnavailable, match=r"all 1 connections are in use \(OPTIONS: max_connections; pool_timeo"
     ):
         unrelated(KEY)
+    assert len(opened) == 1
     connection.end()
     unrelated(KEY).release()
 
