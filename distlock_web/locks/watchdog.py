@@ -338,7 +338,8 @@ class Watchdog:
 
     def _failed(self, items: list[WatchedHold], error: DistLockError) -> None:
         fields = items[0].hold.log_fields("error", reason="renew", locks=len(items))
-        logger.warning("%d locks could not be renewed, trying again: %s", len(items), error, extra=fields)
+        noun = "lock" if len(items) == 1 else "locks"
+        logger.warning("%d %s could not be renewed, trying again: %s", len(items), noun, error, extra=fields)
         self._postpone(items)
         for item in items:
             item.hold.tell_of_failure("renew", error)
