@@ -22,14 +22,11 @@ from . import (
     report,
     server,
     sharing,
-    silence,
     store_recovery,
     stores,
     uncontended,
     view,
 )
-from .bars import verdicts
-from .chart import svg
 from .plan import FULL, QUICK, Plan
 from .results import Case
 
@@ -41,7 +38,6 @@ SCENARIOS = {
     "recovery": recovery,
     "renewal": renewal,
     "view": view,
-    "silence": silence,
     "redlock": redlock,
     "stores": stores,
     "recovery-stores": store_recovery,
@@ -59,7 +55,6 @@ scenarios:
   recovery         the holder is killed: 16 processes wait, or 4 with 50 threads each
   renewal          1,000 leases that are renewed
   view             a Django view under a lock
-  silence          the store is stopped: what is left of a site's other views
   redlock          a lock on five servers, all up, and with one that refuses or hangs
   stores           a free lock in PostgreSQL, MariaDB, SQLite and ZooKeeper, beside what their users take
   recovery-stores  as recovery, in every store: Redis, Sentinel, Cluster, Redlock and those above
@@ -69,12 +64,12 @@ MORE = """\
 examples:
   python -m benchmarks --quick                        a first look, in about six minutes
   python -m benchmarks --only uncontended             one scenario in full
-  python -m benchmarks --json run.json --chart run.svg --markdown run.md
+  python -m benchmarks --json run.json --markdown run.md
 
 A ratio compares a lock with the reference of its table in the same round. Close other programs: what else runs on the
 machine is in the numbers, and most of all in those of the processes that wait for each other. Peers that are not
-installed are left out (pip install --group bench). Exit status: 0, also if a bar was missed; 1 if something could not
-be measured, and the tables and files are of the rest.
+installed are left out (pip install --group bench). Exit status: 1 if something could not be measured; the tables and
+files are of the rest.
 """
 
 
@@ -87,8 +82,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", action="append", choices=SCENARIOS, help="run this scenario; may be given again")
     parser.add_argument("--quick", action="store_true", help="few and short rounds: for a look, not for a claim")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample, the spreads and the bars")
-    parser.add_argument("--chart", type=Path, metavar="FILE.svg", help="draw the ratios")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample and the spreads")
     parser.add_argument("--markdown", type=Path, metavar="FILE.md", help="write the tables, as in docs/benchmarks.md")
     return parser.parse_args()
 
@@ -146,13 +140,10 @@ def main() -> None:
         sys.exit(f"Nothing was measured: {', '.join(failed)}.")
     for case in cases:
         report.show(console, case)
-    report.show_bars(console, list(verdicts(cases)))
     if given.json:
         given.json.write_text(json.dumps(report.as_json(cases, about), indent=1, allow_nan=False) + "\n")
     if given.markdown:
         given.markdown.write_text(report.markdown(cases, about))
-    if given.chart:
-        given.chart.write_text(svg(cases))
     if failed:
         sys.exit(f"Not measured: {', '.join(failed)}.")
 

@@ -53,8 +53,6 @@ class Plan:
     renewal: float = 20.0
     waiting_processes: int = 400
     held_locks: int = 100_000
-    silences: int = 3
-    silence: float = 10.0
 
 
 FULL = Plan(
@@ -72,8 +70,6 @@ QUICK = Plan(
     renewal=6.0,
     waiting_processes=100,
     held_locks=10_000,
-    silences=1,
-    silence=5.0,
 )
 
 

@@ -14,7 +14,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from .bars import Verdict, verdicts
 from .contenders import OURS
 from .results import Case, Measure, Spread
 
@@ -92,23 +91,6 @@ def around(spread: Spread, digits: int = 2) -> str:
     return median if spread.n < 2 else f"{median} ±{(spread.high - spread.low) / 2:.{digits}f}"
 
 
-BAR_HEADS = ["bar", "distlock_web", "asked", "beyond", "verdict"]
-
-
-def bar_rows(found: Sequence[Verdict]) -> Iterator[list[str]]:
-    for verdict in found:
-        bar = verdict.bar
-        sign = "≥" if bar.at_least else "≤"
-        small = "" if bar.contender == OURS else bar.contender.removeprefix(OURS)
-        yield [
-            f"{bar.case}{small}: {bar.measure}{', ratio' if bar.ratio else ''}",
-            around(verdict.found, verdict.digits),
-            f"{sign} {bar.limit:g}",
-            "" if bar.beyond is None else f"{sign} {bar.beyond:g}",
-            "beyond" if verdict.beyond else "pass" if verdict.passed else "FAIL",
-        ]
-
-
 # The three forms -----------------------------------------------------------------------------------------------------
 
 
@@ -121,23 +103,13 @@ def show(console: Console, case: Case) -> None:
         console.print(f"  {note}", markup=False, highlight=False)
 
 
-def show_bars(console: Console, found: Sequence[Verdict]) -> None:
-    console.print("\n[bold]The bars[/]")
-    _table(console, BAR_HEADS, bar_rows(found))
-    failed = sum(not verdict.passed for verdict in found)
-    console.print(f"{len(found) - failed} of {len(found)} bars cleared, {failed} failed.", highlight=False)
-
-
-_STYLES = {"FAIL": "bold red", "pass": "green", "beyond": "bold green"}
-
-
 def _table(console: Console, columns: Sequence[str], lines: Iterable[list[str]]) -> None:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for index, column in enumerate(columns):
         widest = max(map(len, column.split()))  # heads are broken between words, not within
         table.add_column(column, justify="right" if index else "left", no_wrap=index == 0, min_width=widest)
     for line in lines:
-        table.add_row(*line, style=_STYLES.get(line[-1], "bold" if line[0] == OURS else None))
+        table.add_row(*line, style="bold" if line[0] == OURS else None)
     console.print(table)
 
 
@@ -161,15 +133,8 @@ def _markdown_table(columns: Sequence[str], lines: Iterable[list[str]]) -> Itera
 
 
 def as_json(cases: Sequence[Case], about: dict[str, Any]) -> dict[str, Any]:
-    """Everything: each sample, its spread, its ratio, and the bars."""
-    return {
-        "about": about,
-        "cases": {case.name: _case_as_json(case) for case in cases},
-        "bars": [
-            {**asdict(verdict.bar), "found": _clean(asdict(verdict.found)), "passed": verdict.passed}
-            for verdict in verdicts(cases)
-        ],
-    }
+    """Everything: each sample, its spread and its ratio."""
+    return {"about": about, "cases": {case.name: _case_as_json(case) for case in cases}}
 
 
 def _case_as_json(case: Case) -> dict[str, Any]:
