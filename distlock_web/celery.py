@@ -10,17 +10,16 @@ import inspect
 import logging
 import random
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from celery import current_task
-from celery.exceptions import Ignore, Reject, Retry
-from celery.signals import after_task_publish, before_task_publish, task_postrun, task_revoked, task_unknown
+from celery.exceptions import Ignore, Retry
+from celery.signals import after_task_publish, before_task_publish, task_postrun, task_revoked
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from .core.config import Duration, check_seconds
-from .core.errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LockBusy, NotHeld
+from .core.errors import ConfigurationError, DistLockError, LockBusy, NotHeld
 from .core.runtime import THREADS, drive, refuse_in_event_loop
 from .locks import chain, ending, engine
 from .locks.decorator import LockedFunction
@@ -29,7 +28,7 @@ from .locks.hooks import Integration, RunningTask, install
 from .locks.lease import Lease
 from .locks.lock import attach
 from .locks.once import Once
-from .locks.scope import Scope, Spec
+from .locks.scope import Scope
 from .locks.transfer import Ticket
 
 __all__ = ["Unique", "unique"]
@@ -43,11 +42,9 @@ MAX_COUNTDOWN = 900.0
 #: So much later each, at random, and never sooner: of many that found the lock taken not all come at once.
 JITTER = 0.25
 
-# Headers of a message. No argument: the signature of the task stays as it is, and no monitor shows the ticket.
-_TICKET = "distlock_ticket"
-_TRANSIT = "distlock_transit"
-
-_NOT_FREED = "The lock of a task that is not run could not be freed. It ends after its transit: %s"
+#: The header of a message that has the ticket of its lock, and the transit of that. No argument: the signature of the
+#: task stays as it is, and no monitor shows the ticket.
+_HEADER = "distlock"
 
 
 class Unique:
@@ -80,7 +77,7 @@ class Unique:
             wait = options.get("countdown") or _seconds_until(self._task.app, options.get("eta"))
             ticket = lease.detach(self._transit + wait)
         try:
-            headers = {**(options.pop("headers", None) or {}), _TICKET: ticket, _TRANSIT: self._transit}
+            headers = {**(options.pop("headers", None) or {}), _HEADER: (ticket, self._transit)}
             return self._task.apply_async(args, kwargs, headers=headers, **options)
         except BaseException:  # a message that was sent all the same takes the lock when it runs
             _give_back(ticket)
@@ -93,24 +90,19 @@ class Unique:
         spec = drive(locked.spec(THREADS, _with_self(self._task, args), kwargs))
         scope = Scope(spec._replace(wait=0.0, on_lost="raise", hold_at_least=0.0), THREADS)
         scope.warned = True
+        running = current_task._get_current_object()
         try:
-            if any(chain.find_enclosing(spec.store, name) is not None for name in spec.names):
-                self._refuse_in_a_block(spec)
+            if (
+                running is not None
+                and running.name == self._task.name
+                and any(chain.find_enclosing(spec.store, name) for name in spec.names)
+            ):
                 raise LockBusy("The running code is inside of its lock.", name=", ".join(spec.names))
             return Lease(drive(locked.acquire(scope)))
         except LockBusy as busy:
             fields = scope.log_fields("busy")
             logger.info("%s is not sent, for it is queued or running. %s", self._task.name, busy, extra=fields)
             return None
-
-    def _refuse_in_a_block(self, spec: Spec) -> None:
-        """None would say that the task is queued or running."""
-        running = current_task._get_current_object()
-        if running is None or running.name != self._task.name:
-            raise ConfigurationError(
-                f"{self._task.name} cannot be sent by unique inside a block that holds its lock "
-                f"{', '.join(map(repr, spec.names))}: hand the lock over by detach(), or send the task after the block."
-            )
 
 
 def unique(task: Any, *, transit: Duration = "1h") -> Unique:
@@ -157,22 +149,15 @@ def _seconds_until(app: Any, eta: Any) -> float:
     return max(0.0, (aware - now).total_seconds())
 
 
-def _take_on(ticket: str, spec: Spec) -> Scope:
-    """The lock that a ticket stands for, as ``spec`` says."""
-    parsed = Ticket.loads(ticket)
-    scope = Scope(spec._replace(names=tuple(parsed.fences), on_lost="raise", hold_at_least=0.0), THREADS)
-    drive(engine.acquire(scope, parsed))
-    return scope
-
-
-def _give_back(ticket: str, spec: Spec | None = None) -> None:
-    """Free the lock of a message that nobody will run. ``spec`` knows the store also outside of a Flask app."""
+def _give_back(ticket: str) -> None:
+    """Free the lock of a message that nobody will run."""
     try:
-        (attach(ticket) if spec is None else Lease(_take_on(ticket, spec))).release()
+        attach(ticket).release()
     except NotHeld:  # a run has it, or had it
         pass
     except DistLockError as error:
-        logger.warning(_NOT_FREED, error, extra=_fields(error))
+        text = "The lock of a task that is not run could not be freed. It ends after its transit: %s"
+        logger.warning(text, error, extra=_fields(error))
 
 
 def _fields(error: DistLockError) -> Mapping[str, object]:
@@ -180,9 +165,10 @@ def _fields(error: DistLockError) -> Mapping[str, object]:
     return error.log_fields or log_fields("error", "", error.name or "", "", reason="transfer")
 
 
-def _header(request: Any, name: str) -> Any:
-    """Of a message. Tracers put headers of their own into its ``headers``, in place of ours; or copies of old ones."""
-    return request.get(name) or (request.headers or {}).get(name)
+def _header(request: Any) -> tuple[str | None, float]:
+    """The ticket that a message came with, and its transit. An eager task has it in its ``headers`` alone."""
+    ticket, transit = request.get(_HEADER) or (request.headers or {}).get(_HEADER) or (None, 0.0)
+    return ticket, transit
 
 
 class CeleryTasks(Integration):
@@ -196,16 +182,14 @@ class CeleryTasks(Integration):
 class Run:
     """A run of a task of Celery's: a :class:`~distlock_web.locks.hooks.RunningTask`.
 
-    The lock that came with its message is in one place at a time: in ``_ticket`` while nobody else is sure to take it
-    on; in ``_scope`` while the function runs; with another message, or gone, where both are None.
+    The lock that came with its message is in one place at a time: in ``_ticket`` before the function, or when that has
+    handed it on; in ``_scope``, the function's own, from then on.
     """
 
     def __init__(self, task: Any) -> None:
         self._task = task
-        self._came_with: str | None = _header(task.request, _TICKET)
-        self._ticket = self._came_with
+        self._ticket, self._transit = _header(task.request)
         self._scope: Scope | None = None
-        self._call: Scope | None = None  # of the task's function, the outermost
 
     @classmethod
     def of(cls, task: Any) -> Run:
@@ -216,61 +200,54 @@ class Run:
         run: Run = request.distlock_run
         return run
 
-    def begin(self, locked: object, scope: Scope) -> None:
-        """Take on the lock that came with the message. The function inside of it enters it again.
+    async def begin(self, locked: object, scope: Scope) -> Scope:
+        """Take on the lock that came with the message, for the task's own function.
 
         Where it is gone, for the message was delivered twice or is late, the function takes its lock itself, or is
         refused. Not at the beginning of the task: a Flask app's context, which says where its locks are, begins later.
         """
-        ours = getattr(self._task.run, "__distlock__", None) is locked
-        if self._ticket is None or not ours or self._call is not None:
-            return
-        self._call = scope
+        if self._ticket is None or getattr(self._task.run, "__distlock__", None) is not locked:
+            return scope
         try:
-            self._scope, self._ticket = _take_on(self._ticket, scope.spec), None
-        except BackendUnavailable:  # the lock is on its way still, where the function would find it taken
-            raise
-        except DistLockError as error:
-            self._ticket = None
+            ticket = Ticket.loads(self._ticket)
+            if set(ticket.fences) != set(scope.spec.names):
+                return scope  # the arguments make another key here: what came is freed at the end of the run
+            await engine.acquire(scope, ticket)
+        except NotHeld as error:
             message = "%s runs without the lock that came with it, and takes its own: %s"
             logger.info(message, self._task.name, error, extra=_fields(error))
+            self._ticket = None
+            return Scope(scope.spec, scope.runtime)
+        self._scope, self._ticket = scope, None
+        return scope
 
-    def returned(self, scope: Scope) -> None:
-        """With the outermost call: before Celery sends the callbacks, and stores the result."""
-        if scope is self._call and self._scope is not None:
-            self._scope.spec = self._scope.spec._replace(hold_at_least=scope.spec.hold_at_least)  # as it was judged
-            self._release(None)
-
-    def _release(self, error: Exception | None) -> None:
-        if self._scope is not None:
-            with suppress(LeaseLost):  # which the function was told of
-                ending.end_now(self._scope, error)
-            self._scope = None
-
-    def end(self, retval: object) -> None:
-        """It is over. After an error the lock is kept until here: Celery may have sent the task again."""
-        self._release(Ignore())  # with any error it is no success
-        comes_back = isinstance(retval, Reject) and retval.requeue and self._ticket == self._came_with
-        if self._ticket is not None and not comes_back:
-            _give_back(self._ticket, None if self._call is None else self._call.spec)
+    def keeps(self, scope: Scope) -> bool:
+        """After an error the lock is kept until the end of the run: Celery may send the task again."""
+        return scope is self._scope
 
     def hand_on(self, headers: dict[str, Any]) -> None:
         """The task is sent again, with these headers: the lock goes along."""
-        if self._scope is not None:
-            transit = _header(self._task.request, _TRANSIT) + _seconds_until(self._task.app, headers.get("eta"))
+        scope, self._scope = self._scope, None
+        if scope is not None and scope.alive:
+            transit = self._transit + _seconds_until(self._task.app, headers.get("eta"))
             try:
-                self._ticket = drive(ending.detach(self._scope, transit, THREADS, nested=True))
-                self._scope = None
+                self._ticket = drive(ending.detach(scope, transit, THREADS))
             except DistLockError as error:
                 text = "%s is sent again without its lock, which it takes when it runs: %s"
                 logger.warning(text, self._task.name, error, extra=_fields(error))
         if self._ticket is not None:
-            headers.update({_TICKET: self._ticket, _TRANSIT: _header(self._task.request, _TRANSIT)})
+            headers[_HEADER] = self._ticket, self._transit
 
-    def handed_on(self, headers: dict[str, Any]) -> None:
-        """The message was sent: whose the lock is now."""
-        if headers.get(_TICKET) == self._ticket:
-            self._ticket = None
+    def handed_on(self) -> None:
+        """The message was sent: the lock is the next run's."""
+        self._ticket = None
+
+    def end(self) -> None:
+        """It is over."""
+        if self._scope is not None:
+            ending.end_now(self._scope, Ignore())  # with any error it is no success; nothing, where it has ended
+        if self._ticket is not None:
+            _give_back(self._ticket)
 
     def retry(self, error: LockBusy) -> Exception:
         """Not ``task.retry``, which counts: waiting for a lock is no failure, and leaves ``max_retries`` to those."""
@@ -301,22 +278,17 @@ def _before_publish(headers: Any = None, **_: object) -> None:
 
 def _after_publish(headers: Any = None, **_: object) -> None:
     if run := _sent_again(headers):
-        run.handed_on(headers)
+        run.handed_on()
 
 
-def _end(task: Any = None, retval: object = None, **_: object) -> None:
-    Run.of(task).end(retval)
+def _end(task: Any = None, **_: object) -> None:
+    Run.of(task).end()
 
 
 def _dropped(request: Any = None, **_: object) -> None:
     """A worker drops the message: it was revoked, or has expired."""
-    if ticket := _header(request, _TICKET):
-        _give_back(ticket)
-
-
-def _unknown(message: Any = None, **_: object) -> None:
-    """A worker drops the message of a task that it does not know: an older version, perhaps."""
-    if ticket := (getattr(message, "headers", None) or {}).get(_TICKET):
+    ticket, _transit = _header(request)
+    if ticket is not None:
         _give_back(ticket)
 
 
@@ -324,5 +296,4 @@ before_task_publish.connect(_before_publish)
 after_task_publish.connect(_after_publish)
 task_postrun.connect(_end)
 task_revoked.connect(_dropped)
-task_unknown.connect(_unknown)
 install(CeleryTasks())

@@ -276,8 +276,9 @@ class LockedFunction:
         """Take the lock for one call. The scope that it runs in: another one if it is let through without its lock."""
         try:
             if task is not None:
-                task.begin(self, scope)
-            await engine.acquire(scope)
+                scope = await task.begin(self, scope)
+            if not scope.holds:
+                await engine.acquire(scope)
         except BackendUnavailable as error:
             if self._policy("on_backend_error", scope.spec.store.config.on_backend_error) != "open":
                 raise
@@ -387,10 +388,10 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
             if response is not None:
                 return response
             ending.end_now(scope, None)
-            if task is not None:
-                task.returned(scope)
             return result
         except BaseException as error:
+            if task is not None and task.keeps(scope):
+                raise
             try:
                 ending.end_now(scope, error)  # does nothing where the scope has ended
             except BaseException as interruption:  # a signal's, perhaps before anything was done
@@ -417,13 +418,12 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
             await locked.judge(result, scope)
             response = locked.streamed(result, scope)
         except BaseException as error:
-            await ending.end(scope, error)
+            if task is None or not task.keeps(scope):
+                await ending.end(scope, error)
             raise
         if response is not None:
             return response
         await ending.end(scope, None)
-        if task is not None:
-            task.returned(scope)
         return result
 
     return wrapper

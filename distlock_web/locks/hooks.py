@@ -62,15 +62,16 @@ class TransactionManager(Protocol):
 class RunningTask(Protocol):
     """The run of a task that a worker of a queue has begun."""
 
-    def begin(self, locked: object, scope: Any) -> None:
+    async def begin(self, locked: object, scope: Any) -> Any:
         """A call of a locked function begins in it: the lock that came with its message is taken on, for that function.
 
-        ``locked`` is what the function carries as ``__distlock__``, ``scope`` the call's, which holds nothing yet.
+        ``locked`` is what the function carries as ``__distlock__``, ``scope`` the call's, which holds nothing yet: it
+        holds that lock then. Where nothing came, the scope is given back as it is; another one, if the lock was gone.
         ``BackendUnavailable`` if the store does not answer.
         """
 
-    def returned(self, scope: Any) -> None:
-        """The call with this scope, which is over, has returned: so is the lock that was taken on for it."""
+    def keeps(self, scope: Any) -> bool:
+        """The call with this scope has raised: whether its lock ends with the run, not here."""
 
     def retry(self, error: LockBusy) -> Exception:
         """Have the task run again when the lock may be free. What the function raises then, to end this run."""

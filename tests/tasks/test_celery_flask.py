@@ -52,22 +52,3 @@ def test_the_lock_that_came_with_the_message_is_taken_on_and_goes_along(app: Fla
         assert mailbox.next().run()[0] == outcome
     with app.app_context():
         assert held_locks() == []
-
-
-def test_a_retry_that_is_not_sent_frees_it(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
-    mailbox = Mailbox()
-
-    def no_broker(*args: object, **options: object) -> None:
-        raise OSError
-
-    @mailbox.task(base=in_context_of(app), bind=True)
-    @distributed_lockable("report", expire=10)
-    def report(self: Any) -> None:
-        monkeypatch.setattr("kombu.messaging.Producer.publish", no_broker)
-        raise self.retry(countdown=500)
-
-    with app.app_context():
-        unique(report).delay()
-    assert mailbox.next().run()[0] == "REJECTED"
-    with app.app_context():
-        assert held_locks() == []
