@@ -11,27 +11,22 @@ from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import get_script_prefix
 
-from ..core.errors import ConfigurationError
 from ..core.request_id import DEFAULT_HEADER
 from ..web.error_responses import REFUSALS
 from ..web.request_ids import RequestScope, environ_key, header_name, note_route, user_hook
 from . import responses
-from .locked_views import SKIP_REMEDY, locked_functions, name_of, skips
-from .ninja_errors import let_refusals_through
-from .streaming import send_in_request
 
 
 class RequestIDMiddleware:
     """Give every request an id, ``request.request_id``: from its ``Req-Id`` header if that is one, else a fresh one.
 
     The id goes into every log record (``RequestIDFilter``), every lock's holder, and back to the client, unless the
-    response has an id of its own. The body of a streaming response is in its request, too. A view whose
-    lock is busy is answered with 409 and ``Retry-After``, one whose store does not answer with 503, and a request that
-    lacks what the key names with 400.
+    response has an id of its own. A view whose lock is busy is answered with 409 and ``Retry-After``, one whose store
+    does not answer with 503, and a request that lacks what the key names with 400.
     """
 
     sync_capable = True
@@ -53,8 +48,6 @@ class RequestIDMiddleware:
         outer = scope.enter()
         try:
             response: HttpResponseBase = self.get_response(request)
-            if isinstance(response, StreamingHttpResponse):
-                send_in_request(response)
         finally:
             scope.leave(outer)
         response.headers.setdefault(header, scope.request_id)
@@ -65,8 +58,6 @@ class RequestIDMiddleware:
         outer = scope.enter()
         try:
             response: HttpResponseBase = await self.get_response(request)
-            if isinstance(response, StreamingHttpResponse):
-                send_in_request(response)
         except CancelledError as error:
             # The client has gone while another middleware had the response: nobody closes that, and Django keeps it by
             # this error's frames until garbage is collected, and with it the lock that it is sent under.
@@ -78,14 +69,9 @@ class RequestIDMiddleware:
         return response
 
     def process_view(self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Refuse a view that would answer a busy lock with None, which is a 500 of the least helpful kind."""
-        let_refusals_through(view)
+        """The request has been routed."""
         if (match := request.resolver_match) is not None:
             note_route(request.method, get_script_prefix() + _readable(match.route))
-        if any(skips(function) for function in locked_functions(view, request.method)):
-            raise ConfigurationError(
-                f'The view {name_of(view)} has on_busy="skip", which returns None when the lock is busy. {SKIP_REMEDY}'
-            )
 
     async def _aprocess_view(self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return RequestIDMiddleware.process_view(self, request, view, args, kwargs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flask import Flask, request
 
 from ..web.request_ids import RequestScope, environ_key, note_route
-from .api_errors import refuse_in_front
+from .responses import refuse_in_front
 from .state import AppState, serving
 
 if TYPE_CHECKING:

@@ -10,21 +10,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Response, current_app, has_request_context, render_template, request
+from flask import Flask, Response, current_app, has_request_context, render_template, request
 from flask.typing import ResponseReturnValue
 from jinja2 import TemplateNotFound
 
 from ..core.errors import DistLockError
 from ..core.request_id import current_request_id
 from ..locks.hooks import for_views
-from ..web.error_responses import TEMPLATE, ErrorResponse, Refusal, error_response, log_refused, offered
+from ..web.error_responses import (
+    OFFERED_TO_PROGRAMS,
+    REFUSALS,
+    TEMPLATE,
+    ErrorResponse,
+    Refusal,
+    error_response,
+    log_refused,
+    offered,
+)
 
 
 @for_views
 def refused(error: Refusal, *args: Any, **kwargs: Any) -> Response:
     """HTML or JSON, by what the client accepts: what the extension answers."""
     _need_request(error)
-    types = offered(request.headers, request.mimetype)
+    types = _offered()
     return _response(error, request.accept_mimetypes.best_match(types) or types[0])
 
 
@@ -49,6 +58,30 @@ def handle_error(error: Refusal) -> ResponseReturnValue:
         # Flask prefers the handler of the more special class, which here is ours: the app's own comes first.
         return current_app.ensure_sync(general)(error)  # type: ignore[no-any-return]
     return refused(error)
+
+
+def refuse_in_front(app: Flask) -> None:
+    """Before the first request, when all extensions are there: refusals reach the app's error handlers.
+
+    Flask-RESTX and Flask-RESTful put themselves in front of ``app.handle_user_exception``, and answer with 500 what is
+    no ``HTTPException``.
+    """
+    if "handle_user_exception" not in vars(app):  # Flask's own
+        return
+    others = app.handle_user_exception
+
+    def handle_user_exception(error: Exception) -> Any:
+        return Flask.handle_user_exception(app, error) if isinstance(error, REFUSALS) else others(error)
+
+    app.handle_user_exception = handle_user_exception  # type: ignore[assignment, method-assign]
+
+
+def _offered() -> tuple[str, ...]:
+    """A resource of Flask-RESTX or Flask-RESTful speaks JSON to who does not ask for a page."""
+    view = current_app.view_functions.get(request.endpoint or "")
+    if hasattr(getattr(view, "view_class", None), "representations"):
+        return OFFERED_TO_PROGRAMS
+    return offered(request.headers, request.mimetype)
 
 
 def _need_request(error: Refusal) -> None:

@@ -186,10 +186,6 @@ class Integration:
         """
         return None
 
-    def streams(self, function: Callable[..., Any]) -> bool:
-        """Whether it says that it returns a streaming response, by its annotation: ``once`` refuses it then."""
-        return False
-
     async def answer_of(self, result: Any, locked: object) -> dict[str, Any] | None:
         """What ``once`` keeps of a response that a view of its own returned: what :meth:`replay` makes it of, in JSON.
 
@@ -310,11 +306,6 @@ async def asked(args: tuple[object, ...], locked: object) -> str | None:
         if (digest := await each.asked(args, locked)) is not None:
             return digest
     return None
-
-
-def streams(function: Callable[..., Any]) -> bool:
-    """Whether the function says that it returns a streaming response."""
-    return any(each.streams(function) for each in _installed)
 
 
 async def answer_of(result: Any, locked: object) -> dict[str, Any] | None:

@@ -42,7 +42,7 @@ DATABASES = {
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "filters": {"request_id": {"()": "distlock_web.django.logging.RequestIDFilter"}},
+    "filters": {"request_id": {"()": "distlock_web.RequestIDFilter"}},
     "formatters": {"line": {"format": "%(levelname)s [%(request_id)s] %(name)s: %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "filters": ["request_id"], "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},

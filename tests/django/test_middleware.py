@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory
 from django.urls import include, path, re_path
 
-from distlock_web import ConfigurationError, distributed_lockable, held_locks, lock
+from distlock_web import aheld_locks, distributed_lockable, held_locks, lock
 from distlock_web.core import request_id
 from distlock_web.django.middleware import RequestIDMiddleware
 
@@ -24,34 +26,18 @@ def get(path: str, mode: str, **options: Any) -> Any:
 
 
 modes = pytest.mark.parametrize("mode", ["sync", "async"])
-pytestmark = pytest.mark.usefixtures("memory")
-
-
-@modes
-@pytest.mark.urls(__name__)
-@pytest.mark.parametrize("kind", ["Own", "OwnAsync"])
-def test_a_subclass_may_look_at_the_views_itself(mode: str, kind: str, settings: Any) -> None:
-    settings.MIDDLEWARE = [f"{__name__}.{kind}"]
-    if kind == "OwnAsync" and mode == "sync":
-        settings.MIDDLEWARE = [f"{__name__}.Own"]
-    assert get("/skipping/", mode).status_code == 418
-    response = get("/skipping_async/", mode)
-    assert (response.status_code, response.exc_info[0]) == (500, ConfigurationError)  # what ours says comes, too
+pytestmark = [pytest.mark.usefixtures("memory"), pytest.mark.urls(__name__)]
 
 
 class Own(RequestIDMiddleware):
     def process_view(self, request: Any, view: Any, args: Any, kwargs: Any) -> Any:
-        if view is skipping:
-            return HttpResponse(status=418)
-        return super().process_view(request, view, args, kwargs)
+        return HttpResponse(status=418)
 
 
-class OwnAsync(RequestIDMiddleware):
-    async def process_view(self, request: Any, view: Any, args: Any, kwargs: Any) -> Any:
-        await asyncio.sleep(0)
-        if view is skipping:
-            return HttpResponse(status=418)
-        return super().process_view(request, view, args, kwargs)
+@modes
+def test_a_subclass_may_look_at_the_views_itself(mode: str, settings: Any) -> None:
+    settings.MIDDLEWARE = [f"{__name__}.Own"]
+    assert get("/thread/", mode).status_code == 418
 
 
 def test_the_context_is_cleared_when_what_is_inside_raises() -> None:
@@ -76,9 +62,53 @@ async def test_the_context_is_cleared_when_what_is_inside_raises_or_is_cancelled
         assert request_id.current_origin() is None
 
 
+@distributed_lockable(key="view")
+async def streaming(request: HttpRequest) -> StreamingHttpResponse:
+    async def body() -> AsyncIterator[str]:
+        yield ""
+
+    return StreamingHttpResponse(body())
+
+
+def test_a_response_that_a_cancelled_middleware_has_keeps_no_lock() -> None:
+    """GZip compressed it when the client went: Django keeps the cancellation, and its frames the response."""
+    kept: list[BaseException] = []
+
+    async def ask() -> None:
+        asked = asyncio.Event()
+
+        async def compressed(request: HttpRequest) -> StreamingHttpResponse:
+            response = await streaming(request)
+            asked.set()
+            await asyncio.Event().wait()
+            return response
+
+        async def served() -> None:
+            try:
+                await RequestIDMiddleware(compressed)(RequestFactory().get("/"))
+            except asyncio.CancelledError as error:
+                kept.append(error)
+                raise
+
+        serving = asyncio.create_task(served())
+        await asked.wait()
+        assert await aheld_locks("view")
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        async with lock("view", wait=2):
+            pass
+
+    gc.disable()
+    try:
+        asyncio.run(ask())
+    finally:
+        gc.enable()
+    assert kept
+
+
 async def test_an_async_request_never_leaves_its_thread(settings: Any) -> None:
     settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
-    settings.ROOT_URLCONF = __name__
     threads: set[int] = set()
     answer = await AsyncClient().get("/thread/")
     assert answer.content.decode() == str(threading.get_ident())
@@ -96,60 +126,11 @@ async def test_an_async_request_never_leaves_its_thread(settings: Any) -> None:
     assert threads == {threading.get_ident()}
 
 
-# on_busy="skip" ----------------------------------------------------------------------------------------------------
-
-
-#: A type checker refuses it, too: such a view may return None.
-skip: Any = distributed_lockable(key="skipping", on_busy="skip")
-
-
-@skip
-def skipping(request: Any) -> HttpResponse:
-    return HttpResponse()
-
-
-@skip
-async def skipping_async(request: Any) -> HttpResponse:
-    return HttpResponse()
-
-
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("view", ["skipping", "skipping_async", "below_another_lock"])
-@pytest.mark.urls(__name__)
-def test_a_view_that_would_return_none_is_refused_with_the_remedy(mode: str, view: str) -> None:
-    response = get(f"/{view}/", mode)
-    assert response.status_code == 500
-    kind, error, _ = response.exc_info
-    assert kind is ConfigurationError
-    assert 'on_busy="skip"' in str(error)
-    assert "lambda error, request" in str(error)
-
-
-@pytest.mark.urls(__name__)
-def test_the_stores_setting_counts_as_well(settings: Any) -> None:
-    assert get("/plain/", "sync").status_code == 200
-    settings.DISTLOCK = {"default": {"BACKEND": "memory", "ON_BUSY": "skip"}}
-    assert get("/plain/", "sync").exc_info[0] is ConfigurationError
-
-
-@distributed_lockable(key="plain")
-def plain(request: Any) -> HttpResponse:
-    return HttpResponse()
-
-
 async def thread(request: Any) -> HttpResponse:
     return HttpResponse(str(threading.get_ident()))
 
 
-urlpatterns = [
-    path("thread/", thread),
-    path("skipping/", skipping),
-    path("below_another_lock/", distributed_lockable(key="outer")(skipping)),
-    path("skipping_async/", skipping_async),
-    path("plain/", plain),
-]
-
-
+@distributed_lockable(key="reset")
 def route(request: HttpRequest, **values: str) -> HttpResponse:
     [held] = held_locks()
     return HttpResponse(held.holder.path)
@@ -169,9 +150,10 @@ class TakesALock:
         return response
 
 
-urlpatterns += [
-    path("reset/<uid>/<slug:token>/", distributed_lockable(key="reset")(route)),
-    path("api/", include([re_path(r"^invited/(?P<token>[^/.]+)/$", distributed_lockable(key="reset")(route))])),
+urlpatterns = [
+    path("thread/", thread),
+    path("reset/<uid>/<slug:token>/", route),
+    path("api/", include([re_path(r"^invited/(?P<token>[^/.]+)/$", route)])),
 ]
 
 
@@ -184,7 +166,6 @@ urlpatterns += [
     ],
 )
 def test_of_a_url_only_its_route_is_stored_and_shown(mode: str, address: str, shown: str, settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = [settings.MIDDLEWARE[0], f"{__name__}.TakesALock"]
     response = get(address, mode)
     assert (response.status_code, response.content.decode()) == (200, shown)

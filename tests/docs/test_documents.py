@@ -391,6 +391,21 @@ try:
 except KeyUnavailable:
     pass
 """,
+    ("django.md", "Django Ninja"): """
+from contextvars import Context
+from django.test import Client
+from django.urls import path
+from distlock_web import distributed_lockable, lock
+@api.post("/pay/{order_id}")
+@distributed_lockable(key="order:{order_id}")
+def pay(request, order_id: int):
+    return order_id
+urlpatterns = [path("", api.urls)]
+client = Client(headers={"Host": "localhost"}, raise_request_exception=False)
+with lock("order:7"):
+    assert Context().run(client.post, "/pay/7").status_code == 409
+assert client.post("/pay/7").json() == 7
+""",
     ("django.md", "REST framework"): """
 from django.test import Client
 from django.urls import path
@@ -594,6 +609,7 @@ BEFORE: dict[Script, str] = {
     ("transactions.md", "Django"): WITH_DATABASE,
     ("transactions.md", "One method of a class"): WITH_ATOMIC_REQUESTS,
     ("django.md", "REST framework"): WITH_REST,
+    ("django.md", "Django Ninja"): WITH_REST,
     ("fencing.md", "Django"): WITH_DATABASE,
     ("fencing.md", "A transfer between two accounts"): WITH_DATABASE,
     ("keys.md", "One row, one key"): WITH_STORE,
