@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 from typing import Any, Literal
 
 from distlock_web.core.backend import Backend, Port
@@ -22,7 +21,6 @@ class FaultInjector:
         self.calls: list[str] = []  #: the verbs, in the order in which they were sent
         self._losses: dict[str, list[Half]] = {}
         self._dead: Half | None = None
-        self.disturbance: Disturbance | None = None
         self._store = store
         self._backend = store.backend
         store._backend = _FaultyBackend(self._backend, self)
@@ -42,52 +40,17 @@ class FaultInjector:
     def mend(self) -> None:
         self._dead = None
 
-    def disturb(
-        self, random: Random, often: float, slowest: float, fault: Callable[[], Callable[[], None]] | None = None
-    ) -> None:
-        """From now on so many of the requests and answers are lost, come up to ``slowest`` seconds late, or come twice.
-
-        ``fault`` is called where one begins, and what it returns where that is over.
-        """
-        self.disturbance = Disturbance(random, often, slowest, fault or (lambda: lambda: None))
-
-    def next_loss(self, verb: str) -> Half | None:
+    async def send(self, runtime: Runtime, verb: str, send: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """What comes back of this request."""
         self.calls.append(verb)
         losses = self._losses.get(verb)
-        return losses.pop(0) if losses else self._dead
-
-
-class Disturbance:
-    """What chance does to the requests of a store."""
-
-    def __init__(self, random: Random, often: float, slowest: float, fault: Callable[[], Callable[[], None]]) -> None:
-        self._random = random
-        self._often = often
-        self._slowest = slowest
-        self._fault = fault
-
-    async def send(self, runtime: Runtime, verb: str, send: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """What the store answers, if that comes."""
-        chance, often = self._random.random(), self._often
-        if chance < 2 * often:
-            await self._late(runtime)
-        if chance < often:
-            raise BackendUnavailable("The storm has lost a request.")
+        loss = losses.pop(0) if losses else self._dead
+        if loss == "request":
+            raise BackendUnavailable("The test has lost a request.")
         answer = await send(*args)
-        if chance < 3 * often and verb != "wait":
-            answer = await send(*args)
-        if chance > 1 - 2 * often:
-            await self._late(runtime)
-        if chance > 1 - often:
-            raise BackendUnavailable("The storm has lost an answer.")
+        if loss == "answer":
+            raise BackendUnavailable("The test has lost an answer.")
         return answer
-
-    async def _late(self, runtime: Runtime) -> None:
-        over = self._fault()
-        try:
-            await runtime.parker().park(self._random.uniform(0, self._slowest))
-        finally:
-            over()
 
 
 class _FaultyBackend:
@@ -130,15 +93,6 @@ class _FaultyPort:
         send = getattr(self._port, verb)
 
         async def faulty(*args: Any) -> Any:
-            loss = self._injector.next_loss(verb)
-            if loss == "request":
-                raise BackendUnavailable("The test has lost a request.")
-            disturbance = self._injector.disturbance
-            if disturbance is not None:
-                return await disturbance.send(self.runtime, verb, send, args)
-            answer = await send(*args)
-            if loss == "answer":
-                raise BackendUnavailable("The test has lost an answer.")
-            return answer
+            return await self._injector.send(self.runtime, verb, send, args)
 
         return faulty

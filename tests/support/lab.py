@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .history import History
 from .processes import Worker
 from .redis_lock import KEY
-from .worker_history import WorkerHistory
 
 WORKER = "tests.support.programs.worker"
 
@@ -21,7 +21,7 @@ class Lab:
     def __init__(self, store: str | Mapping[str, Any], folder: Path) -> None:
         #: One entry of DISTLOCK, of the same store for all.
         self.store = {"LOCATION": store} if isinstance(store, str) else dict(store)
-        self.history = WorkerHistory()
+        self.history = History()
         self.workers: list[Worker] = []
         self._counter = folder / "counter"
 

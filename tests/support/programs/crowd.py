@@ -14,7 +14,7 @@ from typing import Any
 
 from distlock_web import LockBusy, configure, lock
 from distlock_web.core.runtime import now
-from tests.support.worker_history import Recorder
+from tests.support.history import Recorder
 
 
 def main(options: dict[str, Any]) -> None:

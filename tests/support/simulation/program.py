@@ -29,7 +29,7 @@ MODULES = (
     f"{NAME}.backends.redis",
     f"{NAME}.backends.redlock",
     f"{NAME}.testing.contract.base",
-    f"{NAME}.testing.storm",
+    f"{NAME}.testing.fault_injector",
 )
 #: Modules of redis-py whose operating system is simulated, too.
 DRIVER = (
@@ -121,9 +121,9 @@ class Program:
             system.put_into(module)
         # A store loads its backend by name: it has to find this copy's.
         self["core.registry"].import_module = self._modules.__getitem__
-        self.storm: Any = self["testing.storm"]
         self.lock = self._modules[NAME].lock
-        [self.actors] = self.load(f"{__package__}.actors")
+        self.storm: Any
+        [self.storm] = self.load("tests.support.storm")
 
     def __getitem__(self, name: str) -> Any:
         return self._modules[f"{NAME}.{name}"]

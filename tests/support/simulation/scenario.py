@@ -11,11 +11,10 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from distlock_web.testing.storm import SHARES
+from tests.support.storm import SHARES, Storm
 
 from . import loop as loops
 from . import system
-from .actors import SimulatedStorm
 from .program import Program
 from .world import Machine, Process, Thread, World
 
@@ -74,7 +73,7 @@ class Scenario:
         self.world = World(seed)
         self.random = Random(self.world.random.random())
         self.programs = programs
-        self.storm = SimulatedStorm(self.locks, self.world.moment, jobs=self.jobs)
+        self.storm = Storm(self.locks, self.world.moment, jobs=self.jobs)
         self.histories = self.storm.histories
         self.actors: list[Actor] = []
         self.starting = 0
@@ -148,7 +147,7 @@ class Scenario:
         harness, random = program["testing.harness"], self.random
 
         def actor(kind: str, one: int) -> Actor:
-            made = program.actors.SimulatedCaller(
+            made = program.storm.Caller(
                 f"{process.name}.{kind}{one}", harness.HARNESSES[kind](store), Random(random.random()), self.storm,
                 EXPIRE, moment=process.machine.true_time, aside=lambda: self.aside(found),
             )  # fmt: skip
@@ -276,9 +275,8 @@ class Memory(Scenario):
 
     def started(self, program: Program) -> None:
         store = program["core.registry"].registry().store("default")
-        injector = program["testing.fault_injector"].FaultInjector(store)
         often = self.random.choice((0.0, 0.01, 0.05, 0.15))
-        injector.disturb(Random(self.random.random()), often, EXPIRE / 4, self.histories.fault)
+        injector = program.storm.Disturbed(store, Random(self.random.random()), often, EXPIRE / 4, self.histories.fault)
         self.world.at(self.rage, injector.remove)
 
 

@@ -7,18 +7,23 @@ section lies inside the real one, and no tolerance is needed.
 
 from __future__ import annotations
 
+import json
+import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
-from ..core.backend import SHARED
+from distlock_web.core.backend import SHARED
+from distlock_web.core.runtime import now
+
 from .linearizability import Operation, impossible, unexplained
 
 Kind: TypeAlias = Literal[
     "wanted", "acquired", "released", "lost", "detached", "gave_up", "killed", "unreachable", "interrupted", "ended",
-    "fault", "healed",
+    "fault", "healed", "joined", "read", "wrote",
 ]  # fmt: skip
 
 
@@ -29,7 +34,8 @@ class Event:
     actor: str  #: a process, a thread or a task: whoever has at most one section at a time
     kind: str  #: a ``Kind``, or a word that means nothing here
     at: float
-    value: int | None = None  #: wanted: how many locks together; acquired: the fence
+    #: wanted: how many locks together; acquired: the fence; joined: the place in the queue; read and wrote: a counter
+    value: int | None = None
     limit: int = 1  #: wanted and acquired: how many may hold the lock, the actor among them
 
 
@@ -43,6 +49,16 @@ class Section:
     end: float
     how: str  #: ``released``, ``lost``, ``detached`` or ``killed``; ``open``: it has not ended
     limit: int = 1  #: how many may hold the lock, this one among them
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A section, and what a worker process did in it: it counts under the lock."""
+
+    section: Section
+    joined: Event | None  #: the place in the queue, and when that was known
+    read: int | None
+    wrote: int | None
 
 
 class History:
@@ -103,19 +119,48 @@ class History:
             ]
         return sorted(found, key=lambda section: section.begin)
 
-    def violations(self, *, bound: float | None = None, honest: float | None = None) -> list[str]:
+    def count(self, kind: str) -> int:
+        return sum(event.kind == kind for event in self.events)
+
+    def waits(self) -> list[float]:
+        """Seconds from each ``wanted`` to what came of it."""
+        since: dict[str, float] = {}
+        waits = []
+        for event in self.events:
+            if event.kind == "wanted":
+                since[event.actor] = event.at
+            elif event.kind in ("acquired", "gave_up") and event.actor in since:
+                waits.append(event.at - since.pop(event.actor))
+        return waits
+
+    def violations(
+        self,
+        *,
+        bound: float | None = None,
+        honest: float | None = None,
+        counter: int | None = None,
+        fifo: bool = False,
+    ) -> list[str]:
         """What must not have happened, in words.
 
         ``bound``: seconds for which, at most, the lock had room for all who wanted it, and nothing was at fault.
         ``honest``: each answer was true at some moment of its call; what a fault concerns may last so much longer.
+        ``counter``: what the shared counter says in the end.
+        ``fifo``: those who joined the queue were served in the order of their places. Only for runs in which every
+        waiter could hear: who does not listen when its turn comes loses it, not its place.
         """
-        sections = self.sections()
+        events, sections = self.events, self.sections()
         found = [*_overlaps(sections), *_fences(sections)]
+        work = [_work(events, section) for section in sections] if counter is not None or fifo else []
+        if counter is not None:
+            found += _lost_updates(work, counter)
+        if fifo:
+            found += _overtakings(work)
         if bound is not None:
-            found += _idle(self.events, bound)
+            found += _idle(events, bound)
         if honest is not None:
-            found += _unreachable(self.events, honest)
-            operations = list(_operations(self.events, sections, honest))
+            found += _unreachable(events, honest)
+            operations = list(_operations(events, sections, honest))
             wrong = (unexplained if any(each.limit > 1 for each in operations) else impossible)(operations)
             found += [] if wrong is None else [f"not linearizable: {wrong}"]
         return found
@@ -162,6 +207,44 @@ def _fences(sections: list[Section]) -> Iterator[str]:
             highest = later
         if later.limit == 1:
             alone = later
+
+
+def _work(events: list[Event], section: Section) -> Work:
+    joined: Event | None = None
+    values: dict[str, int | None] = {}
+    for event in events:
+        if event.actor != section.actor or event.at > section.end:
+            continue
+        if event.at >= section.begin:
+            values[event.kind] = event.value
+        elif event.kind == "joined":
+            joined = joined or event
+        else:  # of an earlier try
+            joined = None
+    return Work(section, joined, values.get("read"), values.get("wrote"))
+
+
+def _lost_updates(work: list[Work], counter: int) -> Iterator[str]:
+    writers = Counter(each.wrote for each in work if each.wrote is not None)
+    for value, times in writers.items():
+        if times > 1:
+            yield f"lost update: {times} sections wrote {value}"
+    # One who was killed between its write and its word about it may have counted.
+    wrote = sum(writers.values())
+    silent = sum(each.section.how == "killed" and each.read is not None and each.wrote is None for each in work)
+    if not wrote <= counter <= wrote + silent:
+        yield f"lost update: the counter says {counter} after {wrote} sections (and {silent} that were killed in it)"
+
+
+def _overtakings(work: list[Work]) -> Iterator[str]:
+    for index, later in enumerate(work):
+        for earlier in work[:index]:
+            if later.joined is None or earlier.joined is None:
+                continue
+            place, first = later.joined.value or 0, earlier.joined.value or 0
+            if place < first and later.joined.at < earlier.section.begin:
+                actor = earlier.section.actor
+                yield f"order: {actor} (place {first}) was served before {later.section.actor} ({place})"
 
 
 #: What ends the wish for a lock.
@@ -287,6 +370,19 @@ def _operations(events: list[Event], sections: list[Section], grace: float) -> I
             until = heard.get((last_of.actor, last_of.fence), until)
         text = f"the lock of {last_of.actor} was not free again"
         yield Operation("free", last_of.fence, last_of.end, until, text, last_of.limit)
+
+
+class Recorder:
+    """Writes one actor's events to a file descriptor, each in one write: what a killed process said is whole."""
+
+    def __init__(self, actor: str, descriptor: int = 1) -> None:
+        self.actor = actor
+        self._descriptor = descriptor
+
+    def __call__(self, kind: str, value: int | None = None, at: float | None = None) -> None:
+        """``at`` where the moment is another than now: a lease is lost at its deadline, whenever that is noticed."""
+        event = Event(self.actor, kind, now() if at is None else at, value)
+        os.write(self._descriptor, json.dumps(asdict(event)).encode() + b"\n")
 
 
 class Histories(dict[str, History]):

@@ -1,8 +1,9 @@
-"""A store in the storm: callers that do all that callers do, a nemesis that interrupts them, and a checker.
+"""Callers that do all that callers do, on any store; what happens to them on their way; and a checker.
 
-``storm(seed=1)`` takes the store that is configured and says what must not have happened. The callers are threads and
-tasks of an event loop. Requests and answers get lost on their way, or are late, or are done twice; tasks are cancelled
-wherever they are. The seed decides what is tried; in real time it does not decide the result.
+``storm(seed=1)`` takes the store that is configured, in real time: threads and tasks of an event loop, whose requests
+and answers get lost, or are late, or are done twice. The seed decides what is tried, not the result. The simulation has
+the same callers in worlds of its own: there each copy of our package has callers of its own (see ``program``), whose
+processes are killed and forked, and whose clocks drift.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, NotHeld, lock
-from distlock_web.core.backend import SHARED, Capabilities
-from distlock_web.core.registry import registry
-from distlock_web.core.runtime import THREADS, now
+from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, NotHeld, current_lease, lock, once
+from distlock_web.core.backend import DRIFT_RATIO, SHARED, Capabilities
+from distlock_web.core.registry import Store, registry
+from distlock_web.core.runtime import THREADS, Runtime, now
 from distlock_web.locks.hold import Hold
 from distlock_web.locks.lease import scope_of
+from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.testing.harness import AsyncHarness, Harness, SyncHarness
 
-from .fault_injector import FaultInjector
-from .harness import AsyncHarness, Harness, SyncHarness
-from .history import Event, Histories, Kind
+from .history import ENDS, Event, Histories, History, Kind
 
 #: In which ways one lock is asked for, by all of its callers: the last, in every way.
 SHARES: Sequence[Sequence[Mapping[str, Any]]] = (
@@ -63,11 +65,21 @@ class Row:
                 self._count = count
 
 
+@dataclass(slots=True)
+class Run:
+    """Of a job that is done once: under which fence, and when."""
+
+    fence: int
+    begin: float
+    ended: bool = False  #: it has come to its end
+    heard: float | None = None  #: when its caller heard that it is done
+
+
 class Storm:
     """What the callers share: the histories of their locks, a row for each, and tickets on their way.
 
     ``shares``: with which further options of ``lock`` the locks are asked for; then one is released by force now and
-    then, too.
+    then, too. ``jobs`` are done ``once``, and done again after ``keep`` seconds.
     """
 
     def __init__(
@@ -76,13 +88,17 @@ class Storm:
         clock: Callable[[], float],
         *,
         shares: Sequence[Mapping[str, Any]] = (),
+        jobs: int = 0,
+        keep: float = 3.0,
     ) -> None:
         self.locks = [f"storm:{number}" for number in range(locks)]
+        self.jobs: dict[str, list[Run]] = {f"once:job:{number}": [] for number in range(jobs)}
+        self.keep = keep
         self.shares = shares
         #: No lock is handed over, and no lease ends before its block: whoever waits has its turn at once.
         self.quiet = False
         self.revoked: dict[tuple[str, int | None], float] = {}  #: when what was held under this fence was surely gone
-        self.histories = Histories(self.locks, clock)
+        self.histories = Histories([*self.locks, *self.jobs], clock)
         self.rows = {name: Row() for name in self.histories}
         self.tickets: list[tuple[Sequence[str], str]] = []
         self.callers: list[Caller] = []
@@ -94,19 +110,69 @@ class Storm:
         except IndexError:
             return None
 
-    def violations(self, **limits: Any) -> list[str]:
-        """What must not have happened, in words; ``limits`` are those of ``History.violations``."""
-        return [
-            *self.histories.violations(**limits),
-            *(f"{name}: {found}" for name, row in self.rows.items() for found in row.violations),
-            *(found for caller in self.callers for found in caller.violations()),
-        ]
+    def violations(self, *, order: float | None = None, **limits: Any) -> list[str]:
+        """What must not have happened, in words; ``limits`` are those of ``History.violations``.
+
+        ``order``: nobody entered who had asked so many seconds later than one who waited for so many more.
+        """
+        found = self.histories.violations(**limits)
+        for name, row in self.rows.items():
+            found += [f"{name}: {each}" for each in row.violations]
+        for name, runs in self.jobs.items():
+            found += [f"{name}: {each}" for each in self._again(runs, self.histories[name])]
+        if order is not None:
+            for name, history in self.histories.items():
+                found += [f"{name}: {each}" for each in overtaken(history.events, order)]
+        return found + [each for caller in self.callers for each in caller.violations()]
+
+    def _again(self, runs: Sequence[Run], history: History) -> Iterator[str]:
+        """Runs that came too early: within ``keep`` of one that is done, and nothing was at fault meanwhile."""
+        for run in runs:
+            if run.heard is None:
+                continue
+            until = run.begin + self.keep * (1 - 2 * DRIFT_RATIO)
+            for later in runs:
+                if run.heard < later.begin < until and history.is_calm(run.begin, later.begin):
+                    yield f"done again: {later.fence}, {later.begin - run.begin:.3f} s after {run.fence} had begun"
+
+
+def overtaken(events: list[Event], patience: float) -> Iterator[str]:
+    """Somebody entered who had asked later than one who went on waiting."""
+    waits: list[tuple[Event, float]] = []
+    wanted: dict[str, Event] = {}
+    entered: list[tuple[Event, float]] = []
+    for event in events:
+        if event.kind == "wanted":
+            wanted[event.actor] = event
+        elif event.kind in ENDS and (began := wanted.pop(event.actor, None)) is not None:
+            if event.kind == "acquired":
+                entered.append((began, event.at))
+            if (began.value or 1) == 1:  # else it may have had this one while it waited for another
+                waits.append((began, event.at))
+    for first, until in waits:
+        for later, moment in entered:
+            if first.at + patience < later.at and moment + patience < until:
+                yield f"order: {later.actor} entered at {moment:.6f}, and {first.actor} had asked before, and waited"
 
 
 class Caller:
-    """One actor: round after round it wants a lock or two, waits or does not, holds it, and lets go of it."""
+    """One actor: round after round it wants a lock or two, waits or does not, holds it, and lets go of it.
 
-    def __init__(self, actor: str, harness: Harness, random: Random, storm: Storm, expire: float) -> None:
+    ``moment`` says when it is, on the one clock of all histories, if the engine's clock shows so much. ``aside`` is
+    called now and then in its own code, outside of ours.
+    """
+
+    def __init__(
+        self,
+        actor: str,
+        harness: Harness,
+        random: Random,
+        storm: Storm,
+        expire: float,
+        *,
+        moment: Callable[[float], float] = float,
+        aside: Callable[[], None] = lambda: None,
+    ) -> None:
         self.actor = actor
         self.over = False  #: no further round
         self._harness = harness
@@ -114,6 +180,8 @@ class Caller:
         self._storm = storm
         self._histories = storm.histories
         self._expire = expire
+        self._moment = moment
+        self._aside = aside
         self._begun = self._over = 0.0
         self._wanted: Sequence[str] = ()
         self._share: Mapping[str, Any] = {}
@@ -169,7 +237,9 @@ class Caller:
             self._look_back()
 
     async def _turn(self, told: list[Lease]) -> None:
-        if self._storm.shares and not self._storm.quiet and self._random.random() < 0.07:
+        if self._storm.jobs and self._random.random() < 0.5:
+            await self._do_once(self._random.choice(list(self._storm.jobs)))
+        elif self._storm.shares and not self._storm.quiet and self._random.random() < 0.07:
             await self._release_by_force(self._random.choice(self._storm.locks))
         else:
             await self._take(told)
@@ -177,10 +247,7 @@ class Caller:
     async def _pause(self) -> None:
         """Code of its own, outside of ours."""
         await self._harness.sleep(self._random.uniform(0, self._expire / 3))
-
-    def _moment(self, at: float) -> float:
-        """When this moment of the engine's clock is, on the one clock of all histories."""
-        return at
+        self._aside()
 
     async def _take(self, told: list[Lease]) -> None:
         random, names, expire = self._random, list(self._storm.locks), self._expire
@@ -207,6 +274,41 @@ class Caller:
         self._say("wanted", len(names))
         async with self._harness.inside(await self._harness.attach(ticket)) as lease:
             await self._inside(lease)
+
+    async def _do_once(self, name: str) -> None:
+        """Do a job that is done once, or hear what came of it: a fence, under which it was done to its end."""
+        random, storm, ran = self._random, self._storm, list[Run]()
+
+        async def job() -> int:
+            lease = current_lease()
+            assert lease is not None
+            self._hold(lease)
+            (hold,) = self._holds
+            run = Run(hold.fence or 0, self._moment(hold.since))  # from there on it is kept, not from the answer
+            storm.jobs[name].append(run)
+            ran.append(run)
+            try:
+                for _ in range(random.choice((0, 1, 2))):
+                    await self._pause()
+            finally:
+                self._let_go()
+            run.ended = True
+            return run.fence
+
+        wait = random.choice((0, random.uniform(0, 10 * self._expire)))
+        do = self._harness.decorated(
+            job, once, key=lambda: name.removeprefix("once:"), keep=storm.keep, result=True, wait=wait,
+            expire=self._expire * random.uniform(0.3, 1.0),
+        )  # fmt: skip
+        self._wanted, me = [name], self.actor
+        self._say("wanted", 1)
+        answer = await do()
+        if me != self.actor:  # this is a copy of the process
+            return
+        if ran:
+            ran[0].heard = self._histories.clock()
+        elif not any(run.fence == answer and run.ended for run in storm.jobs[name]):
+            self._wrong.append(f"{name}: {self.actor} was told {answer}, and nobody has done it")
 
     async def _release_by_force(self, name: str) -> None:
         """As an operator does it: one of those that have the lock, and know it. Others would not be told so."""
@@ -323,6 +425,23 @@ class Caller:
         await self._harness.sleep(self._random.uniform(0, 2 * self._expire) * self._random.random() ** 3)
         row.write(fence, count + 1)
 
+    def killed(self, *, stopped: bool = False) -> None:
+        """Whoever has killed it says so; or has stopped it for ever: then it believes in its leases to their ends."""
+        for hold in self._holds:
+            until = self._moment(hold.deadline)
+            at = until if stopped else min(self._histories.clock(), until)
+            self._histories[self._name_of(hold.name)].add(Event(self.actor, "killed", at))
+        self._holds = ()
+        self._say("killed")
+        self._wanted, self._told = (), []
+
+    def forked(self) -> None:
+        """It goes on in a copy of its process, and the first one never does."""
+        self.killed(stopped=True)
+        self.actor += "'"
+        if self._lease is not None and self._lease.state == "held":
+            self._wrong.append(f"fork: {self.actor} has the lock of the process that it is a copy of")
+
     def violations(self) -> list[str]:
         told = (f"on_lost: {self.actor} was told {len(told)} times of a loss" for told in self._told if len(told) != 1)
         return [*self._wrong, *told]
@@ -335,30 +454,60 @@ def _current_task() -> asyncio.Task[object] | None:
         return None
 
 
-def storm(
-    *, seed: int, seconds: float = 5.0, store: str = "default", locks: int = 2, threads: int = 3, tasks: int = 3,
-    expire: float = 1.0, cancel_every: float = 0.2,
-) -> list[str]:  # fmt: skip
-    """What must not have happened, in words, after so many seconds in which all of these wanted so many locks.
+class Disturbed(FaultInjector):
+    """So many of the requests and answers are lost, come up to ``slowest`` seconds late, or come twice.
 
-    ``expire`` is the longest lease; ``cancel_every`` the seconds between two cancellations of a task. The locks are
-    named ``storm:0`` and so on, and have to be free when it begins.
+    ``fault`` is called where one is late, and what it returns where that is over.
     """
-    random, where = Random(seed), registry().store(store)
-    shares = SHARES[-1] if where.backend.capabilities.sharing else ()
-    injector, shared = FaultInjector(where), Storm(locks, now, shares=shares)
-    injector.disturb(Random(random.random()), 0.1, expire / 4, shared.histories.fault)
 
-    def callers(kind: type[Harness], number: int) -> list[Caller]:
+    def __init__(
+        self, store: Store, random: Random, often: float, slowest: float, fault: Callable[[], Callable[[], None]]
+    ) -> None:
+        super().__init__(store)
+        self._random = random
+        self._often = often
+        self._slowest = slowest
+        self._fault = fault
+
+    async def send(self, runtime: Runtime, verb: str, send: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        chance, often = self._random.random(), self._often
+        if chance < 2 * often:
+            await self._late(runtime)
+        if chance < often:
+            raise BackendUnavailable("The storm has lost a request.")
+        answer = await send(*args)
+        if chance < 3 * often and verb != "wait":
+            answer = await send(*args)
+        if chance > 1 - 2 * often:
+            await self._late(runtime)
+        if chance > 1 - often:
+            raise BackendUnavailable("The storm has lost an answer.")
+        return answer
+
+    async def _late(self, runtime: Runtime) -> None:
+        over = self._fault()
+        try:
+            await runtime.parker().park(self._random.uniform(0, self._slowest))
+        finally:
+            over()
+
+
+def storm(*, seed: int, seconds: float, locks: int = 2) -> list[str]:
+    """What must not have happened, in words, after so many seconds on the store that is configured."""
+    random, where, expire = Random(seed), registry().store("default"), 1.0
+    shared = Storm(locks, now, shares=SHARES[-1] if where.backend.capabilities.sharing else ())
+    injector = Disturbed(where, Random(random.random()), 0.1, expire / 4, shared.histories.fault)
+
+    def callers(kind: type[Harness]) -> list[Caller]:
         name = kind.__name__[:-7].lower()
-        return [Caller(f"{name}{one}", kind(where), Random(random.random()), shared, expire) for one in range(number)]
+        return [Caller(f"{name}{one}", kind(where), Random(random.random()), shared, expire) for one in range(3)]
 
-    blocking, suspending = callers(SyncHarness, threads), callers(AsyncHarness, tasks)
+    blocking, suspending = callers(SyncHarness), callers(AsyncHarness)
     running = [threading.Thread(target=one._harness.run, args=(one.rounds(),)) for one in blocking]
     for thread in running:
         thread.start()
     try:
-        asyncio.run(_in_tasks(suspending, random, seconds, cancel_every))
+        asyncio.run(_in_tasks(suspending, random, seconds))
     finally:
         for one in blocking:
             one.over = True
@@ -372,11 +521,11 @@ def storm(
     return shared.violations(bound=2 * expire, honest=5 * expire)
 
 
-async def _in_tasks(callers: Sequence[Caller], random: Random, seconds: float, cancel_every: float) -> None:
+async def _in_tasks(callers: Sequence[Caller], random: Random, seconds: float) -> None:
     running = [asyncio.ensure_future(one.rounds()) for one in callers]
     until = now() + seconds
     while now() < until:
-        await asyncio.sleep(random.uniform(0, 2 * cancel_every))
+        await asyncio.sleep(random.uniform(0, 0.4))
         if running:
             random.choice(running).cancel()
     for one in callers:
