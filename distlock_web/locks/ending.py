@@ -208,27 +208,27 @@ async def _take_back(scope: Scope, proof: str, transit: float, port: Port) -> No
 async def shielded(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
     """Do work for a scope that may be done twice, to completion. What interrupts the caller is raised after it.
 
-    The end of an event loop cancels the shielded work, too, and a signal's exception may come anywhere: then it is done
-    by the blocking port, in this thread, which its timeouts bound.
+    A task that is cancelled has another one do the work again. The end of an event loop cancels that, too, and a
+    signal's exception may come anywhere: then the blocking port does it, in this thread, which its timeouts bound.
     """
-    if scope.runtime is TASKS and in_event_loop():
-        return await _complete_in_task(scope, work)
-    # For threads, and for a coroutine that is closed after its loop: nobody would ever run a task that we await.
+    # Else for threads, and for a coroutine that is closed after its loop: nobody would ever run a task that we await.
+    in_loop = scope.runtime is TASKS and in_event_loop()
     try:
-        return await work(scope.spec.store.port(THREADS))
+        return await work(scope.spec.store.port(TASKS if in_loop else THREADS))
     except DistLockError:
         raise
-    except BaseException:
-        await _do_again(scope, work)
+    except BaseException as interruption:
+        if in_loop and isinstance(interruption, asyncio.CancelledError):
+            await _do_again_in_task(scope, work)
+        else:
+            await _do_again(scope, work)
         raise
 
 
-async def _complete_in_task(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, T]]) -> T:
+async def _do_again_in_task(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, object]]) -> None:
     task = asyncio.ensure_future(work(scope.spec.store.port(TASKS)))
     try:
-        return await TASKS.shield(task)
-    except DistLockError:
-        raise
+        await TASKS.shield(task)
     except BaseException:
         if not task.done() or task.cancelled():
             await _do_again(scope, work)
@@ -236,7 +236,6 @@ async def _complete_in_task(scope: Scope, work: Callable[[Port], Coroutine[Any, 
             _note_unreleased(scope, failure)
         elif failure is not None:  # an executor that has been shut down, for instance
             await _do_again(scope, work)
-        raise
 
 
 async def _do_again(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, object]]) -> None:

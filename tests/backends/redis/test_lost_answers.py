@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from distlock_web import LockBusy, configure
+from distlock_web.backends.redis.transport.stream import Stream
 from distlock_web.core.runtime import now
-from distlock_web.locks.lease import scope_of
 from distlock_web.testing.harness import Harness
 from tests.support.modes import in_both_modes
 from tests.support.proxy import Proxy
@@ -56,25 +56,29 @@ async def test_a_hand_over_that_is_never_heard_costs_one_lease(
     assert left_behind(redis_client) == {}
 
 
-async def test_a_cancellation_in_the_turn_in_which_a_release_ends_is_not_swallowed(redis_store: str) -> None:
+async def test_a_cancellation_in_the_turn_in_which_a_release_ends_is_not_swallowed(
+    redis_store: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A TaskGroup or a timeout waits for the task to notice."""
     noticed = True
+    receive = Stream.data_received
+
+    def receive_and_cancel(self: Stream, data: bytes) -> None:
+        receive(self, data)
+        task.cancel()
 
     async def visitor() -> None:
         nonlocal noticed
-        async with the_lock() as lease:
-            (hold,) = scope_of(lease).holds
-            hold.on_end(cancel)  # called when the answer to the release has come
+        async with the_lock():
+            monkeypatch.setattr(Stream, "data_received", receive_and_cancel)
         noticed = False
         await asyncio.sleep(0)
-
-    def cancel() -> None:
-        task.cancel()
 
     task = asyncio.ensure_future(visitor())
     with pytest.raises(asyncio.CancelledError):
         await task
     assert noticed
+    assert left_behind(redis_client) == {}
 
 
 @in_both_modes
