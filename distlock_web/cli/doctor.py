@@ -8,31 +8,25 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, metadata
-from pathlib import Path
 
 from ..core.findings import SEVERITIES, Finding, Severity
 from ..core.registry import registry
-from ..web.doctor import by_severity, examine_store, examine_uwsgi, gunicorn_timeout, uwsgi_options
+from ..web.doctor import by_severity, examine_store
 from ..web.held_locks import chosen_stores
 from .exit_codes import DONE, NO
 from .output import Output
 from .parser import Context
 
-#: A checkout has it; what pip installs has not.
-DOCUMENT = Path(__file__).parents[2] / "docs" / "doctor.md"
-
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 def doctor(options: Namespace, context: Context) -> int:
-    gunicorn = gunicorn_timeout() if options.gunicorn_timeout is None else options.gunicorn_timeout
-    found = list(examine_uwsgi(uwsgi_options(options.uwsgi)))
+    found: list[Finding] = []
     for store in chosen_stores(registry(), options.store):
         if context.errors.terminal and not options.json:
             context.errors.stream.write(f"Asking store {store.alias} …\n")
-        found += examine_store(store, gunicorn)
-    found = by_severity([*found, *context.findings(gunicorn)])
+        found += examine_store(store)
+    found = by_severity([*found, *context.findings()])
     if options.json:
         context.out.line(json.dumps([asdict(finding) for finding in found], indent=2))
     else:
@@ -51,17 +45,7 @@ def print_findings(found: Sequence[Finding], out: Output) -> None:
         out.line()
     counts = Counter(finding.severity for finding in found)
     said = ", ".join(_number(counts[severity], severity) for severity in reversed(SEVERITIES) if counts[severity])
-    out.line(f"Found: {said}. {explained_in()} explains each code." if found else "Nothing found.")
-
-
-def explained_in() -> str:
-    """The file, where there is one; else the page of the site whose address stands in the package's metadata."""
-    try:
-        addresses = metadata("distlock_web").get_all("Project-URL") or []
-    except PackageNotFoundError:  # copied here, and not installed
-        addresses = []
-    site = dict(address.split(", ", 1) for address in addresses).get("Documentation")
-    return "docs/doctor.md" if DOCUMENT.exists() or site is None else f"{site}doctor.html"
+    out.line(f"Found: {said}. The page doctor of the documentation explains each code." if found else "Nothing found.")
 
 
 def _number(count: int, severity: Severity) -> str:

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import NoReturn
 
@@ -55,7 +55,7 @@ def execute(
     *,
     stores: bool = False,
     stream: Stream | None = None,
-    findings: Callable[[float | None], Sequence[Finding]] = lambda gunicorn: (),
+    findings: Callable[[], Iterable[Finding]] = tuple,
 ) -> int:
     """Run one command, and return its exit code. Raises ``CommandFailed``; ``SystemExit(0)`` after ``--help``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
@@ -22,8 +22,8 @@ class Context:
 
     out: Output
     errors: Output
-    #: What a framework knows to be wrong with the project, asked by ``doctor`` with gunicorn's time-out.
-    findings: Callable[[float | None], Sequence[Finding]]
+    #: What a framework knows to be wrong with the project, asked by ``doctor``.
+    findings: Callable[[], Iterable[Finding]]
 
 
 class Parser(argparse.ArgumentParser):
@@ -126,8 +126,6 @@ _COMMANDS: dict[str, list[Argument | list[Argument]]] = {
         _store("only this store"),
         _json("an array"),
         _of("--fail-level", choices=SEVERITIES, default="error", help="the least severity that makes the status 1"),
-        _of("--gunicorn-timeout", type=_seconds, metavar="TIME", help="gunicorn's timeout (from GUNICORN_CMD_ARGS)"),
-        _of("--uwsgi", metavar="FILE", help="uWSGI's .ini file: also check its options"),
     ],
     "run": [
         _of("--key", "-k", required=True, help="what to lock; runs with the same key exclude each other"),

@@ -19,10 +19,10 @@ from ..core.request_id import DEFAULT_HEADER
 from ..core.runtime import TASKS, THREADS
 from ..locks.decorator import LockedFunction
 from ..locks.once import Once
-from ..web.doctor import examine_store, examine_uwsgi, gunicorn_timeout, uwsgi_options
+from ..web.doctor import examine_store
 from ..web.request_ids import header_name, user_hook
 from ..web.settings import unknown_settings
-from .diagnosis import shared_caches, slow_views
+from .diagnosis import shared_caches
 from .locked_views import SKIP_REMEDY, is_above_login, is_api_view, is_outermost, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
 from .stores import RESOURCES, project_mapping
@@ -110,15 +110,13 @@ def check_deployment(**kwargs: Any) -> Iterator[checks.CheckMessage]:
 
 
 def _examined() -> Iterator[Finding]:
-    configured, gunicorn = registry(), gunicorn_timeout()
-    yield from examine_uwsgi(uwsgi_options())
+    configured = registry()
     for store in configured.stores.values():
         if not _is_made(store):
             continue
         memory_is_said = not settings.DEBUG and not _testing()  # W003, without --deploy
-        yield from (each for each in examine_store(store, gunicorn) if each.code != "DL003" or not memory_is_said)
+        yield from (each for each in examine_store(store) if each.code != "DL003" or not memory_is_said)
     yield from shared_caches(configured)
-    yield from slow_views(configured, gunicorn)
 
 
 def _message(finding: Finding) -> checks.CheckMessage:
@@ -130,7 +128,7 @@ def _message(finding: Finding) -> checks.CheckMessage:
     )
 
 
-def findings(gunicorn: float | None) -> list[Finding]:
+def findings() -> list[Finding]:
     """What the doctor of ``manage.py distlock`` adds to that of the stores: these checks, and what is beside them."""
     found: list[Finding] = []
     for check in (
@@ -153,8 +151,6 @@ def findings(gunicorn: float | None) -> list[Finding]:
         found += [_finding(each) for each in messages if each.id not in _SAID_OF_STORES and not each.is_silenced()]
     if _settings_are_right():
         found += shared_caches(registry())
-        if not any(each.code == "DL007" for each in found):
-            found += slow_views(registry(), gunicorn)
     return found
 
 

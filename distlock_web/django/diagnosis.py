@@ -1,4 +1,4 @@
-"""What only the project's settings and views can tell the doctor; ``checks`` reports it, too."""
+"""What only the project's settings can tell the doctor; ``checks`` reports it, too."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from django.conf import settings
 
 from ..core.findings import Finding
 from ..core.registry import Registry
-from ..web.doctor import examine_functions, redis_database, shared_database
-from .locked_views import locked_views, name_of
+from ..web.doctor import redis_database, shared_database
 
 
 def shared_caches(registry: Registry) -> Iterator[Finding]:
@@ -31,9 +30,3 @@ def _cache_databases(caches: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[
         locations = cache.get("LOCATION", "")
         first = locations.split(",")[0] if isinstance(locations, str) else next(iter(locations), "")
         yield alias, redis_database(first, (cache.get("OPTIONS") or {}).get("db"))
-
-
-def slow_views(registry: Registry, gunicorn: float | None) -> Iterator[Finding]:
-    """Views with times of their own that do not fit gunicorn's; those of the stores are the stores' findings."""
-    views = ((f"view {name_of(view)} at {route!r}", function) for route, view, function in locked_views())
-    return examine_functions(views, registry, gunicorn)

@@ -1,4 +1,4 @@
-"""What only the app's settings and views can tell the doctor."""
+"""What only the app's settings can tell the doctor."""
 
 from __future__ import annotations
 
@@ -8,26 +8,14 @@ from typing import Any
 from flask import current_app
 
 from ..core.findings import Finding
-from ..core.registry import Registry, registry
-from ..web.doctor import examine_functions, redis_database, shared_database
-from .views import locked_functions
+from ..core.registry import registry
+from ..web.doctor import redis_database, shared_database
 
 
-def findings(gunicorn: float | None) -> list[Finding]:
-    """Views whose times do not fit gunicorn's; stores in a database that a cache empties."""
-    stores = registry()
-    views = (
-        (f"view {name}", function)
-        for endpoint, view in current_app.view_functions.items()
-        for name, function in locked_functions(endpoint, view)
-    )
-    return [*examine_functions(views, stores, gunicorn), *_shared_caches(stores)]
-
-
-def _shared_caches(stores: Registry) -> Iterator[Finding]:
+def findings() -> Iterator[Finding]:
     """Flask-Caching's ``cache.clear()`` empties the whole database where there is no key prefix."""
     place = _cache_database(current_app.config)
-    for store in stores.stores.values():
+    for store in registry().stores.values():
         if place is not None and redis_database(store.config.location) == place:
             yield shared_database(store.alias, "Flask-Caching, which has no CACHE_KEY_PREFIX", "cache.clear()")
 

@@ -140,7 +140,7 @@ def test_what_nobody_logs_is_not_made(memory_store: None, caplog: pytest.LogCapt
 
 #: What speaks of no lock: a listener or a receiver that raises, threads of ours, settings.
 OF_NO_LOCK = (
-    "The receiver %r", "The listener %r", "%r cannot keep up", "GUNICORN_CMD_ARGS",
+    "The receiver %r", "The listener %r", "%r cannot keep up",
     "The watchdog failed", '%s", other', "distlock_web does not know",
 )  # fmt: skip
 

@@ -12,8 +12,6 @@ from ...core.findings import Finding
 from .transport.address import Address, DriverConnection
 from .transport.errors import translated
 
-OLDEST = (6, 2)
-
 
 def diagnose(address: Address) -> list[Finding]:
     """What is wrong with this server. Raises ``DistLockError``."""
@@ -44,40 +42,14 @@ def _connected(address: Address) -> Iterator[DriverConnection]:
 
 
 def _findings(info: Mapping[str, str], appendfsync: str | None, min_replicas: int) -> Iterator[Finding]:
-    version = info.get("redis_version", "")
-    if _numbers(version) < OLDEST:
-        yield Finding(
-            "DL105",
-            "error",
-            f"The server is Redis {version}.",
-            "The scripts of the locks need Redis 6.2 or newer, or Valkey.",
-            "A newer server.",
-        )
-    if info.get("role") == "slave":
-        yield Finding(
-            "DL106",
-            "error",
-            f"The server is a replica, of {info.get('master_host')}:{info.get('master_port')}.",
-            "A replica accepts no writes, so no lock can be taken.",
-            "LOCATION: the master, or redis+sentinel://..., which finds it.",
-        )
     yield from _eviction(info)
     yield from _persistence(info, appendfsync)
     replicas = int(info.get("connected_slaves", 0))
-    if replicas and not min_replicas:
+    if replicas > min_replicas:
         yield Finding(
             "DL104",
-            "warning",
-            f"The server has {replicas} replica{'s' if replicas > 1 else ''}, and min_replicas is not set.",
-            "A replica that becomes the master may lack the last locks: others take them while their holders still "
-            "run.",
-            f'OPTIONS: {{"min_replicas": {replicas}}}: then a lock counts only if all of them have it.',
-        )
-    elif replicas > min_replicas:
-        yield Finding(
-            "DL108",
-            "info",
-            f"The server has {replicas} replicas, and min_replicas is {min_replicas}.",
+            "info" if min_replicas else "warning",
+            f"The server has {replicas} replica{'s' if replicas > 1 else ''}, and min_replicas is {min_replicas}.",
             "A replica that has not confirmed a lock may become the master: others take it while its holder still "
             "runs.",
             f'OPTIONS: {{"min_replicas": {replicas}}}, or replica-priority 0 for replicas that must never be the '
@@ -154,7 +126,3 @@ def _ask(connection: DriverConnection, *words: str) -> Any:
         return connection.read_response()
     except ResponseError:
         return None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())

@@ -29,7 +29,7 @@ def diagnose(nodes: Sequence[Node], restart_delay: float) -> list[Finding]:
             silent[str(node)] = error
     if len(silent) == len(nodes):
         raise next(iter(silent.values()))
-    return [*found, *_silent(silent, len(nodes)), *_clocks(ahead), *_even(len(nodes))]
+    return [*found, *_silent(silent, len(nodes)), *_clocks(ahead)]
 
 
 def _of_node(node: Node, restart_delay: float) -> Iterator[Finding]:
@@ -65,17 +65,6 @@ def _clocks(ahead: Mapping[str, float]) -> Iterator[Finding]:
             f"The clocks of the nodes are {apart:.1f} s apart: {last} is ahead of {first}.",
             "When somebody corrects a clock, leases end that much too early or too late on that node.",
             "NTP on every node, which corrects a clock by its speed and not by a step.",
-        )
-
-
-def _even(nodes: int) -> Iterator[Finding]:
-    if nodes % 2 == 0:
-        yield Finding(
-            "DL203",
-            "info",
-            f"There are {nodes} nodes.",
-            f"The majority is {nodes // 2 + 1}: with one node fewer, as many could fail.",
-            "An odd number of nodes.",
         )
 
 

@@ -14,9 +14,6 @@ from .address import Address
 from .database import Database
 from .dialects import MySQL, PostgreSQL
 
-#: By product: what is maintained by its makers, and has been tried.
-OLDEST = {"PostgreSQL": (12,), "MariaDB": (10, 5), "MySQL": (8,)}
-
 
 def diagnose(database: Database) -> list[Finding]:
     """What is wrong with this database. Raises ``DistLockError``."""
@@ -31,11 +28,6 @@ def diagnose(database: Database) -> list[Finding]:
 
 
 def _postgresql(connection: Connection) -> Iterator[Finding]:
-    number = int(_one(connection, "SHOW server_version_num"))
-    yield from _version("PostgreSQL", (number // 10_000,), f"{number // 10_000}")
-    if _one(connection, "SELECT pg_is_in_recovery()"):
-        yield _replica()
-        return
     for setting in ("fsync", "synchronous_commit"):
         if _one(connection, f"SHOW {setting}") == "off":
             yield _not_durable(f"{setting} is off", f"{setting} = on")
@@ -77,12 +69,6 @@ def _pooler_remedy(address: Address, shared: bool) -> str:
 
 
 def _mysql(connection: Connection) -> Iterator[Finding]:
-    told = str(_one(connection, "SELECT VERSION()"))
-    product = "MariaDB" if "MariaDB" in told else "MySQL"
-    words = told.split("-")[0].split(".")
-    yield from _version(product, tuple(int(word) for word in words[:2] if word.isdecimal()), told.split("-")[0])
-    if _variable(connection, "read_only") == "ON":
-        yield _replica()
     flush = _variable(connection, "innodb_flush_log_at_trx_commit")
     if flush != "1":
         yield _not_durable(f"innodb_flush_log_at_trx_commit is {flush}", "innodb_flush_log_at_trx_commit = 1")
@@ -95,28 +81,6 @@ def _mysql(connection: Connection) -> Iterator[Finding]:
             "at its commit and tries again. A node that lags shows old holders.",
             "LOCATION: one node for all processes, the others for when it fails; wsrep_sync_wait = 3.",
         )
-
-
-def _version(product: str, found: tuple[int, ...], shown: str) -> Iterator[Finding]:
-    oldest = OLDEST[product]
-    if found < oldest:
-        yield Finding(
-            "DL303",
-            "warning",
-            f"The server is {product} {shown}.",
-            "It gets no more fixes, and the locks have not been tested on it.",
-            f"{product} {'.'.join(map(str, oldest))} or newer.",
-        )
-
-
-def _replica() -> Finding:
-    return Finding(
-        "DL305",
-        "error",
-        "The server is read-only. It may be a replica.",
-        "No lock can be taken there.",
-        "LOCATION: the primary.",
-    )
 
 
 def _not_durable(problem: str, remedy: str) -> Finding:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from ...core.backend import Capabilities
 from ...core.blocking_port import BlockingPort, Executors, Wakeups
 from ...core.config import StoreConfig
-from ...core.findings import Finding
 from ...core.runtime import TASKS, THREADS
 from .address import address
-from .diagnose import diagnose
 from .places import Places
 from .session import Session
 from .verbs import ZooKeeperVerbs
@@ -36,9 +34,6 @@ class ZooKeeperBackend:
 
     def renewal_port(self) -> BlockingPort:
         return self._sync_port
-
-    def diagnose(self) -> list[Finding]:
-        return diagnose(self._session)
 
     def close(self) -> None:
         self._verbs.park()
