@@ -27,11 +27,6 @@ from .exit_codes import LOST, NOT_EXECUTABLE, SIGNALLED, UNAVAILABLE, USAGE, Com
 from .output import Output
 from .parser import Context
 
-try:
-    import termios
-except ImportError:  # pragma: no cover - Windows, which has no process groups either
-    termios = None  # type: ignore[assignment]
-
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 PASSED_ON = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 #: Seconds after SIGKILL until a process is given up that the kernel cannot end just now.
@@ -68,24 +63,26 @@ def run(options: Namespace, context: Context) -> int:
 
 
 class Run:
-    """A lock, and a command in a process group of its own."""
+    """A lock, and a command: in a process group of its own, which can be ended as a whole.
+
+    Who has a terminal shares it with the command, as flock(1) does: both are in one group, for a terminal is one
+    group's at a time. Only the command itself is ended then.
+    """
 
     def __init__(self, options: Namespace, errors: Output) -> None:
         self._options = options
         self._errors = errors
-        self._group = 0  #: the command's, and its process id; 0: it does not run
+        self._shares = _has_terminal()
+        self._pid = 0  #: of the command, and of its group; 0: it does not run
         self._starting = False
         self._early: list[int] = []  #: signals that came before the command was there
         self._lost = False
-        self._terminal = -1  #: a descriptor of it, once the command has asked for it
-        self._settings: list[Any] = []  #: those that it had when it was lent to the command
 
     @contextmanager
     def signals(self) -> Iterator[None]:
         """Ours go to the command; before it is started they raise ``Interrupted``. Those that are ignored stay so."""
-        handlers: dict[int, Any] = dict.fromkeys(PASSED_ON, self._received)
-        handlers[signal.SIGTSTP] = lambda *_: None  # stopped, we could not renew, and the command would go on
-        handlers = {signum: each for signum, each in handlers.items() if signal.getsignal(signum) is not signal.SIG_IGN}
+        heard = [signum for signum in PASSED_ON if signal.getsignal(signum) is not signal.SIG_IGN]
+        handlers: dict[int, Any] = dict.fromkeys(heard, self._received)
         handlers[signal.SIGALRM] = lambda *_: self._send(signal.SIGKILL)
         # Where the parent ignores it (some supervisors do), the kernel throws the command's exit status away.
         handlers[signal.SIGCHLD] = signal.SIG_DFL
@@ -138,7 +135,7 @@ class Run:
         """Its exit status."""
         self._start(lease)
         try:
-            return self._wait(lease)
+            return self._wait()
         finally:
             self._close()
 
@@ -160,8 +157,9 @@ class Run:
         fence = "" if lease.fence is None else str(lease.fence)  # and not that of an outer `distlock run`
         environment = {**os.environ, "DISTLOCK_KEY": key, "DISTLOCK_NAME": lease.name, "DISTLOCK_FENCE": fence}
         try:
-            self._group = os.posix_spawn(
-                sys.executable, [*script, *argv], environment, setpgroup=0, setsigmask=PASSED_ON
+            group = os.getpgrp() if self._shares else 0  # 0: its own
+            self._pid = os.posix_spawn(
+                sys.executable, [*script, *argv], environment, setpgroup=group, setsigmask=PASSED_ON
             )
         except OSError as error:
             raise CommandFailed(f"{argv[0]}: {error.strerror}.", NOT_EXECUTABLE) from error
@@ -170,42 +168,13 @@ class Run:
         if self._lost and self._options.on_lost == "kill":
             self._end()
 
-    def _wait(self, lease: Lease) -> int:
+    def _wait(self) -> int:
         """The command's exit status as a shell has it."""
         while True:
-            pid, status = os.waitpid(-1, os.WUNTRACED)
-            if pid != self._group:  # as PID 1 or subreaper we inherit orphans: their ends are not the command's
-                continue
-            if not os.WIFSTOPPED(status):
+            pid, status = os.wait()
+            if pid == self._pid:  # as PID 1 or subreaper we inherit orphans: their ends are not the command's
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else SIGNALLED - code
-            if os.WSTOPSIG(status) == signal.SIGSTOP:  # somebody has sent it, and sends SIGCONT, too
-                continue
-            # Ctrl-Z just goes on: the shell would not know that what we wait for has stopped.
-            if os.WSTOPSIG(status) != signal.SIGTSTP and not self._lend_terminal():
-                os.kill(os.getpid(), signal.SIGSTOP)  # as any job in the background that wants it, until a `fg`
-                if lease.state == "lost" and self._options.on_lost == "kill":
-                    self._lost = True  # the thread that tells of it has stood still, too
-                    self._end()
-                    continue
-            self._send(signal.SIGCONT)
-
-    def _lend_terminal(self) -> bool:
-        """Let the command read from the terminal. Not sooner: in ``distlock run … | less`` it belongs to the pager.
-
-        False: it belongs to others, or there is none.
-        """
-        try:
-            if self._terminal < 0:
-                self._terminal = os.open("/dev/tty", os.O_RDWR)  # our input may be a file or a pipe
-            foreground = os.tcgetpgrp(self._terminal)
-            if foreground == os.getpgrp():
-                self._settings = termios.tcgetattr(self._terminal)
-                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])  # which would stop us when we take it back
-                os.tcsetpgrp(self._terminal, self._group)
-        except (OSError, termios.error):  # there is none, or it has hung up
-            return False
-        return foreground in (os.getpgrp(), self._group)
 
     def _end(self) -> None:
         """SIGTERM now, and SIGKILL to whatever is left when its time since the first call is over."""
@@ -216,48 +185,39 @@ class Run:
             signal.setitimer(signal.ITIMER_REAL, self._options.kill_after)  # no thread, which may fail to start
 
     def _close(self) -> None:
-        """End what the command has left behind in its group, and take the terminal back."""
-        self._end()
-        until = now() + self._options.kill_after + _UNKILLABLE
-        while self._lives() and now() < until:
-            time.sleep(0.01)
-        self._group = 0
-        if self._terminal < 0:
-            return
-        try:
-            if self._settings:
-                os.tcsetpgrp(self._terminal, os.getpgrp())
-                # A command that was killed has not put them back.
-                termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._settings)
-        except (OSError, termios.error):  # hung up
-            pass
-        finally:
-            os.close(self._terminal)
+        """End what the command has left behind in its group."""
+        if not self._shares:
+            self._end()
+            until = now() + self._options.kill_after + _UNKILLABLE
+            while self._lives() and now() < until:
+                time.sleep(0.01)
+        self._pid = 0
 
     def _lives(self) -> bool:
         try:
-            while os.waitpid(-self._group, os.WNOHANG)[0]:  # orphans that are ours now
+            while os.waitpid(-self._pid, os.WNOHANG)[0]:  # orphans that are ours now
                 pass
         except ChildProcessError:
             pass
         try:
-            os.killpg(self._group, 0)
+            os.killpg(self._pid, 0)
         except (ProcessLookupError, PermissionError):
             return False
         return True
 
     def _send(self, signum: int) -> None:
-        group = self._group
+        pid, send = self._pid, os.kill if self._shares else os.killpg
         try:
-            if group:
-                os.killpg(group, signum)
-                os.killpg(group, signal.SIGCONT)  # one that is stopped would sleep on its signal
+            if pid:
+                send(pid, signum)
+                send(pid, signal.SIGCONT)  # one that is stopped would sleep on its signal
         except (ProcessLookupError, PermissionError):  # there is none, or none that we may end: set-uid programs
             pass
 
     def _received(self, signum: int, frame: FrameType | None) -> None:
-        if self._group:
-            self._send(signum)
+        if self._pid:
+            if not (self._shares and signal.Signals(signum).name in ("SIGINT", "SIGQUIT")):
+                self._send(signum)  # else its keys have sent it to the command as well
             return
         self._early.append(signum)
         if not self._starting:
@@ -266,3 +226,11 @@ class Run:
     def _say(self, text: str) -> None:
         self._errors.stream.write(f"distlock: {printable(text)}\n")
         self._errors.stream.flush()
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR))  # our input may be a file or a pipe
+    except OSError:
+        return False
+    return True

@@ -354,16 +354,6 @@ def test_the_end_after_a_loss_does_not_put_off_the_kill() -> None:
         assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < left
 
 
-def test_a_command_that_waits_for_a_terminal_where_none_is_stops_us_until_we_are_continued(redis_store: str) -> None:
-    arguments = ("run", "-k", "x", "--expire", "600", "--", "sh", "-c", "kill -TTIN $$; echo went on")
-    with started(redis_store, *arguments, stdin=subprocess.DEVNULL, start_new_session=True) as process:
-        _, status = os.waitpid(process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
-        process.send_signal(signal.SIGCONT)
-        output, errors = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, output, errors) == (0, "went on\n", "")
-
-
 def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cron saw a traceback and 1, which may be the command's own."""
 

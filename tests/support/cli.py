@@ -25,7 +25,8 @@ def environment(url: str) -> dict[str, str]:
 
 
 def distlock(url: str, *args: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
+    """Run it to its end, without a terminal."""
+    more = {"start_new_session": True, **more}
     return subprocess.run(
         [*COMMAND, *args], env=environment(url), capture_output=True, text=True, timeout=PATIENCE, check=False, **more
     )
@@ -33,8 +34,8 @@ def distlock(url: str, *args: str, **more: Any) -> subprocess.CompletedProcess[s
 
 @contextmanager
 def started(url: str, *args: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
-    """Run it beside the test."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
+    """Run it beside the test, without a terminal."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True, **more}
     with subprocess.Popen([*COMMAND, *args], env=environment(url), **pipes) as process:
         try:
             yield process
@@ -88,14 +89,6 @@ class OnTerminal:
         self._process.wait()
         os.close(self._keyboard)
         os.close(self._other)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def settings(self) -> list[Any]:
-        """Those of the terminal, as termios has them."""
-        return termios.tcgetattr(self._keyboard)
 
     def press(self, keys: str) -> None:
         os.write(self._keyboard, keys.encode())
