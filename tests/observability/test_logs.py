@@ -138,11 +138,8 @@ def test_what_nobody_logs_is_not_made(memory_store: None, caplog: pytest.LogCapt
     assert caplog.records == []
 
 
-#: What speaks of no lock: a listener or a receiver that raises, threads of ours, settings.
-OF_NO_LOCK = (
-    "The receiver %r", "The listener %r", "%r cannot keep up",
-    "The watchdog failed", '%s", other', "distlock_web does not know",
-)  # fmt: skip
+#: What speaks of no lock: a listener that raises, threads of ours, settings.
+OF_NO_LOCK = ("The listener %r", "%r cannot keep up", "The watchdog failed", '%s", other')
 
 
 def test_every_line_that_speaks_of_a_lock_has_fields() -> None:
