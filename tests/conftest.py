@@ -308,11 +308,7 @@ def make_redis() -> Iterator[Callable[..., RedisServer]]:
     """Start a Redis for this test alone: ``make_redis("--requirepass", "secret")``."""
     require_redis()
     with ExitStack() as servers:
-
-        def start(*args: str, unix_socket: bool = False) -> RedisServer:
-            return servers.enter_context(RedisServer(*args, unix_socket=unix_socket))
-
-        yield start
+        yield lambda *args: servers.enter_context(RedisServer(*args))
 
 
 @pytest.fixture

@@ -34,13 +34,6 @@ class Actor(Protocol[T_co]):
         """Wait for the end; what it returned, or raise what it raised."""
 
 
-class Event(Protocol):
-    def set(self) -> None: ...
-
-    async def wait(self) -> None:
-        """Wait until it is set; ``TimeoutError`` if that never happens."""
-
-
 class Harness:
     """What a case can do, in one mode."""
 
@@ -105,7 +98,7 @@ class Harness:
         raise NotImplementedError
 
     def event(self) -> Event:
-        raise NotImplementedError
+        return Event(self)
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass: for leases that have to end, never as proof that something has happened."""
@@ -148,6 +141,25 @@ class Harness:
         await self.sleep(0.005)  # a store may round what it shows, by a tick of its clock
 
 
+class Event:
+    """Something that an actor tells another one."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    async def wait(self) -> None:
+        """Wait until it is set; ``TimeoutError`` if that never happens."""
+
+        async def seen() -> bool:
+            return self._is_set
+
+        await self._harness.until(seen)
+
+
 class ThreadActor(Generic[T]):
     def __init__(self, body: Callable[[], Coroutine[Any, Any, T]], context: contextvars.Context) -> None:
         self._result: T | None = None
@@ -169,18 +181,6 @@ class ThreadActor(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
-
-
-class ThreadEvent:
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    async def wait(self) -> None:
-        if not self._event.wait(PATIENCE):
-            raise TimeoutError("the awaited event did not come")
 
 
 class SyncHarness(Harness):
@@ -219,9 +219,6 @@ class SyncHarness(Harness):
     def _start(self, body: Callable[[], Coroutine[Any, Any, T]], context: contextvars.Context) -> Actor[T]:
         return ThreadActor(body, context)
 
-    def event(self) -> Event:
-        return ThreadEvent()
-
     async def sleep(self, seconds: float) -> None:
         threading.Event().wait(seconds)
 
@@ -233,18 +230,6 @@ class TaskActor(Generic[T]):
     async def result(self) -> T:
         async with asyncio.timeout(PATIENCE):
             return await self.task
-
-
-class TaskEvent:
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    async def wait(self) -> None:
-        async with asyncio.timeout(PATIENCE):
-            await self._event.wait()
 
 
 class AsyncHarness(Harness):
@@ -279,9 +264,6 @@ class AsyncHarness(Harness):
 
     def _start(self, body: Callable[[], Coroutine[Any, Any, T]], context: contextvars.Context) -> TaskActor[T]:
         return TaskActor(asyncio.get_running_loop().create_task(body(), context=context))
-
-    def event(self) -> Event:
-        return TaskEvent()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -228,10 +228,6 @@ class RedisServer(Server):
 
     name = "redis"
 
-    def __init__(self, *args: str, unix_socket: bool = False) -> None:
-        super().__init__(*args)
-        self._unix_socket = unix_socket
-
     def program(self) -> str:
         return redis_program()
 
@@ -240,17 +236,9 @@ class RedisServer(Server):
         """``redis://`` with the loopback's number: ``localhost`` may mean two addresses. Without a password."""
         return f"redis://127.0.0.1:{self.port}/0"
 
-    @property
-    def socket_path(self) -> str:
-        """The path of the unix socket, where one was asked for."""
-        return str(Path(self.folder, "redis.sock"))
-
     def command(self, port: int) -> list[str]:
         command = [self.program(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        command += ["--dir", self.folder, "--daemonize", "no"]
-        if self._unix_socket:
-            command += ["--unixsocket", self.socket_path]
-        return command
+        return [*command, "--dir", self.folder, "--daemonize", "no"]
 
     def answers(self, connection: socket.socket) -> bool:
         connection.sendall(b"PING\r\n")

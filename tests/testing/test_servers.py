@@ -20,13 +20,13 @@ MakeRedis = Callable[..., RedisServer]
 
 
 def test_a_server_answers_keeps_its_port_and_is_gone_afterwards(make_redis: MakeRedis) -> None:
-    server = make_redis(unix_socket=True)
+    server = make_redis()
     with redis.Redis.from_url(server.url) as client:
         client.set("x", 1)
     port, first = server.port, server.pid
     server.restart()
     assert (server.port, server.pid != first) == (port, True)
-    with redis.Redis(unix_socket_path=server.socket_path) as client:
+    with redis.Redis.from_url(server.url) as client:
         assert client.get("x") is None
     last = server.pid
     server.stop()

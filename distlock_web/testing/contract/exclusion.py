@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from distlock_web import BackendUnavailable, LockBusy, lock, request_scope
+from distlock_web import BackendUnavailable, lock, request_scope
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.keys import MAX_NAME_BYTES
 from distlock_web.core.runtime import new_token, now
@@ -44,18 +42,6 @@ class ExclusionCases(Cases):
             await buyer.result()
         assert count == 40
         assert await harness.line(NAME) is None
-
-    @case
-    async def test_busy_is_said_at_once_with_the_time_to_try_again(self, harness: Harness) -> None:
-        async def second() -> None:
-            with pytest.raises(LockBusy) as caught:
-                await harness.acquire(the_lock())
-            assert caught.value.name == NAME
-            assert NAME in str(caught.value)
-            assert 0 < caught.value.retry_after <= 30
-
-        async with harness.inside(the_lock()):
-            await harness.unrelated(second).result()
 
     @case
     async def test_only_the_owners_token_opens_it_and_what_is_public_proves_nothing(self, harness: Harness) -> None:

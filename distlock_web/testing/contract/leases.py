@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-
 import pytest
 
-from distlock_web import Lease, LeaseLost, NotHeld
+from distlock_web import LeaseLost, NotHeld
 from distlock_web.core.runtime import now
 
 from ..fault_injector import FaultInjector
@@ -88,39 +85,6 @@ class LeaseCases(Cases):
         async with harness.inside(the_lock(wait=None)):
             assert now() - begun >= self.kept * 0.98
 
-    @needs("waiting")
-    @case
-    async def test_the_fence_grows_from_holder_to_holder(self, harness: Harness) -> None:
-        fences: list[int] = []
-
-        async def holder() -> None:
-            async with harness.inside(the_lock(wait=None)) as lease:
-                fences.append(lease.fence or 0)
-
-        for holding in [harness.unrelated(holder) for _ in range(10)]:
-            await holding.result()
-        assert fences == sorted(set(fences))
-
-    @needs("transfer")
-    @case
-    async def test_the_receiver_goes_on_under_the_same_lock_and_fence(self, harness: Harness) -> None:
-        async with harness.inside(the_lock()) as lease:
-            ticket = await harness.detach(lease)
-        line = await harness.shown(NAME)
-        assert line.state == "transit"
-
-        async def receiver() -> None:
-            async with harness.inside(await harness.attach(ticket)) as mine:
-                assert mine.fence == lease.fence
-                assert mine.names == lease.names
-                line = await harness.shown(NAME)
-                assert line.state == "held"
-                async with harness.inside(the_lock()):  # it counts as inside
-                    pass
-
-        await harness.unrelated(receiver).result()
-        assert await harness.line(NAME) is None
-
     @needs("waiting", "transfer")
     @case
     async def test_a_ticket_that_comes_too_late_is_refused(self, harness: Harness) -> None:
@@ -144,30 +108,3 @@ class LeaseCases(Cases):
         assert attached.state == "held"
         await harness.release(attached)
         await actor.result()
-
-    @case
-    async def test_a_revoked_lease_is_known_at_its_renewal(self, harness: Harness) -> None:
-        told: list[Lease] = []
-
-        async def heard() -> bool:
-            return told == [lease]
-
-        with pytest.raises(ZeroDivisionError):
-            async with harness.inside(the_lock(expire=self.ttl * 2, renew=True, on_lost=told.append)) as lease:
-                assert await harness.port.revoke(NAME, lease.fence or 0)
-                await harness.until(heard)
-                assert (lease.state, lease.reason) == ("lost", "revoked")
-                raise ZeroDivisionError
-
-    @needs("waiting")
-    @case
-    async def test_a_cancelled_waiter_leaves_the_queue(self, tasks: Harness) -> None:
-        async with tasks.inside(the_lock()):
-            context = contextvars.Context()
-            task = asyncio.get_running_loop().create_task(the_lock(wait=None).aacquire(), context=context)
-            await tasks.waiters(NAME, 1)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            line = await tasks.shown(NAME)
-            assert line.waiters == 0

@@ -111,6 +111,7 @@ class VerbCases(Cases):
         fence = (await granted(harness.port, mine)).fence
         for _ in range(2):
             assert await harness.port.detach(mine, "transit-token", 300) is None
+        assert (await harness.shown(NAME)).state == "transit"
         assert await harness.port.release(mine) is not None
         for _ in range(2):
             attached = await harness.port.attach(receiver, "transit-token")
