@@ -21,8 +21,6 @@ from . import (
     renewal,
     report,
     server,
-    sharing,
-    store_recovery,
     stores,
     uncontended,
     view,
@@ -34,13 +32,11 @@ SCENARIOS = {
     "uncontended": uncontended,
     "server": server,
     "handoff": handoff,
-    "sharing": sharing,
     "recovery": recovery,
     "renewal": renewal,
     "view": view,
     "redlock": redlock,
     "stores": stores,
-    "recovery-stores": store_recovery,
     "capacity": capacity,
 }
 
@@ -48,17 +44,15 @@ ABOUT = """\
 Measures distlock_web beside other locks: all in one run, in turns, on one Redis that is started for it.
 
 scenarios:
-  uncontended      a free lock: one thread on one CPU, 8 threads, 64 asyncio tasks
-  server           the same, as the server sees it: commands, CPU, what is left of names
-  handoff          2, 8 and 32 processes that want one lock
-  sharing          32 processes for 4 places; readers and writers; what once sends
-  recovery         the holder is killed: 16 processes wait, or 4 with 50 threads each
-  renewal          1,000 leases that are renewed
-  view             a Django view under a lock
-  redlock          a lock on five servers, all up, and with one that refuses or hangs
-  stores           a free lock in PostgreSQL, MariaDB, SQLite and ZooKeeper, beside what their users take
-  recovery-stores  as recovery, in every store: Redis, Sentinel, Cluster, Redlock and those above
-  capacity         what one server holds: 100,000 locks, 400 processes that wait
+  uncontended  a free lock: one thread on one CPU, 8 threads, 64 asyncio tasks
+  server       the same, as the server sees it: commands, CPU, what is left of names
+  handoff      2, 8 and 32 processes that want one lock
+  recovery     the holder is killed: 16 processes wait, or 4 with 50 threads each
+  renewal      1,000 leases that are renewed
+  view         a Django view under a lock
+  redlock      a lock on five servers, all up, and with one that refuses or hangs
+  stores       a free lock in PostgreSQL, MariaDB, SQLite and ZooKeeper, beside what their users take
+  capacity     what one server holds: 100,000 locks, 400 processes that wait
 """
 MORE = """\
 examples:

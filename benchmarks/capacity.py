@@ -84,7 +84,7 @@ def _waiting(bench: Bench, server: RedisServer) -> Case:
         Measure("bytes per waiter", "", 0),
         Measure("hand-overs", "/s", 0),
         Measure("server CPU", "µs", 0),
-        Measure("unserved", "", 0, shown=1),
+        Measure("unserved", "", 0, largest=True),
     )
     case = Case("capacity, waiting", title, measures, "")
     with Processes(count, _wait_once, server.url) as waiters, Probe(server.url) as probe:
@@ -154,7 +154,7 @@ def _held(bench: Bench, server: RedisServer) -> Case:
         Measure("requests", "/s", 1),
         Measure("server CPU", "% of a core", 2),
         Measure("client CPU", "% of a core", 2),
-        Measure("lost", "", 0, shown=1),
+        Measure("lost", "", 0, largest=True),
     )
     case = Case("capacity, held", title, measures, "")
     expire = bench.plan.renewal * 3  # each is renewed once in the time that is measured

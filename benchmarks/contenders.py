@@ -25,7 +25,6 @@ class Contender:
     """One way to lock. Made once per process; importing its library is part of making it."""
 
     name: str
-    alone = True  #: what ``lock`` gave last admits nobody else
 
     def __init__(self, url: str) -> None:
         self.client = redis.Redis.from_url(url)

@@ -29,7 +29,6 @@ class Turn:
     asked: float
     got: float
     release: float
-    alone: bool = True
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def _compete(
                 got = clock()
                 if got < end:  # else only hand it on, so that the others end, too
                     time.sleep(SECTION)
-                turns.append(Turn(number, asked, got, clock(), contender.alone))
+                turns.append(Turn(number, asked, got, clock()))
         except Exception as error:  # a peer's failure is a result, not the end of the run
             errors.append(f"{type(error).__name__}: {error}")
         time.sleep(random.uniform(*think))

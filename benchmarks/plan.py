@@ -47,7 +47,6 @@ class Plan:
     window: float = 3.0  #: for each contender and round among a crowd
     names: int = 10_000  #: locked and released, to see what they leave
     recoveries: tuple[Recovery, ...] = ()
-    store_recoveries: tuple[Recovery, ...] = ()  #: in every store
     leases: int = 1000
     renewal_rounds: int = 3
     renewal: float = 20.0
@@ -57,7 +56,6 @@ class Plan:
 
 FULL = Plan(
     recoveries=(Recovery(16, 1, 1, 20), Recovery(4, 50, 1, 10), Recovery(16, 1, 10, 3), Recovery(4, 50, 10, 3)),
-    store_recoveries=(Recovery(16, 1, 1, 100), Recovery(4, 50, 1, 20)),
 )
 QUICK = Plan(
     rounds=5,
@@ -65,7 +63,6 @@ QUICK = Plan(
     crowd_rounds=1,
     window=1.5,
     recoveries=(Recovery(16, 1, 1, 3),),
-    store_recoveries=(Recovery(16, 1, 1, 3), Recovery(4, 50, 1, 1)),
     renewal_rounds=1,
     renewal=6.0,
     waiting_processes=100,

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing.connection import Connection
 
@@ -28,19 +27,10 @@ REFRESH = 0.05  #: seconds between two prolongations meanwhile
 
 MEASURES = (
     Measure("p50", "ms"),
-    Measure("longest", "ms", shown=1),
-    Measure("gap", "ms", shown=1),
-    Measure("unserved", "", 0, shown=1),
+    Measure("longest", "ms", largest=True),
+    Measure("gap", "ms", largest=True),
+    Measure("unserved", "", 0, largest=True),
 )
-
-
-@dataclass(frozen=True)
-class Aftermath:
-    """What came after a kill. The turns are in order, and after it."""
-
-    lease_end: float
-    turns: Sequence[Turn]
-    errors: Sequence[str]
 
 
 def run(bench: Bench) -> Iterator[Case]:
@@ -57,29 +47,32 @@ def _case(bench: Bench, plan: Recovery) -> Case:
         contender.close()
         kinds = [*kinds, type(contender)]
     errors: Counter[str] = Counter()
-    with Processes(plan.processes, wait, bench.server.url, plan.threads, plan.expire) as waiters:
+    with Processes(plan.processes, _wait, bench.server.url, plan.threads, plan.expire) as waiters:
         for kind in in_turns(kinds, plan.kills):
-            seen = _kill(bench, waiters, kind, plan.expire)
-            case.add(kind.name, **summary(seen, plan.processes * plan.threads))
-            errors.update(f"{kind.name}: {error}" for error in seen.errors)
+            lease_end, turns, failures = _kill(bench, waiters, kind, plan.expire)
+            case.add(kind.name, **_summary(lease_end, turns, plan.processes * plan.threads))
+            errors.update(f"{kind.name}: {error}" for error in failures)
             bench.step(f"{case.name}: {kind.name}")
     case.notes += [f"{times} x {error}" for error, times in errors.most_common(5)]
     return case
 
 
-def summary(seen: Aftermath, waiters: int) -> dict[str, float]:
-    late = (seen.turns[0].got - seen.lease_end) * 1e3 if seen.turns else math.nan
-    gaps = [following.got - turn.release for turn, following in pairwise(seen.turns)]
+def _summary(lease_end: float, turns: Sequence[Turn], waiters: int) -> dict[str, float]:
+    late = (turns[0].got - lease_end) * 1e3 if turns else math.nan
+    gaps = [following.got - turn.release for turn, following in pairwise(turns)]
     return {
         "p50": late,
         "longest": late,
         "gap": max(gaps, default=math.nan) * 1e3,
-        "unserved": waiters - len(seen.turns),
+        "unserved": waiters - len(turns),
     }
 
 
-def _kill(bench: Bench, waiters: Processes, kind: type[Contender], expire: int) -> Aftermath:
-    """Let one process take the lock, let all others want it, and kill that one when its lease has just begun anew."""
+def _kill(bench: Bench, waiters: Processes, kind: type[Contender], expire: int) -> tuple[float, list[Turn], list[str]]:
+    """Let one process take the lock, let all others want it, and kill that one when its lease has just begun anew.
+
+    When that lease ends; the turns after it, in order; and errors.
+    """
     key = f"order:{random.randrange(10**8):08d}"
     with Probe(bench.server.url) as probe:
         probe.flush()
@@ -95,20 +88,15 @@ def _kill(bench: Bench, waiters: Processes, kind: type[Contender], expire: int) 
             probe.prolong(key, expire)
             killed = clock()
             holder.kill()
-        return aftermath(waiters, killed, expire, failures)
-
-
-def aftermath(waiters: Processes, begun: float, expire: int, failures: Sequence[str]) -> Aftermath:
-    """What those who wait report when all have had the lock. ``begun``: when the dead holder's last lease did."""
     turns: list[Turn] = []
     errors = [*failures]
     for of_one, its_errors in waiters.hear():
         turns += of_one
         errors += its_errors
     turns.sort(key=lambda turn: turn.got)
-    if overlaps(turns) or (turns and turns[0].got < begun):
+    if overlaps(turns) or (turns and turns[0].got < killed):
         errors.append("SECTIONS OVERLAPPED. It did not exclude.")
-    return Aftermath(begun + expire, turns, errors)
+    return killed + expire, turns, errors
 
 
 def _hold(line: Connection, _: int, kind: type[Contender], url: str, key: str, expire: int) -> None:
@@ -119,7 +107,7 @@ def _hold(line: Connection, _: int, kind: type[Contender], url: str, key: str, e
     line.recv()  # until killed
 
 
-def wait(line: Connection, number: int, url: str, threads: int, expire: int) -> None:
+def _wait(line: Connection, number: int, url: str, threads: int, expire: int) -> None:
     """The life of a waiting process: a contender and a key, then a start; until nobody asks."""
     try:
         while True:

@@ -29,15 +29,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Measure:
-    """One column. ``compared``: also shown as a ratio to the reference's sample of the same round; ``shown``: how many
-    of the samples are not above the one that is shown; 1 is the largest. None: the median is shown, and its quartiles.
+    """One column. ``compared``: also shown as a ratio to the reference's sample of the same round. ``largest``: that of
+    the samples is shown, and not their median.
     """
 
     name: str
     unit: str
     digits: int = 1
     compared: bool = False
-    shown: float | None = None
+    largest: bool = False
 
 
 @dataclass
@@ -59,11 +59,8 @@ class Case:
 
     def spread(self, contender: str, measure: str) -> Spread:
         samples = self.samples[contender][measure]
-        shown = next(column.shown for column in self.measures if column.name == measure)
-        if shown is None:
-            return Spread.of(samples)
-        known = sorted(sample for sample in samples if not math.isnan(sample))
-        return Spread.of([known[math.ceil(shown * len(known)) - 1]] if known else [])
+        largest = next(column.largest for column in self.measures if column.name == measure)
+        return Spread.of([max(samples)] if largest else samples)
 
     def ratio(self, contender: str, measure: str) -> Spread:
         """To the reference, round by round: what slows a whole round down slows both."""
