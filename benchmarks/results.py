@@ -60,7 +60,9 @@ class Case:
     def spread(self, contender: str, measure: str) -> Spread:
         samples = self.samples[contender][measure]
         largest = next(column.largest for column in self.measures if column.name == measure)
-        return Spread.of([max(samples)] if largest else samples)
+        if not largest:
+            return Spread.of(samples)
+        return Spread.of([max((sample for sample in samples if not math.isnan(sample)), default=math.nan)])
 
     def ratio(self, contender: str, measure: str) -> Spread:
         """To the reference, round by round: what slows a whole round down slows both."""
