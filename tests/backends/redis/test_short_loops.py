@@ -10,7 +10,6 @@ import redis
 from asgiref.sync import async_to_sync
 
 from distlock_web import lock
-from distlock_web.backends.redis.transport.loop_connection import BORROWED
 from tests.support.callers import Beside, unrelated
 from tests.support.redis_lock import KEY, left_behind, queued
 from tests.support.waiting import LONG, SOON
@@ -50,19 +49,6 @@ def test_what_asyncio_runs_has_a_connection_of_its_own(opened: Callable[[], int]
     for number in range(3):
         asyncio.run(view(number))
     assert opened() == 3
-
-
-def test_a_call_that_takes_many_locks_opens_one(opened: Callable[[], int]) -> None:
-    """It may be a program of its own, with many tasks: those must not wait for each other's answers."""
-
-    @async_to_sync
-    async def program() -> None:
-        for number in range(BORROWED):
-            async with lock(f"program:{number}", expire=30):
-                pass
-
-    program()
-    assert opened() == 1
 
 
 def test_a_call_that_waits_is_woken(redis_client: redis.Redis, beside: Beside) -> None:

@@ -1,4 +1,4 @@
-"""The way of event loops to the server: one connection for each loop, or the threads' pool for one that soon ends."""
+"""The way of event loops to the server: one connection for each loop."""
 
 from __future__ import annotations
 
@@ -12,38 +12,20 @@ from ....core.runtime import TASKS
 from .address import Address
 from .errors import FAILURES, TIMEOUTS, translated
 from .exchange import Line
-from .pool import ConnectionPool
 from .stream import Stream, Turn
-
-#: Questions of a loop that was made for one call which go over the threads' pool. There each blocks it for a round
-#: trip; to open a connection costs several. A loop that asks more may be a program with many tasks.
-BORROWED = 16
 
 
 class LoopConnection:
     """The stream of one event loop: opened when it is needed, again when it broke, closed with the loop."""
 
-    def __init__(self, address: Address, outage: Outage, pool: ConnectionPool | None = None) -> None:
+    def __init__(self, address: Address, outage: Outage) -> None:
         self._address = address
         self._outage = outage
-        self._pool = pool  #: the threads', where the loop was made for one call
-        self._borrowed = 0
         self._stream: Stream | None = None
         self._opening: asyncio.Task[Stream] | None = None
         self._loop_finalizer: AsyncGenerator[None, None] | None = None
 
-    @property
-    def stream(self) -> Stream | None:
-        """What can be asked at once; None: it has to be opened, or the server is silent. Its answers may be errors."""
-        stream = self._stream
-        return None if stream is None or stream.closed or self._outage.silent else stream
-
     async def open(self, timeout: float | None) -> Line:
-        if self._pool is not None:
-            self._borrowed += 1
-            if self._borrowed <= BORROWED:
-                return await self._pool.open(timeout)
-            self._pool = None
         self._outage.refuse_if_silent()
         stream = self._stream
         if stream is None or stream.closed:

@@ -21,8 +21,6 @@ from .replicas import Replicas
 #: Seconds that a place in a queue outlives the lease that it is for: GRACE of ``_queue.lua``, a millisecond for each of
 #: a thousand places in front, and some more.
 PLACE_OUTLIVES = 20.0
-#: Seconds for which a lock is given back that was handed to nobody; how long its lease is is not known.
-GIVE_UP_WITHIN = 3600.0
 #: Releases that are remembered. The server remembers none: it would cost every one of them a command.
 RELEASED_TOKENS_KEPT = 1000
 
@@ -30,15 +28,14 @@ RELEASED_TOKENS_KEPT = 1000
 class Server:
     """Connections for threads (a pool), for each event loop (one), for renewals, and one to listen on.
 
-    ``cancel`` undoes a claim in the store, now; with a fence, that grant alone. ``patient``: renewals ask also while
-    the server is silent.
+    ``cancel`` undoes a claim in the store, now. ``patient``: renewals ask also while the server is silent.
     """
 
-    def __init__(self, address: Address, cancel: Callable[[Claim, int], None], *, patient: bool = True) -> None:
+    def __init__(self, address: Address, cancel: Callable[[Claim], None], *, patient: bool = True) -> None:
         self.address = address
         self.answer_timeout = float(address.kwargs["socket_timeout"])
         self.outage = Outage(address.name, partial(ping, address))
-        self.listener = Listener(address, self._give_up)
+        self.listener = Listener(address, self.postpone)
         self.pool = ConnectionPool(address, self.outage)
         self.ambiguous: set[str] = set()  #: tokens of which a copy of the acquisition may still be on its way
         self.released = deque[str](maxlen=RELEASED_TOKENS_KEPT)  #: tokens: a second release is no loss
@@ -64,12 +61,12 @@ class Server:
         loop = asyncio.get_running_loop()
         found = self._loops.get(loop)
         if found is None:
+            if lives_for_one_call(loop):  # as under WSGI: it may block its thread, which has nothing else to do
+                return self._threads
             with self._changing:
                 for closed in [other for other in self._loops if other.is_closed()]:
                     del self._loops[closed]
-                # A loop that is made for one call, as under WSGI, may block its thread: that has nothing else to do.
-                pool = self.pool if lives_for_one_call(loop) else None
-                connection = LoopConnection(self.address, self.outage, pool)
+                connection = LoopConnection(self.address, self.outage)
                 found = self._loops[loop] = connection, self._over(connection)
         return found[1]
 
@@ -104,8 +101,4 @@ class Server:
         after = self.answer_timeout if sent or claim.token in self.ambiguous else 0.0
         self.ambiguous.discard(claim.token)
         within = after + claim.expire + PLACE_OUTLIVES
-        self.outage.postpone(partial(self._cancel, claim, 0), after=after, within=within)
-
-    def _give_up(self, claim: Claim, fence: int) -> None:
-        """Cancel what a waiter was granted that has gone without a word; with a fence, that grant alone."""
-        self.outage.postpone(partial(self._cancel, claim, fence), after=0.0, within=GIVE_UP_WITHIN)
+        self.outage.postpone(partial(self._cancel, claim), after=after, within=within)
