@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 from ...core.backend import Capabilities
@@ -11,7 +12,7 @@ from ...core.findings import Finding
 from ...core.runtime import TASKS, THREADS, drive
 from .diagnose import diagnose
 from .node import Node
-from .port import Ended, RedlockPort
+from .port import RELEASED_KEPT, RedlockPort
 from .quorum import Quorum
 from .settings import RESTART_DELAY, quorum_config
 
@@ -34,10 +35,10 @@ class RedlockBackend:
         members = ",".join(sorted(node.member for node in self._nodes))
         for node in self._nodes:
             node.who = f"{node.member};{members};{delay:g}"
-        self._quorum, ended = Quorum(self._nodes, delay), Ended()
-        self._sync_port = RedlockPort(THREADS, self._quorum, ended)
-        self._renewal_port = RedlockPort(THREADS, Quorum(self._nodes, delay, patient=True), ended)
-        self._async_port = RedlockPort(TASKS, Quorum(self._nodes, delay, blocking=False), ended)
+        self._quorum, released = Quorum(self._nodes, delay), deque[str](maxlen=RELEASED_KEPT)
+        self._sync_port = RedlockPort(THREADS, self._quorum, released)
+        self._renewal_port = RedlockPort(THREADS, Quorum(self._nodes, delay, patient=True), released)
+        self._async_port = RedlockPort(TASKS, Quorum(self._nodes, delay, blocking=False), released)
 
     def _check(self, where: str) -> None:
         seen: dict[str, Node] = {}

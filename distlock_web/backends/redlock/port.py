@@ -37,36 +37,23 @@ PAUSES = (0.004, 0.016, 0.064, 0.256)
 UNHEARD_PAUSE, LONGEST_SLEEP = 1.0, 5.0
 #: Releases that are remembered.
 RELEASED_KEPT = 500
-#: Leases that one renewal takes again where a node has lost them.
-MAX_REPAIRS = 8
 
 DICE = random.SystemRandom()  # a forked child throws others than its parent
 
 #: In place of who has a lock, where nobody has a majority.
 NOBODY = 0
 
-#: In place of the µs that a fence may be ahead of a node's time: another node has given it; a lease is held with it.
-GIVEN, HELD = "", "held"
-
-
-class Ended:
-    """Tokens of leases that are over, for all ports of a store."""
-
-    def __init__(self) -> None:
-        self.releasing: set[str] = set()  #: a renewal that is on its way shall not vote for them again
-        self.released: deque[str] = deque(maxlen=RELEASED_KEPT)  #: lately: a second time is no loss
-
-    def __contains__(self, token: str) -> bool:
-        return token in self.releasing or token in self.released
+#: In place of the µs that a fence may be ahead of a node's time: another node has given it.
+GIVEN = ""
 
 
 class RedlockPort:
     """The verbs, in one mode."""
 
-    def __init__(self, runtime: Runtime, quorum: Quorum, ended: Ended) -> None:
+    def __init__(self, runtime: Runtime, quorum: Quorum, released: deque[str]) -> None:
         self.runtime = runtime
         self._quorum = quorum
-        self._ended = ended
+        self._released = released  #: lately, by all ports of the store: a second time is no loss
 
     # To take it ----------------------------------------------------------------------------------------------------
 
@@ -139,7 +126,6 @@ class RedlockPort:
         *,
         wait: float | None = 0,
         ahead: int | str = APART_US,
-        nodes: Sequence[Node] | None = None,
     ) -> list[Question]:
         """A node may give another fence than this: where it has given a greater one, or its time is further behind."""
         head, expire = (claim.token, attempt), _ms(claim.expire)
@@ -150,7 +136,7 @@ class RedlockPort:
             return (*head, node.who, delay, *tail, 1 if node is teller else "")
 
         within = min(self._quorum.timeout, claim.expire)
-        questions = await self._quorum.ask(VOTE, [claim.name], args, self._is_decided, nodes=nodes, within=within)
+        questions = await self._quorum.ask(VOTE, [claim.name], args, self._is_decided, within=within)
         for question in questions:
             if question.answered:
                 question.node.ahead_us = int(question.reply[1] - sent * 1_000_000)
@@ -217,24 +203,17 @@ class RedlockPort:
             kept = (len(_fences(given)) >= self._quorum.needed for given in zip(*answers, strict=True))
             return len(answers) >= self._quorum.needed and all(kept)
 
-        # Nobody waits for a renewal: there all are asked, so that what a node has lost is known.
-        enough = every_answer if self._quorum.patient else all_kept
         names = [claim.name for claim in claims]
         # To connect to a node that hangs takes longer than a short lease: it is asked where the others are too few.
         heard = [node for node in self._quorum.nodes if not node.outage.silent]
         nodes = heard if self._quorum.patient and len(heard) >= self._quorum.needed else None
         questions = await self._quorum.ask(
-            EXTEND, names, lambda node: (node.who, *tail), enough, nodes=nodes, within=timeout
+            EXTEND, names, lambda node: (node.who, *tail), all_kept, nodes=nodes, within=timeout
         )
         self._quorum.raise_if_wrong()
         answered = self._quorum.answered(questions)
-        given = list(zip(*(each.reply for each in answered), strict=True))
-        losses = [self._loss_of(claim, its) for claim, its in zip(claims, given, strict=True)]
-        lost = [place for place, its in enumerate(given) if losses[place] is None and 1 in its]
-        for place in lost[:MAX_REPAIRS]:
-            nodes = [each.node for each in answered if each.reply[place] == 1]
-            await self._take_again(claims[place], _most_common(_fences(given[place])), nodes)
-        return losses
+        given = zip(*(each.reply for each in answered), strict=True)
+        return [self._loss_of(claim, its) for claim, its in zip(claims, given, strict=True)]
 
     def _loss_of(self, claim: Claim, given: Sequence[int]) -> Loss | BackendUnavailable | None:
         kept = len(_fences(given))
@@ -244,37 +223,21 @@ class RedlockPort:
             return BackendUnavailable(f"{len(given)} nodes answered for {claim.name!r}, too few to know.")
         return self._why(given)
 
-    async def _take_again(self, claim: Claim, fence: int, nodes: Sequence[Node]) -> None:
-        """Where these nodes have lost it: so a lease outlives the restart of one node after the other."""
-        attempt = _number(now())
-        for again in (False, True):
-            if claim.token in self._ended:
-                return
-            await self._vote(claim, attempt, fence, ahead=HELD, nodes=nodes)
-            if claim.token in self._ended:  # the release may have come there before this
-                await self._undo(claim, attempt, nodes)
-            elif again or not await self._quorum.found():
-                return
-
     async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:
-        quorum, ended = self._quorum, self._ended
+        quorum = self._quorum
 
         def enough(questions: Sequence[Question]) -> bool:
             return [each.reply for each in questions if each.answered].count(0) >= quorum.needed
 
-        ended.releasing.add(claim.token)
-        try:
-            questions = await self._undo(claim, "", quorum.nodes, enough, cooldown)
-            given = [each.reply for each in questions if each.answered]
-            done, silent = given.count(0), len(questions) - len(given)
-            if done >= quorum.needed or (done and done + silent >= quorum.needed):
-                ended.released.append(claim.token)
-                return None
-        finally:
-            ended.releasing.discard(claim.token)
+        questions = await self._undo(claim, "", quorum.nodes, enough, cooldown)
+        given = [each.reply for each in questions if each.answered]
+        done, silent = given.count(0), len(questions) - len(given)
+        if done >= quorum.needed or (done and done + silent >= quorum.needed):
+            self._released.append(claim.token)
+            return None
         quorum.answered(questions)
         loss = self._why(given)
-        return None if claim.token in ended.released and loss != "revoked" else loss
+        return None if claim.token in self._released and loss != "revoked" else loss
 
     def _why(self, given: Iterable[int]) -> Loss:
         """Why a lease that has no majority is gone."""

@@ -132,29 +132,6 @@ def test_a_lease_that_a_majority_has_lost_is_lost(quorum: Quorum) -> None:
     harness.run(case())
 
 
-def test_a_renewal_takes_the_lease_again_where_a_node_has_lost_it(quorum: Quorum) -> None:
-    """One node after the other loses its data, as in a rolling restart: the lease outlives them all."""
-    servers, harness = quorum
-
-    async def case() -> None:
-        lease = await held_everywhere(servers, harness)
-        claims = [hold.claim for hold in scope_of(lease).holds]
-        for server in servers:
-            _flush(server)
-            async with harness.inside(lock("other", expire=30)):
-                pass  # with a greater fence: so the node that takes the lease again gives it one of its own
-            assert drive(harness.store.renewal_port().extend(claims)) == [None]
-            assert len(left_on([server])) == 1
-        lease = await harness.attach(await harness.detach(lease))
-        shown = await harness.shown("disLock:order:7")
-        assert await harness.port.revoke(shown.name, shown.fence or 0)
-        with pytest.raises(LeaseLost):
-            await harness.extend(lease)
-
-    harness.run(case())
-    eventually(lambda: left_on(servers) == {}, "revoked everywhere")
-
-
 def test_a_renewal_does_not_wait_for_nodes_that_are_known_to_hang(quorum: Quorum) -> None:
     """It connected to one after the other before it read an answer, and a short lease ended meanwhile."""
     servers, harness = quorum

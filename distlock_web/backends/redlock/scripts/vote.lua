@@ -2,8 +2,7 @@
 --
 -- ARGV     1 token  2 attempt: more than every one before  3 who asks, as in QUORUM: "self;members;delay"  4 delay (µs)
 --          5 expire (ms)  6 the fence to give it, so that all nodes give the same; '' the time  7 µs that this fence may be ahead
---          of the time; '' another node has given it; 'held' a lease is held with it, and goes on with it where a node has
---          forgotten the lease and has given greater ones since  8 holder, for people  9 '1': it waits, if it does not get it
+--          of the time; '' another node has given it  8 holder, for people  9 '1': it waits, if it does not get it
 -- Answers  {fence, now}                            the vote is this attempt's, for `expire` at least
 --          {0, now, remaining (ms), token, since (µs), holder}  somebody else's; or a later attempt's of the same token
 --          {-1, now} {-2, now, QUORUM} {-3, now, µs}  no vote: a node that may have forgotten some; another quorum's; too young
@@ -41,7 +40,7 @@ if ours then
 else
   local before = lock and '!' .. lock.token or '-'
   lock = {token = token, attempt = attempt, state = 'held', before = before, holder = ARGV[8]}
-  lock.fence = format('%d', ARGV[7] == 'held' and proposed or math.max(proposed, floor + 1))
+  lock.fence = format('%d', math.max(proposed, floor + 1))
   lock.since = format('%d', now)
 end
 write(lock, expire)
