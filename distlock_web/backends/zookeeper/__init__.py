@@ -22,7 +22,7 @@ class ZooKeeperBackend:
         self._address = address(config)
         wakeups, self._executors = Wakeups(), Executors("zookeeper")
         self._session = Session(self._address, wakeups.wake_all)
-        self._verbs = ZooKeeperVerbs(self._session, Places(self._session, wakeups))
+        self._verbs = ZooKeeperVerbs(self._session, Places(wakeups))
         self._sync_port = BlockingPort(self._verbs, THREADS, wakeups, self._executors)
         self._async_port = BlockingPort(self._verbs, TASKS, wakeups, self._executors)
 

@@ -13,7 +13,6 @@ from ...core.backend import Claim
 from ...core.blocking_port import Wakeups
 from ...core.runtime import now
 from .nodes import Child, Record, path_of
-from .session import Session
 
 #: Tokens that were released here lately, so that a second copy of a release is told the truth.
 MAX_RELEASED = 10_000
@@ -68,8 +67,7 @@ class Place:
 class Places:
     """By token. Changed in single steps: garbage that is collected anywhere may release a lock."""
 
-    def __init__(self, session: Session, wakeups: Wakeups) -> None:
-        self._session = session
+    def __init__(self, wakeups: Wakeups) -> None:
         self._wakeups = wakeups
         self._places: dict[str, Place] = {}
         self._released: OrderedDict[str, None] = OrderedDict()
@@ -147,29 +145,25 @@ class Places:
 
     # What is left behind ------------------------------------------------------------------------------------------
 
-    def discard(self, token: str) -> None:
-        """Remove our node, without waiting for it."""
-        place = self._places.get(token)
-        if place is not None:
-            self.forget(token)
-            self.remove(place.path)
+    def give_up(self, place: Place) -> None:
+        """Its lease is over."""
+        self.forget(place.claim.token)
+        self.remove_later(place.path, 0.0)
 
     def remove_later(self, path: str, seconds: float) -> None:
         """What nobody's session ends: remove it when its time is over, if nobody has done it by then."""
         self._leftovers[path] = now() + seconds
 
-    def remove(self, path: str) -> None:
-        self._session.post(lambda client: client.delete_async(path))
-
-    def tidy(self) -> None:
-        """Remove what has ended and was never released, once in a while. In the way of others, they do it."""
+    def ended(self) -> list[str]:
+        """What has ended and was never released, once in a while. In the way of others, they remove it."""
         moment = now()
         if moment < self._next_tidy:
-            return
+            return []
         self._next_tidy = moment + TIDY_EVERY
-        for path, due in list(self._leftovers.items()):
-            if due + TIDY_EVERY < moment and self._leftovers.pop(path, None) is not None:
-                self.remove(path)
         for place in self.all():
             if place.granted and place.lease.left + TIDY_EVERY < 0:
-                self.discard(place.claim.token)
+                self.give_up(place)
+        return [path for path, due in list(self._leftovers.items()) if due + TIDY_EVERY < moment]
+
+    def removed(self, path: str) -> None:
+        self._leftovers.pop(path, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import socket
@@ -73,7 +72,6 @@ class Session:
         self._client: Client | None = None
         self._connected = threading.Event()
         self.granted = 0.0  #: seconds that the session lasts without a word from us, as the servers have granted it
-        self._posted = False  #: whether there were requests that nobody waits for
         # Reentrant: garbage that is collected inside may release a lock of its own.
         self._lock = threading.RLock()
 
@@ -85,12 +83,6 @@ class Session:
         die before it does: then the leader knows of our heartbeat before the last, a third of the session earlier.
         """
         return self.granted * 2 / 3
-
-    @property
-    def ident(self) -> int | None:
-        """What the nodes of this session name as their owner."""
-        client = self._client
-        return client.client_id[0] if client is not None and client.client_id is not None else None
 
     def send(self, *requests: Request, timeout: float | None = None) -> list[Any]:
         """Send all of them, in this order, and wait for the answers: one round trip.
@@ -166,30 +158,6 @@ class Session:
         if not answered:
             raise BackendUnavailable(f"{self.address.name} does not answer.")
 
-    def post(self, request: Request) -> None:
-        """Send it and do not wait. If ZooKeeper has not done it, it is done as soon as ZooKeeper answers."""
-
-        def send_later() -> None:
-            self.outage.postpone(partial(self.send, request), after=0.0, within=KEPT)
-
-        def check(result: Any) -> None:
-            if not result.successful() and not isinstance(result.exception, NODE_ERRORS):
-                send_later()
-
-        client = self._client
-        if client is None or not self._connected.is_set():
-            send_later()
-            return
-
-        self._posted = True
-        request(client).rawlink(check)
-
-    def _settle(self) -> None:
-        """At the end of the process: what was posted is not lost. A node that stayed would be the next to hold."""
-        client = self._client
-        if self._posted and client is not None and client.handler.is_ours and self._connected.is_set():
-            client.exists_async("/").wait(self.address.timeout)  # answered after all that was sent before
-
     def _answer(self, result: Any, until: float) -> Any:
         name = self.address.name
         try:
@@ -224,7 +192,6 @@ class Session:
             client.start_async()
         except RuntimeError as error:
             raise BackendUnavailable(f"{self.address.name} cannot be asked: {error}.") from error
-        atexit.register(self._settle)  # after kazoo's own, so that it runs before: then kazoo's threads still do
         return client
 
     def _is_connected(self, client: Client, session_timeout: float) -> None:
@@ -253,7 +220,6 @@ class Session:
         with self._lock:
             client, self._client = self._client, None
             self._connected.clear()
-            atexit.unregister(self._settle)
         if client is not None:
             _end(client, self.address.timeout)
 
@@ -326,11 +292,6 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._timeout = timeout
         self._pid = os.getpid()
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether its threads are in this process, and not in the one that forked it."""
-        return self._pid == os.getpid()
-
     def start(self) -> None:
         try:
             super().start()
@@ -341,7 +302,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def stop(self) -> None:
         # Also at the end of a child, where kazoo would wait for threads that are not there.
-        if self.is_ours:
+        if self._pid == os.getpid():
             super().stop()
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:

@@ -37,7 +37,7 @@ class ZooKeeperVerbs:
     # Acquire ------------------------------------------------------------------------------------------------------
 
     def acquire(self, claim: Claim, join: bool, position: int) -> Granted | Busy:
-        self._places.tidy()
+        self._tidy()
         answer: Granted | Busy | None = None
         for _ in range(MAX_ROUNDS):
             answer = self._attempt(claim, join)
@@ -46,8 +46,15 @@ class ZooKeeperVerbs:
         if answer is None:
             answer = Busy(0.01, 0.01, position)
         if isinstance(answer, Busy) and not join:
-            self._places.discard(claim.token)
+            self.cancel(claim)
         return answer
+
+    def _tidy(self) -> None:
+        paths = self._places.ended()
+        if paths:
+            self._session.send(*map(delete_as_seen, paths))
+        for path in paths:
+            self._places.removed(path)
 
     def _attempt(self, claim: Claim, join: bool) -> Granted | Busy | None:
         """One look at the queue; None: it has changed."""
@@ -179,7 +186,7 @@ class ZooKeeperVerbs:
             return None
         lease = place.lease  # looked at once: another thread may extend it
         if self._clock.remaining(lease.stat, lease.expire) <= 0:
-            self._places.discard(claim.token)
+            self._places.give_up(place)
             return None
         return place
 

@@ -104,8 +104,7 @@ def test_a_child_has_a_session_of_its_own(zookeeper_store: str, client: Any) -> 
     def child() -> None:
         with lock("order:8"):
             assert len(shown("order:8")) == 1
-        parents._settle()  # as at its end
-        parents._client.handler.stop()
+        parents._client.handler.stop()  # as at its end
 
     in_child(child)
     assert now() - begun < SLACK, "it waited for threads of its parent's"
