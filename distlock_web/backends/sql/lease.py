@@ -17,9 +17,6 @@ from .tables import FLOOR, MICROSECONDS, AnyTransaction, from_ascii, key_of, to_
 
 #: Microseconds after the time to ask again at which a waiter that has not asked is dead.
 GRACE = 15 * MICROSECONDS
-#: Whoever is the first to wait for a lock that several have, and so keeps out others that would be let in, asks again
-#: after BEAT. It is dead when it has not for so long as LATE.
-BEAT, LATE = 2 * MICROSECONDS, 8 * MICROSECONDS
 #: A row that is nobody's, but for its key and its name.
 NOBODY: Mapping[str, Any] = {
     "token": "", "state": "", "fence": 0, "since": 0, "expires_at": 0, "holder": "", "released": "", "revoked": "",
@@ -179,19 +176,15 @@ class LeaseRow:
             self._strike(self.token)
         self.token, self.state = "", ""
 
-    def hand_over(self, asking: str = "", *, aside: str = "") -> bool:
-        """Give the lock to the first waiters that it admits, up to who asks. Whether others have it, or stand in front.
-
-        ``aside``: to none of this token's process.
-        """
+    def hand_over(self, asking: str = "") -> bool:
+        """Give the lock to the first waiters that it admits, up to who asks. Whether others have it or come first."""
         if self.state == SEVERAL:
             _ = self.shares  # whose dead leave the queue before anybody looks at it
-        for head in self._heads(aside):
+        for head in self._heads():
             if head.token == asking:
                 return False
             if not self.admits(head.token):
                 self._tell(head.token)
-                self._rouse(head)
                 return True
             self._transaction.run(self._transaction.tables.leave, {"whose": head.token})
             self.own(head.token, from_ascii(head.holder), head.expire, "granted")
@@ -215,15 +208,13 @@ class LeaseRow:
             self.hand_over()
 
     def revoke(self, owner: LeaseRow | Share) -> None:
-        """It is taken from its owner, whose process may hang: the others of that come after those of all others."""
-        token = owner.token
+        """It is taken from its owner."""
         if owner is self:
-            self.revoked, self.token, self.state = token, "", ""
+            self.revoked, self.token, self.state = owner.token, "", ""
         else:
             owner.state = "revoked"
             self._sum_up()
-        if self.queued and not self.hand_over(aside=token):
-            self.pass_on()
+        self.pass_on()
 
     def is_of_the_past(self, token: str) -> bool:
         """Whether the lock was this token's, which has given it back or lost it: a request of it comes late."""
@@ -273,15 +264,13 @@ class LeaseRow:
 
     # The queue -------------------------------------------------------------------------------------------------------
 
-    def _heads(self, aside: str) -> Iterator[Row[Any]]:
+    def _heads(self) -> Iterator[Row[Any]]:
         """Those who live, the first in front; the dead are dropped. Each has to leave the queue before the next one."""
         tables = self._transaction.tables
-        statement = tables.heads_of_others if aside else tables.heads
         while self.queued:
-            heads: Sequence[Row[Any]] = self._transaction.run(statement, self._of_process(aside)).all()
+            heads: Sequence[Row[Any]] = self._transaction.run(tables.heads, {"key": self.key}).all()
             if not heads:
-                self.queued = self.queued if aside else 0
-                break
+                self.queued = 0
             dead = [head.token for head in heads if head.deadline <= self.now]
             if dead:
                 self._transaction.run(tables.leave_many, {"tokens": dead})
@@ -290,17 +279,8 @@ class LeaseRow:
     def _strike(self, token: str) -> None:
         """The process of this token is no more, as it seems: nor are the others of it that wait."""
         if self.queued:
-            self._transaction.run(self._transaction.tables.strike, self._of_process(token))
-
-    def _of_process(self, token: str) -> dict[str, Any]:
-        return {"key": self.key, "process": f"{token[:IDENT_DIGITS]}%"}
-
-    def _rouse(self, head: Row[Any]) -> None:
-        """It keeps out others that would be let in: so it has to say soon that it lives."""
-        if self.state == SEVERAL and head.deadline > self.now + BEAT + LATE:
-            asked = {"whose": head.token, "deadline": self.now + LATE, "wake": 1}
-            self._transaction.run(self._transaction.tables.stay, asked)
-            self._transaction.wake(head.token)
+            process = f"{token[:IDENT_DIGITS]}%"
+            self._transaction.run(self._transaction.tables.strike, {"key": self.key, "process": process})
 
     def _tell(self, waiter: str = "") -> None:
         """If this waiter may have it sooner than those know who wait, they are to ask; without one, all of them alike.
@@ -322,11 +302,9 @@ class LeaseRow:
         tables = self._transaction.tables
         found = self._transaction.run(tables.place, {"key": self.key, "whose": claim.token}).one()
         place = found.own or position or max(self.now, (found.last or 0) + 1)
-        recheck, grace = min(max(self.free_at(claim.token) - self.now, 1_000), microseconds(claim.expire)), GRACE
+        recheck = min(max(self.free_at(claim.token) - self.now, 1_000), microseconds(claim.expire))
         recheck += microseconds(stagger(found.ahead, claim.expire))
-        if self.state == SEVERAL and found.ahead == 0:
-            recheck, grace = min(recheck, BEAT), LATE
-        waiting = {"deadline": self.now + recheck + grace, "wake": 0}
+        waiting = {"deadline": self.now + recheck + GRACE, "wake": 0}
         if found.own is not None:
             self._transaction.run(tables.stay, {"whose": claim.token, **waiting})
         else:
@@ -349,10 +327,10 @@ class LeaseRow:
 
 
 def lock_rows(transaction: Transaction, names: list[str], wait: bool) -> dict[str, LeaseRow]:
-    """The rows of several names, by name. Without ``wait`` a row that others keep locked is an error at once."""
+    """The rows of several names, by name. Without ``wait`` a row that others keep locked is left out, as a new one."""
     by_key = {key_of(name): name for name in names}
     tables = transaction.tables
-    found = transaction.run(tables.lock_many if wait else tables.lock_many_now, {"keys": sorted(by_key)}).all()
+    found = transaction.run(tables.lock_many if wait else tables.lock_many_free, {"keys": sorted(by_key)}).all()
     known = {by_key[row.name_key]: row for row in found}
     rows = {name: LeaseRow(transaction, name, known.get(name)) for name in names}
     for row in rows.values():

@@ -9,7 +9,7 @@ may have any character set.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from sqlalchemy import (
@@ -61,8 +61,9 @@ def from_ascii(text: str) -> str:
     return text.encode("ascii", "backslashreplace").decode("unicode_escape", "replace") if "\\" in text else text
 
 
-def _lease_table(metadata: MetaData) -> Table:
-    return Table(
+def _tables(metadata: MetaData) -> Iterator[Table]:
+    innodb: dict[str, Any] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}  # another one has no transactions
+    yield Table(
         "distlock_lease",
         metadata,
         Column("name_key", String(64), primary_key=True),  # the digest of the name
@@ -79,13 +80,9 @@ def _lease_table(metadata: MetaData) -> Table:
         Column("revoked", String(100), nullable=False),
         Column("queued", SmallInteger, nullable=False),  # 1: somebody may be waiting
         Index("distlock_lease_expires_at", "expires_at"),
-        mysql_engine="InnoDB",  # another one has no transactions
-        mariadb_engine="InnoDB",
+        **innodb,
     )
-
-
-def _waiter_table(metadata: MetaData) -> Table:
-    return Table(
+    yield Table(
         "distlock_waiter",
         metadata,
         Column("token", String(100), primary_key=True),
@@ -96,13 +93,9 @@ def _waiter_table(metadata: MetaData) -> Table:
         Column("holder", Text, nullable=False),
         Column("wake", SmallInteger, nullable=False),  # 1: it is to ask again now
         Index("distlock_waiter_queue", "name_key", "place"),
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
+        **innodb,
     )
-
-
-def _holder_table(metadata: MetaData) -> Table:
-    return Table(
+    yield Table(
         "distlock_holder",
         metadata,
         Column("token", String(100), primary_key=True),
@@ -114,13 +107,9 @@ def _holder_table(metadata: MetaData) -> Table:
         Column("holder", Text, nullable=False),
         Index("distlock_holder_name_key", "name_key"),
         Index("distlock_holder_expires_at", "expires_at"),
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
+        **innodb,
     )
-
-
-def _record_table(metadata: MetaData) -> Table:
-    return Table(
+    yield Table(
         "distlock_record",
         metadata,
         Column("name_key", String(64), primary_key=True),
@@ -129,8 +118,7 @@ def _record_table(metadata: MetaData) -> Table:
         Column("expires_at", BigInteger, nullable=False),
         Column("record", Text().with_variant(LONGTEXT(), "mysql", "mariadb"), nullable=False),
         Index("distlock_record_expires_at", "expires_at"),
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
+        **innodb,
     )
 
 
@@ -139,10 +127,7 @@ class Tables:
 
     def __init__(self, clock: ColumnElement[int], schema: str | None = None) -> None:
         self.metadata = MetaData(schema=schema)
-        self.lease = _lease_table(self.metadata)
-        self.waiter = _waiter_table(self.metadata)
-        self.holder = _holder_table(self.metadata)
-        self.record = _record_table(self.metadata)
+        self.lease, self.waiter, self.holder, self.record = _tables(self.metadata)
         self._key: BindParameter[str] = bindparam("key")
         self._keys: BindParameter[Sequence[str]] = bindparam("keys", expanding=True)
         self._of_leases(clock)
@@ -157,7 +142,7 @@ class Tables:
         self.lock_one = select(lease, now).where(lease.c.name_key == self._key).with_for_update()
         # In one order, so that two that lock the same rows do not wait for each other.
         self.lock_many = select(lease, now).where(of_keys).order_by(lease.c.name_key).with_for_update()
-        self.lock_many_now = self.lock_many.with_for_update(nowait=True)
+        self.lock_many_free = self.lock_many.with_for_update(skip_locked=True)
         self.floor = select(lease.c.fence).where(lease.c.name_key == FLOOR)
         self.clock_and_floor = select(now, self.floor.scalar_subquery().label("floor"))
         self.insert = lease.insert()
@@ -188,8 +173,6 @@ class Tables:
         queue = waiter.c.name_key == self._key
         self.heads = select(waiter).where(queue).order_by(waiter.c.place, waiter.c.token).limit(HEADS)
         self.waiting = select(waiter.c.token).where(queue, waiter.c.deadline > clock)
-        process = waiter.c.token.like(bindparam("process"))
-        self.heads_of_others = self.heads.where(~process)
         own = select(waiter.c.place).where(waiter.c.token == whose).scalar_subquery()
         self.place = select(
             own.label("own"),
@@ -203,7 +186,7 @@ class Tables:
         self.wake_many = waiter.update().where(waiter.c.token.in_(bindparam("tokens", expanding=True))).values(wake=1)
         self.leave = waiter.delete().where(waiter.c.token == whose)
         self.leave_many = waiter.delete().where(waiter.c.token.in_(bindparam("tokens", expanding=True)))
-        self.strike = waiter.delete().where(queue, process)
+        self.strike = waiter.delete().where(queue, waiter.c.token.like(bindparam("process")))
         living = select(waiter.c.name_key, func.count().label("waiters")).where(waiter.c.deadline > clock)
         self.waiters = living.group_by(waiter.c.name_key)
         ident = func.substr(waiter.c.token, 1, IDENT_DIGITS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Row
@@ -15,7 +15,6 @@ from ...core.errors import BackendUnavailable, DistLockError
 from ...core.outage import Outage
 from ...core.runtime import now
 from .database import AllInUse, Database, Locked, Transaction, in_transaction
-from .dialects import SQLite
 from .lease import GRACE, LeaseRow, as_info, lock_rows, microseconds, purge
 from .news import Poller
 from .shares import SEVERAL, Shares
@@ -157,46 +156,32 @@ class SQLVerbs:
         self._database.run(work)  # not on the reserve: it comes of a row that is kept locked, perhaps, and can wait
 
     def extend(self, claims: Sequence[Claim], timeout: float | None) -> Sequence[Loss | BackendUnavailable | None]:
-        """Several are extended together, and none waits for a row that others keep locked: its halves are tried.
+        """Several are extended together, and none waits for a row that others keep locked.
 
         So one such row fails the renewal of its own lease only. The rows that are left are waited for one by one.
         """
         most = self._database.address.timeout
         seconds = most if timeout is None else min(timeout, most)
-        if len(claims) == 1 or isinstance(self._database.address.dialect, SQLite):  # which locks no rows
-            return self._extend(claims, seconds)
         until = now() + seconds
         answers: dict[Claim, Loss | BackendUnavailable | None] = {}
-        parts, locked = [claims], list[Claim]()
-        while parts and (not answers or now() < until):
-            part = parts.pop()
-            left = until - now() if answers else seconds
-            try:
-                answers.update(zip(part, self._extend(part, left, wait=False), strict=True))
-            except BackendUnavailable as error:
-                answers.update(dict.fromkeys(part, error))
-                if not isinstance(error, Locked):
-                    locked.clear()
-                    break
-                middle = len(part) // 2
-                if middle:
-                    parts += [part[middle:], part[:middle]]
-                else:
-                    locked += part
-        for claim in locked:
-            share = (until - now()) / 2
-            if share < MIN_SHARE:
-                break
-            try:
-                answers[claim] = self._extend([claim], share)[0]
-            except BackendUnavailable as error:
-                answers[claim] = error
+        answers.update(self._extend(claims, seconds, wait=len(claims) == 1))
+        for claim in claims:
+            if claim not in answers:
+                answers.update(self._extend_late(claim, (until - now()) / 2))
         return [answers[claim] for claim in claims]
 
-    def _extend(self, claims: Sequence[Claim], seconds: float, wait: bool = True) -> list[Loss | None]:
-        """``wait``: for rows that others keep locked. Else ``Locked`` is raised at once."""
+    def _extend_late(self, claim: Claim, share: float) -> Mapping[Claim, Loss | BackendUnavailable | None]:
+        if share < MIN_SHARE:
+            return {claim: Locked(f"{self._database.address.name} keeps the row of {claim.name!r} locked.")}
+        try:
+            return self._extend([claim], share, wait=True)
+        except BackendUnavailable as error:
+            return {claim: error}
 
-        def work(transaction: Transaction) -> list[Loss | None]:
+    def _extend(self, claims: Sequence[Claim], seconds: float, *, wait: bool) -> dict[Claim, Loss | None]:
+        """Those whose rows are free; with ``wait`` all."""
+
+        def work(transaction: Transaction) -> dict[Claim, Loss | None]:
             rows = lock_rows(transaction, [claim.name for claim in claims], wait)
             keys = defaultdict(list)
             for claim in claims:
@@ -210,10 +195,11 @@ class SQLVerbs:
                 row.save()  # where several have the lock
             for until, those in keys.items():
                 transaction.run(transaction.tables.extend, {"keys": sorted(those), "until": until})
-            return [
-                None if rows[claim.name].held_by(claim.token) else rows[claim.name].loss(claim.token)
+            return {
+                claim: None if rows[claim.name].held_by(claim.token) else rows[claim.name].loss(claim.token)
                 for claim in claims
-            ]
+                if wait or not rows[claim.name].new
+            }
 
         return self._run_for_holder(work, seconds)
 

@@ -68,6 +68,13 @@ def test_many_leases_are_renewed_in_one_transaction(store: Any, said: list[str])
         assert said[1:] == ["SELECT", "UPDATE", "COMMIT"]
 
 
+def test_a_place_among_several_costs_two_requests_more_and_its_release_as_many(said: list[str]) -> None:
+    with lock("first", limit=3):
+        assert said[1:] == ["SELECT", "SELECT", "INSERT", "UPDATE", "COMMIT"]
+        del said[:]
+    assert said[1:] == ["SELECT", "SELECT", "DELETE", "UPDATE", "COMMIT"]
+
+
 def test_waiters_share_one_thread_and_keep_no_connection(store: Any, beside: Beside) -> None:
     assert threads("distlock-sql") == 0, "nobody has waited yet"
     holder, port = unrelated("first"), store.backend.sync_port()

@@ -57,23 +57,6 @@ def of_process(ident: str) -> Claim:
     return Claim(NAME, new_token(ident), LONG)
 
 
-def test_what_is_taken_from_a_process_goes_to_another(port: Port) -> None:
-    """One that hangs was handed the lock again, once for each of its waiters."""
-    hanging, other = new_ident(), of_process(new_ident())
-    holder, *claims = [of_process(hanging) for _ in range(4)]
-    taken = drive(port.acquire(holder, 0))
-    assert isinstance(taken, Granted)
-    for claim in [*claims, other]:
-        drive(port.acquire(claim, None))
-    assert drive(port.revoke(NAME, taken.fence or 0))
-    granted = drive(port.acquire(other, None))
-    assert isinstance(granted, Granted)
-    assert drive(port.release(other)) is None
-    assert isinstance(drive(port.acquire(claims[0], None)), Granted), "it has kept its place"
-    assert drive(port.revoke(NAME, drive(port.inspect())[0].fence or 0))
-    assert isinstance(drive(port.acquire(claims[1], None)), Granted), "where there is no other"
-
-
 @pytest.mark.parametrize("end", ["release", "revoke"])
 @pytest.mark.parametrize("wait", [0, None])
 def test_an_acquisition_that_comes_after_its_end_takes_nothing(port: Port, end: str, wait: int | None) -> None:
