@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.http import Http404, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch
+from django.utils.functional import LazyObject
 
 from ..locks.hooks import Integration, TransactionManager
 from ..locks.lease import Lease
@@ -33,6 +35,12 @@ class DjangoIntegration(Integration):
     def request_method(self, args: tuple[object, ...], locked: object) -> str | None:
         request = request_in(args)
         return None if request is None else request.method
+
+    async def loaded(self, value: Any) -> Any:
+        # Never request.auser() in its place: that is the session's user, whatever a middleware has made request.user.
+        if isinstance(value, LazyObject):
+            await sync_to_async(lambda: value.__class__)()
+        return value
 
     def not_found(self, args: tuple[object, ...], locked: object) -> Http404 | None:
         # Without a text: Django's and REST framework's pages would show it to the client.

@@ -11,8 +11,8 @@ from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
 from django.http.request import RawPostDataException
 from django.http.response import HttpResponseBase
-from django.utils.functional import LazyObject
 
+from ..locks import hooks
 from ..web import once
 from ..web.once import CREDENTIALS, digest_of, form_parts, is_comparable, is_form, keep
 
@@ -21,8 +21,8 @@ async def asked(args: tuple[object, ...], request: Any, *, asynchronous: bool) -
     """Who asks for what, of a view that was called with these arguments."""
     wrapper = next((each for each in args[:2] if getattr(each, "_request", None) is request), request)
     user = getattr(request, "user", None)
-    if asynchronous and isinstance(user, LazyObject):  # which would ask the database in the event loop
-        user = await request.auser()
+    if asynchronous:
+        user = await hooks.loaded(user)
     where = (str(request.method), request.META.get("HTTP_HOST", ""), request.get_full_path())
     return digest_of(*_who(request, user), *where, str(request.content_type), *_body(request, wrapper))
 

@@ -130,6 +130,13 @@ class Integration:
         """
         return None
 
+    async def loaded(self, value: Any) -> Any:
+        """A value that a key has found in an asynchronous call: loaded now, if its first use would block the loop.
+
+        Everything else is given back as it is.
+        """
+        return value
+
     def not_found(self, args: tuple[object, ...], locked: object) -> Exception | None:
         """What the framework raises for a URL that leads nowhere, if a view of its own was called with these arguments.
 
@@ -259,6 +266,13 @@ def check_function(function: Callable[..., Any]) -> None:
 def name_of(function: Callable[..., Any]) -> str | None:
     """The name of a function that a framework made of something else; None if it has one of its own."""
     return next((name for each in _installed if (name := each.name_of(function)) is not None), None)
+
+
+async def loaded(value: Any) -> Any:
+    """The value, which blocks no event loop from now on."""
+    for each in _installed:
+        value = await each.loaded(value)
+    return value
 
 
 def not_found(args: tuple[object, ...], locked: object) -> Exception | None:

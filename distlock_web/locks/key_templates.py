@@ -171,9 +171,9 @@ class Field:
                 if not is_attribute:
                     found = _item(found, step)
                     continue
-                # Django's convention: `request.user` reads the database, `await request.auser()` is its async twin.
-                twin = getattr(found, f"a{step}", None) if asynchronous else None
-                found = await twin() if inspect.iscoroutinefunction(twin) else getattr(found, str(step))
+                found = getattr(found, str(step))
+                if asynchronous:
+                    found = await hooks.loaded(found)
         except (AttributeError, TypeError) as error:
             raise ConfigurationError(f"{self.where} cannot be filled: {type(error).__name__}: {error}.") from error
         return found

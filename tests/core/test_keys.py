@@ -281,26 +281,6 @@ def test_lock_refuses_what_is_no_key(key: Any) -> None:
         lock(key)
 
 
-class User:
-    pk = 7
-
-
-class Request:
-    @property
-    def user(self) -> User:
-        raise AssertionError("the blocking one was read in async code")
-
-    async def auser(self) -> User:
-        return User()
-
-
-def test_async_code_awaits_the_async_twin_of_an_attribute() -> None:
-    async def view(request: Request) -> None: ...
-
-    keys = KeyTemplates("cart:{request.user.pk}", view, asynchronous=True)
-    assert asyncio.run(keys.keys((Request(),), {})) == ("cart:7",)
-
-
 def test_a_key_function_may_be_async_in_async_code_only() -> None:
     async def key(src: object) -> str:
         await asyncio.sleep(0)

@@ -9,6 +9,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
+from django.utils.asyncio import async_unsafe
 from django.utils.functional import SimpleLazyObject
 
 from distlock_web import current_lease, distributed_lockable
@@ -76,14 +77,12 @@ class LogIn:
         self.get_response = get_response
 
     def __call__(self, request: Any) -> Any:
-        request.user = SimpleLazyObject(lambda: self.user)
-        return self.get_response(request)
-
-    def process_view(self, request: Any, *args: Any) -> None:
         async def auser() -> Any:
-            return self.user
+            raise AssertionError("the session's user, in whose place this middleware has put its own")
 
+        request.user = SimpleLazyObject(async_unsafe(lambda: self.user))
         request.auser = auser
+        return self.get_response(request)
 
 
 @pytest.fixture(autouse=True)
