@@ -81,7 +81,8 @@ def _executed(state: ORMExecuteState) -> None:
 
 
 def _over(session: Session) -> None:
-    session.info.pop(_WRITTEN, None)
+    if not session.in_nested_transaction():  # a savepoint's end commits nothing
+        session.info.pop(_WRITTEN, None)
 
 
 # A session forgets after a flush that it has written; the warning needs to know until the commit. For all sessions of

@@ -341,9 +341,15 @@ def test_in_flask_writes_that_are_not_committed_are_told_of(app: Flask) -> None:
             session.add(Order())
             session.flush()  # it is not among session.new any more
 
+        def before_savepoints() -> None:
+            flushed()
+            session.begin_nested().commit()  # the transaction around them goes on
+            session.begin_nested().rollback()
+
         writes: list[Callable[[], object]] = [
             lambda: session.add(Order()),
             flushed,
+            before_savepoints,
             lambda: session.execute(update(Order).values(state="paid")),
             lambda: session.execute(text("UPDATE orders SET state = 'paid'")),
         ]
