@@ -266,7 +266,10 @@ class RedisPort:
             answer = await self._exchange.run(ACQUIRE, self._keys.to_acquire(claim), args, None, confirm)
         except BackendUnavailable as error:
             # Else it is ours, and who gives up asking cancels it; or it was not asked.
-            if not (isinstance(error, TooFewReplicas) or error.nothing_done):
+            if error.nothing_done:
+                if not place:  # nobody cancels what was not asked: no waiter would be left for the listener to read for
+                    self._listener.remove(token)
+            elif not isinstance(error, TooFewReplicas):
                 server.ambiguous.add(token)
             raise
         given, server_time_us, *rest = (answer, 0) if type(answer) is int else answer

@@ -85,6 +85,7 @@ async def test_a_request_that_is_refused_leaves_nothing_to_do(harness: Harness, 
         await refusal(harness, wait=wait)
     assert len(backend.server.outage._postponed) == postponed
     assert len(backend.server.ambiguous) <= 1
+    assert not backend.server.listener.waiters, "nobody waits who was told so"
 
 
 async def free_and_stays_free(harness: Harness, client: redis.Redis) -> None:
