@@ -21,7 +21,7 @@ _USER = ("_user_id", "user_id")
 
 def asked() -> str:
     """Who asks for what, in the running request."""
-    where = (request.method, request.host, request.full_path)
+    where = (request.method, request.host, request.root_path + request.full_path)
     return digest_of(*_who(), *where, request.mimetype, *_body())
 
 

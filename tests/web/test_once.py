@@ -85,7 +85,14 @@ class Reply(NamedTuple):
 
 class Send(Protocol):
     def __call__(
-        self, address: str = "/text/", body: bytes = b"", *, method: str = "POST", key: str | None = "k", **headers: str
+        self,
+        address: str = "/text/",
+        body: bytes = b"",
+        *,
+        method: str = "POST",
+        key: str | None = "k",
+        mount: str = "",
+        **headers: str,
     ) -> Reply: ...
 
 
@@ -135,12 +142,20 @@ urlpatterns = [
 
 def of_django(folder: str, client: Any) -> Send:
     def send(
-        address: str = "/text/", body: bytes = b"", *, method: str = "POST", key: str | None = "k", **headers: str
+        address: str = "/text/",
+        body: bytes = b"",
+        *,
+        method: str = "POST",
+        key: str | None = "k",
+        mount: str = "",
+        **headers: str,
     ) -> Reply:
         said = {} if key is None else {"Idempotency-Key": key}
         more = {name.replace("_", "-"): value for name, value in headers.items() if name != "content_type"}
         content_type = headers.get("content_type", "application/json")
-        sent = client.generic(method, folder + address, body, content_type, headers={**said, **more})
+        where = (mount if isinstance(client, AsyncClient) else "") + folder + address
+        client.defaults.update(SCRIPT_NAME=mount, root_path=mount)
+        sent = client.generic(method, where, body, content_type, headers={**said, **more})
         response = asyncio.run(sent) if asyncio.iscoroutine(sent) else sent
         cookies = {"Set-Cookie": str(response.cookies)} if response.cookies else {}
         return Reply(response.status_code, response.content, {**response.headers, **cookies})
@@ -166,13 +181,19 @@ def of_flask() -> Send:
         return response
 
     def send(
-        address: str = "/text/", body: bytes = b"", *, method: str = "POST", key: str | None = "k", **headers: str
+        address: str = "/text/",
+        body: bytes = b"",
+        *,
+        method: str = "POST",
+        key: str | None = "k",
+        mount: str = "",
+        **headers: str,
     ) -> Reply:
         said = {} if key is None else {"Idempotency-Key": key}
         more = {name.replace("_", "-"): value for name, value in headers.items() if name != "content_type"}
         # A client of its own for each request: none sends the cookies of another's answer.
         response = app.test_client().open(
-            address, method=method, data=body, content_type=headers.get("content_type", "application/json"),
+            address, f"http://localhost{mount}", method=method, data=body, content_type=headers.get("content_type", "application/json"),
             headers={**said, **more},
         )  # fmt: skip
         return Reply(response.status_code, response.data, dict(response.headers))
@@ -244,6 +265,7 @@ def test_a_large_answer_is_not_kept_but_that_it_is_done_is(send: Send, caplog: p
         {"body": b'{"amount": 2}'},
         {"address": "/text/?amount=2"},
         {"address": "/page/"},
+        {"mount": "/fr"},
         {"method": "PUT"},
         {"method": "HEAD"},
         {"content_type": "text/plain"},
