@@ -193,8 +193,8 @@ def of_flask() -> Send:
         more = {name.replace("_", "-"): value for name, value in headers.items() if name != "content_type"}
         # A client of its own for each request: none sends the cookies of another's answer.
         response = app.test_client().open(
-            address, f"http://localhost{mount}", method=method, data=body, content_type=headers.get("content_type", "application/json"),
-            headers={**said, **more},
+            address, f"http://localhost{mount}", method=method, data=body,
+            content_type=headers.get("content_type", "application/json"), headers={**said, **more},
         )  # fmt: skip
         return Reply(response.status_code, response.data, dict(response.headers))
 
