@@ -15,7 +15,7 @@ from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
 from . import chain, ending, engine, hooks
 from .events import log_fields
-from .hooks import RunningTask, TransactionManager, Until
+from .hooks import Integration, RunningTask, TransactionManager, Until
 from .key_templates import Key, KeyInFront, KeyTemplates, MalformedValue, bound_method
 from .lease import Lease
 from .options import NAMES, NO_TASK, LockOptions, Options, check_names, listing
@@ -184,7 +184,7 @@ class LockedFunction:
         self.database = options.get("database")
         self.success = options.get("success")
         self.methods = options.get("methods")
-        if self.methods is not None and not hooks.know_requests():
+        if self.methods is not None and not hooks.offered(Integration.request_method):
             raise self._no_view("no framework is loaded")
         if self.on_busy == "retry" and not hooks.know_tasks():
             raise ConfigurationError(
@@ -227,7 +227,7 @@ class LockedFunction:
 
     def is_open(self, args: tuple[Any, ...]) -> bool:
         """Whether this call runs without the lock, for its request has another method than those that are locked."""
-        method = hooks.request_method(args, self)
+        method = hooks.first(Integration.request_method, args, self)
         if method is None:
             raise self._no_view("this call has no request")
         return method not in (self.methods or ())
@@ -247,7 +247,7 @@ class LockedFunction:
 
     def task(self) -> RunningTask | None:
         """The task that this call is in."""
-        task = hooks.running_task() if hooks.task_queues else None
+        task = hooks.first(Integration.running_task)
         if task is None and self.on_busy == "retry":
             raise ConfigurationError(
                 f'{self.name}: on_busy="retry" sends the running task of Celery again, and no task runs here. '
@@ -264,7 +264,7 @@ class LockedFunction:
         try:
             keys = await self.keys.keys(args, kwargs)
         except MalformedValue as error:
-            not_found = hooks.not_found(args, self)
+            not_found = hooks.first(Integration.not_found, args, self)
             if not_found is None:
                 raise
             raise not_found from error
@@ -296,7 +296,10 @@ class LockedFunction:
         config, name = self.options.config(), "on_busy" if isinstance(error, LockBusy) else "on_backend_error"
         chosen = self._policy(name, getattr(config, name))
         if callable(chosen):
-            if getattr(chosen, "for_views", False) is True and hooks.request_method(args, self) is None:
+            if (
+                getattr(chosen, "for_views", False) is True
+                and hooks.first(Integration.request_method, args, self) is None
+            ):
                 raise error
             made = chosen(error, *args, **kwargs)
             if self.asynchronous:
@@ -307,7 +310,11 @@ class LockedFunction:
             fields = log_fields("busy", config.alias, error.name or "", self.keys.template, function=self.name)
             logger.info("%s skipped. Did not get a lock for key %s. %s", self.name, error.name, error, extra=fields)
             return None
-        if chosen == "retry" and isinstance(error, LockBusy) and (task := hooks.running_task()) is not None:
+        if (
+            chosen == "retry"
+            and isinstance(error, LockBusy)
+            and (task := hooks.first(Integration.running_task)) is not None
+        ):
             raise task.retry(error)
         raise error
 
@@ -334,7 +341,7 @@ class LockedFunction:
     def succeeded(self, result: object) -> bool:
         """Whether the call that returned this has done its work."""
         if self.success is None:
-            return not hooks.is_failure(result, self)
+            return not hooks.first(Integration.is_failure, result, self)
         succeeded = self.success(result)
         self._refuse_coroutine(succeeded, "success", "")
         return bool(succeeded)
@@ -347,8 +354,8 @@ class LockedFunction:
     def streamed(self, result: Any, scope: Scope) -> object | None:
         """The result as a streaming response that goes on under the lock; None if it is not one, or is not to."""
         if self.until is None:
-            return hooks.stream(result, self, Lease(scope))
-        if self.until == "commit" and not self._told_of_stream and hooks.is_stream(result, self):
+            return hooks.first(Integration.stream, result, self, Lease(scope))
+        if self.until == "commit" and not self._told_of_stream and hooks.first(Integration.is_stream, result, self):
             self._told_of_stream = True
             logger.warning(
                 '%s returns a stream, and until="commit" releases its lock before the body is sent. To hold the lock '

@@ -12,10 +12,10 @@ commit of the transaction that the decorator opens around the function (``transa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from ..core import keys, registry
 from ..core.errors import ConfigurationError, LockBusy
@@ -24,6 +24,7 @@ from ..core.registry import Registry
 from ..core.runtime import load_for
 from . import call_site
 
+P = ParamSpec("P")
 R = TypeVar("R")
 #: A ``distlock_web.Lease``. Not imported: hooks are below it, for the keys of functions are made with them.
 Lease: TypeAlias = Any
@@ -221,118 +222,79 @@ def for_views(policy: F) -> F:
     return policy
 
 
-_installed: list[Integration] = []
-_streaming: list[Integration] = []
-task_queues: list[Integration] = []  #: those that know which task runs
+#: Who answers which question of ``Integration``: where nothing is offered nobody is asked.
+_answering: dict[str, list[Integration]] = {}
 #: What adds to them once the library is there.
 _WITH_TASKS = {"celery": "distlock_web.celery"}
 
 
 def install(integration: Integration) -> None:
     """Use this integration from now on. Once is enough; a second time changes nothing."""
-    if integration in _installed:
+    if any(integration in known for known in _answering.values()):
         return
-    _installed.append(integration)
-    # Where nothing is offered nobody is asked: these questions come with every lock.
-    if _offers(integration, "running_registry"):
+    for question, default in vars(Integration).items():
+        if callable(default) and getattr(type(integration), question) is not default:
+            _answering.setdefault(question, []).append(integration)
+    # What the layers below ask themselves: these questions come with every lock.
+    if offered(Integration.running_registry, integration):
         registry.resolvers.append(integration.running_registry)
         registry.explanations.append(integration.why_no_registry)
-    if _offers(integration, "open_transaction"):
+    if offered(Integration.open_transaction, integration):
         call_site.transaction_lookups.append(integration.open_transaction)
-    if _offers(integration, "row_of"):
+    if offered(Integration.row_of, integration):
         keys.row_lookups.append(integration.row_of)
-    if _offers(integration, "stream"):
-        _streaming.append(integration)
-    if _offers(integration, "running_task"):
-        task_queues.append(integration)
 
 
-def _offers(integration: Integration, method: str) -> bool:
-    return getattr(type(integration), method) is not getattr(Integration, method)
+def offered(question: Callable[..., Any], by: Integration | None = None) -> bool:
+    """Whether anybody, or this one, can answer this question of :class:`Integration`."""
+    known = _answering.get(question.__name__, [])
+    return bool(known) if by is None else by in known
+
+
+def first(question: Callable[Concatenate[Any, P], R | None], *args: P.args, **kwargs: P.kwargs) -> R | None:
+    """The first answer to this question of :class:`Integration`: ``first(Integration.name_of, function)``.
+
+    Falsehood is none: it is what is said of what belongs to others.
+    """
+    for each in _answering.get(question.__name__, ()):
+        answer: R | None = getattr(each, question.__name__)(*args, **kwargs)
+        if answer is not None and answer is not False:
+            return answer
+    return None
+
+
+async def afirst(
+    question: Callable[Concatenate[Any, P], Coroutine[Any, Any, R | None]], *args: P.args, **kwargs: P.kwargs
+) -> R | None:
+    """The same of a question whose answer is awaited."""
+    for each in _answering.get(question.__name__, ()):
+        answer: R | None = await getattr(each, question.__name__)(*args, **kwargs)
+        if answer is not None:
+            return answer
+    return None
 
 
 def is_coroutine(function: Callable[..., Any]) -> bool:
     """Whether a call of the function gives a coroutine."""
-    return inspect.iscoroutinefunction(function) or any(each.is_coroutine(function) for each in _installed)
+    return inspect.iscoroutinefunction(function) or bool(first(Integration.is_coroutine, function))
 
 
 def check_function(function: Callable[..., Any]) -> None:
     """Raise ``ConfigurationError`` if a framework would call this function without the lock."""
     load_for(_WITH_TASKS)  # a worker imports the tasks, and perhaps nothing else of ours
-    for each in _installed:
-        each.check_function(function)
-
-
-def name_of(function: Callable[..., Any]) -> str | None:
-    """The name of a function that a framework made of something else; None if it has one of its own."""
-    return next((name for each in _installed if (name := each.name_of(function)) is not None), None)
+    first(Integration.check_function, function)
 
 
 async def loaded(value: Any) -> Any:
     """The value, which blocks no event loop from now on."""
-    for each in _installed:
+    for each in _answering.get("loaded", ()):
         value = await each.loaded(value)
     return value
 
 
-def not_found(args: tuple[object, ...], locked: object) -> Exception | None:
-    """What a framework raises for a URL that leads nowhere; None if no view of one was called."""
-    return next((error for each in _installed if (error := each.not_found(args, locked)) is not None), None)
-
-
-def know_requests() -> bool:
-    """Whether anybody can say which method a request has."""
-    return any(_offers(each, "request_method") for each in _installed)
-
-
-def request_method(args: tuple[object, ...], locked: object) -> str | None:
-    """The method of the request that a view was called with; None if no view was called."""
-    return next((method for each in _installed if (method := each.request_method(args, locked)) is not None), None)
-
-
 def variables() -> dict[str, Callable[[], object]]:
     """What a key may name beside the arguments of its function."""
-    return {name: read for each in _installed for name, read in each.variables().items()}
-
-
-def stream(result: Any, locked: object, lease: Lease) -> object | None:
-    """The result as a streaming response that goes on under the lease; None if it is not one."""
-    for integration in _streaming:
-        response = integration.stream(result, locked, lease)
-        if response is not None:
-            return response
-    return None
-
-
-def is_stream(result: Any, locked: object) -> bool:
-    """Whether the result is a streaming response."""
-    return any(each.is_stream(result, locked) for each in _streaming)
-
-
-def is_failure(result: Any, locked: object) -> bool:
-    """Whether the result says that the work was not done."""
-    return any(each.is_failure(result, locked) for each in _installed)
-
-
-async def asked(args: tuple[object, ...], locked: object) -> str | None:
-    """A digest of who asks for what; None if the call has no request."""
-    for each in _installed:
-        if (digest := await each.asked(args, locked)) is not None:
-            return digest
-    return None
-
-
-async def answer_of(result: Any, locked: object) -> dict[str, Any] | None:
-    """What is kept of a view's response; None if the result is none."""
-    for each in _installed:
-        if (kept := await each.answer_of(result, locked)) is not None:
-            return kept
-    return None
-
-
-def replay(kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Any | None:
-    """The response made again; None if no view was called."""
-    return next((found for each in _installed if (found := each.replay(kept, args, locked)) is not None), None)
+    return {name: read for each in _answering.get("variables", ()) for name, read in each.variables().items()}
 
 
 def know_tasks() -> bool:
@@ -340,17 +302,14 @@ def know_tasks() -> bool:
     for library, ours in _WITH_TASKS.items():
         if find_spec(library) is not None:
             import_module(ours)
-    return bool(task_queues)
-
-
-def running_task() -> RunningTask | None:
-    """The task that runs in this thread; None if there is none."""
-    return next((task for each in task_queues if (task := each.running_task()) is not None), None)
+    return offered(Integration.running_task)
 
 
 def transaction_manager(database: object, function_name: str) -> TransactionManager:
     """Who opens the transaction of ``until="commit"``. Raises ``ConfigurationError`` if nobody can."""
-    managers = [found for each in _installed if (found := each.transactions(database)) is not None]
+    managers = [
+        found for each in _answering.get("transactions", ()) if (found := each.transactions(database)) is not None
+    ]
     if managers:
         return managers[0] if len(managers) == 1 else _Meant(managers)
     raise ConfigurationError(

@@ -19,6 +19,7 @@ from ..core.config import is_async
 from ..core.errors import ConfigurationError, KeyUnavailable, Part
 from ..core.keys import SEPARATORS, escape_literal, escape_value, key_part, must_escape, text_of, whole_keys
 from . import hooks
+from .hooks import Integration
 
 #: A template over the function's arguments, a callable with the function's signature, or several of these.
 Key: TypeAlias = "str | Callable[..., Any] | Iterable[str | Callable[..., Any]]"
@@ -417,7 +418,9 @@ def _unwrapped(function: Any) -> Any:
 
 def _is_made_view(function: Any) -> bool:
     """What ``as_view()`` made, itself. REST framework says of a ViewSet's that it wraps ``dispatch``."""
-    return hooks.name_of(function) is not None and hooks.name_of(function.__wrapped__) is None
+    if hooks.first(Integration.name_of, function) is None:
+        return False
+    return hooks.first(Integration.name_of, function.__wrapped__) is None
 
 
 #: Since Python 3.14 annotations are computed when asked for, and may name what the type checker alone imports.
@@ -446,7 +449,7 @@ def qualified_name(function: Callable[..., Any]) -> str:
         # Every class that inherits a method has the same function: as a key its name would be one lock for them all.
         owner = type(method.__self__)
         return f"{owner.__module__}.{owner.__qualname__}.{method.__name__}"
-    known = hooks.name_of(function)
+    known = hooks.first(Integration.name_of, function)
     if known is not None:
         return known
     if isinstance(function, partial):

@@ -15,7 +15,7 @@ from ..core.runtime import Runtime, drive
 from . import call_site, chain, hooks
 from .decorator import LockedFunction, OnBackendError, OnBusy, decorator, take_key
 from .events import log_fields
-from .hooks import RunningTask, Until
+from .hooks import Integration, RunningTask, Until
 from .key_templates import Key, KeyInFront
 from .lease import Lease, OnLost
 from .options import Options, check_names, check_records, listing
@@ -156,7 +156,7 @@ class Once(LockedFunction):
 
     async def asked(self, args: tuple[Any, ...]) -> str:
         """Whose the record is: of a request, a digest of who asks for what; else the function's."""
-        return await hooks.asked(args, self) or self.name
+        return await hooks.afirst(Integration.asked, args, self) or self.name
 
     async def acquire(self, scope: Scope, task: RunningTask | None = None) -> Scope:
         (name,) = scope.spec.names
@@ -203,7 +203,7 @@ class Once(LockedFunction):
         self.refuse_open_transaction()  # one that the function has begun, and not committed
         if self.keeps_result:
             self._check_result(result)
-        kept = await hooks.answer_of(result, self)
+        kept = await hooks.afirst(Integration.answer_of, result, self)
         if scope.asked != self.name and kept is None and result is not None and not self.keeps_result:
             logger.warning(
                 "%s was called with a request and returned a %s, which is no response: a repeated call will get "
@@ -241,7 +241,7 @@ class Once(LockedFunction):
                 f"another address.",
                 name=error.name,
             )
-        response = None if record["kept"] is None else hooks.replay(record["kept"], args, self)
+        response = None if record["kept"] is None else hooks.first(Integration.replay, record["kept"], args, self)
         if response is not None:
             return response
         fields = log_fields("done", self.options.store, error.name or "", self.keys.template, function=self.name)

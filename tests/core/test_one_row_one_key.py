@@ -254,7 +254,7 @@ def test_a_row_is_not_converted() -> None:
 
 def test_what_an_integration_offers_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "row_lookups", [])
-    monkeypatch.setattr("distlock_web.locks.hooks._installed", [])
+    monkeypatch.setattr("distlock_web.locks.hooks._answering", {})
     install(Records())
     assert escape_key(Record(7)) == "shop.order-line:7"
 

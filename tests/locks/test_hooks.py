@@ -45,9 +45,9 @@ class Offering(hooks.Integration):
 
 @pytest.fixture(autouse=True)
 def _nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in [(hooks, "_installed"), (hooks, "_streaming"), (call_site, "transaction_lookups")]:
+    monkeypatch.setattr(hooks, "_answering", {})
+    for module, name in [(call_site, "transaction_lookups"), (registry, "resolvers")]:
         monkeypatch.setattr(module, name, [])
-    monkeypatch.setattr(registry, "resolvers", [])
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["inside", "none", "outside"])))
@@ -68,20 +68,12 @@ def test_what_nobody_knows_is_refused_with_the_remedy() -> None:
         distributed_lockable(key="a", until="commit", database="a session")(lambda: None)
 
 
-def test_installing_twice_changes_nothing() -> None:
-    class Everything(Offering):
+def test_installed_twice_it_is_asked_once_and_only_for_what_it_offers() -> None:
+    class Stores(Offering):
         def running_registry(self) -> None: ...
 
-        def open_transaction(self) -> None: ...
-
-        def stream(self, result: Any, locked: object, lease: Lease) -> None: ...
-
-    integration = Everything("none")
+    integration = Stores("none")
     for _ in range(2):
         hooks.install(integration)
-    assert [len(registry.resolvers), len(call_site.transaction_lookups), len(hooks._streaming)] == [1, 1, 1]
-
-
-def test_nobody_is_asked_for_what_he_does_not_offer() -> None:
-    hooks.install(Offering("none"))
-    assert [registry.resolvers, call_site.transaction_lookups, hooks._streaming] == [[], [], []]
+    assert (len(registry.resolvers), call_site.transaction_lookups) == (1, [])
+    assert hooks._answering == {"running_registry": [integration], "transactions": [integration]}

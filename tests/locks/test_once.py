@@ -270,7 +270,8 @@ class Requests(hooks.Integration):
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hooks, "_installed", [Requests()])
+    monkeypatch.setattr(hooks, "_answering", {})
+    hooks.install(Requests())
 
 
 def test_a_view_is_answered_for_its_own_caller_only(store: str, requests: None) -> None:

@@ -85,7 +85,7 @@ class TestWhereNoWorkerIs:
     def test_without_celery_it_is_refused_where_it_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "celery", None)  # what makes an import fail
         monkeypatch.delitem(sys.modules, "distlock_web.celery", raising=False)
-        monkeypatch.setattr(hooks, "task_queues", [])
+        monkeypatch.setattr(hooks, "_answering", {})
         with pytest.raises(ConfigurationError, match=r"pip install 'distlock_web\[celery\]'"):
             distributed_lockable("report:{month}", on_busy="retry")(report)
 

@@ -266,7 +266,7 @@ def test_a_function_that_is_no_view_is_refused(
 ) -> None:
     """Where no framework is loaded, when it is decorated; else at its call, for a view of Flask's has no argument."""
     if frameworks == "none":
-        monkeypatch.setattr(hooks, "_installed", [])
+        monkeypatch.setattr(hooks, "_answering", {})
         with pytest.raises(ConfigurationError, match=r"plain: methods= is for views.*INSTALLED_APPS"):
             distributed_lockable(key="form", methods=("POST",))(plain.__wrapped__)  # type: ignore[attr-defined]
         return
@@ -295,9 +295,10 @@ def test_what_a_key_needs_is_asked_of_locked_requests_alone(site: None) -> None:
 
 
 def test_it_costs_nothing_where_it_is_left_out(site: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(*args: object) -> None:
-        raise AssertionError("who asked for the method?")
+    class Asked(hooks.Integration):
+        def request_method(self, args: tuple[object, ...], locked: object) -> str:
+            raise AssertionError("who asked for the method?")
 
-    monkeypatch.setattr(hooks, "request_method", asked)
+    monkeypatch.setitem(hooks._answering, "request_method", [Asked()])
     locked: Callable[..., str] = distributed_lockable(key="form")(answer)
     assert locked() == "locked"
