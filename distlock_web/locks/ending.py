@@ -22,7 +22,7 @@ cannot be released ends with its lease.
 What Python does not allow: a signal's exception can come before the first instruction of ``__exit__``, or of a lease's
 ``__enter__``, and nothing of ours runs then; nor where a second one comes while we clean up after the first, nor
 between ``acquire()`` and the line that keeps its lease. The lock is held until its lease ends; with ``renew``, until
-``renew_for`` is over, or some leases after the end of the thread.
+``renew_for`` is over, or the process ends.
 """
 
 from __future__ import annotations

@@ -76,10 +76,9 @@ class Lease:
     reading changes nothing.
 
     ``with lease:`` and ``async with lease:`` release the lock at the end of the block, in any thread or task. Code in
-    the block is inside the lock: it enters the lock again without waiting, ``on_lost="cancel"`` cancels its task, and
-    ``renew=True`` renews while that task or thread lives. If the task or thread that took the lease has ended, the
-    lease is renewed for a little longer than ``expire``, as long as the object exists. Enter it within that time.
-    Entering raises ``NotHeld`` if the lease is over, and ``LeaseLost`` if it is lost, before the block begins.
+    the block is inside the lock: it enters the lock again without waiting, and ``on_lost="cancel"`` cancels its task.
+    With ``renew=True`` the lease is renewed until it is released, as long as the object exists. Entering raises
+    ``NotHeld`` if the lease is over, and ``LeaseLost`` if it is lost, before the block begins.
 
     A call that ``on_backend_error="open"`` let through without its lock also has a lease. Its ``acquired`` is False,
     and it holds nothing: until it is over its ``state`` is ``held``, ``remaining`` is 0, ``raise_if_lost`` and
@@ -144,8 +143,8 @@ class Lease:
     def _enter(self) -> None:
         scope = self._scope
         scope.check_usable()
-        if scope.spec.renew or scope.spec.on_lost == "cancel":
-            scope.bind_runner()
+        if scope.spec.on_lost == "cancel":
+            scope.bind_task()
         if not chain.is_inside(scope):
             chain.enter(scope)
 

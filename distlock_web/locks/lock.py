@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FrameType, TracebackType
@@ -46,7 +45,7 @@ class Lock:
 
     async def aacquire(self) -> Lease:
         """The asyncio twin of :meth:`acquire`."""
-        return await self._acquire(call_site(sys._getframe(1)), outlives_task=_is_whole_task())
+        return await self._acquire(call_site(sys._getframe(1)))
 
     def try_acquire(self) -> Lease | None:
         """Take the lock. Returns None if somebody else has it (after ``wait``). Raises ``BackendUnavailable``."""
@@ -58,7 +57,7 @@ class Lock:
     async def atry_acquire(self) -> Lease | None:
         """The asyncio twin of :meth:`try_acquire`."""
         try:
-            return await self._acquire(call_site(sys._getframe(1)), outlives_task=_is_whole_task())
+            return await self._acquire(call_site(sys._getframe(1)))
         except LockBusy:
             return None
 
@@ -77,15 +76,13 @@ class Lock:
         spec = self._options.spec(self._keys, runtime)
         return bool(await retry_once(spec.store.listing_port(runtime).inspect, spec.names))
 
-    def _scope(
-        self, runtime: Runtime, site: str, opener: tuple[Lock, int] | None, outlives_task: bool = False
-    ) -> Scope:
+    def _scope(self, runtime: Runtime, site: str, opener: tuple[Lock, int] | None) -> Scope:
         made_at = line_of(self._made_at) if events.listeners or not site else ""
         spec = self._options.spec(self._keys, runtime, "", None, made_at, site or made_at)
-        return Scope(spec, runtime, opener, outlives_task)
+        return Scope(spec, runtime, opener)
 
-    async def _acquire(self, site: str, opener: tuple[Lock, int] | None = None, outlives_task: bool = False) -> Lease:
-        scope = self._scope(TASKS, site, opener, outlives_task)
+    async def _acquire(self, site: str, opener: tuple[Lock, int] | None = None) -> Lease:
+        scope = self._scope(TASKS, site, opener)
         await engine.acquire(scope)
         return Lease(scope)
 
@@ -150,15 +147,6 @@ class Lock:
             await ending.end(scope, error)
 
 
-def _is_whole_task() -> bool:
-    """Whether the running task runs the calling coroutine and nothing else: ``create_task(lock(...).aacquire())``.
-
-    Such a task, also one that ``asyncio.wait_for`` makes, ends with the acquisition. The lease does not.
-    """
-    task = asyncio.current_task()
-    return task is not None and getattr(task.get_coro(), "cr_frame", None) is sys._getframe(1)
-
-
 @listing(LockOptions)
 def lock(key: object, **options: Unpack[LockOptions]) -> Lock:
     """A lock on ``key``, or on several keys, all or none: ``with lock("stock:42", expire=10, wait=2) as lease:``.
@@ -196,12 +184,10 @@ def attach(ticket: str, *, expire: Duration | None = None, renew: bool | None = 
 
 async def aattach(ticket: str, *, expire: Duration | None = None, renew: bool | None = None) -> Lease:
     """The asyncio twin of :func:`attach`."""
-    return await _attach(ticket, expire, renew, TASKS, call_site(sys._getframe(1)), _is_whole_task())
+    return await _attach(ticket, expire, renew, TASKS, call_site(sys._getframe(1)))
 
 
-async def _attach(
-    text: str, expire: Duration | None, renew: bool | None, runtime: Runtime, site: str, outlives_task: bool = False
-) -> Lease:
+async def _attach(text: str, expire: Duration | None, renew: bool | None, runtime: Runtime, site: str) -> Lease:
     ticket = Ticket.loads(text)
     store = registry().store(ticket.store)
     shortest = store.backend.capabilities.min_expire
@@ -215,7 +201,7 @@ async def _attach(
         call_site=site,
         prefix=ticket.prefix,
     )
-    scope = Scope(spec, runtime, outlives_task=outlives_task)
+    scope = Scope(spec, runtime)
     try:
         await engine.acquire(scope, ticket)
         return Lease(scope)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from types import CodeType
@@ -14,7 +13,7 @@ from ..core.backend import SHARED, Claim, Granted, limit_of
 from ..core.errors import NotHeld
 from ..core.registry import Store
 from ..core.request_id import HolderInfo
-from ..core.runtime import TASKS, Process, Runtime, check_process, in_event_loop, now
+from ..core.runtime import TASKS, Process, Runtime, check_process, in_event_loop
 from . import call_site, events
 from .hold import Hold, ReentryGate, State, Turn
 
@@ -42,6 +41,10 @@ class Spec(NamedTuple):
     limit: int = 1  #: how many may hold each of them; 1: we alone
 
 
+def _no_task() -> None:
+    return None
+
+
 class Scope:
     """What the engine fills with holds and ends; a caller sees it through a :class:`~distlock_web.locks.lease.Lease`.
 
@@ -49,18 +52,15 @@ class Scope:
     """
 
     __slots__ = (
-        "__weakref__", "_cancelled", "_gates", "_generation", "_on_end", "_open", "_resume_renewal", "_unwatch",
-        "acquired", "asked", "has_waited", "holds", "locked", "opener", "outlives_task", "record",
-        "reentered", "runner", "runtime", "spec", "turns", "waited", "warned",
+        "__weakref__", "_cancelled", "_gates", "_generation", "_on_end", "_open", "_task", "_unwatch",
+        "acquired", "asked", "has_waited", "holds", "locked", "opener", "record", "reentered", "runtime", "spec",
+        "turns", "waited", "warned",
     )  # fmt: skip
 
-    def __init__(
-        self, spec: Spec, runtime: Runtime, opener: tuple[object, int] | None = None, outlives_task: bool = False
-    ) -> None:
+    def __init__(self, spec: Spec, runtime: Runtime, opener: tuple[object, int] | None = None) -> None:
         self.spec = spec
         self.runtime = runtime  #: of the thread or task that uses it now, and ends it
         self.opener = opener  #: the object whose ``with`` block this is, and the id of its frame; None: it is not one's
-        self.outlives_task = outlives_task  #: the task that runs now ends with the acquisition
         #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
         self.locked = True
         self.asked = ""  #: of ``once``: whose the record is
@@ -72,13 +72,12 @@ class Scope:
         self.acquired: list[Hold] = []  #: by this block, and released at its end
         self.reentered: list[Hold] = []  #: of a block around it
         self.turns: list[Turn] = []  #: in those, or waited for
-        self.runner: Runner | None = None  #: who is in the block, where a renewal or a loss depends on that
         self._gates: dict[str, ReentryGate] = {}
         self._generation = Process.generation
         self._open = [True]  # emptied by whoever ends the block: list.pop is atomic
         self._on_end: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] | None = None
-        self._resume_renewal: Callable[[], None] | None = None
+        self._task: Callable[[], asyncio.Task[Any] | None] = _no_task  # in the block, where a loss cancels it
         self._cancelled: asyncio.Task[Any] | None = None
 
     # What it holds ------------------------------------------------------------------------------------------------
@@ -196,11 +195,11 @@ class Scope:
                 turn.leave()
             self.turns.clear()
 
-    def watch(self, stop: Callable[[], None], resume: Callable[[], None]) -> None:
-        """The watchdog looks after its holds now, until ``stop`` is called; ``resume`` makes it renew them again."""
+    def watch(self, stop: Callable[[], None]) -> None:
+        """The watchdog looks after its holds now, until ``stop`` is called."""
         if self._unwatch is not None:
             self._unwatch()
-        self._unwatch, self._resume_renewal = stop, resume
+        self._unwatch = stop
 
     def warn_once(self) -> None:
         """Warn, once, if the running code is inside a transaction that ends after this block."""
@@ -209,13 +208,11 @@ class Scope:
 
     # Who runs it --------------------------------------------------------------------------------------------------
 
-    def bind_runner(self) -> None:
-        """The running task or thread is the one in the block: it is renewed while that lives, and a loss cancels it."""
-        if self.runner is None or not self.runner.is_current():
-            self.runner = Runner.current()
-            if self._resume_renewal is not None:  # the one before may have ended, and its renewal with it
-                self._resume_renewal()
-        if self.spec.on_lost == "cancel" and self.state == "lost":  # while the one before was to be told
+    def bind_task(self) -> None:
+        """The running task is the one in the block: a loss cancels it (``on_lost="cancel"``)."""
+        # Weakly: a task refers to what it returns, which may be the lease.
+        self._task = weakref.ref(task) if in_event_loop() and (task := asyncio.current_task()) else _no_task
+        if self.state == "lost":  # while the one before was to be told
             self._cancel()
 
     def notify_when_lost(self, callback: Callable[[Scope], object]) -> None:
@@ -235,10 +232,8 @@ class Scope:
 
     def cancel_when_lost(self) -> None:
         """Cancel the task in the block when the locks are lost (``on_lost="cancel"``)."""
+        self.bind_task()
         self.notify_when_lost(Scope._cancel_soon)
-
-    def _task(self) -> asyncio.Task[Any] | None:
-        return None if self.runner is None else self.runner.task
 
     def _cancel_soon(self) -> None:
         if (task := self._task()) is not None and not (loop := task.get_loop()).is_closed():
@@ -271,56 +266,3 @@ class Scope:
 def names_of(scope: Scope) -> str:
     """The scope's locks, for messages."""
     return ", ".join(repr(name) for name in scope.spec.names)
-
-
-class _ThisThread(threading.local):
-    runner: Runner | None = None
-
-
-_this_thread = _ThisThread()
-
-
-class Runner:
-    """The task, or where there is none the thread, that a block runs in: who is to release its locks."""
-
-    __slots__ = ("_seen_ended", "_task", "_thread")
-
-    def __init__(self, task: asyncio.Task[Any] | None, thread: threading.Thread | None) -> None:
-        # Weakly: a task refers to what it returns, which may be the lease.
-        self._task = None if task is None else weakref.ref(task)
-        self._thread = thread
-        self._seen_ended: float | None = None
-
-    @classmethod
-    def current(cls) -> Runner:
-        """What runs now. A thread has one for all of its blocks: whether it lives is asked once for all of them."""
-        if in_event_loop():  # a callback of it has no task, and no end of its own
-            return cls(asyncio.current_task(), None)
-        found = _this_thread.runner
-        if found is None or not found.is_current():
-            found = _this_thread.runner = cls(None, threading.current_thread())
-        return found
-
-    @property
-    def task(self) -> asyncio.Task[Any] | None:
-        return None if self._task is None else self._task()
-
-    def is_current(self) -> bool:
-        """Whether it is what runs now."""
-        if in_event_loop():
-            return self.task is not None and self.task is asyncio.current_task()
-        return self._thread is threading.current_thread()
-
-    def ended_for(self) -> float:
-        """Seconds since it was first seen to have ended; 0: it runs."""
-        if self._runs():
-            return 0.0
-        if self._seen_ended is None:
-            self._seen_ended = now()
-        return now() - self._seen_ended
-
-    def _runs(self) -> bool:
-        if self._task is not None:
-            task = self._task()
-            return task is not None and not task.done()
-        return self._thread is None or self._thread.is_alive()

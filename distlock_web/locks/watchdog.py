@@ -26,7 +26,7 @@ from ..core.runtime import TASKS, Runtime, after_fork, drive, now
 from ..core.worker import Worker, start_thread
 from . import events
 from .hold import Hold
-from .scope import Runner, Scope
+from .scope import Scope
 
 logger = logging.getLogger("distlock_web")
 
@@ -34,6 +34,9 @@ logger = logging.getLogger("distlock_web")
 IDLE_TIMEOUT = 1.0
 #: Seconds that it sleeps at a time: a release does not wake it, and the last of a lease of an hour has to be noticed.
 MAX_SLEEP = 5.0
+
+#: When something is due that is not to wait.
+AT_ONCE = float("-inf")
 
 #: Leases in one request: the server runs a script alone, so one must not be long, and Lua's stack is bounded.
 MAX_BATCH_LEASES = 500
@@ -58,32 +61,47 @@ async def extend_holds(port: Port, holds: list[Hold], expire: float | None) -> N
 
 async def _extend_batch(port: Port, holds: list[Hold], expire: float | None) -> None:
     claims = [hold.claim if expire is None else hold.claim._replace(expire=expire) for hold in holds]
-    since = now()
-    for hold, claim in zip(holds, claims, strict=True):
-        hold.asks(since, claim.expire)
+    since = _asked_at(claims, holds)
     try:
-        losses = await _ask_to_extend(port, claims)
+        answers = await _ask_to_extend(port, claims)
     except DistLockError as error:
         for hold in holds:
             hold.tell_of_failure("extend", error)
         raise
-    outages = []
-    for hold, claim, loss in zip(holds, claims, losses, strict=True):
-        if loss is None:
-            hold.renewed(since, claim.expire)
-        elif isinstance(loss, BackendUnavailable):
-            outages.append((hold, loss))
-        elif hold.check():  # else it is being given back: nobody has lost anything
-            hold.lose(loss)
-    for hold, outage in outages:
+    outages = _settle(holds, claims, since, answers)
+    for hold, outage in outages.items():
         hold.tell_of_failure("extend", outage)
     for hold in holds:
         hold.raise_if_lost()
-    if outages:
-        raise outages[0][1]
+    for outage in outages.values():
+        raise outage
+
+
+def _asked_at(claims: Sequence[Claim], holds: Sequence[Hold]) -> float:
+    """When a request to extend these is sent: now."""
+    since = now()
+    for hold, claim in zip(holds, claims, strict=True):
+        hold.asks(since, claim.expire)
+    return since
+
+
+def _settle(
+    holds: Sequence[Hold], claims: Sequence[Claim], since: float, answers: Sequence[Loss | DistLockError | None]
+) -> dict[Hold, DistLockError]:
+    """What the answers make of the holds: extended, or lost. Of those that are returned nothing is known."""
+    outages: dict[Hold, DistLockError] = {}
+    for hold, claim, answer in zip(holds, claims, answers, strict=True):
+        if answer is None:
+            hold.renewed(since, claim.expire)
+        elif isinstance(answer, DistLockError):
+            outages[hold] = answer
+        elif hold.check():  # else it is being given back: nobody has lost anything
+            hold.lose(answer)
     if events.listeners:
-        for hold in holds:
-            hold.tell("renewed")
+        for hold, answer in zip(holds, answers, strict=True):
+            if answer is None and hold.state == "held":  # else it came too late
+                hold.tell("renewed")
+    return outages
 
 
 async def _ask_to_extend(port: Port, claims: list[Claim]) -> list[Loss | BackendUnavailable | None]:
@@ -100,51 +118,26 @@ async def _ask_to_extend(port: Port, claims: list[Claim]) -> list[Loss | Backend
 class WatchedHold:
     """A hold that the watchdog looks after: renewed until ``until``, or only watched for its deadline.
 
-    It is renewed while ``alive``; for a ``scope``, while somebody is left who could release it: a dead holder's lease
-    must not be renewed for ever.
+    It is renewed while ``alive``: nobody could release a lease that nobody has any more, so that is left to its time.
     """
 
-    __slots__ = ("_alive", "_at_once", "_resumed", "_scope", "due", "gone", "hold", "renew", "until")
+    __slots__ = ("alive", "due", "gone", "hold", "renew", "until")
 
     def __init__(
         self,
         hold: Hold,
         renew: bool,
         until: float | None = None,
-        scope: Scope | None = None,
-        alive: Callable[[], bool] | None = None,
+        alive: Callable[[], object] | None = None,
         gone: Callable[[], None] | None = None,
     ) -> None:
         self.hold = hold
         self.renew = renew
-        self.due: float
         self.until = until  #: by our clock; None: as long as it is held
-        self._scope = None if scope is None else weakref.ref(scope)
-        self._alive = alive
-        self.gone = gone  #: called once when the holder is found dead; left out, the lease is left to end by itself
-        self._at_once = False
-        self._resumed = False
+        self.alive = alive
+        self.gone = gone  #: called once when it is not ``alive``; left out, the lease is left to end by itself
+        self.due: float
         self.schedule()
-
-    def lives(self, ended: dict[Runner, float]) -> bool:
-        """Whether to renew it still. ``ended``: for how long the runners have ended that were asked in this round.
-
-        Somebody must have the scope still, and the task or thread in it must live, or have ended less than a lease ago:
-        so long it may be on its way, returned by a task, given to a thread that has been started.
-        """
-        if self._alive is not None:
-            return self._alive()
-        if self._scope is None:
-            return True
-        scope = self._scope()
-        if scope is None:
-            return False
-        runner = scope.runner
-        if runner is None:
-            return True
-        if (seconds := ended.get(runner)) is None:
-            seconds = ended[runner] = runner.ended_for()
-        return seconds < scope.spec.expire
 
     @property
     def period(self) -> float:
@@ -154,36 +147,7 @@ class WatchedHold:
     def schedule(self) -> None:
         # Two thirds of the lease before its end, not one third from now on: a lease that comes here with little left
         # is due at once.
-        self.schedule_at(self.hold.deadline - 2 * self.period if self.renew else self.hold.deadline)
-
-    def schedule_at(self, moment: float) -> None:
-        """It is due at this moment."""
-        self.due = moment
-        if self._at_once:  # said while it was being renewed
-            self.due = 0.0
-
-    def schedule_now(self) -> None:
-        """It is due now; if it is just being renewed, again after that."""
-        self._at_once = True
-        self.due = 0.0
-
-    def begin_check(self) -> None:
-        """From here on ``schedule_now`` and ``resume`` ask for a further check."""
-        self._at_once = self._resumed = False
-
-    def only_watch(self) -> None:
-        """From now on it is not renewed, only watched, to its deadline."""
-        self.renew = False
-        if self._resumed:  # while it was found that nobody would release it
-            self.renew = True
-        self.schedule()
-
-    def resume(self) -> None:
-        """Renew it again, from any thread: somebody has entered it."""
-        self._resumed = True  # first: only_watch() may run at this moment, and looks at it last
-        self.renew = True
-        self._resumed = True  # again: of a check that has begun in between only_watch() is still to come
-        self.schedule_now()
+        self.due = self.hold.deadline - 2 * self.period if self.renew else self.hold.deadline
 
 
 class Watchdog:
@@ -203,7 +167,7 @@ class Watchdog:
         if not self._worker.runs:
             for item in watched:
                 if item.renew:
-                    item.schedule_at(0.0)  # to connect takes its time: not at a third of a lease that is short
+                    item.due = AT_ONCE  # to connect takes its time: not at a third of a lease that is short
         self._watched.update(watched)
         due = min(item.due for item in watched)
         self._dues_arrived.append(due)
@@ -216,16 +180,10 @@ class Watchdog:
     def remove(self, watched: Sequence[WatchedHold]) -> None:
         self._watched.difference_update(watched)
 
-    def resume(self, watched: Sequence[WatchedHold]) -> None:
-        """Renew these again, if that was given up."""
-        for item in watched:
-            item.resume()
-        self._worker.wake()
-
     def check_now(self, watched: Sequence[WatchedHold]) -> None:
         """Check these at once. It may be called while garbage is collected: it waits for nobody."""
         for item in watched:
-            item.schedule_now()
+            item.due = AT_ONCE
         self._worker.wake()
 
     def _is_left(self) -> bool:
@@ -252,14 +210,13 @@ class Watchdog:
         return min(self._next - now(), MAX_SLEEP)
 
     def _look_after(self, due: list[WatchedHold]) -> None:
-        """Renew first, then tell of those whose holder is gone. What fails for one ends no other's renewal."""
+        """Renew those that are to be. What fails for one ends no other's renewal."""
         events.never_wait_here()
         to_renew: list[WatchedHold] = []
-        gone: list[WatchedHold] = []
-        ended: dict[Runner, float] = {}
         for item in due:
             try:
-                self._sort(item, ended, to_renew, gone)
+                if self._is_to_renew(item):
+                    to_renew.append(item)
             except Exception:
                 self._try_again([item])
         for first in range(0, len(to_renew), MAX_BATCH_LEASES):
@@ -268,35 +225,24 @@ class Watchdog:
                 self._renew(batch)
             except Exception:
                 self._try_again(batch)
-        for item in gone:
-            try:
-                self._tell_gone(item)
-            except Exception:
-                self._try_again([item])
 
     def _try_again(self, items: Sequence[WatchedHold]) -> None:
         """In an ``except``: what has failed for these ends no other's renewal."""
         logger.exception("The watchdog failed at the lock %s (of %d); it tries again", items[0].hold.name, len(items))
         self._postpone(items)
 
-    def _sort(
-        self,
-        item: WatchedHold,
-        ended: dict[Runner, float],
-        to_renew: list[WatchedHold],
-        gone: list[WatchedHold],
-    ) -> None:
-        item.begin_check()
+    def _is_to_renew(self, item: WatchedHold) -> bool:
         if not item.hold.check():  # which tells of a loss
             self.remove([item])
-        elif not item.renew:
-            item.only_watch()
-        elif not item.lives(ended):
-            gone.append(item)
-        elif item.until is None or now() < item.until:
-            to_renew.append(item)
-        else:
-            item.only_watch()
+            return False
+        if item.renew and item.alive is not None and not item.alive():
+            self._tell_gone(item)
+            item.renew = False
+        elif item.until is not None and now() >= item.until:
+            item.renew = False
+        if not item.renew:
+            item.schedule()
+        return item.renew
 
     def _tell_gone(self, item: WatchedHold) -> None:
         if item.gone is not None:
@@ -305,36 +251,30 @@ class Watchdog:
             start_thread("distlock-gone", _call, what, item.gone, fields)  # may take its time
         else:
             logger.warning(
-                "Lock %s: its holder has ended without releasing it; no longer renewed.",
+                "Lock %s: nobody has its lease any more, and nobody released it; no longer renewed.",
                 item.hold.name,
                 extra=item.hold.log_fields("abandoned"),
             )
-        item.only_watch()
 
     def _renew(self, items: list[WatchedHold]) -> None:
-        store, since, claims = items[0].hold.store, now(), [item.hold.claim for item in items]
-        timeout = max(0.05, min(item.hold.deadline for item in items) - since)  # to the first deadline
+        holds = [item.hold for item in items]
+        store, claims = holds[0].store, [hold.claim for hold in holds]
+        since = _asked_at(claims, holds)
         for item in items:
-            item.hold.asks(since, item.hold.claim.expire)
+            item.due = since
+        timeout = max(0.05, min(hold.deadline for hold in holds) - since)  # to the first deadline
+        answers: Sequence[Loss | DistLockError | None]
         try:
-            losses = drive(store.renewal_port().extend(claims, timeout))
+            answers = drive(store.renewal_port().extend(claims, timeout))
         except DistLockError as error:
-            self._failed(items, error)
-            return
-        for item, claim, loss in zip(items, claims, losses, strict=True):
-            if loss is None:
-                item.hold.renewed(since, claim.expire)
+            answers = [error] * len(items)
+        outages = _settle(holds, claims, since, answers)
+        self.remove([item for item in items if item.hold.state == "lost"])
+        for item in items:
+            if item.due != AT_ONCE:  # as somebody has said meanwhile
                 item.schedule()
-            elif not isinstance(loss, BackendUnavailable) and item.hold.check():
-                # Not ours: unless it is being released at this moment, it is lost.
-                item.hold.lose(loss)
-                self.remove([item])
-        for outage in {loss for loss in losses if isinstance(loss, BackendUnavailable)}:
-            self._failed([item for item, loss in zip(items, losses, strict=True) if loss is outage], outage)
-        if events.listeners:
-            for item, loss in zip(items, losses, strict=True):
-                if loss is None and item.hold.state == "held":  # else it came too late
-                    item.hold.tell("renewed")
+        for outage in set(outages.values()):
+            self._failed([item for item in items if outages.get(item.hold) is outage], outage)
 
     def _failed(self, items: list[WatchedHold], error: DistLockError) -> None:
         fields = items[0].hold.log_fields("error", reason="renew", locks=len(items))
@@ -351,7 +291,7 @@ class Watchdog:
         moment = now()
         for item in items:
             item.hold.mark_unsure()
-            item.schedule_at(min(moment + max(0.05, item.period / 4), max(item.hold.deadline, moment + 0.001)))
+            item.due = min(moment + max(0.05, item.period / 4), max(item.hold.deadline, moment + 0.001))
 
 
 _watchdogs: weakref.WeakKeyDictionary[Store, Watchdog] = weakref.WeakKeyDictionary()
@@ -373,14 +313,13 @@ def _watchdog_of(store: Store) -> Watchdog:
 def register(scope: Scope) -> None:
     """Renew the scope's holds if it asked for that, and watch them where somebody is to be told of a loss at once."""
     spec = scope.spec
-    if (spec.renew or spec.on_lost == "cancel") and not scope.outlives_task:
-        scope.bind_runner()
     if spec.on_lost == "cancel":
         scope.cancel_when_lost()
     elif callable(spec.on_lost):
         scope.notify_when_lost(partial(_call_aside, spec.on_lost))
     until = now() + spec.renew_for if spec.renew_for is not None else None
-    _watch(scope, [WatchedHold(hold, spec.renew, until, scope) for hold in scope.holds])
+    alive = weakref.ref(scope)
+    _watch(scope, [WatchedHold(hold, spec.renew, until, alive) for hold in scope.holds])
 
 
 def renew_while(
@@ -400,8 +339,7 @@ def _watch(scope: Scope, watched: Sequence[WatchedHold]) -> None:
     if not watched:  # a call that was let through without its lock
         return
     watchdog = _watchdog_of(scope.spec.store)
-    to_renew = [item for item in watched if item.renew]
-    scope.watch(lambda: watchdog.remove(watched), partial(watchdog.resume, to_renew))
+    scope.watch(partial(watchdog.remove, watched))
     watchdog.add(watched)
 
 

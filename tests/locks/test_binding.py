@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -67,52 +66,18 @@ def test_a_lease_is_entered_once() -> None:
     assert chain.current_chain() is chain.OUTSIDE
 
 
-# Renewal is for who is inside ----------------------------------------------------------------------------------------
+# Renewal goes on while somebody has the lease ------------------------------------------------------------------------
 
 TTL = 1.2
 
 
 @pytest.mark.slow
-async def test_a_lease_that_a_task_returned_is_renewed_for_who_enters_it() -> None:
+async def test_a_lease_that_a_task_returned_is_renewed_for_who_has_it() -> None:
     """Its renewal ended with the task that had taken it, and the block lost its lock."""
-
-    async def taken() -> Lease:
-        return await lock("a", expire=TTL, renew=True).aacquire()
-
-    lease = await asyncio.create_task(taken())
-    await asyncio.sleep(TTL)  # on its way: renewed still
+    lease = await asyncio.create_task(lock("a", expire=TTL, renew=True).aacquire())
+    await asyncio.sleep(3 * TTL)
     async with lease:
-        await asyncio.sleep(3 * TTL)
         lease.raise_if_lost()
-
-
-@pytest.mark.slow
-def test_a_lease_is_renewed_for_the_thread_that_enters_it(caplog: pytest.LogCaptureFixture) -> None:
-    """A view that starts a thread which goes on with its lock."""
-    ended = threading.Event()
-
-    def work(lease: Lease) -> None:
-        with lease:
-            ended.wait(4 * TTL)
-            lease.raise_if_lost()
-
-    def view() -> None:
-        lease = lock("a", expire=TTL, renew=True).acquire()
-        workers.append(Thread(work, lease))
-
-    workers: list[Thread] = []
-    Thread(view).result()
-    workers[0].result()
-    assert "has ended" not in caplog.text
-
-
-@pytest.mark.slow
-def test_a_renewal_that_was_given_up_goes_on_when_somebody_enters(caplog: pytest.LogCaptureFixture) -> None:
-    leases: list[Lease] = []
-    Thread(lambda: leases.append(lock("a", expire=1.5, renew=True, on_lost="warn").acquire())).result()
-    eventually(lambda: "has ended without releasing" in caplog.text, "it is given up")
-    with leases[0] as lease:
-        assert not lease.lost.wait(3)
 
 
 @pytest.mark.slow
@@ -128,27 +93,6 @@ async def test_a_loss_cancels_the_task_that_entered_and_not_the_one_that_took_it
         async with await taken:
             await asyncio.sleep(SOON)
     assert await task == "not cancelled"
-
-
-class Thread(threading.Thread):
-    """A thread that runs now, and whose failure is the test's."""
-
-    def __init__(self, work: Callable[..., object], *args: object) -> None:
-        super().__init__(daemon=True)
-        self._work, self._args = work, args
-        self._error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._work(*self._args)
-        except BaseException as error:
-            self._error = error
-
-    def result(self) -> None:
-        self.join(SOON)
-        if self._error is not None:
-            raise self._error
 
 
 # What is held already is kept -----------------------------------------------------------------------------------------

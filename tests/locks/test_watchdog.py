@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
 import pytest
 
-from distlock_web import Lease, aattach, configure, lock
+from distlock_web import configure, lock
 from distlock_web.core.runtime import now
 from distlock_web.locks import watchdog
 from distlock_web.locks.lease import scope_of
@@ -72,32 +71,6 @@ def test_leases_due_together_share_a_request(injector: FaultInjector) -> None:
         lease.release()
     # Nine thirds of a lease have passed; one request for each lease would have been 450.
     assert 3 <= injector.calls.count("extend") <= 40
-
-
-@pytest.mark.timing
-def test_a_dead_threads_lease_is_not_renewed_for_ever(caplog: pytest.LogCaptureFixture) -> None:
-    leases: list[Lease] = []
-    holder = threading.Thread(target=lambda: leases.append(lock("a", expire=TTL, renew=True).acquire()))
-    holder.start()
-    holder.join()
-    assert leases[0].lost.wait(20)
-    assert "has ended without releasing" in caplog.text
-    with lock("a", wait=5):
-        pass
-
-
-@pytest.mark.timing
-@pytest.mark.slow
-@pytest.mark.parametrize("entry", ["aacquire", "atry_acquire", "aattach"])
-async def test_a_lease_whose_task_only_acquired_it_is_renewed(entry: str) -> None:
-    if entry == "aattach":
-        ticket = await (await lock("a", expire=TTL, renew=True).aacquire()).adetach()
-        lease = await asyncio.create_task(aattach(ticket))
-    else:
-        lease = await asyncio.create_task(getattr(lock("a", expire=TTL, renew=True), entry)())
-    await asyncio.sleep(3 * TTL)
-    lease.raise_if_lost()
-    await lease.arelease()
 
 
 @pytest.mark.slow
