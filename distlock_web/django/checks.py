@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,16 +19,16 @@ from ..core.registry import Store, registry, with_resource
 from ..core.request_id import DEFAULT_HEADER
 from ..core.runtime import TASKS, THREADS
 from ..locks.decorator import LockedFunction
+from ..locks.key_templates import Template
 from ..locks.once import Once
 from ..web.doctor import examine_store
 from ..web.request_ids import header_name, user_hook
 from ..web.settings import unknown_settings
 from .diagnosis import shared_caches
-from .locked_views import SKIP_REMEDY, is_above_login, is_api_view, is_outermost, locked_views, name_of, skips
+from .locked_views import SKIP_REMEDY, is_api_view, is_outermost, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
 from .stores import RESOURCES, project_mapping
 from .transactions import aliases
-from .url_keys import unconverted_keys
 from .views import has_mixin, taken
 
 EXAMPLE = 'DISTLOCK = {"default": {"BACKEND": "redis", "LOCATION": "redis://127.0.0.1:6379/0"}}'
@@ -137,7 +138,6 @@ def findings() -> list[Finding]:
         check_request_id,
         check_views,
         check_keys,
-        check_logins,
         check_transactions,
     ):
         try:
@@ -212,7 +212,7 @@ def _is_ours(path: str) -> bool:
 def check_views(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     if not _settings_are_right():  # which is one error, not one more for every view
         return
-    for where, _, function in _views():
+    for where, _, _, function in _views():
         try:
             skipped = skips(function)
         except ConfigurationError as error:
@@ -240,29 +240,25 @@ def _settings_are_right() -> bool:
     return True
 
 
+#: What a route hands on as the client has spelled it, and what is the key of a row by its name: ``<pk>``,
+#: ``<slug:order_id>``; ``(?P<pk>…)`` of a regular expression.
+_ROW_AS_SPELLED = re.compile(r"<(?:(?:str|slug|path):)?((?:\w+_)?(?:pk|id))>")
+
+
 @checks.register(checks.Tags.urls)
 def check_keys(**kwargs: Any) -> Iterator[checks.CheckMessage]:
-    return unconverted_keys() if getattr(settings, "ROOT_URLCONF", None) else iter(())
-
-
-_HELD = "Who is then sent to the login page, or gets a 403, has had the lock."
-_ANSWERED = "Who has lost the right to ask gets the answer of before, until it is forgotten."
-
-
-@checks.register(checks.Tags.urls)
-def check_logins(**kwargs: Any) -> Iterator[checks.CheckMessage]:
-    for where, view, function in _views():
-        if is_above_login(view, function):
-            harm = _ANSWERED if isinstance(function, Once) else _HELD
-            atomic = (
-                ' With until="commit" also put @transaction.non_atomic_requests above @api_view, or UntilCommitMixin '
-                "in front of the base classes."
-            )
+    """``1``, ``01`` and ``+1`` are three locks on one row, unless the route or the key makes a number of it."""
+    for where, route, _, function in _views():
+        spelled = set(_ROW_AS_SPELLED.findall(route))
+        fields = [field for maker in function.keys.makers if isinstance(maker, Template) for field in maker.fields]
+        choices = [choice for field in fields if not field.conversion for choice in field.choices]
+        for name in sorted({root for root, rest in choices if root in spelled and not rest}):
             yield checks.Warning(
-                f"{where}: its lock is taken before it is known who asks. {harm}",
-                hint=f"Put {function.decorator} below login_required and its like, and below @api_view; in a class, on "
-                f"the method, and not on dispatch.{atomic if function.until == 'commit' else ''}",
-                id="distlock_web.W009",
+                f"{where}: its key has {{{name}}} as the URL spells it, so that 1, 01 and +1 are three locks on one "
+                f"row, or two spellings of a UUID are two.",
+                hint=f"Write {{{name}:int}} or {{{name}:uuid}} in the key, or <int:{name}> in the route. "
+                f"{{{name}:str}} says that it is a text.",
+                id="distlock_web.W007",
             )
 
 
@@ -270,7 +266,7 @@ def check_logins(**kwargs: Any) -> Iterator[checks.CheckMessage]:
 def check_transactions(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Under ``ATOMIC_REQUESTS`` the commit comes after the decorated view: after its lock, unless that waits for it."""
     atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
-    for where, view, function in _views():
+    for where, _, view, function in _views():
         owned = set(aliases(function.database)) if function.until == "commit" else set()
         # Set by @transaction.non_atomic_requests, which has no public reader.
         around = atomic - getattr(view, "_non_atomic_requests", set())
@@ -309,13 +305,13 @@ def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
     return f'{mixin}; or lock the whole class, by @method_decorator(distributed_lockable(...), name="dispatch"). '
 
 
-def _views() -> Iterator[tuple[str, Callable[..., Any], LockedFunction]]:
-    """Every locked view: where it is, in words; the view; its lock. Each once, at the first of its routes."""
+def _views() -> Iterator[tuple[str, str, Callable[..., Any], LockedFunction]]:
+    """Every locked view: where it is, in words; its route; it; its lock. Each once, at the first of its routes."""
     seen = set()  # REST framework's routers have two routes for an action: without a format, and with one
     for route, view, function in locked_views():
         if (id(view), function) not in seen:
             seen.add((id(view), function))
-            yield f"The view {name_of(view)} at {route!r}", view, function
+            yield f"The view {name_of(view)} at {route!r}", route, view, function
 
 
 def _commits_too_late(where: str, around: set[str], owned: set[str], remedy: str) -> checks.Warning:

@@ -8,21 +8,16 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
-from django.contrib.auth.decorators import login_required, permission_required
-from django.contrib.auth.mixins import LoginRequiredMixin
-from django.contrib.auth.views import LoginView, PasswordChangeView
 from django.core import checks, mail
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
-from django.views.decorators.http import require_POST
 from rest_framework import viewsets
 from rest_framework.decorators import action, api_view, permission_classes
-from rest_framework.permissions import AllowAny, IsAuthenticated
+from rest_framework.permissions import AllowAny
 from rest_framework.routers import DefaultRouter, SimpleRouter
-from rest_framework.views import APIView
 
 from distlock_web import distributed_lockable, once
 from distlock_web.core import registry
@@ -376,84 +371,7 @@ kept = distributed_lockable(key="guarded", hold_at_least=60, success=lambda resp
 refused = distributed_lockable(key="guarded", hold_at_least=60)  # a 403 is no success
 
 
-class Guarded(LoginRequiredMixin, View):
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-
-class AboveMixin(Guarded):
-    @plainly
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        return super().dispatch(request, *args, **kwargs)
-
-
-@method_decorator(plainly, name="dispatch")
-class AboveLogin(Guarded):
-    pass
-
-
-@method_decorator(plainly, name="dispatch")
-@method_decorator(login_required, name="dispatch")
-class AboveDecorator(View):
-    pass
-
-
-@method_decorator(plainly, name="dispatch")
-class Locked(View):
-    pass
-
-
-class BelowMixin(LoginRequiredMixin, Locked):
-    pass
-
-
-class BelowOnMethod(Guarded):
-    @plainly
-    def post(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-
-@kept
-@api_view(["POST"])
-@permission_classes([IsAuthenticated])
-def above_api(request: Any) -> None: ...
-
-
-@api_view(["POST"])
-@permission_classes([IsAuthenticated])
-@kept
-def below_api(request: Any) -> None: ...
-
-
-@kept
-@api_view(["POST"])
-@permission_classes([AllowAny])
-def for_anybody(request: Any) -> None: ...
-
-
-@method_decorator(kept, name="dispatch")
-class AboveAPI(APIView):
-    permission_classes = (IsAuthenticated,)
-
-
-@refused
-@api_view(["POST"])
-@permission_classes([IsAuthenticated])
-def above_api_without_a_judge(request: Any) -> None: ...
-
-
-@method_decorator(plainly, name="dispatch")
-class PlainAPI(APIView):
-    permission_classes = (IsAuthenticated,)
-
-
 done = once(key="kept", keep=60)
-committed = once(key="kept", keep=60, until="commit")
-
-
-@method_decorator(committed, name="dispatch")
-class CommittedAPI(APIView):
-    permission_classes = (IsAuthenticated,)
 
 
 def api(request: Any) -> None: ...
@@ -465,51 +383,6 @@ def view(request: HttpRequest) -> HttpResponse:
 
 async def aview(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
-
-
-@pytest.mark.parametrize(
-    ("made", "warned"),
-    [
-        (plainly(login_required(view)), True),
-        (kept(login_required(aview)), True),
-        (plainly(require_POST(permission_required("shop.pay")(view))), True),
-        (require_POST(plainly(login_required(view))), True),
-        (login_required(plainly(view)), False),
-        (login_required(plainly(permission_required("shop.pay")(view))), True),
-        (plainly(require_POST(view)), False),
-        (plainly(LoginView.as_view()), False),
-        (plainly(PasswordChangeView.as_view()), True),
-        (AboveMixin.as_view(), True),
-        (AboveLogin.as_view(), True),
-        (AboveDecorator.as_view(), True),
-        (plainly(Guarded.as_view()), True),
-        (login_required(Locked.as_view()), False),
-        (BelowMixin.as_view(), False),
-        (BelowOnMethod.as_view(), False),
-        (above_api, True),
-        (above_api_without_a_judge, False),
-        (AboveAPI.as_view(), True),
-        (below_api, False),
-        (for_anybody, False),
-        (PlainAPI.as_view(), False),
-        (done(login_required(view)), True),
-        (login_required(done(view)), False),
-        (done(api_view(["POST"])(permission_classes([IsAuthenticated])(api))), True),
-        (api_view(["POST"])(permission_classes([IsAuthenticated])(done(api))), False),
-        (done(api_view(["POST"])(permission_classes([AllowAny])(api))), False),
-        (committed(api_view(["POST"])(permission_classes([IsAuthenticated])(api))), True),
-        (transaction.non_atomic_requests(api_view(["POST"])(committed(api))), False),
-        (CommittedAPI.as_view(), True),
-    ],
-)
-def test_w009_a_lock_above_the_login(urls: Any, made: Any, warned: bool) -> None:
-    """Who is sent to the login page, or gets a 403, has had the lock."""
-    urls(path("guarded/", made))
-    warnings = [message for message in checks.run_checks() if message.id == "distlock_web.W009"]
-    assert len(warnings) == warned
-    if warned:
-        assert "before it is known who asks" in warnings[0].msg
-        assert "elow" in str(warnings[0].hint)
 
 
 def test_e003_by_the_stores_setting(urls: Any, settings: Any) -> None:
