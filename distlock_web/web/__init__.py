@@ -7,7 +7,7 @@ The package itself exports ``held_locks``, which are of use without a framework,
 ``once``             who asks for what, what is kept of the answer, and how it is made again
 ``request_ids``      the id's header, and the bounds of one request
 ``held_locks``       who holds what; which held lock is meant; the release by force
-``lock_browser``     held locks sorted, filtered, searched and in pages
+``lock_browser``     held locks sorted and searched
 ``lock_pages``       their pages: what the templates show (``lock_presenter``, ``page_assets``)
 ``release_pages``    the release by force on the pages: what is asked before, and what became of it
 ``doctor``           what is set up so that it will hurt, for the command line and Django's deploy check

@@ -1,4 +1,4 @@
-"""Held locks to look through: in order, searched and in pages, over all stores.
+"""Held locks to look through: in order and searched, over all stores.
 
 If a store holds few locks, all are read; if many, the ``READ_AT_MOST`` that end first, and those whose name matches the
 search. Then ``Browsed.partial`` is true, and order and totals are of the locks that were read.
@@ -23,7 +23,8 @@ from .printable import printable
 
 #: Locks of one store that are read for one look: a few hundredths of a second.
 READ_AT_MOST = 2000
-PER_PAGE = 50
+#: Of those, what a page shows: the search narrows it.
+SHOWN = 100
 
 #: Characters of one parameter of an address, which is repeated in each link of a page. Names and paths are shorter.
 MAX_PARAMETER = 1000
@@ -34,22 +35,16 @@ class LockQuery:
     """Which locks, in which order. The names of the fields are those of the parameters in an address."""
 
     q: str = ""  #: words that are all in the lock's name or in what is known of its holder
-    p: int = 1  #: page
     done: bool = False  #: what is done (``once``), in place of what is held
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> LockQuery:
         """The query that a URL's parameters mean. Values that no link of ours has are ignored: anybody can type."""
-        page = parameters.get("p", "")
-        return cls(
-            printable(parameters.get("q", "").strip()[:MAX_PARAMETER]),
-            max(1, int(page)) if page.isascii() and page.isdigit() and len(page) < 10 else 1,
-            parameters.get("done", "") == "1",
-        )
+        return cls(printable(parameters.get("q", "").strip()[:MAX_PARAMETER]), parameters.get("done", "") == "1")
 
-    def address(self, p: int = 1) -> str:
-        """As the query of a URL that asks for the same, at this page. What goes without saying is left out."""
-        said = {"done": "1" if self.done else "", "q": self.q, "p": p if p > 1 else ""}
+    def address(self) -> str:
+        """As the query of a URL that asks for the same. What goes without saying is left out."""
+        said = {"done": "1" if self.done else "", "q": self.q}
         return "?" + urlencode({name: value for name, value in said.items() if value})
 
     @classmethod
@@ -115,17 +110,8 @@ class Browsed:
         return self.read < self.totals.held
 
     @property
-    def pages(self) -> int:
-        return max(1, -(-len(self.rows) // PER_PAGE))
-
-    @property
-    def page(self) -> int:
-        """The page that is asked for, or the last."""
-        return min(self.query.p, self.pages)
-
-    @property
     def shown(self) -> list[LockRow]:
-        return self.rows[(self.page - 1) * PER_PAGE : self.page * PER_PAGE]
+        return self.rows[:SHOWN]
 
 
 def browse(registry: Registry, query: LockQuery) -> Browsed:

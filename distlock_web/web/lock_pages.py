@@ -19,7 +19,7 @@ from .held_locks import LockRow, inspect_store
 from .lock_browser import READ_AT_MOST, Browsed, LockQuery, browse, keeps_records, waiters_of
 from .lock_presenter import Links, LockPresenter, WaiterPresenter, span
 from .printable import printable
-from .texts import _, plural
+from .texts import _
 
 Context = dict[str, Any]
 
@@ -51,13 +51,13 @@ def list_context(parameters: Mapping[str, str], viewer: Viewer) -> Context:
 
 def _listed(browsed: Browsed, stores: Registry | None, viewer: Viewer) -> Context:
     query = browsed.query
-    back = query.address(p=query.p)
+    back = query.address()
     return {
         "query": query,
         "back": back,
         "errors": [failure_text(alias, error) for alias, error in browsed.errors.items()],
-        "notice": _partial(browsed) if browsed.partial else "",
-        "totals": _totals(browsed) if not query.done else [_done(browsed)],
+        "notices": _notices(browsed),
+        "totals": _totals(browsed),
         "tabs": _tabs(query, viewer) if stores and any(map(keeps_records, stores.stores.values())) else [],
         "locks": [
             LockPresenter(row, viewer.links, stores.store(row.alias).config.prefix if stores else "", back)
@@ -65,8 +65,6 @@ def _listed(browsed: Browsed, stores: Registry | None, viewer: Viewer) -> Contex
         ],
         "several_stores": len(browsed.stores) > 1,
         "nothing": _nothing(query),
-        "count": _count(browsed),
-        "pages": _pages(browsed),
         "fragment_url": viewer.links.list + back,
     }
 
@@ -82,37 +80,41 @@ def failure_text(alias: str, error: DistLockError) -> str:
     return _("The locks of the store “%(store)s” cannot be reached at the moment: %(error)s", store=alias, error=error)
 
 
-def _partial(browsed: Browsed) -> str:
-    return _(
-        "%(held)s locks are held. Order and totals are of %(read)s of them: of each store the %(most)s that end first, "
-        "and those whose name has all words that are searched for.",
-        held=f"{browsed.totals.held:,}",
-        read=f"{browsed.read:,}",
-        most=f"{READ_AT_MOST:,}",
-    )
+def _notices(browsed: Browsed) -> list[str]:
+    """What the list does not show, or only of some."""
+    said = []
+    if browsed.partial:
+        text = _(
+            "%(held)s locks are held. Order and totals are of %(read)s of them: of each store the %(most)s that end "
+            "first, and those whose name has all words that are searched for.",
+            held=f"{browsed.totals.held:,}",
+            read=f"{browsed.read:,}",
+            most=f"{READ_AT_MOST:,}",
+        )
+        said.append(text)
+    if len(browsed.rows) > len(browsed.shown):
+        text = _(
+            "The first %(shown)s of %(number)s are shown: a search narrows the list.",
+            shown=f"{len(browsed.shown):,}",
+            number=f"{len(browsed.rows):,}",
+        )
+        said.append(text)
+    return said
 
 
 def _totals(browsed: Browsed) -> list[dict[str, str]]:
     """The figures above the list."""
     totals = browsed.totals
-    in_all = _("In all stores, but a store failed") if browsed.errors else _("In all stores")
-    of_read = (
-        _("Of the locks that were read, but a store failed") if browsed.errors else _("Of the locks that were read")
-    )
-    of_all = of_read if browsed.partial else in_all
-    figures = [
-        (_("Held"), f"{totals.held:,}", in_all),
-        (_("Waiting"), f"{totals.waiting:,}", of_all),
-        (_("Longest hold"), _time(totals.longest_hold), of_all),
-        (_("Longest wait"), _time(totals.longest_wait), of_all),
-    ]
-    return [{"label": label, "text": browsed.known(text), "title": title} for label, text, title in figures]
-
-
-def _done(browsed: Browsed) -> dict[str, str]:
-    text = f"{len(browsed.rows):,}"
-    title = _("Done once, and remembered: of each store the %(most)s newest at most", most=f"{READ_AT_MOST:,}")
-    return {"label": _("Done"), "text": browsed.known(text), "title": title}
+    if browsed.query.done:
+        figures = [(_("Done"), f"{len(browsed.rows):,}")]
+    else:
+        figures = [
+            (_("Held"), f"{totals.held:,}"),
+            (_("Waiting"), f"{totals.waiting:,}"),
+            (_("Longest hold"), span(totals.longest_hold) if totals.longest_hold else "–"),
+            (_("Longest wait"), span(totals.longest_wait) if totals.longest_wait else "–"),
+        ]
+    return [{"label": label, "text": browsed.known(text)} for label, text in figures]
 
 
 def _tabs(query: LockQuery, viewer: Viewer) -> list[dict[str, str]]:
@@ -130,30 +132,6 @@ def _nothing(query: LockQuery) -> str:
             return _("Nothing that was done matches.")
         return _("Nothing that was done is remembered at the moment.")
     return _("No held lock matches.") if query.q else _("No lock is held at the moment.")
-
-
-def _time(seconds: float) -> str:
-    return span(seconds) if seconds else "–"
-
-
-def _count(browsed: Browsed) -> str:
-    found, held = f"{len(browsed.rows):,}", browsed.known(f"{browsed.totals.held:,}")
-    if browsed.query.done:
-        return _("%(number)s done", number=found)
-    if held == "?":
-        return _("How many locks are held is not known.")
-    if browsed.query.q:
-        return _("%(number)s of %(held)s held locks", number=found, held=held)
-    number = browsed.totals.held + bool(browsed.errors)  # "1+" is several
-    return plural("%(held)s held lock", "%(held)s held locks", number, held=held)
-
-
-def _pages(browsed: Browsed) -> list[dict[str, str]]:
-    """Links to the other pages, this one without an address; none where one page is all."""
-    if browsed.pages == 1:
-        return []
-    here, numbers = browsed.page, range(1, browsed.pages + 1)
-    return [{"text": f"{n}", "url": browsed.query.address(p=n) if n != here else ""} for n in numbers]
 
 
 # One lock -----------------------------------------------------------------------------------------------------------

@@ -20,8 +20,6 @@ from .texts import _, plural
 
 logger = logging.getLogger("distlock_web")
 
-#: Locks that are released in one go: frameworks bound the fields of a form, too.
-RELEASED_AT_MOST = 500
 #: Names in one message.
 NAMED = 5
 
@@ -40,32 +38,16 @@ class Release:
         """For people: ``success``, ``warning`` or ``error``, and the text."""
         said: list[tuple[str, str]] = []
         done = [printable(row.lock.name) for row in self.released if row.done]
-        if done:
-            text = plural(
-                "%(names)s is forgotten: the next call with that key runs again.",
-                "%(names)s are forgotten: the next call with that key runs again.",
-                len(done),
-                names=_some(done),
-            )
-            said.append(("success", text))
         names = [printable(row.lock.name) for row in self.released if not row.done]
+        if done:
+            text = _("Forgotten: %(names)s. The next call with that key runs again.", names=_some(done))
+            said.append(("success", text))
         if names:
-            text = plural(
-                "The lock %(names)s was released. Its holder learns of it at its next round trip.",
-                "The locks %(names)s were released. Their holders learn of it at their next round trips.",
-                len(names),
-                names=_some(names),
-            )
+            text = _("Released: %(names)s. The holder learns of it at its next round trip.", names=_some(names))
             said.append(("success", text))
         if self.gone:
-            text = plural(
-                "the lock %(names)s is no longer held by that holder.",
-                "%(names)s are no longer held by that holder.",
-                len(self.gone),
-                names=_some(self.gone),
-            )
-            begin = _("Not released: %(reason)s") if self.released else _("Nothing was released: %(reason)s")
-            said.append(("warning", begin % {"reason": text}))
+            text = _("Not released, because that holder no longer has it: %(names)s.", names=_some(self.gone))
+            said.append(("warning", text))
         if self.unrecorded:
             text = _(
                 "Not recorded in the history: %(names)s. The application's log says who released it, and why it was "
@@ -86,7 +68,7 @@ def _some(names: Sequence[str]) -> str:
 def choose(locks: Iterable[str]) -> Release:
     """The locks that ``locks`` names, each as ``LockKey.dumps`` writes it."""
     meant, keys = Release(), defaultdict[str, list[LockKey]](list)
-    for text in list(locks)[:RELEASED_AT_MOST]:
+    for text in locks:
         try:
             key = LockKey.loads(text)
         except ValueError:
@@ -117,8 +99,7 @@ def list_url(viewer: Viewer, parameters: Mapping[str, str]) -> str:
 
 
 def _back(parameters: Mapping[str, str]) -> str:
-    query = LockQuery.of_address(parameters.get("back", ""))
-    return query.address(p=query.p)
+    return LockQuery.of_address(parameters.get("back", "")).address()
 
 
 def release_context(meant: Release, viewer: Viewer, parameters: Mapping[str, str]) -> dict[str, Any]:
@@ -126,7 +107,6 @@ def release_context(meant: Release, viewer: Viewer, parameters: Mapping[str, str
     done, number = all(row.done for row in meant.rows), len(meant.rows)
     return {
         "title": _("Forget it?") if done else _("Release by force?"),
-        "question": _about_to(number, done),
         "answer": _("Yes, forget it") if done else plural("Yes, release it", "Yes, release %(number)s locks", number),
         "links": viewer.links,
         "back": _back(parameters),
@@ -137,20 +117,6 @@ def release_context(meant: Release, viewer: Viewer, parameters: Mapping[str, str
         "done": done,
         "messages": meant.messages(),
     }
-
-
-def _about_to(number: int, done: bool) -> str:
-    if done:
-        return plural(
-            "You are about to forget that this was done.",
-            "You are about to forget that %(number)s things were done.",
-            number,
-        )
-    return plural(
-        "You are about to take this lock from its holder.",
-        "You are about to take %(number)s locks from their holders.",
-        number,
-    )
 
 
 #: Told of each lock, and that it was released by force, or perhaps.

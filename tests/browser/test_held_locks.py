@@ -60,7 +60,7 @@ def test_what_clients_send_is_shown_and_never_run(page: Page, hold: Hold, site: 
     page.get_by_role("link", name="Release…", exact=True).click()
     expect(page.locator("strong.dl-name")).to_have_text(f"disLock:{IMAGE}")
     page.get_by_role("button", name="Yes, release it").click()
-    expect(page.get_by_text("was released")).to_contain_text(f"disLock:{IMAGE}")
+    expect(page.get_by_text("Released:")).to_contain_text(f"disLock:{IMAGE}")
 
 
 def test_the_list_refreshes_itself_and_leaves_all_else_alone(page: Page, hold: Hold, site: str, beside: Any) -> None:
@@ -74,7 +74,6 @@ def test_the_list_refreshes_itself_and_leaves_all_else_alone(page: Page, hold: H
     hold("stock:2")  # is not searched for
     hold("order:2")
     expect(page.locator(".dl-table tbody tr")).to_have_count(3)
-    expect(page.locator(".dl-count")).to_have_text("3 of 4 held locks")
     assert page.evaluate("window.here") == "not reloaded"
     assert page.locator("[name=q]").input_value() == "half typed"
     assert page.get_by_label("Select disLock:order:3").is_checked()
@@ -100,13 +99,6 @@ def test_it_stands_still_while_somebody_reads(page: Page, hold: Hold, held_locks
     assert len(names(page)) == 2
     page.locator("[name=q]").focus()
     expect(page.locator(".dl-table tbody tr")).to_have_count(3)
-    page.get_by_role("button", name="Pause").click()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.wait_for_timeout(2500)  # more than one period
-    assert asked == []
-    expect(page.locator("#dl-status")).to_have_text("Paused")
-    page.get_by_role("button", name="Pause", pressed=True).click()
     expect(page.locator("#dl-status")).to_have_text("Live")
 
 
@@ -155,7 +147,7 @@ def test_force_release_hands_on_and_the_holder_learns_of_it(
     screenshot(page, "release")
     assert beside(lambda: lease.state) == "held"
     page.get_by_role("button", name="Yes, release it").click()
-    expect(page.get_by_text("was released")).to_contain_text("disLock:order:4711")
+    expect(page.get_by_text("Released:")).to_contain_text("disLock:order:4711")
     assert waiting.result(20).fence > (lease.fence or 0)
     with pytest.raises(LeaseLost) as lost:
         beside(lease.extend)
@@ -176,7 +168,7 @@ def test_a_selection(page: Page, hold: Hold, site: str, beside: Any) -> None:
     expect(button).to_have_text("Release selected (2)…")
     button.click()
     page.get_by_role("button", name="Yes, release 2 locks").click()
-    expect(page.get_by_text("The locks “disLock:order:1”, “disLock:order:2” were released")).to_be_visible()
+    expect(page.get_by_text("Released: “disLock:order:1”, “disLock:order:2”")).to_be_visible()
     page.goto(site)
     assert names(page) == ["order:0", "order:3"]
     page.get_by_label("Select all on this page").check()

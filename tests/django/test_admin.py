@@ -173,7 +173,7 @@ def test_an_entry_that_the_log_does_not_take_hides_nothing(
     response = releaser.post(RELEASE, target(*chosen), follow=True)
     assert list_all(registry()).rows == []
     released, warning = messages(response)
-    assert released.startswith("The locks “disLock:order:0”, “disLock:order:1”, “disLock:order:2” were released.")
+    assert released.startswith("Released: “disLock:order:0”, “disLock:order:1”, “disLock:order:2”.")
     assert warning == (
         "Not recorded in the history: “disLock:order:1”. The application's log says who released it, "
         "and why it was not recorded."
@@ -198,7 +198,7 @@ def test_a_store_whose_rights_are_gone_hides_not_what_was_released(
     monkeypatch.setattr(release_pages, "force_release", refused)
     response = releaser.post(RELEASE, target(*chosen), follow=True)
     released, error = messages(response)
-    assert "“disLock:order:0” was released" in released
+    assert "Released: “disLock:order:0”." in released
     assert "does not allow this user to write" in error
     assert len(asked) == 2
     assert len(list_all(registry()).rows) == 2

@@ -95,7 +95,7 @@ def test_what_says_no(site: Site, hold: Callable[..., Lease], no: object) -> Non
     assert site.get().status_code == 403
     assert site.get("release/").status_code == 403
     site.may.update(view=True, release=True)
-    assert "released" in site.release(lease).text
+    assert "Released" in site.release(lease).text
 
 
 @pytest.mark.parametrize("answer", [("log in first", 401), object(), 1], ids=["a tuple", "an object", "1"])

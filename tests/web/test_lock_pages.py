@@ -62,7 +62,7 @@ def busy(memory: None, elsewhere: Callable[..., Lease]) -> Iterator[Lease]:
 @pytest.mark.parametrize("viewer", [RELEASER, VIEWER], ids=["releaser", "viewer"])
 @pytest.mark.parametrize(
     "parameters",
-    [{}, {"q": "script"}, {"q": "nothing"}, {"p": "2"}, {"p": HOSTILE}],
+    [{}, {"q": "script"}, {"q": "nothing"}, {"q": HOSTILE}],
     ids=str,
 )
 def test_the_list(busy: Lease, viewer: Viewer, parameters: dict[str, str]) -> None:
@@ -80,7 +80,6 @@ def test_the_list_of_nothing_and_of_a_store_that_is_down(settings: Any) -> None:
     page = render("list.html", list_context({}, RELEASER))
     assert "cannot be reached" in page
     assert totals(page) == ["?"] * 4
-    assert "How many locks are held is not known." in page
     settings.DISTLOCK = {"default": {"EXPIRE": 0}}
     page = render("list.html", list_context({}, RELEASER))
     assert "EXPIRE" in page
@@ -95,7 +94,6 @@ def test_of_several_stores_one_that_is_down_leaves_the_totals_open(
     elsewhere("order:2")
     page = render("list.html", list_context({}, RELEASER))
     assert totals(page)[:2] == ["2+", "?"]  # whether anybody waits is not known
-    assert "2+ held locks" in page
     assert "“other” cannot be reached" in page
 
 
@@ -114,6 +112,8 @@ def test_very_many(busy: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_browser, "READ_AT_MOST", 20)
     page = render("list.html", list_context({}, RELEASER))
     assert "121 locks are held. Order and totals are of 20 of them" in page
+    monkeypatch.setattr(lock_browser, "SHOWN", 10)
+    assert "The first 10 of 20 are shown: a search narrows the list." in render("list.html", list_context({}, RELEASER))
 
 
 def test_one_lock(busy: Lease, elsewhere: Callable[..., Lease]) -> None:
@@ -138,13 +138,12 @@ def test_a_lock_without_a_fence(busy: Lease, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_question_before(busy: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     key = LockKey("default", busy.name, busy.fence or 0).dumps()
     page = render("release.html", release_context(choose([key]), RELEASER, {"back": HOSTILE}))
-    assert "take this lock" in page
+    assert "Yes, release it" in page
     keys = [LockPresenter(row, LINKS).key for row in list_all(registry()).rows]
-    monkeypatch.setattr(release_pages, "RELEASED_AT_MOST", 100)
     many = render("release.html", release_context(choose(keys), RELEASER, {}))
-    assert "take 100 locks" in many
+    assert "Yes, release 121 locks" in many
     messages = release_pages.release(choose([HOSTILE]), "ann", print)
-    assert "Nothing was released" in render("released.html", {"messages": messages, "list_url": "/"})
+    assert "Not released" in render("released.html", {"messages": messages, "list_url": "/"})
 
 
 def test_every_template_is_one_for_both_engines() -> None:

@@ -133,7 +133,7 @@ def test_the_list_one_lock_and_a_fragment(site: Site) -> None:
         detail = get(site, "lock/", store="default", name=lease.name)
         searched = get(site, q="order abc"), get(site, q="stock")
     assert [each.status for each in (page, fragment, detail, *searched)] == [200] * 5
-    for text in ("abc-123", "POST /shop/pay/", "<span>9s</span>", "1 held lock"):
+    for text in ("abc-123", "POST /shop/pay/", "<span>9s</span>"):
         assert text in page.text
     assert '<span class="dl-prefix">disLock:</span>order:7</a>' in page.text
     assert "order:7" in fragment.text
@@ -187,7 +187,7 @@ def test_release_by_force(site: Site, elsewhere: Elsewhere, caplog: pytest.LogCa
     assert held() == [lease.name, other.name]
     with caplog.at_level(logging.WARNING, "distlock_web"):
         done = release(site, key(lease))
-    assert "The lock “disLock:order:7” was released. Its holder learns of it at its next round trip." in done
+    assert "Released: “disLock:order:7”. The holder learns of it at its next round trip." in done
     assert "disLock:order:7 released by force by ann" in caplog.text
     assert held() == [other.name]
     with pytest.raises(LeaseLost) as lost:
@@ -211,13 +211,13 @@ def test_several_at_once_each_from_the_holder_that_was_shown(site: Site, elsewhe
     chosen = [elsewhere(f"order:{number}") for number in range(3)]
     shown = [key(lease) for lease in chosen]
     question = site.post({"lock": shown, site.field: token(site)})
-    assert "take 3 locks" in question.text
+    assert "release 3 locks" in question.text
     assert len(held()) == 3
     chosen[0].release()
     successor = elsewhere("order:0")
     done = release(site, *shown)
-    assert "The locks “disLock:order:1”, “disLock:order:2” were released." in done
-    assert "Not released: the lock “disLock:order:0” is no longer held by that holder." in done
+    assert "Released: “disLock:order:1”, “disLock:order:2”." in done
+    assert "Not released, because that holder no longer has it: “disLock:order:0”." in done
     successor.extend()
     assert held() == [successor.name]
 
@@ -234,13 +234,13 @@ def test_several_at_once_each_from_the_holder_that_was_shown(site: Site, elsewhe
 )  # fmt: skip
 def test_a_forged_target_releases_nothing(site: Site, elsewhere: Elsewhere, wrong: str | None) -> None:
     lease = elsewhere("order:7")
-    assert "Nothing was released" in release(site, *([] if wrong is None else [wrong]))
+    assert re.search("Nothing was released|Not released", release(site, *([] if wrong is None else [wrong])))
     lease.extend()
 
 
 def test_the_list_is_as_it_was_after_the_release(site: Site, elsewhere: Elsewhere) -> None:
     lease = elsewhere("order:7")
-    link = re.search(r'href="\S*release/\?(\S*?)"', get(site, q="order 7", p=1).text)
+    link = re.search(r'href="\S*release/\?(\S*?)"', get(site, q="order 7").text)
     assert link is not None
     asked = dict(parse_qsl(html.unescape(link[1])))
     assert asked == {"lock": key(lease), "back": "?q=order+7"}
@@ -261,7 +261,7 @@ def test_what_clients_send_is_escaped(site: Site, hostile: str) -> None:
     with lock(hostile) as lease:
         pages = [
             get(site), get(site, fragment=1), get(site, q=hostile), get(site, q=hostile + "nothing"),
-            get(site, p=hostile), get(site, "lock/", store="default", name=lease.name),
+            get(site, "lock/", store="default", name=lease.name),
             get(site, "lock/", store=hostile, name=hostile), get(site, "release/", lock=key(lease), back=hostile),
             site.post({"lock": hostile, "confirmed": "1", site.field: token(site)}),
             site.post({"lock": key(lease, fence=1), "confirmed": "1", site.field: token(site)}),
@@ -318,12 +318,12 @@ def test_what_is_done_has_a_page_of_its_own(site: Site, caplog: pytest.LogCaptur
     assert "runs again" in question
     with caplog.at_level("WARNING", "distlock_web"):
         said = release(site, html.unescape(found), back="?done=1")
-    assert "“disLock:once:pay:7” is forgotten: the next call with that key runs again." in said
+    assert "Forgotten: “disLock:once:pay:7”. The next call with that key runs again." in said
     assert any(line.startswith("Lock disLock:once:pay:7 forgotten by ann") for line in caplog.messages)
     pay("7")
     pay(HOSTILE[1])
     assert runs == ["7", HOSTILE[1], "7"]
-    assert "no longer held" in release(site, html.unescape(found)), "that was another run"
+    assert "no longer has it" in release(site, html.unescape(found)), "that was another run"
 
 
 def test_who_may_not_release_may_not_forget(site: Site) -> None:

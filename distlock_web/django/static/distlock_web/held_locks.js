@@ -7,7 +7,6 @@ if (root) { // else a page that stands still
     const live = document.getElementById("dl-live");
     const totals = document.getElementById("dl-totals"); // none on the page of one lock
     const status = document.getElementById("dl-status");
-    const pause = document.getElementById("dl-pause");
     let timer = null;
     let request = null;
 
@@ -147,7 +146,7 @@ if (root) { // else a page that stands still
             show(await response.text());
         } catch {
             if (mine.signal.aborted) {
-                return; // Hidden or paused meanwhile: the next look comes when that ends.
+                return; // Hidden meanwhile: the next look comes when that ends.
             }
             say("stale", "silent");
         }
@@ -157,7 +156,7 @@ if (root) { // else a page that stands still
 
     function plan(delay) {
         clearTimeout(timer);
-        if (!document.hidden && pause.getAttribute("aria-pressed") === "false") {
+        if (!document.hidden) {
             timer = setTimeout(refresh, delay);
         }
     }
@@ -171,16 +170,6 @@ if (root) { // else a page that stands still
     }
 
     document.addEventListener("visibilitychange", restart);
-    pause.addEventListener("click", () => {
-        const paused = pause.getAttribute("aria-pressed") === "false";
-        pause.setAttribute("aria-pressed", paused);
-        if (paused) {
-            say("stale", "paused");
-        } else {
-            sayLive(false);
-        }
-        restart();
-    });
 
     // What is chosen -------------------------------------------------------------------------------------------------
 
@@ -203,7 +192,6 @@ if (root) { // else a page that stands still
         });
     }
 
-    pause.hidden = false;
     localise(live);
     count();
     sayLive(false);
