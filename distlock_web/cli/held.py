@@ -76,6 +76,9 @@ def show_lock(options: Namespace, context: Context) -> int:
 def release_lock(options: Namespace, context: Context) -> int:
     stores = registry()
     row = find_lock(stores, options.name, options.store, options.fence)
+    if row.done:
+        text = f"{printable(row.lock.name)} is done, and not held. To have it run again: `distlock once forget`."
+        raise CommandFailed(text, NO)
     if not options.yes:
         if not interactive():
             raise CommandFailed("Nothing was released: there is no terminal to ask at. Use --yes.", USAGE)

@@ -23,12 +23,11 @@ def once(options: Namespace, context: Context) -> int:
 
 
 def _list(options: Namespace, context: Context) -> int:
-    browsed = browse(registry(), LockQuery(done=True))
-    rows = [row for row in browsed.rows if options.store in (None, row.alias)]
+    browsed = browse(registry(), LockQuery(done=True), options.store)
     if options.json:
-        context.out.line(json.dumps([fields(row) for row in rows], indent=2))
-    elif rows:
-        print_table([("DONE", "AGO", "KEPT", "BY", "HOST:PID"), *map(_cells, rows)], context.out)
+        context.out.line(json.dumps([fields(row) for row in browsed.rows], indent=2))
+    elif browsed.rows:
+        print_table([("DONE", "AGO", "KEPT", "BY", "HOST:PID"), *map(_cells, browsed.rows)], context.out)
     elif not browsed.errors:
         context.out.line("Nothing is done.")
     if browsed.errors:

@@ -31,23 +31,21 @@ def locked_views(
                 yield here, entry.callback, function
 
 
-def locked_functions(view: Callback, method: str | None = None) -> list[LockedFunction]:
-    """What is locked of a view: the function, ``dispatch``, and the handlers (of one HTTP method, or of all)."""
+def locked_functions(view: Callback) -> list[LockedFunction]:
+    """What is locked of a view: the function, ``dispatch``, and the handlers of all HTTP methods."""
     view_class = class_of(view)
     callables: list[Callback | None] = [view]
     if view_class is not None:
         callables.append(view_class.dispatch)
-        handlers = [getattr(view_class, name, None) for name in _handlers(view, view_class, method)]
+        handlers = [getattr(view_class, name, None) for name in _handlers(view, view_class)]
         callables += [*handlers, *map(_behind_api_view, handlers)]
     # Each once: as_view() copies the attributes of dispatch to the view.
     return list(dict.fromkeys(function for callable_ in callables for function in locks_on(callable_)))
 
 
-def _handlers(view: Callback, view_class: Any, method: str | None) -> Iterable[str]:
+def _handlers(view: Callback, view_class: Any) -> Iterable[str]:
     actions = getattr(view, "actions", None)  # of a REST framework ViewSet: HTTP method → name of the method
-    if actions is None:
-        return view_class.http_method_names if method is None else [method.lower()]
-    return actions.values() if method is None else [actions.get(method.lower(), "")]
+    return view_class.http_method_names if actions is None else actions.values()  # type: ignore[no-any-return]
 
 
 def _behind_api_view(handler: Any) -> Callback | None:

@@ -96,10 +96,8 @@ class LockPages:
             context = release_context(meant, viewer, given)
             return _send("release.html", context, context["title"])
         by = name or f"somebody at {request.remote_addr}"
-        context = {
-            "messages": release(meant, by, lambda row, what: None),
-            "list_url": list_url(viewer, given),
-        }  # the log has it
+        messages = release(meant, by, audit=lambda row, what: None)  # the log has it
+        context = {"messages": messages, "list_url": list_url(viewer, given)}
         return _send("released.html", context, _("What was done"))
 
     def asset(self, file: str) -> Response:

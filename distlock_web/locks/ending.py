@@ -229,13 +229,15 @@ async def _do_again_in_task(scope: Scope, work: Callable[[Port], Coroutine[Any, 
     task = asyncio.ensure_future(work(scope.spec.store.port(TASKS)))
     try:
         await TASKS.shield(task)
-    except BaseException:
+    except BaseException as error:
         if not task.done() or task.cancelled():
             await _do_again(scope, work)
         elif isinstance(failure := task.exception(), DistLockError):
             _note_unreleased(scope, failure)
         elif failure is not None:  # an executor that has been shut down, for instance
             await _do_again(scope, work)
+        if not isinstance(error, Exception | asyncio.CancelledError):  # a signal's, or the end of the coroutine
+            raise
 
 
 async def _do_again(scope: Scope, work: Callable[[Port], Coroutine[Any, Any, object]]) -> None:
@@ -327,8 +329,10 @@ async def _release(port: Port, hold: Hold, cooldown: float, record: str | None, 
     loss = await port.release(*args)
     if loss is None or loss == "revoked":
         return loss
-    # The first release may have been done and its answer lost: then "not yours" is no loss.
-    logger.warning(
+    # The first release may have been done and its answer lost: then "not yours" is no loss. Where a cancellation has
+    # interrupted it, it was nearly always done.
+    logger.log(
+        logging.INFO if sent_before else logging.WARNING,
         "Lock %s: the answer to its release was lost, and it is no longer held. Most likely it was released. If the "
         "store had lost it before, the block was not alone until its end.",
         claim.name,

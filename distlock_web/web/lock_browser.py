@@ -18,7 +18,7 @@ from ..core.backend import Browsable, LockInfo, Port, WaiterInfo, retry_once
 from ..core.errors import ConfigurationError, DistLockError
 from ..core.registry import Registry, Store
 from ..core.runtime import THREADS, drive
-from .held_locks import LockRow, inspect_store, rows_of
+from .held_locks import LockRow, chosen_stores, inspect_store, rows_of
 from .printable import printable
 
 #: Locks of one store that are read for one look: a few hundredths of a second.
@@ -114,12 +114,15 @@ class Browsed:
         return self.rows[:SHOWN]
 
 
-def browse(registry: Registry, query: LockQuery) -> Browsed:
-    """Look at the stores. Blocking. A store that fails does not hide the others: it is among the ``errors``."""
+def browse(registry: Registry, query: LockQuery, alias: str | None = None) -> Browsed:
+    """Look at all stores, or at one. Blocking. One that fails does not hide the others: it is among the ``errors``.
+
+    ``ConfigurationError`` for an unknown alias.
+    """
     browsed = Browsed(query, stores=tuple(registry.stores))
     look, order = (_done, _newest) if query.done else (_read, _place)
     found: list[LockRow] = []
-    for store in registry.stores.values():
+    for store in chosen_stores(registry, alias):
         try:
             held, rows = drive(look(store, query.words))
         except DistLockError as error:

@@ -141,7 +141,7 @@ def lock_context(parameters: Mapping[str, str], viewer: Viewer) -> Context:
     """For ``lock.html``, and for ``lock_live.html``, the part that the page refreshes."""
     alias, name = parameters.get("store", ""), parameters.get("name", "")
     context: Context = {
-        **_common(viewer), "name": printable(name), "store": printable(alias), "errors": [],
+        **_common(viewer), "name": printable(name), "errors": [],
         "lock": None, "holders": [],
         "fragment_url": f"{viewer.links.lock}?{urlencode({'store': alias, 'name': name})}",
     }  # fmt: skip

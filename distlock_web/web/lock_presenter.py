@@ -18,22 +18,27 @@ from .texts import _, plural
 
 
 class LockKey(NamedTuple):
-    """One acquisition, as a form sends it back."""
+    """One acquisition, or what it has left, as a form sends it back.
+
+    With ``done``, for a record has the fence of its run: who takes a lock from its holder has not asked to forget what
+    that holder did in the meantime.
+    """
 
     alias: str
     name: str  #: as the store has it
     fence: int
+    done: bool = False
 
     def dumps(self) -> str:
-        return json.dumps([self.alias, self.name, str(self.fence)])
+        return json.dumps([self.alias, self.name, str(self.fence), self.done])
 
     @classmethod
     def loads(cls, text: str) -> LockKey:
         """Raises ``ValueError`` if it is none."""
         try:
-            alias, name, fence = json.loads(text)
+            alias, name, fence, done = json.loads(text)
             str(name).encode()  # half of a character is no name, and no store takes it
-            return cls(str(alias), str(name), int(fence))
+            return cls(str(alias), str(name), int(fence), bool(done))
         except (TypeError, OverflowError, RecursionError) as error:
             raise ValueError("no key of a lock") from error
 
@@ -88,7 +93,7 @@ class LockPresenter(HolderPresenter):
         self.prefix = printable(prefix) if prefix and lock.name.startswith(prefix) else ""
         self.short_name = self.name[len(self.prefix) :]
         self.fence = "" if lock.fence is None else str(lock.fence)
-        self.key = "" if lock.fence is None else LockKey(row.alias, lock.name, lock.fence).dumps()
+        self.key = "" if lock.fence is None else LockKey(row.alias, lock.name, lock.fence, row.done).dumps()
         self.row_key = json.dumps([row.alias, lock.name, str(lock.fence)])  # ASCII, whatever a name has in it
         self.held, self.done = lock.state == "held" and not row.sharing, row.done
         self.state = ", ".join(filter(None, (_state(lock.state), _sharing(lock.holders, lock.limit))))

@@ -83,9 +83,9 @@ def choose(locks: Iterable[str]) -> Release:
             wrong = isinstance(error, ConfigurationError)
             meant.errors.append(_("Nothing was released: %(reason)s", reason=text) if wrong else text)
             continue
-        held = {(row.lock.name, row.lock.fence): row for row in rows}
+        held = {(row.lock.name, row.lock.fence, row.done): row for row in rows}
         for key in of_store:
-            row = held.get((key.name, key.fence))
+            row = held.get((key.name, key.fence, key.done))
             meant.gone += [printable(key.name)[:200]] if row is None else []
             meant.rows += [] if row is None else [row]
     if not keys and not meant.gone:

@@ -65,7 +65,19 @@ def test_what_is_done_is_listed_and_forgotten(redis_store: str, log: Path) -> No
     assert json.loads(by_name.stdout)["name"] == "disLock:once:another"
 
 
+def test_what_is_done_is_not_released(redis_store: str, log: Path) -> None:
+    """A script that releases a lock would have had the work done again, where its run ended just before."""
+    job(redis_store, log)
+    refused = distlock(redis_store, "release", "once:nightly", "--yes")
+    assert refused.returncode == 1
+    assert "is done, and not held" in refused.stderr
+    job(redis_store, log)
+    assert runs(log) == 1
+
+
 def test_what_cannot_be_forgotten(redis_store: str, log: Path) -> None:
+    unknown = distlock(redis_store, "once", "list", "--store", "reprots")
+    assert unknown.returncode == 64, unknown.stdout
     refused = distlock(redis_store, "once", "forget", "nightly")
     assert (refused.returncode, refused.stderr) == (1, "distlock: nightly is not done: there is nothing to forget.\n")
     for words in (["list", "nightly"], ["forget"]):

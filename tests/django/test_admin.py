@@ -52,7 +52,10 @@ def client_of(*, staff: bool) -> Client:
 
 def target(*leases: Any) -> dict[str, Any]:
     """What the form sends that asks for the release."""
-    return {"lock": [json.dumps(["default", lease.name, str(lease.fence)]) for lease in leases], "confirmed": "1"}
+    return {
+        "lock": [json.dumps(["default", lease.name, str(lease.fence), False]) for lease in leases],
+        "confirmed": "1",
+    }
 
 
 def messages(response: Any) -> list[str]:
@@ -129,7 +132,7 @@ def test_the_entry_of_a_name_that_no_database_takes(memory: None) -> None:
     claim = Claim("disLock:a\x00b", new_token(), 30.0)
     granted = drive(registry().store("default").backend.sync_port().acquire(claim, None))
     assert isinstance(granted, Granted)
-    form = {"lock": json.dumps(["default", claim.name, str(granted.fence)]), "confirmed": "1"}
+    form = {"lock": json.dumps(["default", claim.name, str(granted.fence), False]), "confirmed": "1"}
     client_of(staff=True).post(RELEASE, form)
     assert LogEntry.objects.get().object_id == "disLock:a\N{REPLACEMENT CHARACTER}b"
 

@@ -49,7 +49,7 @@ class Site:
         return str(token)
 
     def release(self, *leases: Lease, **more: Any) -> Any:
-        keys = [json.dumps(["default", lease.name, str(lease.fence)]) for lease in leases]
+        keys = [json.dumps(["default", lease.name, str(lease.fence), False]) for lease in leases]
         form = {"lock": keys, "confirmed": "1", "distlock_csrf": self.token(), **more}
         return self.client.post(self.url + "release/", data=form)
 
@@ -137,7 +137,11 @@ def test_an_abort_is_a_no_as_well(site: Site, hold: Callable[..., Lease]) -> Non
 def test_a_form_of_another_site_releases_nothing(site: Site, hold: Callable[..., Lease]) -> None:
     lease = hold("order:7")
     token = site.token()
-    form = {"lock": json.dumps(["default", lease.name, str(lease.fence)]), "confirmed": "1", "distlock_csrf": token}
+    form = {
+        "lock": json.dumps(["default", lease.name, str(lease.fence), False]),
+        "confirmed": "1",
+        "distlock_csrf": token,
+    }
     cross = site.client.post(site.url + "release/", data=form, headers={"Sec-Fetch-Site": "cross-site"})
     assert cross.status_code == 400
     stranger = site.app.test_client()  # has no cookie

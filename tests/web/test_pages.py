@@ -112,7 +112,7 @@ def token(site: Site) -> str:
 
 
 def key(lease: Lease, fence: object = None) -> str:
-    return json.dumps(["default", lease.name, str(fence or lease.fence)])
+    return json.dumps(["default", lease.name, str(fence or lease.fence), False])
 
 
 def release(site: Site, *locks: str, **more: Any) -> str:
@@ -291,7 +291,7 @@ def test_a_store_that_is_down_and_a_setting_that_is_wrong_are_said(settings: Any
         settings.DISTLOCK = {"default": wrong}
         for page in (
             get(site), get(site, "lock/", store="default", name="a"),
-            site.post({"lock": '["default", "a", "1"]', "confirmed": "1", site.field: known}),
+            site.post({"lock": '["default", "a", "1", false]', "confirmed": "1", site.field: known}),
         ):  # fmt: skip
             assert page.status == 200
             assert said in html.unescape(page.text)
@@ -324,6 +324,20 @@ def test_what_is_done_has_a_page_of_its_own(site: Site, caplog: pytest.LogCaptur
     pay(HOSTILE[1])
     assert runs == ["7", HOSTILE[1], "7"]
     assert "no longer has it" in release(site, html.unescape(found)), "that was another run"
+
+
+def test_a_run_that_ends_before_the_yes_is_not_forgotten(site: Site) -> None:
+    """Its record has the fence of the lock that was to be taken: the next click would have paid again."""
+    shown: list[str] = []
+
+    @once(key="pay", keep="24h")
+    def pay() -> None:
+        shown.extend(re.findall(r'name="lock" value="(.*?)"', get(site).text))
+
+    pay()
+    assert "no longer held" in release(site, *map(html.unescape, shown))
+    (row,) = browse(registry(), LockQuery(done=True)).rows
+    assert row.done
 
 
 def test_who_may_not_release_may_not_forget(site: Site) -> None:

@@ -224,7 +224,7 @@ def test_the_pages_are_in_the_readers_language(make: Callable[..., Site], elsewh
     site = make()
     lease = elsewhere("7", expire=600)  # a busy machine takes long for all of these pages
     once("8", keep="1h")(lambda: None)()
-    key = json.dumps(["default", lease.name, str(lease.fence)])
+    key = json.dumps(["default", lease.name, str(lease.fence), False])
     pages: dict[str, dict[str, object]] = {
         "": {}, "fragment": {"fragment": 1}, "q": {"q": "x"}, "done": {"done": 1}, "nothing": {"done": 1, "q": "x"},
         "lock/": {"store": "default", "name": lease.name}, "gone": {"store": "default", "name": "x"},
