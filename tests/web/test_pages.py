@@ -335,7 +335,7 @@ def test_a_run_that_ends_before_the_yes_is_not_forgotten(site: Site) -> None:
         shown.extend(re.findall(r'name="lock" value="(.*?)"', get(site).text))
 
     pay()
-    assert "no longer held" in release(site, *map(html.unescape, shown))
+    assert "no longer has it" in release(site, *map(html.unescape, shown))
     (row,) = browse(registry(), LockQuery(done=True)).rows
     assert row.done
 
