@@ -7,8 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -67,10 +66,9 @@ class HoldTimes:
 class Store:
     """One alias: its settings, and its backend once that is needed. A store that is garbage has its backend closed."""
 
-    def __init__(self, config: StoreConfig, url_from: str = "") -> None:
+    def __init__(self, config: StoreConfig) -> None:
         self.config = config
         self.alias = config.alias
-        self._url_from = url_from  #: as in ``Registry``
         self.hold_times = HoldTimes()
         self.ident = new_ident()  #: what its tokens begin with, and under which servers tell its waiters something
         self._backend: Backend | None = None
@@ -83,8 +81,7 @@ class Store:
         if self._backend is None:
             with _first_use:
                 if self._backend is None:
-                    with _naming(self._url_from):
-                        loaded = self._load()
+                    loaded = self._load()
                     if self._backend is None:  # else by garbage that was collected in here
                         self._backend = loaded
                         self._closing = finalize(self, _close_aside, loaded, os.getpid())
@@ -171,17 +168,10 @@ def _close_aside(backend: Backend, pid: int) -> None:
 
 
 class Registry:
-    """All aliases of one ``DISTLOCK`` mapping.
+    """All aliases of one ``DISTLOCK`` mapping."""
 
-    ``url_from``: where a bare URL came from (``--url``), if nobody has written a mapping. Errors name that.
-    """
-
-    def __init__(self, mapping: Mapping[str, Any], resources: Resources | None = None, url_from: str = "") -> None:
-        with _naming(url_from):
-            configs = parse(mapping)
-        self.stores = {
-            alias: Store(with_resource(config, resources or {}), url_from) for alias, config in configs.items()
-        }
+    def __init__(self, mapping: Mapping[str, Any], resources: Resources | None = None) -> None:
+        self.stores = {alias: Store(with_resource(config, resources or {})) for alias, config in parse(mapping).items()}
 
     def store(self, alias: str) -> Store:
         try:
@@ -216,17 +206,6 @@ _NO_RESOURCE = {
 }
 
 
-@contextmanager
-def _naming(url_from: str) -> Iterator[None]:
-    """Let a ``ConfigurationError`` name what was given, in place of a ``DISTLOCK`` that nobody has written."""
-    try:
-        yield
-    except ConfigurationError as error:
-        if not url_from:
-            raise
-        raise ConfigurationError(re.sub(r"""DISTLOCK\['default'](\["\w+"])?""", url_from, str(error))) from error
-
-
 _stores: WeakSet[Store] = WeakSet()
 #: Backends of the parent of this process. Kept, and never touched: to close them, or to collect them as garbage, could
 #: say something on the parent's connections.
@@ -253,7 +232,11 @@ def configure(mapping: Mapping[str, Any], *, resources: Resources | None = None)
 
 def configure_url(url: str, url_from: str) -> Registry:
     """Set the process's one store from a URL. Raises ``ConfigurationError``, which names where the URL came from."""
-    registry = Registry({"default": {"LOCATION": url}}, url_from=url_from)
+    try:
+        registry = Registry({"default": {"LOCATION": url}})
+        _ = registry.store("default").backend  # which looks at the rest of the URL, and connects to nothing
+    except ConfigurationError as error:  # it names a DISTLOCK that nobody has written
+        raise ConfigurationError(re.sub(r"""DISTLOCK\['default'](\["\w+"])?""", url_from, str(error))) from error
     _replace(registry)
     return registry
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import count
@@ -49,16 +48,6 @@ class Section:
     end: float
     how: str  #: ``released``, ``lost``, ``detached`` or ``killed``; ``open``: it has not ended
     limit: int = 1  #: how many may hold the lock, this one among them
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A section, and what a worker process did in it: it counts under the lock."""
-
-    section: Section
-    joined: Event | None  #: the place in the queue, and when that was known
-    read: int | None
-    wrote: int | None
 
 
 class History:
@@ -151,11 +140,10 @@ class History:
         """
         events, sections = self.events, self.sections()
         found = [*_overlaps(sections), *_fences(sections)]
-        work = [_work(events, section) for section in sections] if counter is not None or fifo else []
         if counter is not None:
-            found += _lost_updates(work, counter)
+            found += _lost_updates(events, counter)
         if fifo:
-            found += _overtakings(work)
+            found += _overtakings(events)
         if bound is not None:
             found += _idle(events, bound)
         if honest is not None:
@@ -209,42 +197,31 @@ def _fences(sections: list[Section]) -> Iterator[str]:
             alone = later
 
 
-def _work(events: list[Event], section: Section) -> Work:
-    joined: Event | None = None
-    values: dict[str, int | None] = {}
+def _lost_updates(events: list[Event], counter: int) -> Iterator[str]:
+    wrote, silent, reading = 0, 0, set[str]()
     for event in events:
-        if event.actor != section.actor or event.at > section.end:
-            continue
-        if event.at >= section.begin:
-            values[event.kind] = event.value
-        elif event.kind == "joined":
-            joined = joined or event
-        else:  # of an earlier try
-            joined = None
-    return Work(section, joined, values.get("read"), values.get("wrote"))
-
-
-def _lost_updates(work: list[Work], counter: int) -> Iterator[str]:
-    writers = Counter(each.wrote for each in work if each.wrote is not None)
-    for value, times in writers.items():
-        if times > 1:
-            yield f"lost update: {times} sections wrote {value}"
-    # One who was killed between its write and its word about it may have counted.
-    wrote = sum(writers.values())
-    silent = sum(each.section.how == "killed" and each.read is not None and each.wrote is None for each in work)
+        if event.kind == "read":
+            reading.add(event.actor)
+        elif event.kind in ("wrote", "lost", "killed") and event.actor in reading:
+            reading.remove(event.actor)
+            wrote += event.kind == "wrote"
+            silent += event.kind == "killed"  # between its write and its word about it, perhaps: it may have counted
     if not wrote <= counter <= wrote + silent:
         yield f"lost update: the counter says {counter} after {wrote} sections (and {silent} that were killed in it)"
 
 
-def _overtakings(work: list[Work]) -> Iterator[str]:
-    for index, later in enumerate(work):
-        for earlier in work[:index]:
-            if later.joined is None or earlier.joined is None:
-                continue
-            place, first = later.joined.value or 0, earlier.joined.value or 0
-            if place < first and later.joined.at < earlier.section.begin:
-                actor = earlier.section.actor
-                yield f"order: {actor} (place {first}) was served before {later.section.actor} ({place})"
+def _overtakings(events: list[Event]) -> Iterator[str]:
+    places: dict[str, int] = {}  # of those that wait
+    for event in events:
+        if event.kind == "joined":
+            places.setdefault(event.actor, event.value or 0)
+        elif event.kind == "acquired" and event.actor in places:
+            mine = places.pop(event.actor)
+            for actor, place in places.items():
+                if place < mine:
+                    yield f"order: {event.actor} (place {mine}) was served before {actor} ({place})"
+        elif event.kind in ("wanted", *ENDS):
+            places.pop(event.actor, None)
 
 
 #: What ends the wish for a lock.
