@@ -85,25 +85,9 @@ def test_a_function_that_does_not_tell_its_arguments() -> None:
         distributed_lockable(key="x")(max)
 
 
-@pytest.mark.parametrize("made", [5, None, b"x", "", ["x", None], [], {"x": 1}])
-def test_a_key_function_gives_strings(made: Any) -> None:
-    with pytest.raises(ConfigurationError, match="the key function gave"):
-        names(lambda a: made, pay, 1)
-
-
-def test_a_key_function_may_give_several() -> None:
-    assert names(lambda a: (f"x:{i}" for i in range(2)), pay, 1) == ("x:0", "x:1")
-
-
 @pytest.mark.parametrize("prefix", ["order:{id}:", "a%", "a~", "a\n", "a\x00", 5])
 def test_a_prefix_is_fixed_text(prefix: Any) -> None:
     with pytest.raises(ConfigurationError, match="has to be text without braces"):
         lock("x", prefix=prefix)
     with pytest.raises(ConfigurationError, match=r'DISTLOCK\[.default.\]\["PREFIX"\] is'):
         parse({"default": {"PREFIX": prefix}})
-
-
-@pytest.mark.parametrize("backend", [".x", "x.", "a b.c", "..", "memry"])
-def test_a_backend_that_cannot_be_a_path(backend: str) -> None:
-    with pytest.raises(ConfigurationError, match="BACKEND"):
-        parse({"default": {"BACKEND": backend}})

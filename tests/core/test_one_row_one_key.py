@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlock_web import ConfigurationError, KeyUnavailable, distributed_lockable, escape_key, lock
+from distlock_web import ConfigurationError, KeyUnavailable, escape_key, lock
 from distlock_web.core import keys
 from distlock_web.core.runtime import drive
 from distlock_web.locks.hooks import Integration, install
@@ -67,6 +68,8 @@ SAME = [
         "2026-11-21 16:00:00+00:00",
     ),
     (datetime(2026, 11, 21, 16), "2026-11-21 16:00:00"),
+    (date(2026, 11, 21), "2026-11-21"),
+    (PurePath("a/b c"), "a/b c"),
     (UUID(int=7), "00000000-0000-0000-0000-000000000007"),
     (Colour.RED, "Colour.RED"),
     (b"\x01\xff", "01ff"),
@@ -183,16 +186,6 @@ def test_a_conversion_is_for_all_choices_of_a_field() -> None:
     assert name("{pk|other:int}", None, "01") == "|1"
     with pytest.raises(MalformedValue):  # it is there, and wrong
         name("{pk|other:int}", "x", "1")
-
-
-def test_in_a_plain_function_it_is_an_error_that_names_the_field() -> None:
-    @distributed_lockable(key="order:{pk:int}")
-    def ship(pk: str) -> str:
-        return "shipped"
-
-    assert ship("01") == "shipped"
-    with pytest.raises(KeyUnavailable, match=r"ship: the field \{pk:int\} of the key 'order:\{pk:int\}' .* of 'x'"):
-        ship("x")
 
 
 # Objects that stand for rows --------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import pytest
 from distlock_web import ConfigurationError, current_request_id, request_scope
 from distlock_web.core import request_id
 from distlock_web.core.request_id import HolderInfo, Origin, request_token
-from distlock_web.core.runtime import new_token
 from distlock_web.web.request_ids import RequestScope
 from tests.support.origins import begin_request, end_request
 
@@ -47,37 +46,12 @@ def test_anything_else_is_replaced_by_a_fresh_one(header: str | None) -> None:
     assert all(len(each) == 32 and each.isalnum() for each in made)
 
 
-def test_it_is_bound_to_the_running_context() -> None:
-    begin_request("outer", "GET /")
-    inner = contextvars.copy_context()
-    inner.run(begin_request, "inner")
-    assert current_request_id() == "outer"
-    assert inner.run(current_request_id) == "inner"
-    origin = request_id.current_origin()
-    assert origin is not None
-    assert origin.path == "GET /"
-
-
 def test_outside_a_request_one_is_made_and_kept() -> None:
     first = current_request_id()
     assert current_request_id() == first
     end_request()
     assert request_id.current_origin() is None
     assert current_request_id() != first
-
-
-def test_tasks_of_a_request_share_its_id() -> None:
-    async def child() -> str:
-        return current_request_id()
-
-    async def request(name: str) -> None:
-        begin_request(name)
-        assert await asyncio.gather(child(), child()) == [name, name]
-
-    async def both() -> None:
-        await asyncio.gather(request("one"), request("two"))
-
-    asyncio.run(both())
 
 
 class FrameworkRequest:
@@ -132,19 +106,6 @@ def test_an_id_that_is_made_later_changes_nothing_of_the_token() -> None:
     before = request_token()
     assert current_request_id()
     assert request_token() == before
-
-
-def test_no_two_threads_get_the_same_token() -> None:
-    begin_request("r-1")
-    contexts = [contextvars.copy_context() for _ in range(8)]
-
-    def many(context: contextvars.Context) -> list[str]:
-        return context.run(lambda: [new_token() for _ in range(2000)])
-
-    with ThreadPoolExecutor(8) as pool:
-        tokens = [token for some in pool.map(many, contexts) for token in some]
-    assert len({token[16:40] for token in tokens}) == 1
-    assert len(set(tokens)) == len(tokens)
 
 
 def test_a_holder_has_the_beginning_of_the_token_and_no_more() -> None:

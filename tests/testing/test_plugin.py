@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from flask import Flask
 
-from distlock_web import ConfigurationError, LockBusy, configure, distributed_lockable, lock, request_scope
+from distlock_web import LockBusy, configure, distributed_lockable, lock, request_scope
 from distlock_web.flask import DistLock
 from distlock_web.testing import locks_in_memory
 from distlock_web.testing.plugin import assert_lock_free, hold_lock
@@ -76,12 +76,6 @@ def test_free_is_said_only_of_what_is_free() -> None:
     with hold_lock("order:1"), pytest.raises(AssertionError, match="by somebody unknown"):
         assert_lock_free("order:1")
     assert_lock_free("order:1")
-
-
-def test_an_unknown_store_is_named() -> None:
-    configure({"default": {"BACKEND": "memory"}})
-    with pytest.raises(ConfigurationError, match="'nope'"):
-        assert_lock_free("a", store="nope")
 
 
 @pytest.mark.parametrize(

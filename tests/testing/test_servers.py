@@ -85,36 +85,6 @@ def test_a_valkey_stands_in_where_there_is_no_redis_and_none_is_asked_for(monkey
         require_redis()
 
 
-@pytest.mark.usefixtures("only_wheels")
-def test_without_any_server_a_test_that_starts_one_is_skipped(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was an error: who starts a server without a fixture does not ask first."""
-    monkeypatch.delenv("DISTLOCK_REQUIRE_SERVERS", raising=False)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    pytester.makeconftest(
-        "from tests.conftest import pytest_runtest_call, pytest_runtest_setup, pytest_terminal_summary"
-    )
-    pytester.makepyfile(
-        """
-        import pytest
-        from distlock_web.testing.servers import RedisServer
-
-        @pytest.fixture
-        def server():
-            with RedisServer() as running:
-                yield running
-
-        def test_by_a_fixture(server): ...
-        def test_by_itself():
-            RedisServer().__enter__()
-        """
-    )
-    ended = pytester.runpytest_inprocess("-p", "no:django", "-p", "no:asyncio", "-p", "no:cacheprovider")
-    ended.assert_outcomes(skipped=2)
-    ended.stdout.fnmatch_lines("2 tests were skipped, without redis (2). *: apt install redis-server")
-
-
 def test_a_server_that_should_be_hidden_and_is_not_fails_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTLOCK_REQUIRE_SERVERS", "wheels")
     with pytest.raises(pytest.fail.Exception, match="postgres is not hidden: /usr/bin"):
