@@ -17,7 +17,6 @@ from . import (
     capacity,
     handoff,
     recovery,
-    redlock,
     renewal,
     report,
     server,
@@ -35,7 +34,6 @@ SCENARIOS = {
     "recovery": recovery,
     "renewal": renewal,
     "view": view,
-    "redlock": redlock,
     "stores": stores,
     "capacity": capacity,
 }
@@ -50,8 +48,7 @@ scenarios:
   recovery     the holder is killed: 16 processes wait, or 4 with 50 threads each
   renewal      1,000 leases that are renewed
   view         a Django view under a lock
-  redlock      a lock on five servers, all up, and with one that refuses or hangs
-  stores       a free lock in PostgreSQL, MariaDB, SQLite and ZooKeeper, beside what their users take
+  stores       a free lock in Redlock, PostgreSQL, MariaDB, SQLite and ZooKeeper, beside what their users take
   capacity     what one server holds: 100,000 locks, 400 processes that wait
 """
 MORE = """\

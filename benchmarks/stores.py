@@ -1,6 +1,6 @@
-"""A free lock on each store, beside what that store's users lock with: advisory locks, GET_LOCK, kazoo's Lock.
+"""A free lock on each store, beside what that store's users lock with: pottery, advisory locks, GET_LOCK, kazoo's Lock.
 
-The references have no lease: PostgreSQL's and MariaDB's locks live as long as a connection, kazoo's as long as a
+Most references have no lease: PostgreSQL's and MariaDB's locks live as long as a connection, kazoo's as long as a
 session.
 """
 
@@ -15,9 +15,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import redis
+
 import distlock_web
-from distlock_web.testing.servers import ServerMissing
+from distlock_web.testing.servers import RedisServer, ServerMissing
 from tests.support.database_servers import MariaDBServer, PostgresServer
+from tests.support.stores.redlock import NODES, redlock_url
 from tests.support.zookeeper_server import ZooKeeperServer
 
 from .plan import Bench, in_turns
@@ -75,6 +78,14 @@ def _seconds(lock: Lock, cycles: int) -> float:
 
 
 # How the users of each store lock in it -----------------------------------------------------------------------------
+
+
+def _redlock(stack: ExitStack) -> tuple[str, Lock]:
+    import pottery
+
+    servers = [stack.enter_context(RedisServer()) for _ in range(NODES)]
+    masters = {stack.enter_context(redis.Redis.from_url(server.url)) for server in servers}
+    return redlock_url(servers), lambda: pottery.Redlock(key=KEY, masters=masters, auto_release_time=EXPIRE)
 
 
 def _postgres(stack: ExitStack) -> tuple[str, Lock]:
@@ -143,6 +154,7 @@ def _zookeeper(stack: ExitStack) -> tuple[str, Lock]:
 
 
 STORES = (
+    Store("Redlock", "pottery Redlock", _redlock),
     Store("PostgreSQL", "advisory lock", _postgres),
     Store("MariaDB", "GET_LOCK", _mariadb),
     Store("SQLite", "a row", _sqlite),

@@ -128,7 +128,7 @@ def test_threads_of_ours_start_in_one_place() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Imports for the type checker and imports inside functions count: a circle of them is a circle for the reader."""
-    assert source.circles(source.graph()) == []
+    assert source.circle(source.graph()) == []
 
 
 @pytest.mark.parametrize("name", FLOORS)
@@ -145,8 +145,8 @@ def test_a_part_has_few_floors(name: str) -> None:
 
 
 def test_a_circle_would_be_found() -> None:
-    edges = {"a": ["b"], "b": ["c", "d"], "c": ["a"], "d": ["d"], "e": []}
-    assert source.circles(edges) == [["a", "b", "c"]]
+    edges = {"a": ["b"], "b": ["c", "d"], "c": ["a"], "d": [], "e": []}
+    assert sorted({*source.circle(edges)}) == ["a", "b", "c"]
 
 
 def test_no_part_imports_the_private_names_of_another() -> None:

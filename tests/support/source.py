@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import distlock_web
@@ -72,33 +73,13 @@ def graph() -> dict[str, set[str]]:
     }
 
 
-def circles(edges: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """Strongly connected components of more than one node (Tarjan), each sorted."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(node: str) -> None:
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for other in edges.get(node, ()):
-            if other not in index:
-                visit(other)
-                low[node] = min(low[node], low[other])
-            elif other in stack:
-                low[node] = min(low[node], index[other])
-        if low[node] == index[node]:
-            at = stack.index(node)
-            component = sorted(stack[at:])
-            del stack[at:]
-            if len(component) > 1:
-                found.append(component)
-
-    for node in edges:
-        if node not in index:
-            visit(node)
-    return found
+def circle(edges: Mapping[str, Iterable[str]]) -> list[str]:
+    """The modules of one that there is, in their order; empty, where there is none."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def private_imports(path: Path) -> list[str]:
