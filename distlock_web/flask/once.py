@@ -45,8 +45,12 @@ def _user() -> object:
 
 
 def _session() -> str:
-    """A session on a server has a key. One in a cookie has none: it is what it says, but for messages to show once."""
-    if (key := getattr(session, "sid", None)) is not None:
+    """A session on a server has a key. One in a cookie has none: it is what it says, but for messages to show once.
+
+    Nor has who sends no such key: Flask-Session makes a new one for each request.
+    """
+    sent = request.cookies.get(current_app.session_interface.get_cookie_name(current_app), "")
+    if (key := getattr(session, "sid", None)) is not None and str(key) in sent:  # there it may be signed
         return str(key)
     said = {name: value for name, value in session.items() if name != "_flashes"}
     return json.dumps(said, sort_keys=True, default=str)

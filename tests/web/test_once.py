@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import re
+import secrets
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.utils.functional import SimpleLazyObject
 from django.views import View
+from flask.sessions import SessionInterface, SessionMixin
 from rest_framework.decorators import api_view
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -527,6 +529,41 @@ def test_flask_knows_who_is_not_logged_in_by_what_the_session_says() -> None:
     assert first()[0] == 200
     assert shop.client("cart/8")()[0] == 422
     assert shop.client()()[0] == 422
+
+
+class NamedSession(dict[str, Any], SessionMixin):
+    sid = ""
+
+
+class OnTheServer(SessionInterface):
+    """As Flask-Session: who sends no name of a saved session has another one, new for each request."""
+
+    def __init__(self) -> None:
+        self.saved: dict[str, dict[str, Any]] = {}
+
+    def open_session(self, app: flask.Flask, request: flask.Request) -> NamedSession:
+        sent = request.cookies.get("session", "")
+        session = NamedSession(self.saved.get(sent, {}))
+        session.sid = sent if sent in self.saved else secrets.token_urlsafe()
+        return session
+
+    def save_session(self, app: flask.Flask, session: Any, response: flask.Response) -> None:
+        if session:
+            self.saved[session.sid] = dict(session)
+            response.set_cookie("session", session.sid)
+
+
+def test_flask_knows_who_is_not_logged_in_by_the_sessions_name_if_it_was_sent() -> None:
+    """A program without cookies had another name at each retry, and never got its answer."""
+    shop = Shop()
+    shop.app.session_interface = OnTheServer()
+    _, receipt = shop.client()()
+    assert shop.client()() == shop.client()(Cookie="session=forgotten") == (200, receipt)
+    visitor = shop.client("cart/9")
+    assert visitor()[0] == 422
+    first = visitor(**{"Idempotency-Key": "own"})
+    assert visitor(**{"Idempotency-Key": "own"}) == first, "though the view has written into the session"
+    assert shop.client("cart/9")(**{"Idempotency-Key": "own"})[0] == 422
 
 
 def test_flask_login_knows_users_without_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
