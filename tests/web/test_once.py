@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from io import BytesIO
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
@@ -30,7 +31,8 @@ from django.utils.decorators import method_decorator
 from django.utils.functional import SimpleLazyObject
 from django.views import View
 from flask.sessions import SessionInterface, SessionMixin
-from rest_framework.decorators import api_view
+from rest_framework.decorators import api_view, renderer_classes
+from rest_framework.renderers import BaseRenderer, TemplateHTMLRenderer
 from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
@@ -718,6 +720,46 @@ def test_what_rest_framework_answers_without_data(rf: Any) -> None:
     assert [answer.status_code for answer in answers] == [204, 204]
     assert [answer.content for answer in answers] == [b"", b""]
     assert "Idempotency-Replayed" in answers[1].headers
+
+
+class AsBytes(BaseRenderer):
+    media_type = "application/pdf"
+    charset = None
+
+    def render(self, data: Any, *args: Any) -> Any:
+        return data
+
+
+#: Data that the view answers, the renderer that makes its page, and the page; whether that can be made again.
+PAGES: dict[str, tuple[Any, type[BaseRenderer], bytes, bool]] = {
+    "template": ({"order": 7}, TemplateHTMLRenderer, b"order 7", True),
+    "no JSON": ({"order": Template("7")}, TemplateHTMLRenderer, b"order &lt;Template", False),
+    "bytes": (b"%PDF", AsBytes, b"%PDF", False),
+    "no text": (b"\xff", AsBytes, b"\xff", False),
+}
+
+
+@pytest.mark.parametrize("case", PAGES)
+def test_what_rest_framework_renders_as_no_json(case: str, rf: Any, settings: Any, tmp_path: Path) -> None:
+    """It is done: a second request must not do it again, because its answer cannot be made again."""
+    (tmp_path / "order.html").write_text("order {{ order }}")
+    settings.TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "DIRS": [tmp_path]}]
+    data, renderer, page, is_kept = PAGES[case]
+
+    @api_view(["POST"])
+    @renderer_classes([renderer])
+    @once(key=KEY, keep=60)
+    def order(request: Any) -> Response:
+        return Response(data, status=201, template_name="order.html")
+
+    def send() -> Any:
+        response = order(rf.post("/", headers={"Idempotency-Key": "k"}))
+        return response.render() if hasattr(response, "render") else response
+
+    first, again = send(), send()
+    assert (first.status_code, first.content[: len(page)]) == (201, page)
+    assert (again.status_code, again.headers["Idempotency-Replayed"]) == (201, "true")
+    assert again.content == (first.content if is_kept else b"This has been done. Its answer was not kept.\n")
 
 
 # Clicks at the same moment ------------------------------------------------------------------------------------------
