@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from asgiref.sync import sync_to_async
 from django.db import connections, models, router, transaction
 
 from ..core.errors import ConfigurationError
@@ -82,32 +81,6 @@ class FencedQuerySet(models.QuerySet[M]):
             raise unstamped(self.model._meta.label, fence)
         return updated
 
-    def fenced_delete(self, lease: Lease | int) -> tuple[int, dict[str, int]]:
-        """Delete the rows that have exactly this fence, in one transaction. Returns what ``delete()`` returns.
-
-        Raises ``StaleFence`` if there is none, as :meth:`fenced_update`. Signals and cascades work as usual.
-        """
-        fence = fence_of(lease)
-        rows: models.QuerySet[Any] = _for_writing(self.filter(fence=fence))
-        with transaction.atomic(using=rows.db):
-            keys = list(rows.values_list("pk", flat=True))
-            keys = _locked_rows(_fenced_table(self.model, rows.db).filter(pk__in=keys, fence=fence), fence)
-            if not keys:
-                raise unstamped(self.model._meta.label, fence)
-            return self.model._base_manager.using(rows.db).filter(pk__in=keys).delete()
-
-    async def afenced_get(self, lease: Lease | int, *, key: object = None, **lookup: Any) -> M:
-        """The asyncio twin of :meth:`fenced_get`."""
-        return await sync_to_async(self.fenced_get)(lease, key=key, **lookup)
-
-    async def afenced_update(self, lease: Lease | int, **values: Any) -> int:
-        """The asyncio twin of :meth:`fenced_update`."""
-        return await sync_to_async(self.fenced_update)(lease, **values)
-
-    async def afenced_delete(self, lease: Lease | int) -> tuple[int, dict[str, int]]:
-        """The asyncio twin of :meth:`fenced_delete`."""
-        return await sync_to_async(self.fenced_delete)(lease)
-
 
 class FencedModel(models.Model):
     """Mixin: adds the column ``fence`` and fenced reads and writes. ``class Stock(FencedModel): ...``"""
@@ -132,30 +105,11 @@ class FencedModel(models.Model):
             raise ConfigurationError(f"{self._meta.label}: fenced_save is for rows that fenced_get has read.")
         if update_fields is not None:
             update_fields = {*update_fields, "fence"}  # else the fence's own table might have nothing to update
-        self._required_fence = self.fence = self._fence_of(lease)
+        self._required_fence = self.fence = fence_of_read(lease, self._read_under, f"{self._meta.label} {self.pk}")
         try:
             self.save(force_update=update_fields is None, update_fields=update_fields, **kwargs)
         finally:
             del self._required_fence
-
-    def _fence_of(self, lease: Lease | int) -> int:
-        return fence_of_read(lease, self._read_under, f"{self._meta.label} {self.pk}")
-
-    async def afenced_save(self, lease: Lease | int, *, update_fields: Any = None, **kwargs: Any) -> None:
-        """The asyncio twin of :meth:`fenced_save`."""
-        await sync_to_async(self.fenced_save)(lease, update_fields=update_fields, **kwargs)
-
-    def fenced_delete(self, lease: Lease | int, **kwargs: Any) -> tuple[int, dict[str, int]]:
-        """``delete()``, with the condition that the row still has this fence.
-
-        Raises ``StaleFence`` if a newer holder has stamped the row since it was read with ``fenced_get``.
-        """
-        self._read_under = self._fence_of(lease)
-        return self.delete(**kwargs)
-
-    async def afenced_delete(self, lease: Lease | int, **kwargs: Any) -> tuple[int, dict[str, int]]:
-        """The asyncio twin of :meth:`fenced_delete`."""
-        return await sync_to_async(self.fenced_delete)(lease, **kwargs)
 
     def delete(self, using: Any = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """As usual. For an object that ``fenced_get`` has read, it checks the fence: ``StaleFence`` if it is late."""

@@ -15,10 +15,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     CursorResult,
-    Delete,
     Table,
-    Update,
-    delete,
     event,
     inspect,
     select,
@@ -94,35 +91,16 @@ def fenced_update(
     Raises ``StaleFence`` if there is none: a newer holder has stamped them, or ``fenced_get`` was left out. Objects in
     the session keep their values until they are refreshed.
     """
-    fence = _fence_for_bulk(entity, lease)
-    return _changed(session, update(entity).where(*where, entity.fence == fence).values(**values), entity, fence)
-
-
-def fenced_delete(session: AnySession, entity: type[Fenced], lease: Lease | int, *where: ColumnElement[bool]) -> int:
-    """Delete the matching rows that have exactly this fence, in one DELETE. Returns their number.
-
-    Raises ``StaleFence`` if there is none, as :func:`fenced_update`. For one object use ``session.delete(object)``: the
-    flush checks its fence.
-    """
-    fence = _fence_for_bulk(entity, lease)
-    return _changed(session, delete(entity).where(*where, entity.fence == fence), entity, fence)
-
-
-def _fence_for_bulk(entity: type[Fenced], lease: Lease | int) -> int:
-    """The lease's fence, for one statement over many rows. ``ConfigurationError`` if that could not check it."""
     fence = fence_of(lease)
     mapper, table = _mapped(entity)
     if mapper.local_table is not table:
         raise ConfigurationError(
-            f"{entity.__name__}: the fence is in the table {table.name!r}, so one statement cannot check it. Change "
+            f"{entity.__name__}: the fence is in the table {table.name!r}, so one UPDATE cannot check it. Change "
             f"objects that fenced_get returns."
         )
-    return fence
-
-
-def _changed(session: AnySession, statement: Update | Delete, entity: type[Fenced], fence: int) -> int:
+    statement = update(entity).where(*where, entity.fence == fence).values(**values)
     result = session.execute(statement.execution_options(synchronize_session=False))
-    assert isinstance(result, CursorResult)  # noqa: S101 - an UPDATE and a DELETE have one
+    assert isinstance(result, CursorResult)  # noqa: S101 - an UPDATE has one
     if not result.rowcount:
         raise unstamped(entity.__name__, fence)
     return result.rowcount

@@ -156,18 +156,6 @@ def test_set_rollback_rolls_back_and_answers(history: list[str], atomic_requests
     assert not written()
 
 
-def test_a_savepoint_rolls_back_alone(memory: None, real_transactions: None) -> None:
-    @distributed_lockable(key="order", until="commit")
-    def task() -> None:
-        Group.objects.create(name="cooldown")
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
-            Group.objects.create(name="dropped")
-            raise ZeroDivisionError
-
-    task()
-    assert [group.name for group in Group.objects.all()] == ["cooldown"]
-
-
 def test_a_lease_that_is_lost_before_the_commit_writes_nothing(
     history: list[str], atomic_requests: bool, get: Get
 ) -> None:
@@ -208,18 +196,6 @@ def test_without_a_store_an_open_call_commits_all_the_same(
         work([])
 
     task()
-    assert written()
-
-
-def test_a_failing_hook_is_as_ever_committed_and_raised(history: list[str]) -> None:
-    @distributed_lockable(key="order", until="commit")
-    def task() -> None:
-        work(history)
-        transaction.on_commit(lambda: 1 / 0)
-
-    with pytest.raises(ZeroDivisionError):
-        task()
-    assert history == WHOLE
     assert written()
 
 

@@ -12,13 +12,11 @@ from django.core.checks import CheckMessage
 from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import RequestFactory
-from django.utils.decorators import method_decorator
 from django.views import View
 from flask import Flask
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import ValidationError
 from rest_framework.response import Response
-from rest_framework.views import APIView
 from sqlalchemy import create_engine
 from sqlalchemy.orm import scoped_session, sessionmaker
 
@@ -198,17 +196,6 @@ def test_above_api_view(atomic_requests: bool, get: Get, checked: Callable[..., 
     assert checked(make_view(fail=False)) == []
 
 
-def test_on_the_dispatch_of_an_api_view(atomic_requests: bool, get: Get) -> None:
-    @method_decorator(distributed_lockable(key="order", until="commit"), name="dispatch")
-    class Pay(APIView):
-        def get(self, request: object) -> Response:
-            Group.objects.create(name="written")
-            raise ValidationError("no")
-
-    assert get(Pay.as_view()).status_code == 400
-    assert not Group.objects.exists()
-
-
 # The view's own opt-outs ---------------------------------------------------------------------------------------------
 
 
@@ -265,14 +252,6 @@ def test_another_database_that_stays_atomic(
         checked(distributed_lockable(key="order", until="commit", database=["default", "other"])(inspect.unwrap(view)))
         == []
     )
-
-
-def test_where_nothing_is_atomic_nothing_is_said(checked: Callable[..., list[CheckMessage]]) -> None:
-    @distributed_lockable(key="order")
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-    assert checked(view) == []
 
 
 @pytest.mark.usefixtures("atomic")

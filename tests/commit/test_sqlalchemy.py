@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import create_engine, event, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
-from distlock_web import ConfigurationError, LeaseLost, current_lease, distributed_lockable, events, lock
+from distlock_web import ConfigurationError, LeaseLost, current_lease, distributed_lockable, lock
 from distlock_web.core.errors import OpenTransactionWarning
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
@@ -294,45 +294,6 @@ def test_in_flask_a_user_hook_may_read_the_database(asking: tuple[Flask, list[ob
     assert orders(app) == 3
 
 
-def test_in_flask_a_user_hook_that_fails_after_it_has_read_is_no_reason_to_refuse(
-    asking: tuple[Flask, list[object]], caplog: pytest.LogCaptureFixture
-) -> None:
-    app, asked = asking
-    with app.app_context():
-        database(app).session.delete(database(app).session.get(Order, 1))
-        database(app).session.commit()
-    answer = app.test_client().post("/pay")
-    assert (answer.status_code, answer.text) == (200, "")
-    assert asked == ["/pay"]
-
-
-def test_in_flask_a_user_hook_is_asked_once_by_a_view_that_is_refused(asking: tuple[Flask, list[object]]) -> None:
-    app, asked = asking
-    told: list[str] = []
-
-    def listener(event: events.Event) -> None:
-        told.append(event.caller.user)
-
-    with app.app_context():
-        held = lock("order", expire=60).acquire()
-        events.subscribe(listener, inline=True)
-        try:
-            assert app.test_client().post("/pay").status_code == 409
-        finally:
-            events.unsubscribe(listener)
-            held.release()
-    assert (told, asked) == (["ann"], ["/pay"])
-
-
-def test_in_flask_a_transaction_from_before_the_view_is_refused_still(asking: tuple[Flask, list[object]]) -> None:
-    app, asked = asking
-    app.before_request(lambda: database(app).session.execute(text("SELECT 1")) and None)
-    app.testing = True
-    with pytest.raises(ConfigurationError, match="in before_request for instance"):
-        app.test_client().post("/pay")
-    assert asked == []
-
-
 def test_in_flask_writes_that_are_not_committed_are_told_of(app: Flask) -> None:
     with app.app_context():
         session = database(app).session
@@ -362,33 +323,6 @@ def test_in_flask_writes_that_are_not_committed_are_told_of(app: Flask) -> None:
             session.commit()
             session.scalars(select(Order)).all()
             session.execute(text("SELECT 1"))
-
-
-@pytest.mark.slow
-def test_an_app_without_the_extension_is_told() -> None:
-    """In a process of its own: here Django is what a left out ``database=`` means where there is no such app."""
-    program = """
-from flask import Flask
-from distlock_web import ConfigurationError, distributed_lockable
-from distlock_web.flask import DistLock
-
-app = Flask("shop")
-app.testing = True
-app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
-DistLock(app)
-
-@app.post("/pay")
-@distributed_lockable(key="order", until="commit")
-def pay():
-    raise AssertionError
-
-try:
-    app.test_client().post("/pay")
-except ConfigurationError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True)
-    assert "finds no Flask-SQLAlchemy in the app: give database=session" in done.stdout, done.stderr
 
 
 def test_without_a_framework_it_is_said_what_to_import() -> None:

@@ -14,7 +14,6 @@ from django.http import HttpRequest, HttpResponse
 
 from distlock_web import distributed_lockable, lock
 from distlock_web.core.errors import OpenTransactionWarning
-from distlock_web.locks import call_site
 
 pytestmark = pytest.mark.usefixtures("memory", "real_transactions")
 
@@ -60,15 +59,6 @@ def test_given_back_by_its_block_inside_a_transaction() -> None:
         opened.__enter__()
     opened.__exit__(None, None, None)
     assert [each.filename for each in found] == [__file__]
-
-
-async def test_in_async_code_too(monkeypatch: pytest.MonkeyPatch) -> None:
-
-    monkeypatch.setattr(call_site, "transaction_lookups", [lambda: "a transaction"])
-    with told() as found:
-        async with lock("order"):
-            here = line() - 1
-    assert [(each.filename, each.lineno) for each in found] == [(__file__, here)]
 
 
 def test_a_view_is_pointed_to_where_it_is_defined(

@@ -69,17 +69,6 @@ class Wallets(ViewSet):
         return Response({"from": pk})
 
 
-router = DefaultRouter()
-router.register("wallets", Wallets, basename="wallet")
-urlpatterns = [
-    path("method/<pk>", Method.as_view()),
-    path("direct/<pk>", Direct.as_view()),
-    path("dispatched/<pk>", Dispatched.as_view()),
-    path("above/<pk>", above),
-    path("below/<pk>", below),
-    path("api/", include(router.urls)),
-]
-
 VIEWS = ["method", "direct", "dispatched", "above", "below"]
 
 

@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
 from django.db.models import F
 from django.db.models.signals import post_save, pre_save
@@ -298,40 +297,18 @@ def test_an_update_over_a_join(stock: Stock) -> None:
 def test_a_late_holder_deletes_nothing(stock: Stock) -> None:
     ours = Stock.objects.fenced_get(5, pk=stock.pk)
     Stock.objects.fenced_get(7, pk=stock.pk)
-    late: list[Callable[[], Any]] = [
-        ours.delete,
-        lambda: ours.fenced_delete(5),
-        lambda: Stock.objects.filter(name="bicycle").fenced_delete(5),
-    ]
-    for delete in late:
-        with pytest.raises(StaleFence):
-            delete()
+    with pytest.raises(StaleFence):
+        ours.delete()
     ours.refresh_from_db()
     with pytest.raises(StaleFence, match="a newer holder with the fence 7"):
         ours.delete()
     assert fence_of_row(stock) == 7
 
 
-@pytest.mark.parametrize(
-    "delete",
-    [
-        lambda row: row.delete(),
-        lambda row: row.fenced_delete(5),
-        lambda row: Stock.objects.filter(name="bicycle").fenced_delete(5),
-    ],
-    ids=["plain", "object", "query"],
-)
-def test_who_is_not_late_deletes(stock: Stock, delete: Callable[[Any], Any]) -> None:
+def test_who_is_not_late_deletes(stock: Stock) -> None:
     other = Stock.objects.create(name="bicycle")
-    assert delete(Stock.objects.fenced_get(5, pk=stock.pk)) == (1, {"fencing.Stock": 1})
+    assert Stock.objects.fenced_get(5, pk=stock.pk).delete() == (1, {"fencing.Stock": 1})
     assert Stock.objects.get() == other
-
-
-def test_a_row_that_was_not_read_under_a_lock_is_deleted_as_ever(stock: Stock) -> None:
-    Stock.objects.fenced_get(7, pk=stock.pk)
-    with pytest.raises(StaleFence):
-        stock.fenced_delete(5)
-    assert Stock.objects.get(pk=stock.pk).delete() == (1, {"fencing.Stock": 1})
 
 
 def test_a_delete_of_a_row_that_is_gone(stock: Stock) -> None:
@@ -339,40 +316,26 @@ def test_a_delete_of_a_row_that_is_gone(stock: Stock) -> None:
     Stock.objects.all().delete()
     with pytest.raises(StaleFence, match="is gone"):
         ours.delete()
-    with pytest.raises(StaleFence, match=r"No matching row of fencing\.Stock has the fence 5"):
-        Stock.objects.fenced_delete(5)
 
 
-def test_a_delete_over_a_join_and_its_cascade(stock: Stock) -> None:
-    stock.warehouse = Warehouse.objects.create(name="north")
-    stock.save()
-    Stock.objects.fenced_get(5, pk=stock.pk)
-    north = Stock.objects.filter(warehouse__name="north")
-    with pytest.raises(StaleFence):
-        north.fenced_delete(6)
-    assert north.fenced_delete(5) == (1, {"fencing.Stock": 1})
-
-
-@pytest.mark.parametrize("delete", [lambda row: row.delete(), lambda row: Book.objects.fenced_delete(5)])
-def test_a_delete_under_multi_table_inheritance(delete: Callable[[Any], Any]) -> None:
+def test_a_delete_under_multi_table_inheritance() -> None:
     book = Book.objects.create(name="Emma", pages=474)
     ours = Book.objects.fenced_get(5, pk=book.pk)
     Book.objects.fenced_get(7, pk=book.pk)
     with pytest.raises(StaleFence):
-        delete(ours)
+        ours.delete()
     assert Book.objects.exists()
     Book.objects.filter(pk=book.pk).update(fence=5)
-    delete(ours)
+    ours.delete()
     assert not Stock.objects.exists()
 
 
 @pytest.mark.parametrize("database", ["postgres", "mariadb"], indirect=True)
-@pytest.mark.parametrize("by_object", [True, False])
-def test_a_delete_waits_for_a_newer_holders_commit(stock: Stock, elsewhere: Elsewhere, by_object: bool) -> None:
+def test_a_delete_waits_for_a_newer_holders_commit(stock: Stock, elsewhere: Elsewhere) -> None:
     ours = Stock.objects.fenced_get(5, pk=stock.pk)
     with transaction.atomic():
         Stock.objects.fenced_get(7, pk=stock.pk)
-        waiting = elsewhere(ours.delete if by_object else lambda: Stock.objects.fenced_delete(5))
+        waiting = elsewhere(ours.delete)
         wait_for_a_blocked_statement()
     assert isinstance(waiting.exception(20), StaleFence)
     assert fence_of_row(stock) == 7
@@ -444,30 +407,6 @@ def test_a_replica_is_not_asked(stock: Stock, make_database: Callable[[Kind], Da
         settings.DATABASE_ROUTERS = [ReadFromReplica()]
         assert Stock.objects.fenced_get(5, name="bicycle").pk == stock.pk
         settings.DATABASE_ROUTERS = []
-
-
-async def test_the_asyncio_twins(stock: Stock) -> None:
-    await sync_to_async(forget_connection)()
-    found = await Stock.objects.afenced_get(5, pk=stock.pk)
-    found.count = 1
-    await found.afenced_save(5)
-    assert await Stock.objects.afenced_update(5, name="async") == 1
-    row = await Stock.objects.aget(pk=stock.pk)
-    assert (row.count, row.name) == (1, "async")
-    with pytest.raises(StaleFence):
-        await Stock.objects.afenced_delete(6)
-    await Stock.objects.afenced_get(7, pk=stock.pk)
-    with pytest.raises(StaleFence):
-        await found.adelete()
-    await (await Stock.objects.afenced_get(7, pk=stock.pk)).afenced_delete(7)
-    assert not await Stock.objects.aexists()
-    await sync_to_async(forget_connection)()
-
-
-def forget_connection() -> None:
-    """The thread that serves sync_to_async outlives this test's database."""
-    connections["default"].close()
-    del connections["default"]
 
 
 # Leases --------------------------------------------------------------------------------------------------------------
@@ -546,20 +485,11 @@ def test_what_a_newer_holder_has_stamped_since_is_not_saved(wallets: list[Stock]
         first, second = (Stock.objects.fenced_get(lease, key=names[i], pk=wallets[i].pk) for i in range(2))
         Stock.objects.fenced_get((lease.fence_for(names[1]) or 0) + 1, pk=second.pk)
         first.fenced_save(lease)
-        for late in (second.fenced_save, second.fenced_delete):
+        for late in (lambda: second.fenced_save(lease), second.delete):
             with pytest.raises(StaleFence, match="a newer holder"):
-                late(lease)
-        first.fenced_delete(lease)
+                late()
+        first.delete()
     assert Stock.objects.filter(pk=second.pk).exists()
-
-
-async def test_a_transfer_in_a_task(wallets: list[Stock]) -> None:
-    await sync_to_async(forget_connection)()
-    first, second = wallets
-    async with lock([f"wallet:{first.pk}", f"wallet:{second.pk}"]) as lease:
-        found = await Stock.objects.afenced_get(lease, key=f"wallet:{second.pk}", pk=second.pk)
-        await found.afenced_save(lease)
-        await found.afenced_delete(lease)
 
 
 def test_a_row_that_none_of_the_locks_has_read(wallets: list[Stock]) -> None:
@@ -568,9 +498,8 @@ def test_a_row_that_none_of_the_locks_has_read(wallets: list[Stock]) -> None:
         older = Stock.objects.fenced_get(before, key=names[0], pk=wallets[0].pk)
     with lock(names) as lease:
         for row in (wallets[0], older):
-            for write in (row.fenced_save, row.fenced_delete):
-                with pytest.raises(StaleFence, match=r"was not read with fenced_get under one of the locks"):
-                    write(lease)
+            with pytest.raises(StaleFence, match=r"was not read with fenced_get under one of the locks"):
+                row.fenced_save(lease)
 
 
 def test_a_key_of_no_lock_of_the_lease(wallets: list[Stock]) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import ForeignKey, String, create_engine, event, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
 from distlock_web import ConfigurationError, Lease, StaleFence, configure, current_lease, distributed_lockable, lock
-from distlock_web.sqlalchemy import Fenced, fenced_delete, fenced_flush, fenced_get, fenced_update
+from distlock_web.sqlalchemy import Fenced, fenced_flush, fenced_get, fenced_update
 from distlock_web.sqlalchemy.stamps import stamps_of
 from tests.support.databases import Database
 
@@ -373,20 +373,6 @@ def test_a_session_that_was_closed_begins_anew(a: Session, b: Session, look: Cal
     assert look().count == 9
 
 
-@pytest.mark.parametrize("fence", [4, 6])
-def test_a_delete_of_many_asks_for_exactly_its_fence(a: Session, look: Callable[..., Any], fence: int) -> None:
-    fenced_get(a, Stock, 1, 5)
-    with pytest.raises(StaleFence, match=f"No matching row of Stock has the fence {fence}"):
-        fenced_delete(a, Stock, fence, Stock.name == "bicycle")
-    a.commit()
-    assert look() is not None
-    with statements(a) as seen:
-        assert fenced_delete(a, Stock, 5, Stock.name == "bicycle") == 1
-    assert len(seen) == 1
-    a.commit()
-    assert look() is None
-
-
 # Other mappings ------------------------------------------------------------------------------------------------------
 
 
@@ -405,8 +391,6 @@ def test_joined_inheritance(a: Session, b: Session, look: Callable[..., Any], fi
     assert {field: getattr(row, field) for field in fields} == dict.fromkeys(fields, 1)
     with pytest.raises(ConfigurationError, match="the fence is in the table 'asset'"):
         fenced_update(a, Book, 7, pages=3)
-    with pytest.raises(ConfigurationError, match="the fence is in the table 'asset'"):
-        fenced_delete(a, Book, 7)
 
 
 def test_joined_inheritance_read_anew(a: Session, b: Session, look: Callable[..., Any]) -> None:

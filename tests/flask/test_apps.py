@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -41,23 +39,6 @@ def test_one_extension_serves_many_apps_and_keeps_nothing(make_app: Callable[...
         apps.append(app)
     assert vars(distlock) == {}
     assert [app.test_client().get("/7").text for app in apps] == ["one:order:7", "two:order:7"]
-
-
-def test_apps_do_not_mix_though_they_run_at_once(make_app: Callable[..., Flask]) -> None:
-    """Both are inside the same view with the same key at the same moment: the prefixes keep them apart."""
-    both = Barrier(2, timeout=20)
-
-    @distributed_lockable(key="order", expire=30)
-    def meet() -> str:
-        both.wait()
-        return pay(7)
-
-    apps = [make_app("one", PREFIX="one:"), make_app("two", PREFIX="two:")]
-    for app in apps:
-        app.add_url_rule("/", view_func=meet)
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda app: app.test_client().get("/").text, apps))
-    assert found == ["one:order:7", "two:order:7"]
 
 
 @pytest.mark.parametrize("used_after_its_end", [False, True])

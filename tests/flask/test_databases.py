@@ -67,19 +67,3 @@ def test_flask_sqlalchemy_comes_first() -> None:
     app.config["DISTLOCK"] = {"default": {"DATABASE": "default"}}
     with pytest.raises(ConfigurationError, match=r"init_app.* comes before"):
         DistLock(app)
-
-
-def test_a_database_that_cannot_hold_locks_is_named() -> None:
-    app = Flask("shop")
-    app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite://"
-    SQLAlchemy(app)
-
-    class Oracle:
-        class url:
-            @staticmethod
-            def get_backend_name() -> str:
-                return "oracle"
-
-    app.extensions["sqlalchemy"]._app_engines[app][None] = Oracle()
-    with pytest.raises(ConfigurationError, match="is a oracle"):
-        database_address(app, "default")

@@ -9,7 +9,6 @@ from flask import Flask, g, session
 from flask.views import MethodView
 
 from distlock_web import ConfigurationError, current_lease, distributed_lockable
-from distlock_web.flask import DistLock
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
@@ -81,43 +80,6 @@ def test_nothing_sent_by_a_client_takes_its_place(app: Flask) -> None:
 
     with app.test_request_context(method="PUT"):
         assert view(request="x") == "PUT"
-
-
-@pytest.mark.parametrize("extended", [True, False], ids=["with the extension", "without"])
-def test_what_is_not_of_the_keys_form_leads_nowhere(extended: bool) -> None:
-    app = Flask("wallets")
-
-    @app.get("/")
-    @distributed_lockable(key="wallet:{request.args[pk]:int}")
-    def wallet() -> str:
-        return held()
-
-    if extended:
-        DistLock(app)
-    assert app.test_client().get("/?pk=01").text == "wallet:1"
-    assert app.test_client().get("/?pk=one").status_code == 404
-
-
-@pytest.mark.parametrize(
-    ("address", "accept", "status", "text"),
-    [
-        ("/cart", "text/html", 400, "<h1>Incomplete request</h1>"),
-        ("/cart", "application/json", 400, '"code": "lock_key_unavailable"'),
-        ("/cart?item=7", "text/html", 200, "cart:7"),
-    ],
-)
-def test_a_request_without_what_the_key_needs_is_a_400(
-    app: Flask, address: str, accept: str, status: int, text: str
-) -> None:
-    @app.route("/cart")
-    @distributed_lockable(key="cart:{request.args[item]}")
-    def view() -> str:
-        return held()
-
-    answer = app.test_client().get(address, headers={"Accept": accept})
-    assert (answer.status_code, text in answer.text) == (status, True)
-    assert "item" not in answer.text, "what the key is made of is nobody's business"
-    assert "Retry-After" not in answer.headers
 
 
 def test_what_is_neither_an_argument_nor_the_requests_is_refused() -> None:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import pytest
-from flask import Blueprint, Flask, current_app, stream_with_context
-from werkzeug.exceptions import HTTPException
+from flask import Flask, current_app, stream_with_context
 
-from distlock_web import LockBusy, current_request_id, lock
+from distlock_web import current_request_id, lock
 from distlock_web.core.request_id import current_origin
 from distlock_web.flask import DistLock
 
@@ -53,10 +52,6 @@ def test_the_lock_knows_method_and_route_and_nothing_of_what_stands_in_the_url(a
     assert client.post("/reset/MQ/s3cret", base_url="http://localhost/shop").text == "POST /shop/reset/<uid>/<token>"
     assert client.get("/nowhere/s3cret").status_code == 404
     assert seen == ["POST /reset/<uid>/<token>", "POST /shop/reset/<uid>/<token>", ""], "also in before_request"
-
-
-def test_a_path_that_is_no_utf8_does_no_harm(app: Flask) -> None:
-    assert app.test_client().get("/%ff%fe").status_code == 404
 
 
 @pytest.mark.parametrize("with_context", [True, False])
@@ -113,23 +108,6 @@ def test_a_file_still_reaches_the_server_as_a_file(app: Flask) -> None:
     assert isinstance(body, FileWrapper)  # gunicorn sends it with sendfile()
     assert dict(started[0])["Req-Id"] == "seven"
     body.close()
-
-
-def test_blueprint_views_and_handlers_are_covered(app: Flask) -> None:
-    blueprint = Blueprint("orders", __name__, url_prefix="/orders")
-
-    @blueprint.get("/")
-    def orders() -> str:
-        raise LockBusy(name="x")
-
-    @blueprint.errorhandler(HTTPException)
-    def unrelated(error: HTTPException) -> str:
-        return "unrelated"
-
-    app.register_blueprint(blueprint)
-    response = app.test_client().get("/orders/", headers={"Req-Id": "seven"})
-    assert response.status_code == 409
-    assert response.headers["Req-Id"] == "seven"
 
 
 def test_an_app_that_answers_with_another_app_keeps_its_own_id_and_stores(make_app: Callable[..., Flask]) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from flask import Blueprint, Flask, Response, current_app
+from flask import Flask, Response, current_app
 from flask.views import MethodView, View
 
 from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, current_lease, distributed_lockable
@@ -174,22 +174,6 @@ def test_a_view_that_would_be_skipped_is_refused_when_it_is_registered(app: Flas
     assert "pay" not in app.view_functions
 
 
-def test_also_on_a_blueprint_and_behind_other_decorators(app: Flask) -> None:
-    @functools.wraps(skipping)
-    def logged_in() -> str:
-        return skipping()
-
-    blueprint = Blueprint("orders", __name__)
-    blueprint.add_url_rule("/", "pay", logged_in)
-    with pytest.raises(ConfigurationError, match=r"'orders.pay'"):
-        app.register_blueprint(blueprint)
-
-
-def test_also_if_it_is_the_inner_one_of_two(app: Flask) -> None:
-    with pytest.raises(ConfigurationError, match=REMEDY):
-        app.add_url_rule("/", "pay", distributed_lockable(key="outer")(skipping))
-
-
 def test_also_if_the_store_says_it_or_the_view_was_there_before_the_extension(make_app: Callable[..., Flask]) -> None:
     with pytest.raises(ConfigurationError, match=REMEDY):
         make_app(ON_BUSY="skip").add_url_rule("/", "pay", undecided)
@@ -200,11 +184,6 @@ def test_also_if_the_store_says_it_or_the_view_was_there_before_the_extension(ma
     early.add_url_rule("/", "pay", skipping)
     with pytest.raises(ConfigurationError, match=REMEDY):
         DistLock(early)
-
-
-def test_a_function_that_is_no_view_may_be_skipped(app: Flask) -> None:
-    with app.app_context():
-        assert skipping() == "ok"
 
 
 # Refusals ------------------------------------------------------------------------------------------------------------
@@ -257,14 +236,6 @@ class TestTheAppsOwnHandlerWins:
         refusing.register_error_handler(DistLockError, ahandler if asynchronous else handler)
         assert refusing.test_client().get("/busy").text == "LockBusy"
         assert refusing.test_client().get("/away").status_code == 418
-
-    def test_on_a_blueprint(self, refusing: Flask) -> None:
-        blueprint = Blueprint("orders", __name__, url_prefix="/orders")
-        blueprint.add_url_rule("/busy", "busy", refusing.view_functions["busy"])
-        blueprint.register_error_handler(Exception, lambda error: ("the blueprint's", 400))
-        refusing.register_blueprint(blueprint)
-        assert refusing.test_client().get("/orders/busy").text == "the blueprint's"
-        assert refusing.test_client().get("/busy").status_code == 409
 
     def test_but_a_catch_all_for_bugs_does_not_turn_a_busy_lock_into_one(self, refusing: Flask) -> None:
         refusing.register_error_handler(Exception, lambda error: ("a bug", 500))

@@ -16,8 +16,7 @@ import pytest
 from django.core.signals import request_finished
 from django.db import close_old_connections
 from django.http import FileResponse, HttpRequest, StreamingHttpResponse
-from django.test import Client, RequestFactory
-from django.urls import path
+from django.test import RequestFactory
 
 from distlock_web import LeaseLost, current_lease, distributed_lockable, lock, once
 from distlock_web.core.registry import registry
@@ -319,16 +318,6 @@ def test_a_lease_that_is_nearly_over_at_the_return_is_renewed_at_once(injector: 
     assert list(response) == [b"x"]
 
 
-def test_a_view_inside_a_view_keeps_it_too(injector: FaultInjector) -> None:
-    body = Body()
-    inner = distributed_lockable(key="export", expire=60)(lambda: StreamingHttpResponse(body.chunks()))
-    outer = distributed_lockable(key="export", expire=60)(inner)
-    assert list(outer()) == [b"x"] * 3
-    assert body.depths == [3, 3, 3, 2]
-    assert is_free()
-    assert injector.calls.count("release") == 1
-
-
 def test_a_body_keeps_the_context_of_others(injector: FaultInjector) -> None:
     """A token of somebody's variable is good in one context only, and a body may have begun before the return."""
     variable = ContextVar("variable", default="outside")
@@ -345,12 +334,6 @@ def test_a_body_keeps_the_context_of_others(injector: FaultInjector) -> None:
         return StreamingHttpResponse(chunks)
 
     assert list(distributed_lockable(key="export")(view)()) == [b"outside"]
-
-
-def test_until_return_ends_it_with_the_view(injector: FaultInjector) -> None:
-    response = streaming(Body().chunks(), until="return")
-    assert is_free()
-    response.close()
 
 
 def test_a_view_that_was_let_through_streams(injector: FaultInjector) -> None:
@@ -450,45 +433,7 @@ async def test_a_loss_cancels_the_task_that_sends(injector: FaultInjector) -> No
         await asyncio.wait_for(asyncio.create_task(serve()), 30)
 
 
-def test_nobody_is_told_when_a_closed_response_had_lost_it(
-    injector: FaultInjector, caplog: pytest.LogCaptureFixture
-) -> None:
-    response = streaming(Body().chunks())
-    next(iter(response))
-    take_away()
-    with caplog.at_level(logging.WARNING, "distlock_web"):
-        response.close()
-    assert "ended without its lock" in caplog.text
-
-
 # Between the view and the server --------------------------------------------------------------------------------------
-
-
-def conditional(request: HttpRequest) -> StreamingHttpResponse:
-    response = StreamingHttpResponse(iter([b"x"]))
-    response["Last-Modified"] = "Mon, 01 Jan 2024 00:00:00 GMT"
-    return response
-
-
-urlpatterns = [path("conditional/", distributed_lockable(key="export", expire=60)(conditional))]
-OURS = "distlock_web.django.middleware.RequestIDMiddleware"
-
-
-@pytest.fixture
-def site(settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = [
-        OURS,
-        "django.middleware.http.ConditionalGetMiddleware",
-        "django.middleware.gzip.GZipMiddleware",
-    ]
-
-
-@pytest.mark.usefixtures("site")
-def test_not_modified_drops_the_body(injector: FaultInjector, client: Client) -> None:
-    answer = client.get("/conditional/", headers={"If-Modified-Since": "Tue, 02 Jan 2024 00:00:00 GMT"})
-    assert answer.status_code == 304
-    eventually(is_free, "the lock is free", 10)
 
 
 async def until(condition: Callable[[], object]) -> None:

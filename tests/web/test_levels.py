@@ -9,7 +9,6 @@ import pytest
 from flask import Flask
 
 from distlock_web import (
-    BackendUnavailable,
     ConfigurationError,
     Lease,
     LeaseLost,
@@ -17,9 +16,7 @@ from distlock_web import (
     distributed_lockable,
     lock,
 )
-from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
-from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.revoking import revoke_the_lock
 
 Elsewhere = Callable[..., Lease]
@@ -62,32 +59,6 @@ def test_busy_at_every_level(settings: Any, elsewhere: Elsewhere) -> None:
             loud(7)
 
 
-def test_a_store_that_is_unreachable_at_every_level(settings: Any) -> None:
-    memory = {"BACKEND": "memory"}
-    settings.DISTLOCK_ON_BACKEND_ERROR = PROJECT
-    settings.DISTLOCK = {"default": memory, "open": {**memory, "ON_BACKEND_ERROR": "open"}}
-    for alias in ("default", "open"):
-        FaultInjector(registry().store(alias)).cut()
-    assert locked()(7) == ("project", "BackendUnavailable", (7,))
-    assert locked(store="open")(7) == "done"
-    with pytest.raises(BackendUnavailable):
-        locked(store="open", on_backend_error="raise")(7)
-
-
-def test_a_loss_at_every_level(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
-    settings.DISTLOCK_ON_LOST = "warn"
-    settings.DISTLOCK = {"default": {"BACKEND": "memory"}, "loud": {"BACKEND": "memory", "ON_LOST": "raise"}}
-
-    def losing(**options: Any) -> str:
-        return distributed_lockable(key="order", **options)(lambda: revoke_the_lock() or "done")()
-
-    assert losing() == "done"
-    assert "released by force" in caplog.text
-    for options in ({"store": "loud"}, {"on_lost": "raise"}):
-        with pytest.raises(LeaseLost):
-            losing(**options)
-
-
 @pytest.mark.timing
 async def test_cancel_as_a_setting_is_for_what_can_be_cancelled(settings: Any) -> None:
     import asyncio
@@ -126,12 +97,6 @@ def test_a_wrong_one_is_named(settings: Any, given: Any, said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         DistLock(app)
     assert said in str(caught.value)
-
-
-def test_a_wrong_one_of_an_alias_is_named(settings: Any) -> None:
-    settings.DISTLOCK = {"default": {"BACKEND": "memory", "ON_LOST": "no.such"}}
-    with pytest.raises(ConfigurationError, match=r"DISTLOCK\['default'\]\[\"ON_LOST\"\] is 'no.such', which cannot be"):
-        lock("order").acquire()
 
 
 def test_a_project_without_stores_of_its_own(settings: Any) -> None:

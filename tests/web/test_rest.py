@@ -17,7 +17,6 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from distlock_web import Lease, distributed_lockable
-from distlock_web.django import responses
 from distlock_web.testing.fault_injector import FaultInjector
 
 Elsewhere = Callable[..., Lease]
@@ -36,20 +35,9 @@ class Class(APIView):
 
 
 @api_view(["GET"])
-@distributed_lockable(key="order", on_busy=responses.problem)
-def own(request: Any) -> Response:
-    return Response("done")
-
-
-@api_view(["GET"])
 @distributed_lockable(key="order")
 def missing(request: Any) -> Response:
     raise NotFound
-
-
-@api_view(["GET"])
-def broken(request: Any) -> Response:
-    raise ValueError("the view's own")
 
 
 @pytest.fixture(autouse=True)
@@ -89,11 +77,6 @@ def test_unavailable(injector: FaultInjector, view: str, caplog: pytest.LogCaptu
     assert answer.data["detail"].code == "lock_unavailable"  # type: ignore[attr-defined]
     assert "Retry-After" not in answer
     assert [record.levelname for record in caplog.records if record.name == "distlock_web"] == ["ERROR"]
-
-
-def test_a_policy_of_the_view_comes_first(injector: FaultInjector, elsewhere: Elsewhere) -> None:
-    elsewhere("order")
-    assert Client().get("/own/")["Content-Type"] == "application/problem+json"
 
 
 # Where the decorator stands --------------------------------------------------------------------------------------
@@ -173,12 +156,6 @@ def test_wherever_the_decorator_stands_the_answer_is_json_and_never_a_page(
     assert "Retry-After" in answer
 
 
-@pytest.mark.parametrize("address", ["/above/", "/dispatched/"])
-def test_who_asks_for_a_page_gets_one(injector: FaultInjector, elsewhere: Elsewhere, address: str) -> None:
-    elsewhere("order")
-    assert ask(address, accept="text/html")["Content-Type"].startswith("text/html")
-
-
 def test_an_anonymous_visitor_is_a_400_or_has_a_second_choice(injector: FaultInjector) -> None:
     answer = Client().get("/orders/cart/")
     assert answer.status_code == 400
@@ -191,8 +168,6 @@ def test_an_anonymous_visitor_is_a_400_or_has_a_second_choice(injector: FaultInj
 
 def test_everything_else_is_rest_frameworks_business(injector: FaultInjector) -> None:
     assert Client().get("/missing/").status_code == 404
-    with pytest.raises(ValueError, match="the view's own"):
-        Client().get("/broken/")
 
 
 router = SimpleRouter()
@@ -200,9 +175,7 @@ router.register("orders", Orders, basename="orders")
 urlpatterns = [
     path("function/", function),
     path("class/", Class.as_view()),
-    path("own/", own),
     path("missing/", missing),
-    path("broken/", broken),
     path("above/", above),
     path("dispatched/", Dispatched.as_view()),
     path("", include(router.urls)),

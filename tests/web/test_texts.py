@@ -18,11 +18,9 @@ from django.test import Client
 from django.urls import include, path
 from django.utils import translation
 from flask import Flask, request
-from rest_framework.views import APIView
 
 from distlock_web import Lease, once
 from distlock_web.core.errors import BackendUnavailable, KeyReused, KeyUnavailable, LockBusy
-from distlock_web.django.rest import exception_handler
 from distlock_web.flask import DistLock, held_locks_blueprint
 from distlock_web.web.texts import CONTEXT, _
 from tests.support.source import FILES, PACKAGE, tree
@@ -86,12 +84,6 @@ def test_what_is_compiled_is_what_is_written(files: Path) -> None:
             assert read.pgettext(CONTEXT, message.id) == message.string
 
 
-def test_no_text_gets_in_the_way_of_a_projects_own() -> None:
-    with translation.override("zh-hans"):
-        assert translation.gettext("Store") == "Store"
-        assert translation.gettext("Age") == "Age"
-
-
 # Who says which language --------------------------------------------------------------------------------------------
 
 ERRORS: dict[str, Exception] = {
@@ -108,17 +100,8 @@ def refuse(name: str) -> Any:
     raise ERRORS[name]
 
 
-class Resource(APIView):
-    def get(self, request: Any, name: str) -> Any:
-        return refuse(name)
-
-    def get_exception_handler(self) -> Any:
-        return exception_handler
-
-
 urlpatterns = [
     path("refuse/<name>", lambda request, name: refuse(name)),
-    path("rest/<name>", Resource.as_view()),
     path("", include("tests.support.django_project.urls")),
 ]
 
@@ -197,18 +180,9 @@ def test_an_answer_is_in_the_clients_language(make: Callable[..., Site], name: s
         assert '<html lang="en">' in site.ask(f"/refuse/{name}", language, Accept="text/html")
 
 
-def test_an_event_of_htmx_is_too(make: Callable[..., Site]) -> None:
-    assert "请在 7 秒后重试" in make().ask("/refuse/busy", "zh-CN", **{"HX-Request": "true"})
-
-
 @pytest.mark.parametrize("language", ["zh", "zh-CN", "zh-SG", "zh-Hans"])
 def test_every_name_of_simplified_chinese_is_known(make: Callable[..., Site], language: str) -> None:
     assert "请在 7 秒后重试" in make().ask("/refuse/busy", language, Accept="text/html")
-
-
-def test_rest_framework_answers_in_the_clients_language(settings: Any, memory: None, db: None) -> None:
-    answer = DjangoSite(settings, speaks=True).ask("/rest/busy", "zh-CN", Accept="application/json")
-    assert "请在 7 秒后重试" in json.loads(answer)["detail"]
 
 
 def test_a_project_that_speaks_one_language_keeps_it(make: Callable[..., Site], settings: Any) -> None:
