@@ -73,8 +73,6 @@ def run(started: ExitStack, arguments: argparse.Namespace) -> int:
     os.environ.update(
         DISTLOCK_URL=locks_url,
         SHOP_DATABASE=str(folder / "shop.sqlite3"),
-        SHOP_DJANGO_URL=shops["Django"],
-        SHOP_FLASK_URL=shops["Flask"],
         DJANGO_SETTINGS_MODULE="example_project.shop_django.settings",
     )
     prepare_database()

@@ -16,9 +16,3 @@ DATABASE = os.environ.get("SHOP_DATABASE", str(Path(__file__).parent / "shop.sql
 
 #: Seconds that a payment takes. The stock is read before it and written after it.
 PAYMENT_SECONDS = float(os.environ.get("SHOP_PAYMENT_SECONDS", "0.02"))
-
-#: Where buyers find the two shops.
-SHOPS = {
-    "Django": os.environ.get("SHOP_DJANGO_URL", "http://127.0.0.1:8000"),
-    "Flask": os.environ.get("SHOP_FLASK_URL", "http://127.0.0.1:5000"),
-}

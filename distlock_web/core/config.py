@@ -129,7 +129,6 @@ class DatabaseAddress:
     port: int | None = None
     user: str = ""
     password: str = field(default="", repr=False)
-    query: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: what stands behind the ``?`` of its URL
     connect_args: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: further keywords of its driver
     migrated: bool = False  #: its tables come by the framework's migrations
 

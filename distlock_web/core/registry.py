@@ -188,22 +188,13 @@ def with_resource(config: StoreConfig, resources: Resources) -> StoreConfig:
     """The settings of a store with what only a framework has for them."""
     for setting, name in (("CACHE", config.cache), ("DATABASE", config.database)):
         if name and setting not in resources:
-            why = _NO_RESOURCE[setting]
-            raise ConfigurationError(f"DISTLOCK[{config.alias!r}] has {setting}, {why}: use LOCATION.")
+            raise ConfigurationError(
+                f"DISTLOCK[{config.alias!r}] has {setting}, which names a {setting.lower()} of Django, but this is no "
+                f"Django project that lists distlock_web.django in INSTALLED_APPS: use LOCATION."
+            )
         if name:
             return replace(config, resource=partial(resources[setting], name))
     return config
-
-
-_NO_RESOURCE = {
-    "CACHE": (
-        "which names a Django cache, but this is no Django project that lists distlock_web.django in INSTALLED_APPS"
-    ),
-    "DATABASE": (
-        "which names a database of Django or of Flask-SQLAlchemy, but this is neither a Django project that lists "
-        "distlock_web.django in INSTALLED_APPS, nor the app.config of a Flask app"
-    ),
-}
 
 
 _stores: WeakSet[Store] = WeakSet()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from functools import partial
 
 from flask import Flask
 
@@ -15,7 +14,6 @@ from ..web.error_responses import REFUSALS
 from ..web.request_ids import header_name, user_hook
 from ..web.settings import unknown_settings, with_policies
 from .cli import command
-from .databases import database_address
 from .middleware import RequestIDMiddleware, note_request
 from .once import field
 from .responses import handle_error
@@ -67,7 +65,7 @@ def _registry(app: Flask) -> Registry | None:
     for mistake in (*slips, *mistakes):
         raise mistake
     if "DISTLOCK" in app.config:
-        own = Registry(mapping, {"DATABASE": partial(database_address, app)})
+        own = Registry(mapping)
         _make_backends(own)
         return own
     if configured() is None and os.environ.get("DISTLOCK_URL"):

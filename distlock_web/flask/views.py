@@ -78,12 +78,10 @@ class CheckedViews(dict[str, RouteCallable]):
         super().__setitem__(endpoint, view)
 
     def _check_store(self, name: str, locked: LockedFunction) -> None:
-        """What only some stores can do. Not of a ``DATABASE``, whose extension may come later: SQL can do all of it."""
+        """What only some stores can do."""
         if self._registry is None or not locked.options.wants_more:
             return
         store = self._registry.store(locked.options.store)
-        if store.config.database:
-            return
         try:
             locked.options.check(store, TASKS if locked.asynchronous else THREADS)
         except ConfigurationError as error:

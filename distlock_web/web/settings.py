@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from ..core.config import POLICIES, SETTINGS, read_policy, unknown_name
+from ..core.config import POLICIES, read_policy, unknown_name
 from ..core.errors import ConfigurationError
 
 #: What holds for every alias that does not say its own.
@@ -25,28 +25,15 @@ def unknown_settings(names: Collection[str], where: str) -> tuple[list[Configura
     """
     slips: list[str] = []
     others: list[str] = []
+    known = {*PROJECT_SETTINGS, "DISTLOCK_URL"} if "DISTLOCK" in names else PROJECT_SETTINGS
     for name in names:
-        if (
-            not name.startswith("DISTLOCK")
-            or name in PROJECT_SETTINGS
-            or (name == "DISTLOCK_URL" and "DISTLOCK" in names)
-        ):
+        if not name.startswith("DISTLOCK") or name in known:
             continue
-        own, has = name.removeprefix("DISTLOCK_"), f"{where} the setting {name!r}"
-        if own in SETTINGS:
-            (others if "DISTLOCK" in names else slips).append(
-                f'{has}, which belongs to a store: DISTLOCK["default"]["{own}"].'
-            )
-        elif own == "UI":
-            slips.append(
-                f"{has}: Flask's page is a blueprint, held_locks_blueprint(authorize); Django's is in the admin."
-            )
-        elif own == "URL":
-            others.append(f'{has}, which is for the environment: here it is DISTLOCK["default"]["LOCATION"].')
-        elif get_close_matches(name, PROJECT_SETTINGS, 1, _ALIKE):
+        if get_close_matches(name, PROJECT_SETTINGS, 1, _ALIKE):
             slips.append(unknown_name(f"{where} the setting", name, PROJECT_SETTINGS))
         else:
-            others.append(f"{has}, which distlock_web does not read: it reads {', '.join(PROJECT_SETTINGS)}.")
+            read = ", ".join(PROJECT_SETTINGS)
+            others.append(f"{where} the setting {name!r}, which distlock_web does not read: it reads {read}.")
     return [ConfigurationError(text) for text in slips], [ConfigurationError(text) for text in others]
 
 

@@ -10,10 +10,7 @@ urlpatterns = [
     path("", views.page),
     path("buy-without-lock/<slug:item>", views.buy_without_lock),
     path("buy/<slug:item>", views.buy),
-    path("drill/without-lock", views.drill, {"locked": False}, name="drill-without-lock"),
-    path("drill/with-lock", views.drill, {"locked": True}, name="drill-with-lock"),
     path("stocktaking", views.stocktaking, name="stocktaking"),
-    path("locks.json", views.locks),
     path("admin/", admin.site.urls),
 ]
 

@@ -252,12 +252,3 @@ def test_another_database_that_stays_atomic(
         checked(distributed_lockable(key="order", until="commit", database=["default", "other"])(inspect.unwrap(view)))
         == []
     )
-
-
-@pytest.mark.usefixtures("atomic")
-def test_an_async_view_is_djangos_to_refuse(checked: Callable[..., list[CheckMessage]]) -> None:
-    @distributed_lockable(key="order")
-    async def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-    assert checked(view) == []

@@ -27,11 +27,6 @@ def cart(request: HttpRequest) -> HttpResponse:
 
 
 @distributed_lockable(key="cart:{request.user.pk|request.META[REMOTE_ADDR]}")
-def visitor(request: HttpRequest) -> HttpResponse:
-    return held()
-
-
-@distributed_lockable(key="cart:{request.user.pk|request.META[REMOTE_ADDR]}")
 async def avisitor(request: HttpRequest) -> HttpResponse:
     return held()
 
@@ -58,7 +53,6 @@ def typo(request: HttpRequest) -> HttpResponse:
 
 urlpatterns = [
     path("cart", cart),
-    path("visitor", visitor),
     path("avisitor", avisitor),
     path("of_user", of_user),
     path("aof_user", aof_user),
@@ -111,14 +105,6 @@ def test_what_the_request_does_not_have_is_a_400(address: str, missing: str, cap
 def test_what_it_has_is_a_key(logged_in: None) -> None:
     assert Client().get("/cart").content == b"cart:7"
     assert Client().get("/item?item=a:b").content == b"item:a%3Ab"
-
-
-def test_a_second_choice() -> None:
-    assert Client().get("/visitor").content == b"cart:|127.0.0.1"
-
-
-def test_which_is_not_for_those_who_have_the_first(logged_in: None) -> None:
-    assert Client().get("/visitor").content == b"cart:7"
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
 
+import httpx
 import pytest
 
 from tests.support.waiting import SOON, eventually
@@ -72,6 +74,16 @@ def test_a_signal_stops_everything_that_the_demo_started(demo: Demo, number: sig
     process.send_signal(number)
     assert process.wait(timeout=30) == 0
     eventually(lambda: not any(map(alive, family)), "all have ended", SOON)
+
+
+def test_the_shop_page_holds_a_lock_and_says_what_became_of_it(demo: Demo) -> None:
+    shop = read_until(demo(SERVE="1"), r"^Shop +(http://\S+)")
+    with httpx.Client(base_url=shop, timeout=30) as browser, ThreadPoolExecutor(2) as pool:
+        [token] = re.findall('name="csrfmiddlewaretoken" value="([^"]+)"', browser.get("/").text)
+        presses = pool.map(lambda _: browser.post("/stocktaking", data={"csrfmiddlewaretoken": token}), range(2))
+        held, refused = sorted(presses, key=lambda answer: answer.status_code)
+    assert (held.status_code, held.text) == (200, "Held, and given back.")
+    assert refused.status_code == 409
 
 
 def test_a_taken_port_is_named(demo: Demo) -> None:

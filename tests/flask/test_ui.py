@@ -214,13 +214,6 @@ def test_who_may_has_to_be_said(authorize: Any) -> None:
         held_locks_blueprint(authorize)
 
 
-def test_a_setting_of_that_name_is_refused_with_what_is_right() -> None:
-    app = Flask("shop")
-    app.config["DISTLOCK_UI"] = {"AUTHORIZE": print}
-    with pytest.raises(ConfigurationError, match="held_locks_blueprint"):
-        DistLock(app)
-
-
 def nested(app: Flask, pages: Blueprint) -> None:
     ops = Blueprint("ops", __name__, url_prefix="/ops")
     ops.register_blueprint(pages, url_prefix="/locks")

@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.template import TemplateDoesNotExist
 from django.test import Client
-from django.urls import path
-from django.utils.decorators import method_decorator
-from django.views import View as DjangoView
 
 import distlock_web.django.responses as for_django
 import distlock_web.flask.responses as for_flask
@@ -66,16 +63,6 @@ async def acharge(item: str) -> str:
     return "charged" if await areserve(item) else "no stock"
 
 
-class Method(DjangoView):
-    @method_decorator(distributed_lockable(key="order", on_busy=for_django.problem))
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse("done")
-
-    @distributed_lockable(key="order", on_busy=for_django.problem)
-    def post(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse("done")
-
-
 MODES = {"sync": done, "async": adone}
 WALLETS = {"sync": wallet, "async": awallet}
 CHARGES = {"sync": charge, "async": acharge}
@@ -91,7 +78,7 @@ VIEWS = {
     **{f"charge/{mode}/<item>": View(function) for mode, function in CHARGES.items()},
     "pay/<token>/": View(lambda token: "done", {"key": "order"}),
 }
-urlpatterns = [*urls(VIEWS), path("method/", Method.as_view())]
+urlpatterns = urls(VIEWS)
 
 
 def asks(request: HttpRequest) -> dict[str, Any]:
@@ -242,11 +229,6 @@ def test_a_function_that_a_view_calls_is_refused_by_the_error(
     injector.mend()
 
 
-@modes
-def test_what_is_no_number_leads_nowhere_in_a_view_alone(get: Get, mode: str) -> None:
-    assert get(f"charge/{mode}/seven").status == 400
-
-
 def test_any_other_exception_is_the_frameworks_business(get: Get) -> None:
     assert get("broken/").status == 500
 
@@ -294,13 +276,6 @@ def test_a_mistake_in_that_page_is_not_hidden(settings: Any, elsewhere: Elsewher
     (tmp_path / "distlock_web" / "refused.html").write_text('{% extends "missing.html" %}')
     with pytest.raises(TemplateDoesNotExist, match="missing"):
         Client().get("/sync/page/")
-
-
-def test_djangos_methods_find_their_request(settings: Any, elsewhere: Elsewhere) -> None:
-    settings.ROOT_URLCONF = __name__
-    elsewhere("order")
-    for answer in (Client().get("/method/"), Client().post("/method/")):
-        assert (answer.status_code, answer["Content-Type"]) == (409, JSON)
 
 
 @pytest.mark.parametrize("factory", [getattr(module, name) for module in (for_django, for_flask) for name in FACTORIES])

@@ -106,7 +106,7 @@ REFUSING = {
     "anonymous": anonymous, "without_next": without_next, "asynchronous": asynchronous,
     "nothing_to_do": nothing_to_do,
 }  # fmt: skip
-DONE = {
+DONE: dict[str, Any] = {
     "redirected": redirected, "home": home, "streamed": streamed,
     "unavailable": unavailable,
 }  # fmt: skip

@@ -104,7 +104,7 @@ def _from_framework(known: DatabaseAddress) -> tuple[str, URL, Mapping[str, Any]
         # transaction has that would wait for itself. So the locks of a framework's database have a file beside it.
         return known.kind, URL.create(known.kind, database=f"{real_path(known.name)}.locks"), {}, False
     name, user, password = known.name or None, known.user or None, known.password or None
-    url = URL.create(known.kind, user, password, known.host or None, known.port, name, known.query)
+    url = URL.create(known.kind, user, password, known.host or None, known.port, name)
     return known.kind, url, known.connect_args, known.migrated
 
 

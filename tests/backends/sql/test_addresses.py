@@ -104,7 +104,7 @@ def test_the_locks_live_in_one_place(both: dict[str, Any]) -> None:
 
 
 def test_a_database_that_no_framework_knows_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"neither a Django project .* use LOCATION"):
+    with pytest.raises(ConfigurationError, match=r"this is no Django project .* use LOCATION"):
         configure({"default": {"DATABASE": "default"}})
 
 
