@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -234,21 +233,3 @@ def test_a_plain_lock_under_atomic_requests(until: Any, checked: Callable[..., l
     assert "'default' after the lock is released" in found.msg
     assert "until=\"commit\" and database='default'" in str(found.hint)
     assert checked(transaction.non_atomic_requests(view)) == []
-
-
-def test_another_database_that_stays_atomic(
-    other: str, monkeypatch: pytest.MonkeyPatch, checked: Callable[..., list[CheckMessage]]
-) -> None:
-    monkeypatch.setitem(connections["other"].settings_dict, "ATOMIC_REQUESTS", True)
-
-    @distributed_lockable(key="order", until="commit")
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-    [found] = checked(view)
-    assert found.id == "distlock_web.W004"
-    assert "database=['default', 'other']" in str(found.hint)
-    assert (
-        checked(distributed_lockable(key="order", until="commit", database=["default", "other"])(inspect.unwrap(view)))
-        == []
-    )

@@ -49,9 +49,11 @@ def test_the_tests_own_project_has_no_complaint() -> None:
     ("wrong", "hint"),
     [
         ({"default": {"BACKEND": "memory", "EXPIRE": -1}}, "It has to be a number of seconds, greater than 0"),
-        ({"default": {"BACKEND": "memory", "EXPIRES": 1}}, "Did you mean 'EXPIRE'?"),
-        ({"other": {}}, "It has to have one."),
         ({}, 'It has to be a mapping such as {"default": {"LOCATION": "redis://..."}}.'),
+        ({"default": {"BACKEND": "no.such.Backend"}}, "It has to be the name of a backend, or the dotted path"),
+        ({"default": {"BACKEND": "memory", "OPTIONS": {"size": 1}}}, "Leave it out."),
+        ({"default": {"BACKEND": "redis", "CACHE": "other"}}, "It has to be one of 'default'"),
+        ({"default": {"DATABASE": "other"}}, "It has to be one of 'default'"),
     ],
 )
 def test_e001_a_wrong_setting(settings: Any, wrong: Any, hint: str) -> None:
@@ -60,23 +62,6 @@ def test_e001_a_wrong_setting(settings: Any, wrong: Any, hint: str) -> None:
     assert "DISTLOCK" in message.msg
     assert str(message.hint).startswith(hint)
     assert hint not in message.msg
-
-
-@pytest.mark.parametrize(
-    ("wrong", "hint"),
-    [
-        ({"default": {"BACKEND": "no.such.Backend"}}, "It has to be the name of a backend, or the dotted path"),
-        ({"default": {"BACKEND": "memory", "OPTIONS": {"size": 1}}}, "Leave it out."),
-        ({"default": {"BACKEND": "redis", "CACHE": "default"}}, "Locks need a Redis cache"),
-        ({"default": {"BACKEND": "redis", "CACHE": "other"}}, "It has to be one of 'default'"),
-        ({"default": {"DATABASE": "other"}}, "It has to be one of 'default'"),
-    ],
-)
-def test_e001_a_store_that_cannot_be_made(settings: Any, wrong: Any, hint: str) -> None:
-    settings.DISTLOCK = wrong
-    message = found()["distlock_web.E001"]
-    assert "DISTLOCK" in message.msg
-    assert str(message.hint).startswith(hint)
 
 
 def test_three_mistakes_are_three_errors(settings: Any) -> None:
@@ -225,11 +210,6 @@ def test_deploy_warns_of_memory_though_this_is_a_test_or_a_developers_machine(se
     assert [message.id for message in deploy()] == ["distlock_web.DL003"]
 
 
-def test_deploy_says_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(mail, "outbox")  # what says that this is a test
-    assert [message.id for message in deploy()] == ["distlock_web.W003"]
-
-
 def test_one_mistake_is_one_error(urls: Any, settings: Any) -> None:
     """Every locked view repeated it: 42 errors for one word."""
     urls(*[path(f"{i}/", plain) for i in range(42)])
@@ -350,7 +330,6 @@ def test_w004_of_a_mixin_that_is_not_in_front_says_so(urls: Any, monkeypatch: py
 
 plainly = distributed_lockable(key="guarded")
 kept = distributed_lockable(key="guarded", hold_at_least=60, success=lambda response: True)
-refused = distributed_lockable(key="guarded", hold_at_least=60)  # a 403 is no success
 
 
 done = once(key="kept", keep=60)
@@ -392,10 +371,7 @@ ZOOKEEPER, REDLOCK = "zookeeper://127.0.0.1:1", "redlock://127.0.0.1:1,127.0.0.1
     ("options", "location", "words"),
     [
         ({"limit": 3}, ZOOKEEPER, "limit is 3"),
-        ({"shared": True}, REDLOCK, "shared is True"),
-        ({"max_waiters": 1, "wait": 5}, ZOOKEEPER, "max_waiters is 1"),
         ({"hold_at_least": "2d"}, REDLOCK, "longest lease"),
-        ({"keep": 60}, ZOOKEEPER, "once keeps a record"),
         ({"keep": 60}, REDLOCK, "once keeps a record"),
     ],
 )

@@ -177,19 +177,13 @@ def test_what_django_keeps_for_itself_is_no_keyword_of_the_driver(make_database:
 @pytest.mark.parametrize(
     ("options", "arguments"),
     [
-        ({"ssl_mode": "REQUIRED"}, {"ssl": {"check_hostname": False}}),
         ({"ssl_mode": "required", "ssl": {"ca": "f"}}, {"ssl": {"ca": "f", "check_hostname": False}}),
-        (
-            {"ssl_mode": "VERIFY_CA", "ssl": {"ca": "f"}},
-            {"ssl": {"ca": "f", "check_hostname": False, "verify_mode": True}},
-        ),
         (
             {"ssl_mode": "VERIFY_IDENTITY", "ssl": {"ca": "f"}},
             {"ssl": {"ca": "f", "check_hostname": True, "verify_mode": True}},
         ),
         ({"ssl_mode": "DISABLED"}, {"ssl_disabled": True}),
         ({"ssl_mode": "PREFERRED"}, {}),
-        ({"ssl": {"ca": "f"}}, {"ssl": {"ca": "f"}}),
     ],
 )
 def test_the_encryption_that_mysqlclient_is_told_of_is_that_of_the_locks(

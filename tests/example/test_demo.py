@@ -111,16 +111,6 @@ def test_a_redis_that_cannot_be_used_is_named(demo: Demo, url: str, words: str) 
     assert "Traceback" not in errors
 
 
-def test_a_missing_dependency_is_named(demo: Demo, tmp_path: Path) -> None:
-    (tmp_path / "rich").mkdir()
-    (tmp_path / "rich" / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'rich'\", name='rich')")
-    process = demo(PYTHONPATH=str(tmp_path))
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "The demo needs rich" in errors
-    assert "Traceback" not in errors
-
-
 def read_until(process: subprocess.Popen[str], pattern: str) -> str:
     """Read the output up to the line that matches, and give its first group (or the line)."""
     assert process.stdout is not None

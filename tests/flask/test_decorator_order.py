@@ -38,15 +38,7 @@ def pay() -> Any:
     return pay
 
 
-@pytest.mark.parametrize(
-    "register",
-    [
-        lambda app: app.get("/<int:order_id>"),
-        lambda app: app.route("/<int:order_id>", methods=["POST"]),
-        lambda app: app.endpoint("pay"),
-    ],
-    ids=["get", "route", "endpoint"],
-)
+@pytest.mark.parametrize("register", [lambda app: app.get("/<int:order_id>"), lambda app: app.endpoint("pay")])
 def test_above_the_route_it_is_refused(app: Flask, pay: Any, register: Any) -> None:
     view = register(app)(pay)
     with pytest.raises(ConfigurationError, match=REFUSED):
@@ -77,23 +69,11 @@ def test_below_the_route_and_beside_it_nothing_is_refused(app: Flask, pay: Any) 
     locked(pay)
 
 
-BLUEPRINT = """
-from flask import Blueprint
+SOURCE = """
+from flask import Blueprint, Flask
 from distlock_web import distributed_lockable
 
-routes = Blueprint("shop", __name__)
-
-@distributed_lockable(key="order")
-@routes.get("/")
-def pay():
-    return "paid"
-"""
-
-LATE = """
-from flask import Flask
-from distlock_web import distributed_lockable
-
-routes = Flask(__name__)
+routes = {routes}
 
 @distributed_lockable(key="order")
 @routes.get("/")
@@ -102,39 +82,22 @@ def pay():
 """
 
 
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    def run(source: str) -> Any:
-        module = ModuleType("a_shops_views")
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        exec(source, vars(module))
-        return module
-
-    return run
-
-
-def test_in_a_blueprint_it_is_refused_when_an_app_takes_the_blueprint(app: Flask, module: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"above the route of the view 'shop\.pay'"):
-        app.register_blueprint(module(BLUEPRINT).routes)
-
-
-def test_of_a_route_before_init_app_it_is_refused_there(module: Any) -> None:
-    views = module(LATE)
-    with pytest.raises(ConfigurationError, match=REFUSED):
-        DistLock(views.routes)
-
-
-@pytest.mark.parametrize("source", [BLUEPRINT, LATE], ids=["blueprint", "app"])
-def test_in_the_right_order_both_are_fine(app: Flask, module: Any, source: str) -> None:
-    lock, route = '@distributed_lockable(key="order")\n', '@routes.get("/")\n'
-    assert lock + route in source
-    routes = module(source.replace(lock + route, route + lock)).routes
-    if isinstance(routes, Flask):
-        DistLock(routes)
-    else:
-        app.register_blueprint(routes)
-        routes = app
-    assert routes.test_client().get("/").text == "paid"
+@pytest.mark.parametrize(
+    ("routes", "install"),
+    [
+        ('Blueprint("shop", __name__)', lambda app, blueprint: app.register_blueprint(blueprint)),
+        ("Flask(__name__)", lambda app, other: DistLock(other)),
+    ],
+    ids=["blueprint", "before init_app"],
+)
+def test_where_it_was_not_known_it_is_refused_when_the_app_gets_it(
+    app: Flask, monkeypatch: pytest.MonkeyPatch, routes: str, install: Callable[[Flask, Any], object]
+) -> None:
+    module = ModuleType("a_shops_views")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(SOURCE.format(routes=routes), vars(module))
+    with pytest.raises(ConfigurationError, match=r"above the route of the view '(shop\.)?pay'.*below @app\.route"):
+        install(app, module.routes)
 
 
 def test_once_without_a_key_is_refused_where_it_becomes_a_view(app: Flask) -> None:
@@ -145,21 +108,12 @@ def test_once_without_a_key_is_refused_where_it_becomes_a_view(app: Flask) -> No
     app.add_url_rule("/", "pay", once(key="pay", keep=60)(nightly), methods=["POST"])
 
 
-@pytest.mark.parametrize(
-    ("locked", "words"),
-    [
-        (distributed_lockable(key="a", limit=3), "limit is 3"),
-        (distributed_lockable(key="a", shared=True), "shared is True"),
-        (distributed_lockable(key="a", max_waiters=1, wait=5), "max_waiters is 1"),
-        (once(key="a", keep=60), "once keeps a record"),
-    ],
-)
 @pytest.mark.parametrize("function", [nightly, nightly_async])
-def test_a_view_whose_store_cannot_do_it_is_refused(locked: Any, words: str, function: Any) -> None:
+def test_a_view_whose_store_cannot_do_it_is_refused(function: Any) -> None:
     """Each call of it was a 500."""
     app = Flask("shop")
     app.config["DISTLOCK"] = {"default": {"LOCATION": "zookeeper://127.0.0.1:1"}, "able": {"BACKEND": "memory"}}
     DistLock(app)
-    with pytest.raises(ConfigurationError, match=f"The view 'pay': {words}.*'default'"):
-        app.add_url_rule("/", "pay", locked(function))
+    with pytest.raises(ConfigurationError, match=r"The view 'pay': limit is 3.*'default'"):
+        app.add_url_rule("/", "pay", distributed_lockable(key="a", limit=3)(function))
     app.add_url_rule("/", "pay", distributed_lockable(key="a", limit=3, store="able")(function))
