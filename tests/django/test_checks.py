@@ -328,10 +328,6 @@ def test_w004_of_a_mixin_that_is_not_in_front_says_so(urls: Any, monkeypatch: py
     assert "UntilCommitMixin in front of the base classes" in str(found()["distlock_web.W004"].hint)
 
 
-plainly = distributed_lockable(key="guarded")
-kept = distributed_lockable(key="guarded", hold_at_least=60, success=lambda response: True)
-
-
 done = once(key="kept", keep=60)
 
 
