@@ -174,7 +174,7 @@ def test_a_backend_that_cannot_be_made_is_explained_when_it_is_first_used(settin
 
 
 def test_a_cache_is_refused_at_once_where_there_is_no_django() -> None:
-    with pytest.raises(ConfigurationError, match=r"Django cache.*LOCATION"):
+    with pytest.raises(ConfigurationError, match=r"cache of Django.*LOCATION"):
         Registry({"default": {"BACKEND": "memory", "CACHE": "default"}})
 
 
