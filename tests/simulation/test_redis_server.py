@@ -151,8 +151,9 @@ def _release(two: Two, chance: random.Random, name: str) -> tuple[str | int, ...
 
 
 def _cancel(two: Two, chance: random.Random, name: str) -> tuple[str | int, ...]:
-    token = _token(two, chance, name)
-    return token, _ms(chance), f"holder {token[16]}", chance.choice([0, 5000])
+    token, (_, fence) = _token(two, chance, name), _owner(two, chance, name)
+    granted = fence if chance.random() < 0.3 else 0
+    return token, _ms(chance), f"holder {token[16]}", chance.choice([0, 5000]), granted
 
 
 def _detach(two: Two, chance: random.Random, name: str) -> tuple[str | int, ...]:

@@ -50,5 +50,5 @@ class RedisBackend:
     def diagnose(self) -> list[Finding]:
         return diagnose(self.server.address)
 
-    def _cancel(self, claim: Claim) -> None:
-        drive(self._sync_port.cancel_now(claim))
+    def _cancel(self, claim: Claim, fence: int) -> None:
+        drive(self._sync_port.cancel_now(claim, fence=fence))

@@ -143,7 +143,7 @@ class RedisPort:
         return await self._acquire(claim, waiter, busy.position)
 
     async def cancel(self, claim: Claim) -> None:
-        self._listener.remove(claim.token)
+        self._listener.gave_up(claim.token)
         # A copy of the acquisition may come after this: it is undone once it has come.
         if claim.token in self._server.ambiguous:
             self._server.postpone(claim)
@@ -157,8 +157,9 @@ class RedisPort:
         self._listener.remove(token)
         self._server.ambiguous.discard(token)
 
-    async def cancel_now(self, claim: Claim) -> None:
-        args = (claim.token, _ms(claim.expire), claim.holder, TOMBSTONE_MS)
+    async def cancel_now(self, claim: Claim, tombstone_ms: int = TOMBSTONE_MS, fence: int = 0) -> None:
+        """``fence``: only the grant that has it, unless its owner has asked since."""
+        args = (claim.token, _ms(claim.expire), claim.holder, tombstone_ms, fence)
         await self._exchange.run(CANCEL, self._keys.of(claim.name), args)
 
     async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | None]:

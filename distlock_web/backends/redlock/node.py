@@ -81,7 +81,7 @@ class Node:
                 pool.discard(self.left[patient].pop().connection)
         self.server.close()
 
-    def _cancel(self, claim: Claim) -> None:
+    def _cancel(self, claim: Claim, _: int) -> None:
         """Of one who waited here, and whose event loop has ended."""
         drive(self.server.threads().run(RELEASE, self.keys(claim.name), (claim.token, "", 0, "")))
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
 from distlock_web import LockBusy, configure, lock
-from distlock_web.backends.redis.transport import subscription
+from distlock_web.backends.redis.transport import listener, subscription
 from distlock_web.backends.redis.transport.address import Address, address
 from distlock_web.backends.redis.transport.subscription import Subscription
 from distlock_web.core.registry import registry
@@ -20,7 +19,7 @@ from distlock_web.core.runtime import now
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, no_thread, unrelated
 from tests.support.proxy import Proxy
-from tests.support.redis_lock import queued
+from tests.support.redis_lock import left_behind, queued, waiters
 from tests.support.waiting import LONG, SOON, eventually
 
 pytestmark = pytest.mark.usefixtures("redis_store")
@@ -39,36 +38,28 @@ def wait_in_a_task(key: str) -> None:
     asyncio.run(task())
 
 
-@pytest.fixture(params=[wait_in_a_thread, wait_in_a_task])
-def is_woken(request: pytest.FixtureRequest, redis_client: redis.Redis, beside: Beside) -> Callable[..., None]:
-    """Somebody waits, and is woken by the release; ``meanwhile`` is done while it waits."""
+modes = pytest.mark.parametrize("wait", [wait_in_a_thread, wait_in_a_task])
 
-    def check(meanwhile: Callable[[], None] = lambda: None) -> None:
+
+@modes
+def test_a_foreign_message_on_the_channel_is_no_notification(
+    redis_client: redis.Redis, beside: Beside, wait: Any
+) -> None:
+    """It ended the listening thread, or the request that read it, and nobody was woken afterwards."""
+    ident = registry().store("default").ident
+    for _ in range(2):
         holder = unrelated("a")
-        waiting = beside(request.param, "a")
+        waiting = beside(wait, "a")
         queued(redis_client, "a")
-        meanwhile()
+        for nonsense in ("hello you", "", "a b c", "x 1", b"\xff\xfe"):
+            assert redis_client.publish(f"distlock:wake:{ident}", nonsense) == 1
         holder.release()
         waiting.result(SOON)
 
-    return check
 
-
-def test_a_foreign_message_on_the_channel_is_no_notification(
-    redis_client: redis.Redis, is_woken: Callable[..., None]
-) -> None:
-    """It ended the listening thread, and nobody was woken afterwards."""
-
-    def say_nonsense() -> None:
-        for nonsense in ("hello you", "", "a b c", "x 1", b"\xff\xfe"):
-            assert redis_client.publish(f"distlock:wake:{registry().store('default').ident}", nonsense) == 1
-
-    for _ in range(2):
-        is_woken(say_nonsense)
-
-
+@modes
 def test_an_unexpected_error_while_connecting_is_a_connection_that_failed(
-    monkeypatch: pytest.MonkeyPatch, is_woken: Callable[..., None]
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch, wait: Any
 ) -> None:
     """A credential provider that failed once ended the listening thread for good."""
     connect, failures = Address.connect, [ValueError("a credential provider's")]
@@ -80,42 +71,158 @@ def test_an_unexpected_error_while_connecting_is_a_connection_that_failed(
 
     monkeypatch.setattr(Address, "connect", sometimes)
     for _ in range(2):
-        is_woken()
+        holder = unrelated("a")
+        waiting = beside(wait, "a")
+        queued(redis_client, "a")
+        holder.release()
+        waiting.result(SOON)
     assert failures == []
 
 
+@modes
 def test_a_thread_that_cannot_be_started_is_started_by_the_next_waiter(
-    beside: Beside, is_woken: Callable[..., None]
+    redis_client: redis.Redis, beside: Beside, wait: Any
 ) -> None:
     """After one "can't start new thread" every later waiter slept as long as the holder's lease."""
     holder = unrelated("a")
     with no_thread("distlock-listener"), pytest.raises((RuntimeError, LockBusy)):
         beside(lock("a", wait=0.1).acquire).result(SOON)
+    waiting = beside(wait, "a")
+    queued(redis_client, "a")
     holder.release()
-    is_woken()
+    waiting.result(SOON)
+
+
+# Who reads -----------------------------------------------------------------------------------------------------------
+
+
+def name_of_reader(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """In which thread each message was read."""
+    read, readers = Subscription.read, []
+
+    def note(self: Subscription, seconds: float) -> Any:
+        found = read(self, seconds)
+        if found:
+            readers.append(threading.current_thread().name)
+        return found
+
+    monkeypatch.setattr(Subscription, "read", note)
+    return readers
+
+
+def test_a_thread_that_waits_alone_reads_for_itself(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a hand-over costs no switch of threads."""
+    readers = name_of_reader(monkeypatch)
+    for _ in range(3):
+        holder = unrelated("a")
+        waiting = beside(wait_in_a_thread, "a")
+        queued(redis_client, "a")
+        holder.release()
+        waiting.result(SOON)
+    assert len(readers) == 3
+    assert "distlock-listener" not in readers
+
+
+@modes
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_who_comes_while_a_thread_reads_is_heard_by_somebody_when_that_has_left(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch, wait: Any, first: str
+) -> None:
+    for name in ("SUPERVISE_EVERY", "POLL"):  # nobody looks again by himself
+        monkeypatch.setattr(listener, name, LONG)
+    holders = {key: unrelated(key) for key in ("a", "b", "c")}
+    waiting = {"a": beside(wait_in_a_thread, "a")}
+    queued(redis_client, "a")
+    waiting["b"] = beside(wait, "b")
+    queued(redis_client, "b")
+    for key in (first, "b" if first == "a" else "a"):
+        holders[key].release()
+        waiting[key].result(SOON)
+    waiting["c"] = beside(wait, "c")
+    queued(redis_client, "c")
+    holders["c"].release()
+    waiting["c"].result(SOON)
+
+
+def test_a_reader_that_was_interrupted_before_it_read_deafens_nobody(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal's exception came between taking its turn and reading."""
+    monkeypatch.setattr(listener, "READER_LOST", 0.2)
+    for wait in (wait_in_a_thread, wait_in_a_task):
+        holder = unrelated("a")
+        waiting = beside(wait, "a")
+        queued(redis_client, "a")
+        ear = registry().store("default").backend.server.listener  # type: ignore[attr-defined]
+        assert ear._subscription.turn.acquire(timeout=SOON)
+        holder.release()
+        waiting.result(SOON)
+
+
+class Limit(BaseException):
+    """A worker's time limit."""
+
+
+@pytest.mark.parametrize("whose", ["another's", "its own"])
+def test_what_an_interrupted_reader_has_read_is_not_lost(
+    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """The other waiter was handed its lock at once, and learned of it a lease later."""
+    read, reading, go_on = Subscription.read, threading.Event(), threading.Event()
+
+    def interrupt(self: Subscription, seconds: float) -> Any:
+        if threading.current_thread().name != "distlock-listener" and not go_on.is_set():
+            reading.set()
+            assert go_on.wait(SOON)
+            assert read(self, SOON)
+            raise Limit
+        return read(self, seconds)
+
+    monkeypatch.setattr(Subscription, "read", interrupt)
+    holders = {key: unrelated(key, expire=LONG) for key in ("mine", "other")}
+    reader = beside(lock("mine", expire=LONG, wait=LONG).acquire)
+    assert reading.wait(SOON)
+    other = beside(lock("other", expire=LONG, wait=LONG).acquire)
+    queued(redis_client, "other")
+    first, second = ("mine", "other") if whose == "its own" else ("other", "mine")
+    holders[first].release()
+    go_on.set()
+    with pytest.raises(Limit):
+        reader.result(SOON)
+    eventually(lambda: waiters(redis_client, "disLock:mine") == 0, "it waits no longer")
+    if whose == "its own":
+        eventually(lambda: left_behind(redis_client, "disLock:mine") == {}, "what it was handed is given on")
+    holders[second].release()
+    other.result(SOON).release()
 
 
 @pytest.mark.slow
-def test_a_silent_connection_is_noticed(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A firewall dropped it, and nobody was ever woken again."""
+def test_a_silent_connection_is_noticed_though_every_wait_is_short(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall dropped it, and nobody waited long enough to ask the server whether it was still there."""
     monkeypatch.setattr(subscription, "PING_AFTER", 0.5)
     with Proxy(redis_server.port) as proxy:
         ear = registry().store("default").backend.server.listener  # type: ignore[attr-defined]
         kwargs = {**ear._address.kwargs, "port": proxy.port, "socket_timeout": SOON}
         ear._address = dataclasses.replace(ear._address, kwargs=kwargs)
         holder = unrelated("a")
-        with pytest.raises(LockBusy):
-            unrelated("a", wait=0.1)
 
         def said(word: bytes) -> int:
             return sum(word in data for data in proxy.asked)
 
-        assert said(b"SUBSCRIBE") == 1
-        proxy.forget()
-        eventually(lambda: said(b"PING"), "the server is asked for a sign of life", SOON)
-        with pytest.raises(LockBusy):
-            unrelated("a", wait=2.0)
-        assert said(b"SUBSCRIBE") == 2, "it listens on another connection"
+        def after_a_short_wait(word: bytes, times: int) -> bool:
+            with pytest.raises(LockBusy):
+                unrelated("a", wait=0.1)
+            return said(word) >= times
+
+        eventually(lambda: after_a_short_wait(b"SUBSCRIBE", 1), "it listens", SOON)
+        proxy.swallow()
+        eventually(lambda: after_a_short_wait(b"PING", 1), "the server is asked for a sign of life", SOON)
+        proxy.swallow(False)
+        eventually(lambda: after_a_short_wait(b"SUBSCRIBE", 2), "it listens on another connection", SOON)
         holder.release()
         registry().close()
 

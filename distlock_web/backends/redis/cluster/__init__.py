@@ -51,5 +51,5 @@ class ClusterBackend:
     def close(self) -> None:
         self._routes.close()
 
-    def _cancel(self, claim: Claim) -> None:
-        drive(self._sync_port.cancel_now(claim))
+    def _cancel(self, claim: Claim, fence: int) -> None:
+        drive(self._sync_port.cancel_now(claim, fence))

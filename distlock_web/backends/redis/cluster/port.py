@@ -73,12 +73,12 @@ class ClusterPort:
             self._routes.postpone(claim)
         finally:
             node = self._routes.waiting.pop(claim.token, None)
-            if node is not None:  # also where nobody serves the slot now
-                node.server.listener.remove(claim.token)
+            if node is not None:  # also where nobody serves the slot now: what it is handed there is given back
+                node.server.listener.gave_up(claim.token)
 
-    async def cancel_now(self, claim: Claim) -> None:
+    async def cancel_now(self, claim: Claim, fence: int = 0) -> None:
         """The same for what was postponed: it is tried again where this raises."""
-        await self._route(claim).send(lambda port: port.cancel_now(claim))
+        await self._route(claim).send(lambda port: port.cancel_now(claim, fence=fence))
         self._routes.waiting.pop(claim.token, None)
 
     async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:

@@ -19,7 +19,7 @@ from .topology import Topology
 
 
 class Routes:
-    def __init__(self, seeds: Sequence[NodeAddress], base: Address, cancel: Callable[[Claim], None]) -> None:
+    def __init__(self, seeds: Sequence[NodeAddress], base: Address, cancel: Callable[[Claim, int], None]) -> None:
         self._base = base
         self._cancel = cancel
         self._nodes: dict[NodeAddress, Node] = {}

@@ -7,8 +7,9 @@
 --                     MARK says that it has a TTL. In a cluster there is one for each slot, with a tag in braces
 -- A token's first 16 characters name its process, to be exact a store of a process; it listens on distlock:wake:<those>, in
 -- a cluster with :<node>.
--- States: held; contended, which is held while others may wait; transit, detached and not yet attached; cooldown, kept for
--- a while after its end; done, the same with a record: the last line of the value; released and revoked, tombstones: free,
+-- States: held; contended, which is held while others may wait; granted, the same when it was handed over and its owner has
+-- not asked since (it may have heard of it all the same); transit, detached and not yet attached; cooldown, kept for a
+-- while after its end; done, the same with a record: the last line of the value; released and revoked, tombstones: free,
 -- with the token of the last owner.
 -- `before` is the token of the owner before this one if that is worth knowing, behind a '!' if it was revoked; else '-'. Of
 -- several who had it together each, with a comma between them.

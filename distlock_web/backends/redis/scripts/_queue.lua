@@ -113,10 +113,10 @@ local function was_before(lock, token)
   return string.find(',' .. lock.before .. ',', ',' .. token .. ',', 1, true)
 end
 
--- The lock becomes this token's for `ms`; others may wait for it. Answers its fence.
-local function own(now, token, ms, before, holder)
+-- The lock becomes this token's for `ms`. Answers its fence.
+local function own(now, token, ms, state, before, holder)
   local fence = next_fence(now, ms)
-  call('SET', N, format('%s contended %d %d %s %s', token, fence, now, before, holder), 'PX', ms)
+  call('SET', N, format('%s %s %d %d %s %s', token, state, fence, now, before, holder), 'PX', ms)
   return fence
 end
 
@@ -168,10 +168,10 @@ local function listens(process)
   return call('PUBSUB', 'NUMSUB', channel(process))[2] > 0
 end
 
--- A message to one waiter: "token fence at" of a grant, '-' for both numbers where it shall ask. One that is lost
+-- A message to one waiter: "token fence at name" of a grant, '-' for both numbers where it shall ask. One that is lost
 -- costs a lease at most, so a failure is not ours to raise.
 local function tell(process, token, fence, at)
-  redis.pcall('PUBLISH', channel(process), token .. ' ' .. fence .. ' ' .. at)
+  redis.pcall('PUBLISH', channel(process), token .. ' ' .. fence .. ' ' .. at .. ' ' .. N)
 end
 
 -- Who waits may enter sooner than it knows: the first processes that hear of it ask again. `known` and `lock`: the lock as
@@ -235,7 +235,7 @@ local function hand_over(lock, now, before, known, entry)
         lock, fence = join_shares(lock, now, token, expire, 'granted', holder)
         set_place(process)
       else
-        lock, fence = {state = 'contended'}, own(now, token, expire, before, holder)
+        lock, fence = {state = 'granted'}, own(now, token, expire, 'granted', before, holder)
         nudge(known, tonumber(expire))
       end
       tell(process, token, format('%d', fence), format('%d', now))

@@ -4,8 +4,7 @@
 --
 -- Such a token ends with how many may hold the lock, itself among them: "/<n>". The smallest of these numbers counts. A token
 -- without one, the plain lock's, wants to be alone.
--- States as in _lock.lua: held and cooldown; released and revoked, tombstones, which hold nothing; and granted, which is
--- held when it was handed over and its owner has not asked since (it may have heard of it all the same).
+-- States as in _lock.lua: held, granted and cooldown; released and revoked, tombstones, which hold nothing.
 
 local function limit_of(token) -- or of an entry of a line, which begins with it
   return tonumber(string.match(token, '^[^%s/]+/(%d+)') or 1)

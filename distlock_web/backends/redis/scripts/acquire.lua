@@ -61,6 +61,10 @@ if lock and lock.token == token then
   end
   live_at_least(N, expire)
   list()
+  if lock.state == 'granted' then
+    lock.state = 'contended' -- its owner knows: nobody gives it back as nobody's
+    call('SET', N, text(lock), 'KEEPTTL')
+  end
   return {lock.fence, now}
 end
 
@@ -86,7 +90,7 @@ if admits(lock, token) then
       local _, fence = join_shares(lock, now, token, expire, 'held', holder)
       return {fence, now}
     end
-    return {own(now, token, expire, before, holder), now}
+    return {own(now, token, expire, 'contended', before, holder), now}
   end
   lock = read()
 end

@@ -16,7 +16,7 @@ local function loss(value, token)
   local owner, state, before = string.match(value, '^(%S+) (%l+) %d+ %d+ (%S+) ')
   local free = state == 'released' or state == 'revoked'
   if owner == token then
-    return (state == 'held' or state == 'contended') and 0 or state == 'revoked' and 3 or 1
+    return (state == 'held' or state == 'contended' or state == 'granted') and 0 or state == 'revoked' and 3 or 1
   end
   return string.find(',' .. (before or '') .. ',', ',!' .. token .. ',', 1, true) and 3 or free and 1 or 2
 end

@@ -62,7 +62,7 @@ for i = 1, #KEYS / 2 do
   else
     local count, first = waiters(queue, string.sub(token, 1, 16))
     answers[i] = {
-      fence, state == 'contended' and 'held' or state, holder, since, call('PTTL', name), count, first,
+      fence, (state == 'contended' or state == 'granted') and 'held' or state, holder, since, call('PTTL', name), count, first,
     }
   end
 end

@@ -2,10 +2,12 @@
 
 The script that hands a lock over publishes so on the channel of the waiter's process. A thread of ours opens the
 connection with the first wait, reads it for all, opens it again when it breaks, and closes it some seconds after
-the last wait.
+the last wait. A thread that waits alone reads for itself: that spares a switch of threads, most of what a hand-over
+costs here.
 
 Nothing here is believed for long. A message that is lost costs a waiter about a lease, for nobody sleeps longer than
-that. State is plain attributes and dictionaries, changed in single steps: nobody waits for a mutex that could stay
+that; a reader that is interrupted (a signal's exception may come anywhere) lets go of the connection, and everybody
+asks. State is plain attributes and dictionaries, changed in single steps: nobody waits for a mutex that could stay
 locked.
 """
 
@@ -29,21 +31,27 @@ logger = logging.getLogger("distlock_web")
 IDLE_TIMEOUT = 5.0
 #: Seconds between two attempts to connect again.
 RECONNECT_AFTER = 0.2
-#: Seconds that the reader waits for data at a time: about so much sooner than it was read a message may have come.
+#: Seconds that a reader waits for data at a time: about so much sooner than it was read a message may have come.
 POLL = 0.05
 #: The same where it only looks whether there is something.
 AT_ONCE = 0.0
 #: Seconds between two reconnections for which the only reason is that the server knows of no listener here.
 UNHEARD_AGAIN_AFTER = 5.0
-#: Seconds between two looks at whose event loop was closed.
+#: Seconds between two looks at who still waits, and reads.
 SUPERVISE_EVERY = 0.5
+#: Seconds after which a reader that does not look has been lost.
+READER_LOST = 2.0
+#: Tokens that are remembered as given up, and for how many seconds: their place in a queue may have outlived that.
+GIVEN_UP_KEPT = 5000
+GIVEN_UP_FOR = 3600.0
 
 
 class Listener:
-    def __init__(self, address: Address, give_up: Callable[[Claim], None]) -> None:
+    def __init__(self, address: Address, give_up: Callable[[Claim, int], None]) -> None:
         self._address = address
-        self._give_up = give_up  #: what somebody asked for who has gone
+        self._give_up = give_up  #: what somebody asked for who has gone; with a fence: that grant alone
         self.waiters: dict[str, Waiter] = {}  #: by token
+        self._given_up: dict[str, float] = {}  # tokens, and when each was; the oldest first
         self._starting: dict[Parker, None] = {}  # those who wait for the connection
         self._last_empty_poll = 0.0  # when there was nothing to read, for the last time
         self._ident = ""  # of the store that this is a part of: what the tokens of its waiters begin with
@@ -75,6 +83,15 @@ class Listener:
         """This token waits no longer."""
         if self.waiters.pop(token, None) is not None:
             self._last_wait = now()
+        self._given_up.pop(token, None)
+
+    def gave_up(self, token: str) -> None:
+        """The same, and whatever it is handed from now on is to be given back: the cancel that says so may be lost."""
+        self.remove(token)
+        self._given_up[token] = now()
+        if len(self._given_up) > 2 * GIVEN_UP_KEPT:
+            for old in list(self._given_up)[:GIVEN_UP_KEPT]:
+                self._given_up.pop(old, None)
 
     async def listen(self, runtime: Runtime) -> None:
         """Return when the subscription stands. Raises ``BackendUnavailable`` within the connect and answer timeouts."""
@@ -95,8 +112,15 @@ class Listener:
         until = now() + seconds
         parker = waiter.parker = waiter.parker or waiter.runtime.parker()
         self._worker.start()
-        while not waiter.woken and (left := until - now()) > 0:
-            await parker.park(left)
+        try:
+            while not waiter.woken and (left := until - now()) > 0:
+                subscription = self._subscription if self._alone() is waiter else None
+                if subscription is None or not self._read(subscription, min(left, POLL)):
+                    self._worker.wake()  # it is to read
+                    await parker.park(left)
+        finally:
+            if len(self.waiters) > 1:  # who came while this one has read
+                self._worker.wake()
         woken, waiter.woken = waiter.woken, False
         return woken
 
@@ -124,6 +148,34 @@ class Listener:
             waiter.wake()
         self.reconnect()
 
+    # Reading -----------------------------------------------------------------------------------------------------
+
+    def _alone(self) -> Waiter | None:
+        """The only one who waits, if that is a thread: it reads for itself, as soon as it sleeps."""
+        waiters = list(self.waiters.values()) if len(self.waiters) == 1 else []
+        return waiters[0] if len(waiters) == 1 and waiters[0].loop is None else None
+
+    def _read(self, subscription: Subscription, seconds: float) -> bool:
+        """Read what comes first within so many seconds, for all who wait. False: somebody else reads."""
+        if not subscription.turn.acquire(blocking=False):
+            self._give_up_a_lost_reader(subscription)
+            return False
+        try:
+            self._deliver(subscription, seconds)
+        except BaseException as error:
+            # Also an interruption: what was read and not delivered is lost, so everybody has to ask.
+            self._broken(subscription, error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            subscription.turn.release()
+        return True
+
+    def _give_up_a_lost_reader(self, subscription: Subscription) -> None:
+        """One that was interrupted between taking its turn and reading."""
+        if now() - subscription.looked_at > READER_LOST:
+            self._broken(subscription, None)
+
     # Our own thread ----------------------------------------------------------------------------------------------
 
     def _is_left(self) -> bool:
@@ -141,11 +193,14 @@ class Listener:
             for token, waiter in list(self.waiters.items()):
                 if waiter.abandoned:
                     self._give_up_for(token)
-        try:
-            self._deliver(subscription)
-        except Exception as error:
-            self._broken(subscription, error)
-        return 0.0
+        alone = self._alone()
+        if alone is None and self._read(subscription, POLL if self.waiters else AT_ONCE) and self.waiters:
+            return 0.0
+        if subscription.turn.locked():  # it reads, or nobody does: to wake it would be a race without an end
+            self._give_up_a_lost_reader(subscription)
+        elif alone is not None and alone.parker is not None:
+            alone.parker.unpark()  # from now on it reads
+        return SUPERVISE_EVERY
 
     def _subscribe(self) -> float:
         """Open the connection and wake all who wait for it; where that fails, tell them why."""
@@ -155,7 +210,8 @@ class Listener:
         except Exception as error:
             self._error = translated(error, self._address)
             if not self._down:  # those who wait learn by themselves how long it lasts, without sleeping before that
-                self._wake_all()
+                for waiter in list(self.waiters.values()):
+                    waiter.wake()
             self._down = bool(self.waiters)
             self._wake_starting()
             return RECONNECT_AFTER if self.waiters else 0.0
@@ -163,7 +219,9 @@ class Listener:
         self._subscription, self._down = subscription, False
         self._last_wait, self._last_empty_poll = now(), begun
         self._wake_starting()
-        self._wake_all()  # what was published while nobody listened is lost
+        # What was published while nobody listened is lost: everybody asks again.
+        for waiter in list(self.waiters.values()):
+            waiter.wake()
         return 0.0
 
     def _wake_starting(self) -> None:
@@ -171,25 +229,22 @@ class Listener:
             self._starting.pop(parker, None)
             parker.unpark()
 
-    def _wake_all(self) -> None:
-        """Everybody asks again."""
-        for waiter in list(self.waiters.values()):
-            waiter.wake()
-
-    def _deliver(self, subscription: Subscription) -> None:
-        """Wait a little for what comes first, and tell whom it is for."""
+    def _deliver(self, subscription: Subscription, seconds: float) -> None:
         connection = self._connections
-        begun = now()
+        begun = subscription.looked_at = now()
         # Many messages and no pause among them would leave it far behind.
         late = begun - self._last_empty_poll > 2 * POLL
-        notification = subscription.read(AT_ONCE if late else POLL)
+        notification = subscription.read(AT_ONCE if late else seconds)
         if notification is None:
             self._last_empty_poll = begun
             return
         waiter = self.waiters.get(notification.token)
         if waiter is None:
-            # It was told by the answer to its question, or has left; or it waits at another subscriber of this
-            # channel: a copy of this machine, the same node under another address.
+            # Of one that is merely unknown it is no news: it was told by the answer to its question, or it waits at
+            # another subscriber of this channel: a copy of this machine, the same node under another address.
+            given_up = self._given_up.get(notification.token)
+            if given_up is not None and notification.grant is not None and now() - given_up < GIVEN_UP_FOR:
+                self._give_up(Claim(notification.name, notification.token, 0.0), notification.grant.fence)
             return
         if waiter.abandoned:
             self._give_up_for(notification.token)
@@ -202,9 +257,9 @@ class Listener:
         """This waiter has gone without a word: its place, or what it was handed, goes on to the next."""
         waiter = self.waiters.pop(token, None)
         if waiter is not None:
-            self._give_up(waiter.claim)
+            self._give_up(waiter.claim, 0)
 
-    def _broken(self, subscription: Subscription | None, error: Exception | None) -> None:
+    def _broken(self, subscription: Subscription | None, error: BaseException | None) -> None:
         """The connection is not to be used any more: our thread opens another, and everybody asks again."""
         if subscription is None or self._subscription is not subscription:
             return
@@ -213,7 +268,8 @@ class Listener:
         finally:
             if self._subscription is subscription:
                 self._subscription = None
-        if error is not None and self.waiters:
+        if isinstance(error, Exception) and self.waiters:
             logger.warning("The connection that listens for releases was lost: %s", translated(error, self._address))
-        self._wake_all()
+        for waiter in list(self.waiters.values()):
+            waiter.wake()
         self._worker.wake()

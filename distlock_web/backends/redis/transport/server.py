@@ -21,6 +21,8 @@ from .replicas import Replicas
 #: Seconds that a place in a queue outlives the lease that it is for: GRACE of ``_queue.lua``, a millisecond for each of
 #: a thousand places in front, and some more.
 PLACE_OUTLIVES = 20.0
+#: Seconds for which a lock is given back that was handed to nobody; how long its lease is is not known.
+GIVE_UP_WITHIN = 3600.0
 #: Releases that are remembered. The server remembers none: it would cost every one of them a command.
 RELEASED_TOKENS_KEPT = 1000
 
@@ -28,14 +30,15 @@ RELEASED_TOKENS_KEPT = 1000
 class Server:
     """Connections for threads (a pool), for each event loop (one), for renewals, and one to listen on.
 
-    ``cancel`` undoes a claim in the store, now. ``patient``: renewals ask also while the server is silent.
+    ``cancel`` undoes a claim in the store, now; with a fence, that grant alone. ``patient``: renewals ask also while
+    the server is silent.
     """
 
-    def __init__(self, address: Address, cancel: Callable[[Claim], None], *, patient: bool = True) -> None:
+    def __init__(self, address: Address, cancel: Callable[[Claim, int], None], *, patient: bool = True) -> None:
         self.address = address
         self.answer_timeout = float(address.kwargs["socket_timeout"])
         self.outage = Outage(address.name, partial(ping, address))
-        self.listener = Listener(address, self.postpone)
+        self.listener = Listener(address, self._give_up)
         self.pool = ConnectionPool(address, self.outage)
         self.ambiguous: set[str] = set()  #: tokens of which a copy of the acquisition may still be on its way
         self.released = deque[str](maxlen=RELEASED_TOKENS_KEPT)  #: tokens: a second release is no loss
@@ -101,4 +104,8 @@ class Server:
         after = self.answer_timeout if sent or claim.token in self.ambiguous else 0.0
         self.ambiguous.discard(claim.token)
         within = after + claim.expire + PLACE_OUTLIVES
-        self.outage.postpone(partial(self._cancel, claim), after=after, within=within)
+        self.outage.postpone(partial(self._cancel, claim, 0), after=after, within=within)
+
+    def _give_up(self, claim: Claim, fence: int) -> None:
+        """Cancel what a waiter was granted that has gone without a word; with a fence, that grant alone."""
+        self.outage.postpone(partial(self._cancel, claim, fence), after=0.0, within=GIVE_UP_WITHIN)

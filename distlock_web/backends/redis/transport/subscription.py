@@ -1,7 +1,8 @@
-"""The listening connection: subscribed to the channel of one store of this process."""
+"""The listening connection: subscribed to the channel of one store of this process, read by one at a time."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NamedTuple
 
 from ....core.runtime import now
@@ -28,10 +29,11 @@ class Notification(NamedTuple):
 
     token: str
     grant: Grant | None
+    name: str  #: of the lock
 
 
 #: Something was read, and no waiter has this token.
-NOBODYS = Notification("", None)
+NOBODYS = Notification("", None, "")
 
 
 class Subscription:
@@ -42,7 +44,9 @@ class Subscription:
         connection.health_check_interval = 0  # redis-py's own PING reads what was published meanwhile as its answer
         self._connection = connection
         self._wire = wire_of(connection, address.kwargs["socket_timeout"])
-        self._heard, self._pinged = now(), 0.0
+        self.turn = threading.Lock()  #: whoever has it reads; it is only tried
+        self.looked_at = now()  #: when somebody began to read, for the last time
+        self._heard, self._pinged = self.looked_at, 0.0
         try:
             channel = f"distlock:wake:{ident}"
             if address.clustered:  # PUBLISH reaches the subscribers of every node: this is what is said at this one
@@ -92,7 +96,7 @@ class Subscription:
 def _notification(payload: bytes) -> Notification:
     """``NOBODYS``: not one of our messages; anybody may publish on a channel."""
     try:
-        token, fence, at = payload.decode("utf-8", "replace").split(" ")
-        return Notification(token, None if fence == "-" else Grant(int(fence), int(at)))
+        token, fence, at, name = payload.decode("utf-8", "replace").split(" ", 3)  # a name may have blanks
+        return Notification(token, None if fence == "-" else Grant(int(fence), int(at)), name)
     except ValueError:
         return NOBODYS
