@@ -28,6 +28,11 @@ MAX_COMPARED = 2_621_440
 
 #: Headers of an answer that are kept. Never a cookie: it may be what logs its owner in.
 _KEPT = frozenset({
+    "access-control-allow-credentials", "access-control-allow-headers", "access-control-allow-methods",
+    "access-control-allow-origin", "access-control-expose-headers", "access-control-max-age", "content-security-policy",
+    "content-security-policy-report-only", "cross-origin-embedder-policy", "cross-origin-opener-policy",
+    "cross-origin-resource-policy", "permissions-policy", "referrer-policy", "x-content-type-options",
+    "x-frame-options",
     "allow", "cache-control", "content-disposition", "content-encoding", "content-language", "content-location",
     "content-type", "etag", "expires", "hx-location", "hx-push-url", "hx-redirect", "hx-refresh", "hx-replace-url",
     "hx-reselect", "hx-reswap", "hx-retarget", "hx-trigger", "hx-trigger-after-settle", "hx-trigger-after-swap",

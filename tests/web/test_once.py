@@ -41,10 +41,17 @@ from distlock_web.web.once import MAX_COMPARED, MAX_KEPT
 
 KEY = "pay:{request.headers[Idempotency-Key]}"
 runs = itertools.count(1)
+#: What a view says of who may read its answer, and where.
+PROTECTING = {
+    "Content-Security-Policy": "default-src 'self'",
+    "X-Frame-Options": "SAMEORIGIN",
+    "Access-Control-Allow-Origin": "https://shop.example",
+    "Cross-Origin-Resource-Policy": "same-site",
+}
 #: What the views are told to do, by the name of a case.
 ANSWERS: dict[str, Callable[[], tuple[bytes, int, dict[str, str]]]] = {
     "text": lambda: (b"paid", 201, {"Content-Type": "text/plain", "Location": "/orders/7", "X-Debug": "secret"}),
-    "page": lambda: ("<p>bezahlt für €".encode(), 200, {"Content-Type": "text/html; charset=utf-8"}),
+    "page": lambda: ("<p>bezahlt für €".encode(), 200, {"Content-Type": "text/html; charset=utf-8", **PROTECTING}),
     "bytes": lambda: (b"%PDF\xff\x00", 200, {"Content-Type": "application/pdf"}),
     "redirect": lambda: (b"", 302, {"Location": "/thanks/"}),
     "nothing": lambda: (b"", 204, {}),
@@ -221,7 +228,7 @@ def test_the_second_click_gets_the_first_ones_answer(send: Send, case: str) -> N
     assert second[:2] == first[:2]
     assert (second.replayed, second.run) == (True, first.run)
     assert not first.replayed
-    for name in ("Content-Type", "Location"):
+    for name in ("Content-Type", "Location", *PROTECTING):
         assert second.headers.get(name) == first.headers.get(name)
 
 
