@@ -6,11 +6,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .runtime import ThreadParker, drive, now
 
 T = TypeVar("T")
+P = TypeVar("P", bound="Pooled")
 
 #: Seconds after which a thread that waits for a connection looks by itself: whoever should wake it may be gone.
 MAX_SLEEP = 0.05
@@ -20,111 +21,144 @@ class AllInUse(Exception):
     """No connection has become free."""
 
 
-class Lent(Generic[T]):
-    """One connection in use, by one thread. It has a place in the pool until it is given back, or is garbage."""
+class Pooled:
+    """One connection, used by one thread at a time. It has a place in its pool until it is closed, or is garbage."""
 
-    __slots__ = ("__weakref__", "batch", "connection")
+    __slots__ = ("__weakref__", "_pool", "batch", "was_idle")
 
-    def __init__(self) -> None:
-        self.batch: object = None  #: those that are let go of together
-        self.connection: T  #: missing until it is connected
+    def __init__(self, pool: Pool[Any]) -> None:
+        self._pool = pool
+        self.batch = pool.batch  #: those that are let go of together
+        self.was_idle = False  #: it was open already: it may have ended meanwhile
+
+    def open(self, timeout: float | None) -> None:
+        """Connect, within ``timeout`` seconds where the driver can."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Also where it could not be opened."""
+        raise NotImplementedError
+
+    def end(self, *, usable: bool = True) -> None:
+        """It is free for the next one; or closed, if it cannot be used again."""
+        pool = self._pool
+        if not usable or self.batch is not pool.batch:
+            pool.discard(self)
+            return
+        self.was_idle = True
+        pool.idle.append(self)
+        if self.batch is not pool.batch:  # dropped meanwhile, by one that may have come before it was idle
+            pool.drop_idle()
+        if pool.waiting:
+            pool.wake_one()
 
 
-class Pool(Generic[T]):
+class Lent(Pooled, Generic[T]):
+    """A connection that these two functions open and close."""
+
+    __slots__ = ("_close", "_connect", "connection")
+
+    def __init__(self, connect: Callable[[], T], close: Callable[[T], None], pool: Pool[Any]) -> None:
+        super().__init__(pool)
+        self._connect, self._close = connect, close
+        self.connection: T  #: missing until it is open
+
+    def open(self, timeout: float | None) -> None:
+        self.connection = self._connect()
+
+    def close(self) -> None:
+        if hasattr(self, "connection"):
+            self._close(self.connection)
+
+
+class Pool(Generic[P]):
     """At most ``size`` connections; whoever finds none free waits ``patience`` seconds for one.
 
-    The exception of a signal's handler may come after any call. So the pool counts what exists, and not what was taken
-    and given back: what it has lent to a thread that was interrupted leaves its place by itself.
+    The exception of a signal's handler may come after any call. So the pool has weak references to what it has lent: a
+    connection whose thread was interrupted anywhere leaves its place by itself.
     """
 
-    def __init__(self, size: int, patience: float, connect: Callable[[], T], close: Callable[[T], None]) -> None:
+    def __init__(self, size: int, patience: float, new: Callable[[Pool[Any]], P]) -> None:
         self.size = size
         self._patience = patience
-        self._connect = connect
-        self._close = close
+        self._new = new
         # Reentrant: garbage that is collected inside may release a lock of its own. No Condition: it is left by code in
         # Python, and an exception that comes there would keep it locked.
-        self._changing = threading.RLock()
-        self._lent: weakref.WeakSet[Lent[T]] = weakref.WeakSet()
-        self._idle: deque[T] = deque()
-        self._batch = object()  # of the connections that are idle, and of those that are made now
-        self._waiting: deque[ThreadParker] = deque()
+        self._adding = threading.RLock()
+        self._places: weakref.WeakSet[P] = weakref.WeakSet()
+        self.idle: deque[P] = deque()
+        self.batch = object()  #: of the connections that are opened now
+        self.waiting: deque[ThreadParker] = deque()
 
-    def borrow(self) -> Lent[T]:
-        """The connection that was used last, or a new one. Raises :class:`AllInUse`, and what connecting raises."""
-        lent = self._take()
-        if lent is None:
-            lent = self._wait()
-        if not hasattr(lent, "connection"):
+    @property
+    def in_use(self) -> int:
+        return len(self._places) - len(self.idle)
+
+    def borrow(self, timeout: float | None = None) -> P:
+        """The connection that was used last, or a new one, which opens within ``timeout``.
+
+        Raises :class:`AllInUse`, and what opening raises.
+        """
+        until = now() + self._patience
+        while (pooled := self._take() or self._add()) is None:
+            self._wait(until - now())
+        if not pooled.was_idle:
             try:
-                lent.connection = self._connect()
+                pooled.open(timeout)
             except BaseException:
-                self._leave(lent)  # it is no garbage while somebody has the exception, and with it this frame
+                self.discard(pooled)  # it is no garbage while somebody has the exception, and with it this frame
                 raise
-        return lent
+        return pooled
 
-    def give_back(self, lent: Lent[T], *, usable: bool = True) -> None:
-        """It is free for the next one; or closed, if it cannot be used again."""
-        with self._changing:
-            kept = usable and lent.batch is self._batch
-            if kept:
-                self._lent.discard(lent)
-                self._idle.append(lent.connection)
-        if kept:
-            self._wake_one()
-            return
+    def discard(self, pooled: P) -> None:
+        """It broke, or its answers will not be read."""
         try:
-            self._close(lent.connection)  # first: the server never sees more of them
+            pooled.close()  # first: the server never sees more of them
         finally:
-            self._leave(lent)
+            self._places.discard(pooled)
+            self.wake_one()
 
     def drop(self) -> None:
         """Close every connection: those that are in use when they are given back."""
-        with self._changing:
-            self._batch = object()
-            idle, self._idle = self._idle, deque()
-        for connection in idle:
-            self._close(connection)
+        self.batch = object()
+        self.drop_idle()
 
-    def _take(self) -> Lent[T] | None:
-        """A place, with a connection if one is idle. None: all are taken."""
-        lent: Lent[T] = Lent()
-        with self._changing:
-            lent.batch = self._batch
-            if self._idle:
-                lent.connection = self._idle.pop()
-            elif self._is_full():
-                return None
-            self._lent.add(lent)
-        return lent
+    def drop_idle(self) -> None:
+        while (pooled := self._take()) is not None:
+            self.discard(pooled)
 
-    def _is_full(self) -> bool:
-        return len(self._lent) >= self.size
-
-    def _wait(self) -> Lent[T]:
-        until = now() + self._patience
-        while (left := until - now()) > 0:
-            parker = ThreadParker()
-            self._waiting.append(parker)
+    def wake_one(self) -> None:
+        if self.waiting:
             try:
-                if self._is_full():  # else one was given back meanwhile
-                    drive(parker.park(min(left, MAX_SLEEP)))
-            finally:
-                try:
-                    self._waiting.remove(parker)
-                except ValueError:  # it was woken
-                    pass
-            if (lent := self._take()) is not None:
-                return lent
-        raise AllInUse
-
-    def _leave(self, lent: Lent[T]) -> None:
-        self._lent.discard(lent)
-        self._wake_one()
-
-    def _wake_one(self) -> None:
-        if self._waiting:
-            try:
-                self._waiting.popleft().unpark()
+                self.waiting.popleft().unpark()
             except IndexError:  # somebody else has just woken the last one
+                pass
+
+    def _take(self) -> P | None:
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return None
+
+    def _add(self) -> P | None:
+        """One more, to be opened; None: all places are taken."""
+        pooled = self._new(self)
+        with self._adding:
+            if len(self._places) >= self.size:
+                return None
+            self._places.add(pooled)
+        return pooled
+
+    def _wait(self, left: float) -> None:
+        if left <= 0:
+            raise AllInUse
+        parker = ThreadParker()
+        self.waiting.append(parker)
+        try:
+            if not self.idle and len(self._places) >= self.size:  # else one was given back meanwhile
+                drive(parker.park(min(left, MAX_SLEEP)))
+        finally:
+            try:
+                self.waiting.remove(parker)
+            except ValueError:  # it was woken
                 pass

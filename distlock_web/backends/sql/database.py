@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, Row, create_engine, event
@@ -141,7 +142,8 @@ class Database:
         #: Their COMMIT has no answer yet. The server has these connections still, so they keep their places.
         self._hanging: list[pool.Lent[Connection]] = []
         self.engine = _engine(address)
-        self.connections: pool.Pool[Connection] = pool.Pool(connections, address.pool_timeout, self._connect, _close)
+        new = partial(pool.Lent[Connection], self._connect, _close)
+        self.connections: pool.Pool[pool.Lent[Connection]] = pool.Pool(connections, address.pool_timeout, new)
         self._passing: Callable[[], AbstractContextManager[None]] = nullcontext
         if isinstance(address.dialect, SQLite):
             self._passing = sqlite_fork.gate.passing
@@ -214,7 +216,8 @@ class Database:
             if hangs:
                 self._hanging.append(lent)
             else:
-                self.connections.give_back(lent, usable=usable)
+                lent.end(usable=usable)
+            del lent  # an error that somebody keeps has this frame, and would keep the place of a later user
             if transaction.ending:
                 for token in transaction.woken:
                     self.wakeups.wake(token)
@@ -233,7 +236,7 @@ class Database:
     def _give_up_hanging(self) -> None:
         hanging, self._hanging = self._hanging, []
         for lent in hanging:
-            self.connections.give_back(lent, usable=False)
+            lent.end(usable=False)
 
     @contextmanager
     def open(self) -> Iterator[Connection]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextvars
 import threading
 import time
-from collections import deque
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ from distlock_web.core.runtime import drive, new_token
 from tests.support.callers import unrelated
 from tests.support.proxy import Proxy
 from tests.support.redis_lock import KEY
-from tests.support.waiting import eventually
 
 
 def backend(url: str, **options: Any) -> RedisBackend:
@@ -61,66 +58,22 @@ def test_a_pool_that_stays_exhausted_is_said_with_the_setting_to_change(
     """And waited for once: it was asked again, and then for the cancellation of what had not been sent."""
     connections = backend(redis_url, max_connections=1, pool_timeout=0.05).server.pool
     connection = drive(connections.open(None))
-    opened: list[object] = []
-    wait = type(connections)._open_or_wait
+    exhausted: list[float] = []
+    wait = connections._wait
 
-    def counted(self: Any, timeout: float | None) -> Any:
-        opened.append(timeout)
-        return wait(self, timeout)
+    def counted(self: Any, left: float) -> None:
+        if left <= 0:
+            exhausted.append(left)
+        wait(left)
 
-    monkeypatch.setattr(type(connections), "_open_or_wait", counted)
+    monkeypatch.setattr(type(connections), "_wait", counted)
     with pytest.raises(
         BackendUnavailable, match=r"all 1 connections are in use \(OPTIONS: max_connections; pool_timeo"
     ):
         unrelated(KEY)
-    assert len(opened) == 1
+    assert len(exhausted) == 1
     connection.end()
     unrelated(KEY).release()
-
-
-def test_a_connection_that_another_thread_takes_first_is_waited_for(redis_url: str) -> None:
-    """Idle when it was looked at, and gone when it was taken: the next one that becomes free."""
-    connections = backend(redis_url, max_connections=1, pool_timeout=30).server.pool
-    connection = drive(connections.open(None))
-
-    class Snatched(deque[Any]):
-        def __bool__(self) -> bool:
-            return True
-
-    connections.idle = Snatched()
-    got: list[object] = []
-    waiting = threading.Thread(target=lambda: got.append(contextvars.Context().run(drive, connections.open(None))))
-    waiting.start()
-    eventually(lambda: len(connections.waiting) == 1, "it waits")
-    connection.end()
-    waiting.join()
-    assert got == [connection]
-    connections.idle = deque()
-    connection.end()
-
-
-def test_a_connection_whose_thread_was_interrupted_anywhere_leaves_its_place(redis_url: str) -> None:
-    """A time limit between taking a connection and using it leaked a place of the pool, until none was left."""
-    connections = backend(redis_url, max_connections=1, pool_timeout=0.05).server.pool
-    for _ in range(3):
-        assert drive(connections.open(None)) is not None  # and nobody has it any more
-    unrelated(KEY).release()
-
-
-def test_a_connection_that_is_given_back_while_all_are_dropped_is_not_kept(redis_url: str) -> None:
-    """It would lead to the server of before, a master that is none any more."""
-    connections = backend(redis_url).server.pool
-    connection = drive(connections.open(None))
-
-    class DroppedBefore(deque[Any]):
-        def append(self, item: Any) -> None:
-            connections.drop()
-            super().append(item)
-
-    connections.idle = DroppedBefore()
-    connection.end()
-    assert not connections.idle
-    assert connection not in connections._open
 
 
 def test_a_health_check_replaces_a_dead_connection_before_it_is_used(
@@ -131,26 +84,6 @@ def test_a_health_check_replaces_a_dead_connection_before_it_is_used(
     redis_client.client_kill_filter(_type="normal", skipme=True)
     time.sleep(0.02)  # longer than the interval
     unrelated(KEY).release()
-
-
-def test_a_health_check_that_is_interrupted_costs_no_connection(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker's time limit in the middle of it leaked a place of the pool each time, until none was left."""
-    configure({"default": {"LOCATION": redis_url, "OPTIONS": {"health_check_interval": 0.001, "max_connections": 1}}})
-
-    def interrupted(self: Any) -> None:
-        raise KeyboardInterrupt
-
-    with lock("a"):
-        pass
-    with monkeypatch.context() as limit:
-        limit.setattr(redis.Connection, "check_health", interrupted)
-        time.sleep(0.005)  # past the interval
-        with pytest.raises(KeyboardInterrupt):
-            lock("a").acquire()
-    with lock("a"):
-        pass
 
 
 def test_in_a_url_its_time_is_text() -> None:

@@ -81,7 +81,7 @@ def test_waiters_share_one_thread_and_keep_no_connection(store: Any, beside: Bes
     crowd = [beside(lambda: unrelated("first", wait=LONG).release()) for _ in range(6)]
     eventually(lambda: drive(port.inspect(["disLock:first"]))[0].waiters == 6, "six wait")
     assert threads("distlock-sql") == 1
-    eventually(lambda: not store.backend._requests.connections._lent, "they sleep without one")
+    eventually(lambda: not store.backend._requests.connections.in_use, "they sleep without one")
     holder.release()
     for waiter in crowd:
         waiter.result(PATIENCE)

@@ -222,7 +222,7 @@ def test_those_that_want_a_lock_keep_nobody_from_releasing_another(
                 unrelated("first").release()
 
     wanting = [beside(want) for _ in range(6)]
-    eventually(lambda: len(backend._requests.connections._lent) == 2, "all are in use")
+    eventually(lambda: backend._requests.connections.in_use == 2, "all are in use")
     try:
         lease.extend()
         lease.release()

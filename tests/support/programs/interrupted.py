@@ -149,7 +149,7 @@ def main(url: str, seconds: float, contenders: int, seed: int) -> dict[str, Any]
         "contenders' errors": [error for other in others for error in other.errors][:5],
         "longest": max([other.longest for other in others], default=0.0),
         "sections": sum(other.sections for other in others),
-        "lost slots": len(pool._open) - len(pool.idle),
+        "lost slots": pool.in_use,
         "waiting for a connection": len(pool.waiting),
         "waiters": len(listener.waiters),
         "held": [name for name in names if is_held(client, name)],
