@@ -20,8 +20,6 @@ from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
 
 #: Seconds that each place in the queue adds to a waiter's sleep: an expiry wakes one, not all.
 PLACE = 0.001
-#: Seconds that a queue is kept after the next question of its waiters was due.
-GRACE = 15.0
 #: Seconds after which a name that nobody uses is forgotten, with what its last holders are told who ask again.
 FORGET_AFTER = 60.0
 #: Tokens of a lock whose ends are remembered.
@@ -51,7 +49,6 @@ class _Waiter:
 class _Lock:
     owners: dict[str, _Owner] = field(default_factory=dict)  # by token: one, or several that share it
     queue: dict[str, _Waiter] = field(default_factory=dict)  # by token, in the order in which they came
-    queue_until: float = 0.0
     gone: dict[str, str] = field(default_factory=dict)  # how the last of them ended: "released", or by force "revoked"
     used: float = 0.0  # when somebody last asked for it
 
@@ -161,7 +158,6 @@ class MemoryPort:
         # or to those in front, costs more than that.
         ahead = list(lock.queue).index(claim.token)
         recheck_after = min(remaining, claim.expire) + ahead * PLACE
-        lock.queue_until = max(lock.queue_until, moment + recheck_after + GRACE)
         return Busy(recheck_after, remaining, waiter.place, owner.holder, held_for)
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
@@ -309,13 +305,11 @@ class MemoryPort:
                 return self._current(lock)
 
     def _current(self, lock: _Lock) -> _Lock:
-        """The same, without a lease that has ended, and without a queue in which nobody asks any more."""
+        """The same, without a lease that has ended."""
         moment = now()
         for owner in list(lock.owners.values()):
             if owner.until <= moment:
                 del lock.owners[owner.token]
-        if lock.queue and lock.queue_until <= moment:
-            lock.queue.clear()
         return lock
 
     def _forget_unused(self, moment: float) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from distlock_web import configure
 from distlock_web.backends import memory
-from distlock_web.backends.memory import FORGET_AFTER, GRACE, MemoryPort
+from distlock_web.backends.memory import FORGET_AFTER, MemoryPort
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import TASKS, THREADS, drive, new_token, now
@@ -49,22 +49,6 @@ def test_nobody_sleeps_longer_than_a_lease_of_its_own(port: MemoryPort) -> None:
     assert sleeps[-1] < 1.1
 
 
-@pytest.mark.parametrize(("late", "kept"), [(GRACE - 1, True), (GRACE + 1, False)])
-def test_a_queue_is_kept_for_a_while_after_its_next_question_was_due(
-    port: MemoryPort, monkeypatch: pytest.MonkeyPatch, late: float, kept: bool
-) -> None:
-    """A waiter that is late keeps its place; those who are gone keep nobody out."""
-    offset = 0.0
-    monkeypatch.setattr(memory, "now", lambda: now() + offset)
-    acquired(port, claim(10))
-    waiting = claim(600)
-    queued(port, waiting)
-    queued(port, claim(1))  # asks again sooner: that takes nothing from the others
-    offset = 10 + late
-    assert isinstance(drive(port.acquire(claim(), 0)), Busy if kept else Granted)
-    assert drive(port.extend([waiting])) == [None if kept else "taken"]
-
-
 def test_a_lease_that_is_shorter_than_those_who_wait_know_wakes_the_first(port: MemoryPort, beside: Beside) -> None:
     """Handed to a short lease whose holder never answers, the lock was free for as long as the long one had been."""
     holder, silent, waiting = claim(), claim(0.2), claim()
@@ -96,17 +80,6 @@ def test_a_waiter_whose_event_loop_has_closed_is_not_handed_the_lock(port: Memor
     assert drive(port.extend([gone, waiting])) == ["taken", None]
 
 
-def test_a_second_copy_of_attach_does_not_shorten(port: MemoryPort) -> None:
-    holder, receiver = claim(), claim(1)
-    acquired(port, holder)
-    drive(port.detach(holder, "transit", 30))
-    drive(port.attach(receiver, "transit"))
-    drive(port.extend([receiver._replace(expire=300)]))
-    assert drive(port.attach(receiver, "transit")) is not None
-    (line,) = drive(port.inspect())
-    assert line.remaining > 200
-
-
 def test_fences_grow_though_the_clock_is_set_back(port: MemoryPort, monkeypatch: pytest.MonkeyPatch) -> None:
     first = claim()
     fence = acquired(port, first).fence or 0
@@ -114,15 +87,6 @@ def test_fences_grow_though_the_clock_is_set_back(port: MemoryPort, monkeypatch:
     before = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: before - 3600 * 10**9)
     assert (acquired(port, Claim("b", new_token(), 60)).fence or 0) == fence + 1
-
-
-def test_what_is_left_of_the_lease_is_less_after_a_wait(port: MemoryPort) -> None:
-    acquired(port, claim(10))
-    mine = claim()
-    busy = queued(port, mine)
-    after = drive(port.wait(mine, busy, 0.05))
-    assert isinstance(after, Busy)
-    assert after.remaining <= busy.remaining - 0.05
 
 
 def test_names_that_nobody_uses_are_forgotten(port: MemoryPort, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,9 +107,3 @@ def test_names_that_nobody_uses_are_forgotten(port: MemoryPort, monkeypatch: pyt
     assert port._table.locks.keys() == {"a", "another"}
     assert drive(port.release(held)) is None
     assert drive(port.extend([waiting])) == [None], "and what is in use is what it was"
-
-
-def test_a_look_at_names_that_nobody_uses_makes_none(port: MemoryPort) -> None:
-    assert drive(port.inspect(["nobody's"])) == []
-    assert drive(port.waiters("nobody's", 10)) == []
-    assert not port._table.locks

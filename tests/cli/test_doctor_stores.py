@@ -70,20 +70,10 @@ def test_postgresql(postgres_settings: dict[str, Any]) -> None:
     assert "fsync is off" in found(url)["DL304"].problem
 
 
-@pytest.fixture
-def pooler(postgres_server: PostgresServer) -> Iterator[Callable[[str], str]]:
-    """The URL of a PgBouncer in this mode."""
+def test_a_pooler(postgres_server: PostgresServer) -> None:
     require("pgbouncer", pgbouncer_program)
-    with ExitStack() as running:
-        yield lambda mode: running.enter_context(PgBouncer(postgres_server.port, mode)).url
-
-
-def test_a_pooler(pooler: Callable[[str], str]) -> None:
-    lent = pooler("transaction")
-    assert found(lent)["DL301"].severity == "info"
-    assert "which lends a server for each transaction" in found(lent)["DL301"].problem
-    assert found(lent, listen=True)["DL301"].severity == "error"
-    assert "in session mode" in found(pooler("session"))["DL301"].problem
+    with PgBouncer(postgres_server.port) as pooler:
+        assert found(pooler.url)["DL301"].severity == "info"
 
 
 def test_mariadb(mariadb_settings: dict[str, Any], mariadb_server: MariaDBServer) -> None:
@@ -139,7 +129,7 @@ def standby(server: PostgresServer, *options: str) -> Iterator[None]:
 def test_postgresql_alone_and_with_a_standby(postgres_server: PostgresServer) -> None:
     reading = "SELECT sync_state FROM pg_stat_replication"
     with DurablePostgres() as server, psycopg.connect(server.url, autocommit=True) as admin:
-        assert found(server.url) == found(server.url, listen=True) == {}
+        assert found(server.url) == {}
         with standby(server):
             eventually(lambda: admin.execute(reading).fetchone(), "the log is read")
             assert "1 standby, none of them synchronous" in found(server.url)["DL306"].problem

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import random
-import time
-
 import pytest
 import redis
 
 from tests.support.lab import Lab
 from tests.support.modes import modes
 from tests.support.redis_lock import fence_of, left_behind
-from tests.support.waiting import SLACK, eventually
 
 
 @modes
@@ -54,31 +50,3 @@ def test_a_holder_that_stood_still_past_its_lease_has_lost_it(
     assert successor.join() == 0
     assert lab.history.violations(counter=lab.counter) == []
     assert lab.counter == 1
-
-
-@pytest.mark.nightly
-def test_random_kills_and_stops_among_many(lab: Lab, redis_client: redis.Redis) -> None:
-    """The whole of it at once: no overlap, no lost update, fences grow, and all who live come through."""
-    expire, dice = 1.0, random.Random()
-    options = {"think": 0.02, "expire": expire}
-    crowd = lab.ready(
-        *({"mode": mode, "rounds": 100_000, "section": 0.05, **options} for mode in ("threads", "asyncio")),
-        *({"mode": mode, "rounds": 20, "section": 0.01, **options} for mode in ("threads", "asyncio", "threads")),
-    )
-    victims, survivors = crowd[:2], crowd[2:]
-    for worker in crowd:
-        worker.go()
-    for victim in victims:
-        victim.saw("acquired", times=dice.randint(1, 5))
-        time.sleep(dice.random() * 0.04)
-        victim.stop()
-        time.sleep(dice.random() * 2 * expire)
-        if dice.random() < 0.5:
-            victim.resume()
-            victim.saw("wanted", times=victim.times("wanted") + 1)
-        victim.kill()
-    assert [worker.join() for worker in survivors] == [0] * 3
-    assert lab.history.violations(counter=lab.counter) == []
-    # One that dies costs its lease if it held, a window if it was next; two may die in a row.
-    assert max(lab.history.waits()) < 4 * expire + SLACK
-    eventually(lambda: not left_behind(redis_client), "what the killed ones held ends with its lease")

@@ -22,11 +22,10 @@ def pgbouncer_program() -> str:
 class PgBouncer(Server):
     name = "pgbouncer"
 
-    def __init__(self, behind: int, mode: str = "transaction") -> None:
+    def __init__(self, behind: int) -> None:
         super().__init__()
         self.user = unprivileged("postgres")
         self._behind = behind
-        self._mode = mode
 
     @property
     def url(self) -> str:
@@ -39,7 +38,7 @@ class PgBouncer(Server):
         file.write_text(
             f"[databases]\n* = host=127.0.0.1 port={self._behind}\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
-            f"auth_type = trust\nauth_file = {users}\npool_mode = {self._mode}\n"
+            f"auth_type = trust\nauth_file = {users}\npool_mode = transaction\n"
             "ignore_startup_parameters = extra_float_digits\n"
             f"default_pool_size = 3\nmin_pool_size = 3\nserver_lifetime = 3600\n"
         )

@@ -22,7 +22,7 @@ class RedlockBackend:
 
     # A round trip to a majority has to fit into the shortest lease several times.
     capabilities = Capabilities(
-        fencing=True, waiting=True, queue=False, transfer=True, listing=True, min_expire=0.1, max_expire=RESTART_DELAY
+        fencing=True, waiting=True, queue=False, transfer=False, listing=True, min_expire=0.1, max_expire=RESTART_DELAY
     )
     settings = frozenset({"LOCATION", "OPTIONS"})
 

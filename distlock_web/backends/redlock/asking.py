@@ -20,7 +20,7 @@ from ...core.runtime import drive, now
 from ..redis.scripts import PackedKeys, Script
 from ..redis.transport.errors import ENDED, FAILURES, TIMEOUTS, ErrorReply, as_error, broke_connection, translated
 from .node import Node, WrongQuorum, no_vote
-from .scripts import EXCHANGE, EXTEND, RELEASE, VOTE
+from .scripts import EXTEND, RELEASE, VOTE
 
 Reply: TypeAlias = Any
 Args: TypeAlias = "tuple[str | int, ...]"
@@ -110,7 +110,7 @@ class Question:
         self.reply = reply
         if self.script is RELEASE and token in node.unheard:
             self._undo_later()  # the vote may come after this
-        elif self.script in (VOTE, EXTEND, EXCHANGE):
+        elif self.script in (VOTE, EXTEND):
             self.error = no_vote(node, reply)
             if self.script is VOTE:
                 node.unheard.discard(token)

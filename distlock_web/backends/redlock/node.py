@@ -44,7 +44,6 @@ class Node:
         self.quorum_key = f"{config.prefix}~quorum"
         self.who = ""
         self.no_vote: DistLockError | None = None  #: why it would not vote for us when it was last heard of
-        self.clock_apart = False  #: from those of the others, when it was last to be told who it is
         #: How far its clock (µs) is ahead of ``now()``, as last heard; None: not heard yet.
         self.ahead_us: int | None = None
         #: Of threads; True: of the renewals, which also ask a server that counts as silent.
@@ -102,12 +101,7 @@ def no_vote(node: Node, reply: Any) -> DistLockError | None:
     if type(reply) is not list or not reply or type(reply[0]) is not int or reply[0] >= 0:
         return None
     if reply[0] == FORGOT:
-        clock = (
-            " Its clock is more than 1 s from the other nodes': set it, else it gets no vote."
-            if node.clock_apart
-            else ""
-        )
-        return Forgot(f"{node} has no memory of this quorum: it was set up, emptied or restarted.{clock}")
+        return Forgot(f"{node} has no memory of this quorum: it was set up, emptied or restarted.")
     if reply[0] == YOUNG:
         return BackendUnavailable(
             f"{node} may have forgotten locks, because it was set up, emptied or restarted: it votes again in "

@@ -25,7 +25,7 @@ from ..redis.scripts import NAMES
 from .asking import Args, Enough, Question, every_answer, unavailable
 from .node import APART_US, Node
 from .quorum import Quorum, gave
-from .scripts import EXCHANGE, EXTEND, INSPECT, RELEASE, REVOKE, VOTE
+from .scripts import EXTEND, INSPECT, RELEASE, REVOKE, VOTE
 
 _LOSSES: dict[int, Loss | None] = {0: None, 1: "expired", 2: "taken", 3: "revoked"}
 
@@ -266,41 +266,13 @@ class RedlockPort:
         # The first node tells those who wait: it is sent to last.
         return await self._quorum.ask(RELEASE, [claim.name], args, enough, nodes=nodes[::-1], undo_within=within)
 
-    # To hand it over -----------------------------------------------------------------------------------------------
+    # To hand it over: a quorum cannot, see ``capabilities`` ----------------------------------------------------------
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
-        self._check_lease(seconds)
-        questions = await self._exchange(claim.name, claim.token, "held", transit, "transit", seconds, "")
-        answered = self._quorum.answered(questions)
-        done = sum(map(gave, answered))
-        if done >= self._quorum.needed:
-            return None
-        if done + len(self._quorum.nodes) - len(answered) >= self._quorum.needed:
-            raise unavailable(questions, self._quorum.needed)  # those that did not answer may have it still
-        return self._why(each.reply[1] for each in answered if not gave(each))
+        raise NotImplementedError
 
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
-        self._check_lease(claim.expire)
-        begun = now()
-        questions = await self._exchange(
-            claim.name, transit, "transit", claim.token, "held", claim.expire, claim.holder
-        )
-        answered = self._quorum.answered(questions)
-        fences = [each.reply[0] for each in answered if gave(each)]
-        if len(fences) < self._quorum.needed:
-            if len(fences) + len(self._quorum.nodes) - len(answered) >= self._quorum.needed:
-                raise unavailable(questions, self._quorum.needed)  # the ticket may be good: it can be asked again
-            await self._undo(claim, "", [each.node for each in questions if gave(each) or each.is_open])
-            return None
-        return Granted(_most_common(fences), begun)
-
-    async def _exchange(
-        self, name: str, token: str, state: str, new: str, its_state: str, seconds: float, holder: str
-    ) -> list[Question]:
-        tail = (token, state, new, _number(now()), its_state, _ms(seconds), holder)
-        questions = await self._quorum.ask(EXCHANGE, [name], lambda node: (node.who, *tail))
-        self._quorum.raise_if_wrong()
-        return questions
+        return None
 
     # To look ---------------------------------------------------------------------------------------------------------
 
@@ -382,10 +354,6 @@ def _merged(given: Sequence[LockInfo], needed: int, waiters: int) -> LockInfo | 
         waiters=waiters,  # each waits at one node, which may have forgotten the lock
         state=Counter(line.state for line in lines).most_common(1)[0][0],
     )
-
-
-def _most_common(fences: Iterable[int]) -> int:
-    return Counter(fences).most_common(1)[0][0]
 
 
 def _number(moment: float) -> int:

@@ -97,8 +97,6 @@ class Quorum:
         forgot = [each.node for each in heard if each.reply[0] == FORGOT]
         agreed = self.of_one_time(heard)
         born = int(median([each.reply[1] for each in agreed] or [0]))
-        for each in heard:
-            each.node.clock_apart = abs(each.reply[1] - born) > APART_US
         # Else two lists of nodes could each win a node that has forgotten, while those that remember cannot be heard;
         # and nodes that come back with a clock that is behind, and set then, would be old enough at once.
         remembered = by_hand or len(heard) - len(forgot) >= self.needed or not self.restart_delay

@@ -71,7 +71,7 @@ class SQLBackend:
         self._renewals = self._database(RENEWAL_CONNECTIONS, patient=True)
         self._reserve = self._database(RESERVE_CONNECTIONS)
         self._probing = Database(self._address, self._tables, self._wakeups, None, connections=1)
-        listens = isinstance(self._address.dialect, PostgreSQL) and self._address.listen is not False
+        listens = isinstance(self._address.dialect, PostgreSQL)
         self._news = (Listener if listens else Poller)(self._wakeups, self._requests)
         verbs = SQLVerbs(self._requests, self._reserve, self._news, self._outage)
         renewing = SQLVerbs(self._renewals, self._reserve, self._news, self._outage)

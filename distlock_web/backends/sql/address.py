@@ -24,7 +24,7 @@ MAX_CONNECTIONS = 10
 #: MariaDB and MySQL wait for a locked row in whole seconds, which have to be over before the server counts as silent.
 MYSQL_MIN_TIMEOUT = 1.5
 
-OPTIONS = ("timeout", "max_connections", "pool_timeout", "create", "schema", "listen", "connect_args")
+OPTIONS = ("timeout", "max_connections", "pool_timeout", "create", "schema", "connect_args")
 _KINDS = {
     "postgresql": "postgresql",
     "postgres": "postgresql",
@@ -47,7 +47,6 @@ class Address:
     create: bool  #: whether we make a table that is missing
     remedy: str  #: what to do about one that is missing or wrong
     schema: str | None
-    listen: bool | None  #: whether to LISTEN on PostgreSQL; None: unless there is a pooler between
     connect_args: Mapping[str, Any] = field(repr=False)
 
     @property
@@ -77,7 +76,6 @@ def address(config: StoreConfig) -> Address:
     shortest = 0.05 if kind in ("sqlite", "postgresql") else MYSQL_MIN_TIMEOUT
     dialect = _dialect(kind, url, seconds("timeout", TIMEOUT, minimum=shortest))
     create = check_flag(options.get("create", not migrated), f'{where}["OPTIONS"]["create"]')
-    listen = options.get("listen")
     return Address(
         url=url.set(drivername=dialect.driver),
         dialect=dialect,
@@ -87,7 +85,6 @@ def address(config: StoreConfig) -> Address:
         create=create,
         remedy=_remedy(create, config.database if migrated else ""),
         schema=_text_or_none(options, "schema", where),
-        listen=listen if listen is None else check_flag(listen, f'{where}["OPTIONS"]["listen"]'),
         connect_args={**dialect.connect_args(), **connect_args, **_mapping(options, "connect_args", where)},
     )
 

@@ -136,7 +136,7 @@ class Database:
         self.address = address
         self.tables = tables
         self.wakeups = wakeups
-        self.notify = None if address.listen is False else address.dialect.notify
+        self.notify = address.dialect.notify
         self._outage = outage
         self._patient = patient
         #: Their COMMIT has no answer yet. The server has these connections still, so they keep their places.

@@ -9,8 +9,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from ...core.errors import DistLockError
-from ...core.findings import Finding, Severity
-from .address import Address
+from ...core.findings import Finding
 from .database import Database
 from .dialects import MySQL, PostgreSQL
 
@@ -21,7 +20,7 @@ def diagnose(database: Database) -> list[Finding]:
     try:
         with database.open() as connection:
             if isinstance(dialect, PostgreSQL):
-                return [*_pooler(connection, database), *_postgresql(connection)]
+                return [*_pooler(connection), *_postgresql(connection)]
             return list(_mysql(connection)) if isinstance(dialect, MySQL) else []
     except DBAPIError as error:
         raise DistLockError(f"{database.address.name} does not say how it is set up: {error.orig}") from error
@@ -42,30 +41,15 @@ def _postgresql(connection: Connection) -> Iterator[Finding]:
         )
 
 
-def _pooler(connection: Connection, database: Database) -> Iterator[Finding]:
-    if _driver(connection).info.backend_pid == _pid(connection):
-        return
-    with database.open() as other:
-        # Each has a server of its own, unless that is lent for a transaction.
-        shared = _pid(other) == _pid(connection)
-    listens = database.address.listen is True
-    mode = "which lends a server for each transaction" if shared else "in session mode, as it seems"
-    severity: Severity = "error" if shared and listens else "info"
-    yield Finding(
-        "DL301",
-        severity,
-        f"A pooler such as PgBouncer stands in front of the server, {mode}{'; listen is True' if listens else ''}.",
-        "The notification for a waiter goes to another connection: the waiter gets its lock seconds late."
-        if severity == "error"
-        else "Waiters poll, because LISTEN does not work: more load, and slower hand-overs.",
-        _pooler_remedy(database.address, shared),
-    )
-
-
-def _pooler_remedy(address: Address, shared: bool) -> str:
-    if shared:
-        return f"LOCATION: the server itself, past the pooler{'; or listen False' if address.listen else ''}."
-    return 'OPTIONS: {"listen": True}, if the pooler is in session mode; or LOCATION: the server itself.'
+def _pooler(connection: Connection) -> Iterator[Finding]:
+    if _driver(connection).info.backend_pid != _one(connection, "SELECT pg_backend_pid()"):
+        yield Finding(
+            "DL301",
+            "info",
+            "A pooler such as PgBouncer stands in front of the server.",
+            "Waiters poll, because LISTEN does not work: more load, and slower hand-overs.",
+            "LOCATION: the server itself, past the pooler.",
+        )
 
 
 def _mysql(connection: Connection) -> Iterator[Finding]:
@@ -104,7 +88,3 @@ def _variable(connection: Connection, name: str) -> str | None:
 
 def _driver(connection: Connection) -> Any:
     return connection.connection.driver_connection
-
-
-def _pid(connection: Connection) -> Any:
-    return _one(connection, "SELECT pg_backend_pid()")

@@ -116,7 +116,7 @@ class Poller:
 
 
 class Listener(Poller):
-    """LISTENs on a connection of its own; asks as the other does where a pooler stands between, unless told."""
+    """LISTENs on a connection of its own; asks as the other does where a pooler stands between."""
 
     def __init__(self, wakeups: Wakeups, database: Database) -> None:
         super().__init__(wakeups, database)
@@ -160,10 +160,7 @@ class Listener(Poller):
     def _is_pooled(self, connection: Connection) -> bool:
         """Whether we speak to a pooler, where the news would come to whoever has the server at that moment."""
         greeted_by: int = self._driver_of(connection).info.backend_pid
-        return (
-            self._database.address.listen is None
-            and connection.exec_driver_sql("SELECT pg_backend_pid()").scalar() != greeted_by
-        )
+        return connection.exec_driver_sql("SELECT pg_backend_pid()").scalar() != greeted_by
 
     def _listen(self, connection: Connection) -> None:
         self._driver = driver = self._driver_of(connection)

@@ -16,8 +16,6 @@ from ...core.runtime import now
 
 #: Seconds that an estimate serves to tell that a lease has ended. Clocks drift apart.
 FRESH = 1.0
-#: Seconds after which a worse estimate is preferred to it: the better one has drifted.
-STALE = 10.0
 #: Milliseconds: ZooKeeper's times are whole ones, and the lease may have begun at the end of its own.
 TICK = 1.0
 
@@ -36,7 +34,6 @@ class _Sample(NamedTuple):
     zxid: int  #: of the write that it was found by
     ahead: float  #: milliseconds that the leader's clock is ahead of ours, at least
     measured: float  #: when that was found
-    confirmed: float  #: when the last write said nothing else
 
     def now_ms(self) -> float:
         return now() * 1000 + self.ahead
@@ -47,32 +44,20 @@ class _Sample(NamedTuple):
 
 class ServerClock:
     def __init__(self) -> None:
-        self._sample = _Sample(-1, 0.0, float("-inf"), float("-inf"))
+        self._sample = _Sample(-1, 0.0, float("-inf"))
 
-    def observe(self, written: Stat, sent: float) -> None:
-        """The answer to a write of ours has come just now; it was ``sent`` not later than then, by our clock."""
-        known, moment = self._sample, now()
-        if epoch_of(written.mzxid) < epoch_of(known.zxid):
-            return  # late news, from before the change of leaders
-        ahead, most = written.mtime - moment * 1000, written.mtime + TICK - sent * 1000
-        same_leader = epoch_of(written.mzxid) == epoch_of(known.zxid)
-        if same_leader and moment - known.measured < STALE and ahead <= known.ahead <= most:
-            self._sample = known._replace(confirmed=moment)  # the answer was slower, no more: the clock was not set
-        else:
-            self._sample = _Sample(written.mzxid, ahead, moment, moment)
-
-    def measure(self, written: Stat) -> None:
-        """The same, and this answer counts, whatever was known before: to judge what was written until now."""
+    def observe(self, written: Stat) -> None:
+        """The answer to a write of ours has come just now. The last one counts: the clock may have been set back."""
         moment = now()
-        if written.mzxid > self._sample.zxid:
-            self._sample = _Sample(written.mzxid, written.mtime - moment * 1000, moment, moment)
+        if written.mzxid > self._sample.zxid:  # else it is late news
+            self._sample = _Sample(written.mzxid, written.mtime - moment * 1000, moment)
 
     def now_ms(self) -> float:
         """Milliseconds since the epoch, or a little less; long ago, if nothing was written yet."""
         return self._sample.now_ms()
 
     def is_fresh(self, seconds: float = FRESH) -> bool:
-        return now() - self._sample.confirmed < seconds
+        return now() - self._sample.measured < seconds
 
     def can_judge(self, node: Stat) -> bool:
         """Whether the node was written under the leader whose time we know."""
@@ -86,7 +71,7 @@ class ServerClock:
         """Whether a lease that began when the node was written is over, for certain."""
         sample = self._sample  # looked at once: another thread may find a new one
         known = sample.zxid >= node.mzxid and epoch_of(sample.zxid) == epoch_of(node.mzxid)
-        return known and now() - sample.confirmed < FRESH and sample.left(node, expire) <= 0
+        return known and now() - sample.measured < FRESH and sample.left(node, expire) <= 0
 
     def remaining(self, node: Stat, expire: float) -> float:
         """Seconds left of a lease that began when the node was written, or a little more; never more than all."""

@@ -123,7 +123,7 @@ class LockQueue:
         """Learn what time it is there."""
         (stat,) = self._session.send(lambda client: client.set_async(ROOT, b""))
         if not isinstance(stat, NoNodeError):
-            self.clock.measure(stat)
+            self.clock.observe(stat)
 
     # Joining ------------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class LockQueue:
         if isinstance(created, ZookeeperError):
             raise BackendUnavailable(f"{self._session.address.name} did not make {path}.") from created
         node_path, stat = created
-        self.clock.observe(stat, asked)
+        self.clock.observe(stat)
         (child,) = in_order([node_path.rpartition("/")[2]])
         self._places.add(Place(claim, child, CLAIMED, Lease(claim.expire, stat, asked)))
         return view_of(path, children, found)
@@ -192,7 +192,7 @@ class LockQueue:
         seen = lease._replace(expire=place.claim.expire, lock_version=view.version)
         if persist or place.state != CLAIMED or mark != view.mark:
             place.taken = time_us // 1000
-            sent, says = now(), place.says(HELD, seen.expire)
+            says = place.says(HELD, seen.expire)
             # Whatever our own node says: it may have been offered the lease meanwhile.
             changed = place.mark if persist or mark != view.mark else None
             request = write(place.path, says, lock=view.version, persist=persist, mark=changed)
@@ -200,7 +200,7 @@ class LockQueue:
             if not committed(answers):
                 return None
             seen = written(answers, seen._replace(since=asked))
-            self.clock.observe(seen.stat, sent)
+            self.clock.observe(seen.stat)
         place.lease, place.granted, place.state = seen, True, HELD
         return Granted(mark.base + place.child.number, seen.since)
 
@@ -218,11 +218,10 @@ class LockQueue:
         if mark_waiting:
             data = place.says(WAITING, place.claim.expire)
             requests.append(lambda client: client.set_async(place.path, data))
-        sent = now()
         answers = self._send_watching(before, *requests)
         if mark_waiting and not isinstance(answers[-1], NoNodeError):
             place.state, place.lease = WAITING, place.lease._replace(stat=answers[-1])
-            self.clock.observe(answers[-1], sent)
+            self.clock.observe(answers[-1])
         if any(isinstance(answer, NoNodeError) for answer in answers):
             return None
         head = self.head_of(first, answers[0])
@@ -281,13 +280,11 @@ class LockQueue:
 
     def _rewrite(self, view: View, head: Head, says: Record) -> Head:
         """Its lease begins now, unless something has happened to it meanwhile."""
-
-        sent = now()
         (answers,) = self._session.send(write(head.path, says.dumps(), head.stat.version, view.version))
         if not committed(answers):
             return replace(head, remaining=MIN_RECHECK)
         stat = answers[-1]
-        self.clock.observe(stat, sent)
+        self.clock.observe(stat)
         return Head(head.path, says, stat, says.expire)
 
 

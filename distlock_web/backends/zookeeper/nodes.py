@@ -20,10 +20,10 @@ from ...core.errors import ConfigurationError
 
 ROOT = "/distlock"
 
-#: What a child is. The first in the queue is ``claimed`` (it was alone when it came), ``held`` (it waited),
-#: ``cooldown`` or ``transit``, and its lease counts from its last change; or it is still ``waiting``, and does not know
+#: What a child is. The first in the queue is ``claimed`` (it was alone when it came), ``held`` (it waited) or
+#: ``cooldown``, and its lease counts from its last change; or it is still ``waiting``, and does not know
 #: of its luck, until somebody behind it says that its lease has begun: ``offered``.
-CLAIMED, HELD, COOLDOWN, TRANSIT, WAITING, OFFERED = "claimed", "held", "cooldown", "transit", "waiting", "offered"
+CLAIMED, HELD, COOLDOWN, WAITING, OFFERED = "claimed", "held", "cooldown", "waiting", "offered"
 
 _CHILD = re.compile(r"([0-9a-f]{32})_(-?\d{9,10})")
 #: Numbers are of 32 bits and begin again below zero.
@@ -52,10 +52,6 @@ class Child(NamedTuple):
     node: str  #: the last part of its path
     digest: str
     number: int
-
-
-def child_node(digest: str, number: int) -> str:
-    return f"{digest}_{number:010d}"
 
 
 def in_order(nodes: list[str]) -> list[Child]:

@@ -55,18 +55,6 @@ def written(answers: Sequence[Any], lease: Lease) -> Lease:
     return lease._replace(stat=stat, lock_version=getattr(lock, "version", lease.lock_version))
 
 
-def exchange(old: str, new: str, data: bytes, ephemeral: bool = False) -> Request:
-    """One node goes and another comes in its place, at once: nobody behind it sees the queue without a head."""
-
-    def transaction(client: Client) -> Any:
-        change = client.transaction()
-        change.delete(old)
-        change.create(new, data, ephemeral=ephemeral)
-        return change.commit_async()
-
-    return transaction
-
-
 def take_away(path: str, lock_path: str, version: int, mark: bytes) -> Request:
     """Remove a node, and note that in the lock's own, if that has this version still."""
 

@@ -12,10 +12,10 @@ from ...core.backend import Busy, Claim, Granted, Loss
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import now
 from .listing import Listing
-from .lock_queue import LockQueue, View, lease_of
-from .nodes import CLAIMED, COOLDOWN, HELD, TRANSIT, WAITING, Child, child_node, digest_of, path_of
+from .lock_queue import LockQueue, lease_of
+from .nodes import CLAIMED, COOLDOWN, HELD, WAITING, digest_of
 from .places import Lease, Place, Places
-from .requests import delete_as_seen, exchange, get_request, take_away, write, written
+from .requests import delete_as_seen, get_request, take_away, write, written
 from .session import KEPT, Request, Session, committed
 
 logger = logging.getLogger("distlock_web")
@@ -128,7 +128,7 @@ class ZooKeeperVerbs:
             for one, lease, answers in zip(wanted, leases, self._session.send(*requests, timeout=timeout), strict=True):
                 if committed(answers):
                     lease = written(answers, lease)
-                    self._clock.observe(lease.stat, moment)
+                    self._clock.observe(lease.stat)
                     self._places.learn(one[0], lease)
                 else:
                     refused.append(one)
@@ -200,63 +200,13 @@ class ZooKeeperVerbs:
         head = self._queue.head(view)
         return "expired" if head is None or (head.remaining <= 0 and head.record.state != WAITING) else "taken"
 
-    # Changing hands -----------------------------------------------------------------------------------------------
+    # Changing hands: not here, see ``capabilities`` -------------------------------------------------------------------
 
     def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
-        place = self._held(claim)
-        digest = digest_of(transit)
-        if place is not None:
-            path = f"{path_of(claim.name)}/{child_node(digest, place.child.number)}"
-            (answer,) = self._session.send(exchange(place.path, path, place.says(TRANSIT, seconds)))
-            self._places.forget(claim.token)
-            if committed(answer):
-                self._places.remove_later(path, seconds)
-                return None
-        if self._queue.look(claim.name).find(digest) is not None:
-            return None  # the first answer did not come
-        return self._loss(claim)
+        raise NotImplementedError
 
     def attach(self, claim: Claim, transit: str) -> Granted | None:
-        since = now()
-        view = self._queue.look(claim.name)
-        mine = view.find(digest_of(claim.token))
-        if mine is not None:
-            return self._attached_before(claim, view, mine, since)
-        child = view.find(digest_of(transit))
-        head = self._queue.head(view) if child is not None and child == view.queue[0] else None
-        if child is None or head is None or head.record.state != TRANSIT:
-            return None
-        if self._queue.judge(view, head) is None:
-            return None  # too late
-        digest = digest_of(claim.token)
-        lease = Lease(claim.expire, head.stat, since, view.version)
-        place = Place(claim, Child(child_node(digest, child.number), digest, child.number), HELD, lease, True)
-        place.taken, place.mark = head.record.taken, view.mark.dumps()
-        ephemeral = claim.expire <= self._session.outlives
-        answers, stat = self._session.send(
-            exchange(head.path, place.path, place.says(HELD, claim.expire), ephemeral),
-            lambda client: client.exists_async(place.path),
-        )
-        if not committed(answers) or stat is None:
-            return None
-        self._clock.observe(stat, since)
-        place.lease = lease._replace(stat=stat)
-        self._places.add(place)
-        return Granted(view.fence(child), since)
-
-    def _attached_before(self, claim: Claim, view: View, mine: Child, since: float) -> Granted | None:
-        """A second copy; it may have been extended since."""
-        place = self._places.get(claim.token)
-        if place is None:
-            found = self._queue.read(view, mine)
-            if found is None:
-                return None
-            place = Place(claim, mine, HELD, lease_of(found, view.version), True, found.record.taken)
-            place.mark = view.mark.dumps()
-            self._places.add(place)
-        if self.extend([claim], None) != [None]:
-            return None
-        return Granted(view.fence(mine), since)
+        return None
 
     def revoke(self, name: str, fence: int) -> bool:
         for _ in range(MAX_ROUNDS):

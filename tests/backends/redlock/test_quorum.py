@@ -238,23 +238,6 @@ def test_a_clock_that_is_ahead_of_the_others_has_no_vote(clocks: list[ShiftedRed
     eventually(takes, "when c is old enough there are two whose clocks agree")
 
 
-@pytest.mark.parametrize("restart_delay", [0, DELAY])
-def test_a_node_that_is_told_nothing_because_of_its_clock_says_so(
-    clocks: list[ShiftedRedis], open_store: Open, restart_delay: float
-) -> None:
-    _, b, c = clocks
-    b.kill()
-    c.shift(60)
-    open_store(clocks, restart_delay=restart_delay)
-    with pytest.raises(
-        BackendUnavailable, match=rf":{c.port} has no memory of this quorum.* Its clock is more than 1 s"
-    ):
-        take()
-    c.shift(0)
-    if not restart_delay:
-        assert takes()
-
-
 def test_nodes_that_come_back_with_clocks_behind_are_not_believed_though_they_agree(
     clocks: list[ShiftedRedis], old: Open
 ) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from distlock_web import ConfigurationError, configure, lock
-from distlock_web.backends.sql.address import OPTIONS
 from distlock_web.core.config import DatabaseAddress, parse
 from distlock_web.core.registry import Registry
 from tests.support.databases import Database, Kind
@@ -36,7 +35,6 @@ def made(**settings: Any) -> None:
         ({"LOCATION": "mysql://h/x", "OPTIONS": {"timeout": 1}}, r"less than 1\.5 seconds"),
         ({"LOCATION": "mysql://h/x", "OPTIONS": {"pool_timeout": -1}}, "pool_timeout"),
         ({"LOCATION": "mysql://h/x", "OPTIONS": {"create": "no"}}, "True or False"),
-        ({"LOCATION": "mysql://h/x", "OPTIONS": {"listen": 1}}, "True or False"),
         ({"LOCATION": "mysql://h/x", "OPTIONS": {"schema": ""}}, "schema"),
         ({"LOCATION": "mysql://h/x", "OPTIONS": {"connect_args": "ssl"}}, "mapping"),
     ],
@@ -63,32 +61,12 @@ def test_a_password_is_not_repeated(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["sqlite:////tmp/locks@home", "postgresql://me@server:secret@server.example/x", "mysql://u:p%40x@h/d%40b"]
-)
-def test_an_at_that_can_be_told_from_a_password_is_no_mistake(url: str) -> None:
-    made(LOCATION=url)
-
-
-@pytest.mark.parametrize(
     "url",
     ["mysql://h/x", "mysql+pymysql://h/x", "mariadb://h/x", "postgres://h/x", "postgresql://h/x", "sqlite:////tmp/x"],
 )
 def test_the_scheme_alone_says_that_it_is_a_database(url: str) -> None:
     assert parse({"default": {"LOCATION": url}})["default"].backend == "sql"
     made(LOCATION=url)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "before", "after"),
-    [("mysql", "The MySQL database", "The MariaDB database"), ("mariadb", *["The MariaDB database"] * 2)],
-)
-def test_mariadb_is_called_mariadb(mariadb_settings: dict[str, Any], scheme: str, before: str, after: str) -> None:
-    """By whoever says so; and by its own word, once it was asked."""
-    url = mariadb_settings["LOCATION"].replace("mysql+", f"{scheme}+")
-    backend: Any = configure({"default": {"LOCATION": url}}).store("default").backend
-    assert backend.prepare().startswith(after)
-    unasked: Any = configure({"default": {"LOCATION": url}}).store("default").backend
-    assert unasked._address.name.startswith(before)
 
 
 def test_a_driver_that_is_not_installed_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,9 +126,3 @@ def test_a_file_has_one_file_of_locks_whatever_leads_to_it(
         registry.close()
     assert sorted(file.name for file in tmp_path.rglob("*.locks")) == ["db.sqlite3.locks"]
     assert (shared / "db.sqlite3.locks").exists()
-
-
-def test_the_page_has_every_option() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "sql.md").read_text("utf-8")
-    table = text.partition("## Options")[2].partition("\n## ")[0]
-    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.M)) == sorted(["OPTIONS", *OPTIONS])

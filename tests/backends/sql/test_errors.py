@@ -13,7 +13,7 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
-from distlock_web import BackendUnavailable, ConfigurationError, DistLockError, configure, lock
+from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
 from distlock_web.backends.sql.dialects import MySQL
 from distlock_web.core.runtime import now
 from distlock_web.testing.servers import free_port
@@ -144,11 +144,6 @@ def test_a_server_that_refuses_or_does_not_answer(location: str, make_proxy: Cal
     refused(str(url.set(port=proxy.port)), "does not answer", wrong=False, timeout=1.5)
 
 
-@pytest.mark.slow
-def test_a_host_that_does_not_exist() -> None:
-    refused("mysql://locks@nowhere.invalid/x", "cannot be reached", wrong=False)
-
-
 @contextmanager
 def read_only(location: str, administration: Connection) -> Iterator[None]:
     database = make_url(location).database
@@ -211,9 +206,3 @@ def test_an_sqlite_whose_write_lock_somebody_keeps(sqlite_settings: dict[str, An
     engine.dispose()
     with lock("first"):
         pass
-
-
-def test_an_error_that_nobody_knows_is_no_outage(sqlite_settings: dict[str, Any]) -> None:
-    backend: Any = configure({"default": sqlite_settings}).store("default").backend
-    with pytest.raises(DistLockError, match="an unknown error"):
-        backend._requests.run(lambda transaction: transaction.run(text("SELECT nonsense()")))

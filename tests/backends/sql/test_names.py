@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +13,8 @@ from distlock_web import configure, lock
 from distlock_web.backends.sql.lease import purge
 from distlock_web.backends.sql.tables import from_ascii, key_of
 from distlock_web.core.backend import Busy, Claim, Granted
-from distlock_web.core.runtime import drive, new_token, now
-from tests.support.waiting import PATIENCE, eventually
+from distlock_web.core.runtime import drive, new_token
+from tests.support.waiting import eventually
 
 #: Each is another lock than every other: what databases take for the same, or cannot store.
 APART = [
@@ -96,19 +95,6 @@ def test_a_name_that_is_new_may_pay_for_those_that_are_old(
         pass
     with aged(database, 700_000_000), lock("new"):
         eventually(lambda: rows(database) == {key_of("disLock:new"), "floor"}, "the old one is forgotten")
-
-
-def test_who_has_just_got_a_lock_does_not_wait_until_old_names_are_forgotten(
-    backend: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It could cost a time-out of the lease that had just begun."""
-    may_purge = threading.Event()
-    monkeypatch.setattr("distlock_web.backends.sql.verbs.PURGE_ONE_IN", 1)
-    monkeypatch.setattr("distlock_web.backends.sql.verbs.purge", lambda *_: may_purge.wait(PATIENCE))
-    begun = now()
-    drive(backend.sync_port().acquire(Claim("a", new_token(), 60.0), 0))
-    assert now() - begun < PATIENCE / 2
-    may_purge.set()
 
 
 @pytest.mark.parametrize("written", ["\\x", "a\\", "\\u12", "é\\x41", "\\N{no such character}"])

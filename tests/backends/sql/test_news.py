@@ -125,18 +125,14 @@ def pooler(postgres_locks: Database) -> Iterator[PgBouncer]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"listen": False}, {"listen": True}], ids=["asked", "never", "forced"])
 def test_behind_a_pooler_in_transaction_mode(
-    pooler: PgBouncer, postgres_settings: dict[str, Any], two: Callable[..., Two], options: Any
+    pooler: PgBouncer, postgres_settings: dict[str, Any], two: Callable[..., Two]
 ) -> None:
     """No prepared statement, no setting of a session: each transaction is on another connection."""
     location = str(make_url(postgres_settings["LOCATION"]).set(port=pooler.port))
-    pair = two({"LOCATION": location, "OPTIONS": options})
+    pair = two({"LOCATION": location})
     for number in range(3):
         pair.hold()
-        if options.get("listen"):  # whether anything is heard there is chance
-            pair.release()
-            continue
         waiters = pair.wait(1 + number)
         pair.release()
         are_served(waiters)
@@ -145,32 +141,6 @@ def test_behind_a_pooler_in_transaction_mode(
         with lock("b", renew=True) as lease:
             lease.extend()
             raise ZeroDivisionError
-
-
-@pytest.mark.parametrize("kind", ["postgres", "sqlite"])
-def test_an_error_that_nobody_expects_ends_no_news(
-    kind: str, request: pytest.FixtureRequest, two: Callable[..., Two], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread died of it, was taken for alive, and every later waiter slept until the lease was over."""
-    pair = two(request.getfixturevalue(f"{kind}_settings"))
-    failures: list[Exception] = [MemoryError(), ValueError("a driver's own")]
-
-    def failing(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            if failures:
-                raise failures.pop()
-            return original(*args)
-
-        return call
-
-    for owner, name in ((news.Listener, "_listen"), (news.Poller, "_look")):
-        monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
-    for _ in range(2):
-        pair.hold()
-        waiters = pair.wait()
-        eventually(lambda: not failures, "it has failed")
-        pair.release()
-        are_served(waiters)
 
 
 def test_without_a_thread_for_the_news_one_waits_all_the_same(

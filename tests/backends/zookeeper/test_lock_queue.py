@@ -13,7 +13,7 @@ from kazoo.exceptions import NoNodeError
 
 from distlock_web import BackendUnavailable, ConfigurationError, Lease, configure, lock
 from distlock_web.backends.zookeeper import lock_queue, places
-from distlock_web.backends.zookeeper.nodes import child_node, digest_of, in_order, name_of, path_of
+from distlock_web.backends.zookeeper.nodes import digest_of, in_order, name_of, path_of
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, new_token, now
@@ -33,6 +33,10 @@ def port() -> Any:
 
 def claim(expire: float = LONG, name: str = NAME) -> Claim:
     return Claim(name, new_token(), expire, "a holder")
+
+
+def child_node(digest: str, number: int) -> str:
+    return f"{digest}_{number:010d}"
 
 
 def line_of(client: Any, name: str = NAME) -> list[str]:

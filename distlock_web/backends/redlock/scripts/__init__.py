@@ -18,7 +18,6 @@ def _script(name: str) -> Script:
 VOTE = _script("vote")
 RELEASE = _script("release")
 EXTEND = _script("extend")
-EXCHANGE = _script("exchange")
 REVOKE = _script("revoke")
 FOUND = _script("found")
 INSPECT = Script(_read("inspect"))

@@ -7,7 +7,7 @@
 --                 with the data of before or with none, flushed, or exchanged for another
 --       3 N       string "token.attempt state fence since before holder"; its PTTL is what is left of the vote
 -- and      {N}:waiting  sorted set of tokens that wait and listen here, by the µs at which they are forgotten
--- States: held; transit, detached and not yet attached; cooldown, kept for a while after its end; revoked, a tombstone: free.
+-- States: held; cooldown, kept for a while after its end; revoked, a tombstone: free.
 -- `before` is the token that was revoked before this one, behind a '!'; else '-'.
 
 local INDEX, QUORUM, N = KEYS[1], KEYS[2], KEYS[3]
