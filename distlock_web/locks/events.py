@@ -49,8 +49,6 @@ _SERIOUS = ("lost", "error", "let_through", "revoked")
 MAX_QUEUED = 10_000
 #: Seconds that a listener's idle thread stays before it ends.
 IDLE_TIMEOUT = 1.0
-#: Seconds after which an inline listener is warned of, once: the lock is held, or waited for, meanwhile.
-SLOW_SECONDS = 0.1
 
 
 class Event(NamedTuple):
@@ -291,16 +289,12 @@ def _tell(event: Event) -> None:
         if listener in running:
             continue  # a lock that it takes itself: it would be told of that for ever
         _this_thread.running = (*running, listener)
-        begun = now()
         try:
             listener(event)
         except Exception:
-            _report_once(listener, "failed; it is not logged again", exc_info=True)
+            _report_once(listener)
         finally:
             _this_thread.running = running
-        if now() - begun > SLOW_SECONDS:
-            took = f"took {now() - begun:.1f} s, and a lock has waited for it"
-            _report_once(listener, f"{took}: subscribe it without inline")
 
 
 _deferred = Background(_tell)
@@ -317,7 +311,7 @@ def _forked() -> None:
 after_fork(_forked)
 
 
-def _report_once(listener: Listener, what: str, exc_info: bool = False) -> None:
+def _report_once(listener: Listener) -> None:
     if id(listener) not in _reported:
         _reported.add(id(listener))
-        logger.error("The listener %r to the events of locks %s.", listener, what, exc_info=exc_info)
+        logger.exception("The listener %r to the events of locks failed; it is not logged again.", listener)

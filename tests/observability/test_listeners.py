@@ -48,13 +48,16 @@ async def test_while_nobody_listens_no_event_is_made(
     assert len(made) == 2
 
 
-@pytest.mark.parametrize("inline", [True, False])
-def test_a_listener_that_fails_is_logged_once_and_goes_on(inline: bool, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("inline", "error"), [(True, LookupError), (False, LookupError), (False, SystemExit)])
+def test_a_listener_that_fails_is_logged_once_and_goes_on(
+    inline: bool, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """``sys.exit()`` ended the thread silently, and nobody was told of anything any more."""
     told: list[Event] = []
 
     def fail(event: Event) -> None:
         told.append(event)
-        raise LookupError("of the listener")
+        raise error("of the listener")
 
     after: list[Event] = []
     events.subscribe(fail, inline=inline)

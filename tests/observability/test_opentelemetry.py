@@ -197,6 +197,7 @@ def test_a_lease_that_is_forgotten_ends_with_its_time(otel: Collected, monkeypat
     monkeypatch.setattr(live_leases, "now", lambda: time)
     unrelated("a", expire=100)
     assert otel.spans("lock hold") == []
+    assert sum(point.value for point in otel.points("distlock.held")) == 1
     time += 101
     pay(1)
     [forgotten] = [span for span in otel.spans("lock hold") if said(span)["distlock.name"] == "disLock:a"]

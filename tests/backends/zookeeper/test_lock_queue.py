@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoNodeError
 
-from distlock_web import BackendUnavailable, ConfigurationError, Lease, configure, lock
+from distlock_web import configure, lock
 from distlock_web.backends.zookeeper import lock_queue, places
 from distlock_web.backends.zookeeper.nodes import digest_of, in_order, name_of, path_of
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, new_token, now
-from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import Beside
-from tests.support.proxy import Proxy
 from tests.support.waiting import LONG, SOON, eventually
 from tests.support.zookeeper_server import ZooKeeperServer
 
@@ -53,31 +51,6 @@ def test_a_free_lock_costs_two_writes_and_two_reads(zookeeper_server: ZooKeeperS
     packets = zookeeper_server.count("zk_packets_received") - packets
     assert 20 * 4 <= packets <= 20 * 4 + 10, "pings, and our own questions"
     assert client.exists(path_of(NAME)).cversion - changes == 40, "one came and one went, each time"
-
-
-def test_only_the_one_behind_is_woken_and_not_by_renewals(
-    client: Any, beside: Beside, elsewhere: Callable[..., Lease]
-) -> None:
-    injector = FaultInjector(registry().store("default"))
-    holder = elsewhere("order:7", expire=30)
-    waiters = [beside(lock("order:7", expire=30, wait=LONG).acquire) for _ in range(3)]
-    eventually(lambda: injector.calls.count("wait") == 3, "they wait")
-    for _ in range(5):
-        holder.extend()
-    holder.release()
-    for _ in range(3):
-        next_done(waiters).release()
-    # A wake-up that finds the lock still taken would be followed by another wait.
-    assert injector.calls.count("wait") == 3
-
-
-def next_done(waiters: list[Any]) -> Lease:
-    eventually(lambda: any(waiter.done() for waiter in waiters), "the next has it", SOON)
-    assert sum(waiter.done() for waiter in waiters) == 1, "the others are not let in"
-    (done,) = [waiter for waiter in waiters if waiter.done()]
-    waiters.remove(done)
-    lease: Lease = done.result()
-    return lease
 
 
 def test_a_renewal_in_the_race_with_a_removal_wins_or_loses_once(client: Any) -> None:
@@ -183,25 +156,6 @@ def renewal(mine: Claim) -> Callable[[], Any]:
     return lambda: drive(registry().store("default").renewal_port().extend([mine], 5.0))
 
 
-@pytest.mark.parametrize("longer", [8.0, 300.0])
-@pytest.mark.parametrize("renewed_before", [False, True])
-def test_a_renewal_that_is_sent_after_an_extension_does_not_shorten_it(
-    late: Any, longer: float, renewed_before: bool
-) -> None:
-    """It was reckoned before: somebody else was let in. A longer one than the session is a node that is made anew."""
-    mine = claim(expire=3.0)
-    drive(port().acquire(mine, 0))
-    if renewed_before:
-        assert drive(port().extend([mine])) == [None]
-    finish = late(renewal(mine))
-    assert drive(port().extend([mine._replace(expire=longer)])) == [None]
-    assert finish() == [None]
-    (shown,) = drive(port().inspect([NAME]))
-    assert longer / 2 < shown.remaining <= longer + 0.1
-    assert drive(port().extend([mine])) == [None]
-    assert drive(port().release(mine)) is None
-
-
 def test_a_renewal_that_is_sent_after_a_release_does_not_end_its_cooldown(late: Any) -> None:
     mine = claim(expire=3.0)
     drive(port().acquire(mine, 0))
@@ -229,27 +183,6 @@ def test_what_is_parked_while_it_is_extended_keeps_the_longer_lease(late: Any, c
     assert not stat.ephemeralOwner
     (shown,) = drive(port().inspect([NAME]))
     assert shown.remaining > 20
-
-
-def test_an_extension_whose_answer_was_lost_is_not_taken_back_by_a_renewal(proxied: Proxy) -> None:
-    with lock("order:7"):
-        pass
-    mine = claim(expire=1.5)
-    drive(port().acquire(mine, 0))
-    proxied.lose_answer(b'"held"')
-    with pytest.raises(BackendUnavailable):
-        drive(port().extend([mine._replace(expire=30)]))
-    assert proxied.lost == 1
-    eventually(lambda: _renewed(mine), "the session goes on")
-    (shown,) = drive(port().inspect([NAME]))
-    assert shown.remaining > 20
-
-
-def _renewed(mine: Claim) -> bool:
-    try:
-        return bool(drive(port().extend([mine])) == [None])
-    except BackendUnavailable:
-        return False
 
 
 def test_what_is_made_anew_keeps_its_fence_and_what_is_known_of_the_one_before(client: Any) -> None:
@@ -434,14 +367,3 @@ def test_every_name_is_one_node(client: Any, name: str) -> None:
     assert isinstance(drive(port().acquire(mine, 0)), Granted)
     assert [found.name for found in drive(port().inspect())] == [name]
     drive(port().release(mine))
-
-
-def test_a_stranger_in_the_line_is_said_and_not_removed(client: Any) -> None:
-    with lock("order:7"):
-        pass
-    stranger = f"{path_of(NAME)}/{child_node(digest_of('x'), 0)}"
-    client.create(stranger, b"<xml/>")
-    with pytest.raises(ConfigurationError, match="none of this version's"):
-        lock("order:7").acquire()
-    assert client.exists(stranger)
-    assert len(line_of(client)) == 1, "and we have left the line"
