@@ -290,9 +290,9 @@ class LockedFunction:
         return scope
 
     async def rejected(
-        self, error: LockBusy | BackendUnavailable, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, error: LockBusy | BackendUnavailable, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The call cannot run: what the policy makes of it."""
+        """The call, whose scope holds nothing, cannot run: what the policy makes of it."""
         config, name = self.options.config(), "on_busy" if isinstance(error, LockBusy) else "on_backend_error"
         chosen = self._policy(name, getattr(config, name))
         if callable(chosen):
@@ -389,7 +389,7 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
             try:
                 scope = drive(locked.acquire(scope, task))
             except (LockBusy, BackendUnavailable) as error:
-                return drive(locked.rejected(error, args, kwargs))
+                return drive(locked.rejected(error, scope, args, kwargs))
             result = locked.call(function, scope, args, kwargs)
             response = locked.streamed(result, scope)
             if response is not None:
@@ -419,7 +419,7 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
         try:
             scope = await locked.acquire(scope, task)
         except (LockBusy, BackendUnavailable) as error:
-            return await locked.rejected(error, args, kwargs)
+            return await locked.rejected(error, scope, args, kwargs)
         try:
             result = await function(*args, **kwargs)
             await locked.judge(result, scope)

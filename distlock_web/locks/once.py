@@ -229,13 +229,13 @@ class Once(LockedFunction):
             )
 
     async def rejected(
-        self, error: LockBusy | BackendUnavailable, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, error: LockBusy | BackendUnavailable, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """It is done, or cannot run: the answer that it has given, or what the policy makes of it."""
         if not isinstance(error, LockBusy) or error.record is None:
-            return await super().rejected(error, args, kwargs)
+            return await super().rejected(error, scope, args, kwargs)
         record = json.loads(error.record)
-        if record["asked"] != await self.asked(args):
+        if record["asked"] != scope.asked:
             raise KeyReused(
                 f"The key of {error.name!r} was used for another call: another function, other data, another caller or "
                 f"another address.",

@@ -37,6 +37,7 @@ from rest_framework.viewsets import ViewSet
 
 from distlock_web import KeyReused, once
 from distlock_web.flask import DistLock
+from distlock_web.locks.once import Once
 from distlock_web.web.once import MAX_COMPARED, MAX_KEPT
 
 KEY = "pay:{request.headers[Idempotency-Key]}"
@@ -230,6 +231,19 @@ def test_the_second_click_gets_the_first_ones_answer(send: Send, case: str) -> N
     assert not first.replayed
     for name in ("Content-Type", "Location", *PROTECTING):
         assert second.headers.get(name) == first.headers.get(name)
+
+
+def test_who_asks_is_found_out_once_for_each_request(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads the body, with all its files."""
+    asked, seen = Once.asked, []
+
+    async def count(self: Once, args: tuple[Any, ...]) -> str:
+        seen.append(await asked(self, args))
+        return seen[-1]
+
+    monkeypatch.setattr(Once, "asked", count)
+    assert [send().replayed, send().replayed] == [False, True]
+    assert len(seen) == 2
 
 
 def test_cookies_and_headers_that_nobody_has_allowed_are_not_kept(send: Send) -> None:
