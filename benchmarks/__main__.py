@@ -1,11 +1,9 @@
-"""``python -m benchmarks``: runs the scenarios, shows the tables, writes the files."""
+"""``python -m benchmarks``: runs the scenarios, and prints their tables."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 
 import redis
 from rich.console import Console
@@ -55,12 +53,12 @@ MORE = """\
 examples:
   python -m benchmarks --quick                        a first look, in about six minutes
   python -m benchmarks --only uncontended             one scenario in full
-  python -m benchmarks --json run.json --markdown run.md
+  python -m benchmarks > run.md                       the tables of docs/benchmarks.md
 
 A ratio compares a lock with the reference of its table in the same round. Close other programs: what else runs on the
 machine is in the numbers, and most of all in those of the processes that wait for each other. Peers that are not
-installed are left out (pip install --group bench). Exit status: 1 if something could not be measured; the tables and
-files are of the rest.
+installed are left out (pip install --group bench). Exit status: 1 if something could not be measured; the tables are
+of the rest.
 """
 
 
@@ -73,8 +71,6 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", action="append", choices=SCENARIOS, help="run this scenario; may be given again")
     parser.add_argument("--quick", action="store_true", help="few and short rounds: for a look, not for a claim")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample and the spreads")
-    parser.add_argument("--markdown", type=Path, metavar="FILE.md", help="write the tables, as in docs/benchmarks.md")
     return parser.parse_args()
 
 
@@ -101,9 +97,6 @@ class Session:
 
 def main() -> None:
     given = arguments()
-    console = Console()
-    if not console.is_terminal:
-        console.width = 100  # a file or a pipe has none, and the tables deserve more than the usual 80
     # It draws when a step is done, not from a thread of its own, which would be in the measurement.
     columns = TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
@@ -112,7 +105,7 @@ def main() -> None:
     try:
         with RedisServer() as redis_server:
             with redis.Redis.from_url(redis_server.url) as client:
-                about = report.machine(client.info("server")["redis_version"], quick=given.quick)
+                about = report.machine(client.info("server")["redis_version"])
             with progress:
                 session = Session(redis_server, QUICK if given.quick else FULL, progress)
                 for name in dict.fromkeys(given.only or SCENARIOS):
@@ -129,12 +122,9 @@ def main() -> None:
         failed.append("the rest, which was interrupted")
     if not cases:
         sys.exit(f"Nothing was measured: {', '.join(failed)}.")
+    print(about, end="\n\n")
     for case in cases:
-        report.show(console, case)
-    if given.json:
-        given.json.write_text(json.dumps(report.as_json(cases, about), indent=1, allow_nan=False) + "\n")
-    if given.markdown:
-        given.markdown.write_text(report.markdown(cases, about))
+        print(*report.markdown(case), sep="\n")
     if failed:
         sys.exit(f"Not measured: {', '.join(failed)}.")
 

@@ -45,7 +45,6 @@ class Plan:
     crowds: tuple[int, ...] = (2, 8, 32)
     crowd_rounds: int = 5
     window: float = 3.0  #: for each contender and round among a crowd
-    names: int = 10_000  #: locked and released, to see what they leave
     recoveries: tuple[Recovery, ...] = ()
     leases: int = 1000
     renewal_rounds: int = 3

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -81,14 +80,6 @@ class Probe:
     def names(self) -> set[str]:
         """Every key there is."""
         return {name.decode() for name in self._client.scan_iter(count=10_000)}
-
-    def seconds_left(self, names: Iterable[str]) -> list[float]:
-        """How long these keys stay if nobody touches them."""
-        with self._client.pipeline(transaction=False) as pipeline:
-            for name in names:
-                pipeline.pttl(name)
-            left = pipeline.execute()
-        return [math.inf if milliseconds == -1 else milliseconds / 1000 for milliseconds in left]
 
     def memory(self) -> int:
         """Bytes that all keys and their values take, by the server's own account.

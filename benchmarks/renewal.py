@@ -16,7 +16,6 @@ from .results import Case, Measure
 
 EXPIRE = 3  #: seconds; a lock that is not renewed in time is gone, and seen to be
 TAKEN_WITHIN = 0.5  #: seconds over which the locks are taken
-SMALL_POOL = 2
 
 MEASURES = (
     Measure("requests", "/s", 2),
@@ -57,18 +56,7 @@ class OneScript(Contender):
         super().close()
 
 
-class SmallPool(Distlock):
-    name = f"distlock_web, pool of {SMALL_POOL}"
-
-    def __init__(self, url: str) -> None:
-        import distlock_web
-
-        super().__init__(url)
-        stores = {"default": {"LOCATION": url, "OPTIONS": {"max_connections": SMALL_POOL}}}
-        self._registry = distlock_web.configure(stores)
-
-
-KEEPERS: Sequence[type[Contender]] = (OneScript, Distlock, SmallPool, PythonRedisLock)
+KEEPERS: Sequence[type[Contender]] = (OneScript, Distlock, PythonRedisLock)
 
 
 def run(bench: Bench) -> Iterator[Case]:

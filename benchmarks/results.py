@@ -44,7 +44,7 @@ class Measure:
 class Case:
     """One situation in which all contenders were measured, in turns."""
 
-    name: str  #: short and unique: what the JSON file calls it
+    name: str  #: short, for the progress
     title: str
     measures: Sequence[Measure]
     reference: str  #: the contender that the ratios are to; "" where nothing is compared
