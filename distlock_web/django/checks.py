@@ -28,7 +28,7 @@ from .diagnosis import shared_caches
 from .locked_views import SKIP_REMEDY, is_api_view, is_outermost, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
 from .stores import RESOURCES, project_mapping
-from .transactions import aliases
+from .transactions import alias_of
 from .views import has_mixin, taken
 
 EXAMPLE = 'DISTLOCK = {"default": {"BACKEND": "redis", "LOCATION": "redis://127.0.0.1:6379/0"}}'
@@ -267,7 +267,7 @@ def check_transactions(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Under ``ATOMIC_REQUESTS`` the commit comes after the decorated view: after its lock, unless that waits for it."""
     atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
     for where, _, view, function in _views():
-        owned = set(aliases(function.database)) if function.until == "commit" else set()
+        owned = {alias_of(function.database)} if function.until == "commit" else set()
         # Set by @transaction.non_atomic_requests, which has no public reader.
         around = atomic - getattr(view, "_non_atomic_requests", set())
         if not is_outermost(view, function):
@@ -289,7 +289,7 @@ def check_transactions(**kwargs: Any) -> Iterator[checks.CheckMessage]:
                 id="distlock_web.E005",
             )
         else:
-            yield _commits_too_late(where, around, owned, remedy)
+            yield _commits_too_late(where, around, remedy)
 
 
 def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
@@ -314,20 +314,19 @@ def _views() -> Iterator[tuple[str, str, Callable[..., Any], LockedFunction]]:
             yield f"The view {name_of(view)} at {route!r}", route, view, function
 
 
-def _commits_too_late(where: str, around: set[str], owned: set[str], remedy: str) -> checks.Warning:
+def _commits_too_late(where: str, around: set[str], remedy: str) -> checks.Warning:
     known = ", ".join(map(repr, sorted(around)))
     return checks.Warning(
         f"{where}: ATOMIC_REQUESTS commits on {known} after the lock is released, so that the next holder does not see "
         f"the changes yet.",
-        hint=_say_commit(owned | around, remedy),
+        hint=_say_commit(around, remedy),
         id="distlock_web.W004",
     )
 
 
 def _say_commit(databases: set[str], remedy: str) -> str:
-    needed = sorted(databases)
     return (
-        f'{remedy}Say until="commit" and database={needed if len(needed) > 1 else needed[0]!r} in the decorator; '
+        f'{remedy}Say until="commit" and database={" or ".join(map(repr, sorted(databases)))} in the decorator; '
         f"or, if the view changes nothing there or streams, put @transaction.non_atomic_requests on it: "
         f'until="commit" ends before the body of a stream.'
     )

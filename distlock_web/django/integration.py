@@ -20,7 +20,7 @@ from . import once
 from .locked_views import is_async_view, made_name_of
 from .responses import request_in
 from .streaming import send_under_lock
-from .transactions import DjangoTransactions, aliases, open_transaction
+from .transactions import DjangoTransactions, alias_of, open_transaction
 
 
 class DjangoIntegration(Integration):
@@ -47,7 +47,7 @@ class DjangoIntegration(Integration):
         return None if request_in(args) is None else Http404()
 
     def transactions(self, database: object) -> TransactionManager | None:
-        return DjangoTransactions() if aliases(database) else None
+        return DjangoTransactions() if alias_of(database) else None
 
     def open_transaction(self) -> str | None:
         return open_transaction()

@@ -1,7 +1,7 @@
 """``until="commit"``: the decorator owns the transaction, so that the lock is released after the commit.
 
 A plain decorator cannot do that under ``ATOMIC_REQUESTS``: Django opens its transaction around the already decorated
-view. So the view is marked non-atomic for the aliases that are taken over, and the order is: lock, BEGIN, view, extend
+view. So the view is marked non-atomic for the database that is taken over, and the order is: lock, BEGIN, view, extend
 the lease, COMMIT, ``on_commit`` hooks, release.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
@@ -27,51 +27,42 @@ R = TypeVar("R")
 
 
 class DjangoTransactions:
-    """The transactions of ``until="commit"`` on Django's databases; ``database=`` is an alias, or several.
+    """The transactions of ``until="commit"`` on Django's databases: ``database=`` is an alias, or left out."""
 
-    Left out it is ``"default"``. Several are committed one after the other, as under ``ATOMIC_REQUESTS``.
-    """
-
-    def mark(self, wrapper: Callable[..., Any], database: object) -> None:
-        for alias in aliases(database):
-            if alias not in connections.settings:
-                known = ", ".join(map(repr, connections.settings))
-                raise ConfigurationError(f'until="commit": database={alias!r} is not in DATABASES, which has {known}.')
+    def mark(self, wrapper: Callable[..., Any], database: Any) -> None:
+        alias = database or DEFAULT_DB_ALIAS
+        if alias not in connections.settings:
+            known = ", ".join(map(repr, connections.settings))
+            raise ConfigurationError(f'until="commit": database={alias!r} is not in DATABASES, which has {known}.')
         # What transaction.non_atomic_requests sets; a copy, for the function's own opt-outs are the function's.
         own: set[str] = getattr(wrapper, "_non_atomic_requests", set())
-        wrapper._non_atomic_requests = {*own, *aliases(database)}  # type: ignore[attr-defined]
+        wrapper._non_atomic_requests = {*own, alias}  # type: ignore[attr-defined]
 
     def context(self) -> Context:
         return "none"
 
-    def refuse_open(self, function_name: str, database: object) -> None:
-        for alias in aliases(database):
-            _refuse_open(function_name, transaction.get_connection(alias))
+    def refuse_open(self, function_name: str, database: Any) -> None:
+        _refuse_open(function_name, transaction.get_connection(database))
 
-    def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: object) -> R:
-        names = aliases(database)
-        with ExitStack() as transactions:
-            for alias in names:
-                transactions.enter_context(transaction.atomic(using=alias, durable=True))
+    def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: Any) -> R:
+        with transaction.atomic(using=database, durable=True):
             result = call()
             if getattr(result, "exception", False) is True:
                 # REST framework made a response of an exception. It rolls back itself, but only under ATOMIC_REQUESTS.
-                for alias in names:
-                    transaction.set_rollback(True, using=alias)
-            if all(transaction.get_rollback(using=alias) for alias in names):
+                transaction.set_rollback(True, using=database)
+            if transaction.get_rollback(using=database):
                 rolled_back(lease)
             else:
                 # Not merely a look at the deadline: the commit has a full lease before it. LeaseLost rolls back.
-                before_commit(lease, _only(names))
+                before_commit(lease, _committing(transaction.get_connection(database)))
         return result
 
-    def run_open(self, function: Callable[..., Any], call: Callable[[], R], database: object) -> R:
+    def run_open(self, function: Callable[..., Any], call: Callable[[], R], database: Any) -> R:
         """In the transaction of ``ATOMIC_REQUESTS`` that :meth:`mark` takes the view out of."""
+        alias = database or DEFAULT_DB_ALIAS
         own: set[str] = getattr(function, "_non_atomic_requests", set())
-        with ExitStack() as transactions:
-            for alias in aliases(database):
-                if connections[alias].settings_dict["ATOMIC_REQUESTS"] and alias not in own:
-                    transactions.enter_context(transaction.atomic(using=alias))
+        atomic = connections[alias].settings_dict["ATOMIC_REQUESTS"] and alias not in own
+        with transaction.atomic(using=alias) if atomic else nullcontext():
             return call()
 
 
@@ -99,19 +90,17 @@ class _Transaction:
             return Answer(rows, cursor.rowcount)
 
 
-def _only(names: tuple[str, ...]) -> _Transaction | None:
-    """None: there are several, which do not commit in one step; or nothing is committed, in a TestCase."""
-    connection = transaction.get_connection(names[0])
+def _committing(connection: BaseDatabaseWrapper) -> _Transaction | None:
+    """None: nothing is committed, in a TestCase."""
     testing = any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
-    return None if len(names) > 1 or testing else _Transaction(connection)
+    return None if testing else _Transaction(connection)
 
 
-def aliases(database: object) -> tuple[str, ...]:
-    """The aliases that ``database=`` means; none if it means something else, such as an SQLAlchemy session."""
+def alias_of(database: object) -> str | None:
+    """The alias that ``database=`` means; None if it means something else, such as an SQLAlchemy session."""
     if database is None:
-        return (DEFAULT_DB_ALIAS,)
-    several = database if isinstance(database, list | tuple) else (database,)
-    return tuple(several) if all(isinstance(alias, str) for alias in several) else ()
+        return DEFAULT_DB_ALIAS
+    return database if isinstance(database, str) else None
 
 
 def _refuse_open(function_name: str, connection: BaseDatabaseWrapper) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connections, transaction
 from django.http import HttpRequest
 
-from .transactions import aliases, in_test_case, savepoint_of_test_case
+from .transactions import alias_of, in_test_case, savepoint_of_test_case
 
 
 class UntilCommitMixin:
@@ -61,9 +61,5 @@ def has_mixin(view: object) -> bool:
 def owned(handlers: Iterable[Any]) -> set[str]:
     """The databases whose transactions these methods own."""
     locked = [getattr(handler, "__distlock__", None) for handler in handlers]
-    return {
-        alias
-        for function in locked
-        if function is not None and function.until == "commit"
-        for alias in aliases(function.database)
-    }
+    names = {alias_of(each.database) for each in locked if each is not None and each.until == "commit"}
+    return {name for name in names if name is not None}

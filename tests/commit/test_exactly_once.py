@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from django.db import connections, transaction
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 import distlock_web.sqlalchemy
@@ -218,22 +218,3 @@ def test_what_is_rolled_back_without_an_exception_is_not_done(order: Order, engi
     undone()
     assert orders(engine) == []
     assert order(engine, 1) == 1
-
-
-def test_a_commit_that_fails_leaves_no_record(engine: Engine) -> None:
-    with Session(engine) as session:
-
-        @once(key="order", keep=LONG, expire=LONG, until="commit", database=session)
-        def order() -> None:
-            session.execute(text("INSERT INTO orders VALUES (1)"))
-
-        @event.listens_for(session, "before_commit")
-        def fail(session: Session) -> None:
-            raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            order()
-        event.remove(session, "before_commit", fail)
-        assert orders(engine) == []
-        order()
-    assert (orders(engine), records(engine)) == ([1], 1)

@@ -112,23 +112,6 @@ def test_another_database(memory: None, other: str, get: Get, monkeypatch: pytes
     assert Group.objects.using("other").count() == 1
 
 
-def test_several_databases_are_one_after_the_other(memory: None, other: str, injector: FaultInjector) -> None:
-    @distributed_lockable(key="order", until="commit", database=["default", "other"])
-    def task(fail: bool) -> None:
-        for alias in ("default", "other"):
-            Group.objects.using(alias).create(name="written")
-            assert connections[alias].in_atomic_block
-        if fail:
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        task(True)
-    assert (Group.objects.count(), Group.objects.using("other").count()) == (0, 0)
-    task(False)
-    assert (Group.objects.count(), Group.objects.using("other").count()) == (1, 1)
-    assert injector.calls == ["acquire", "release", "acquire", "extend", "release"]
-
-
 # What does not commit ------------------------------------------------------------------------------------------------
 
 

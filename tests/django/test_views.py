@@ -9,7 +9,6 @@ import pytest
 from django.utils.decorators import method_decorator
 
 from distlock_web import ConfigurationError, current_lease, distributed_lockable
-from distlock_web.locks.key_templates import KeyTemplates
 from distlock_web.web.held_locks import held_locks
 
 pytestmark = pytest.mark.usefixtures("memory")
@@ -51,26 +50,6 @@ def never_cache_like(view: Any) -> Any:
         return view(request, *args, **kwargs)
 
     return inner
-
-
-def test_a_method_is_looked_at_once_and_not_for_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-
-    class Counted(KeyTemplates):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            made.append(args[0])
-            super().__init__(*args, **kwargs)
-
-    monkeypatch.setattr("distlock_web.locks.decorator.KeyTemplates", Counted)
-
-    class Shop:
-        @method_decorator(distributed_lockable(key="order:{order_id}", expire=10))
-        def pay(self, order_id: int) -> None: ...
-
-    made.clear()  # method_decorator tries the decorator on a dummy
-    for order_id in range(5):
-        Shop().pay(order_id=order_id)
-    assert made == ["order:{order_id}"]
 
 
 def test_a_coroutine_that_would_run_without_the_lock_is_refused() -> None:

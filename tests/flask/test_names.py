@@ -43,25 +43,18 @@ KEYS = {
 
 
 @pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-def test_a_key_may_name_the_request_though_the_view_has_no_such_argument(
-    app: Flask, key: str, asynchronous: bool
-) -> None:
+def test_a_key_may_name_the_request_though_the_view_has_no_such_argument(app: Flask, key: str) -> None:
     app.secret_key = "tests"
 
     @distributed_lockable(key=key)
     def view(shop: str) -> str:
         return held()
 
-    @distributed_lockable(key=key)
-    async def aview(shop: str) -> str:
-        return held()
-
     @app.before_request
     def log_in() -> None:
         session["user"] = g.user = "ann"
 
-    app.add_url_rule("/<shop>", view_func=aview if asynchronous else view)
+    app.add_url_rule("/<shop>", view_func=view)
     assert app.test_client().get("/oslo?item=7").text == KEYS[key]
 
 

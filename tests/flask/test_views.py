@@ -13,6 +13,7 @@ from flask import Flask, Response, current_app
 from flask.views import MethodView, View
 
 from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, current_lease, distributed_lockable
+from tests.support.waiting import eventually
 
 Gate = Any
 
@@ -35,7 +36,7 @@ def test_an_async_view_waits_for_its_turn_in_a_loop_of_its_own(app: Flask, gate:
         first = pool.submit(app.test_client().post, "/pay")
         assert gate.entered.wait(20)
         others = [pool.submit(app.test_client().post, "/pay") for _ in range(3)]
-        _until(lambda: [line.waiters for line in _held(app)] == [3])
+        eventually(lambda: [line.waiters for line in _held(app)] == [3], "three are waiting")
         gate.opened.set()
     assert [each.result().text for each in (first, *others)] == ["disLock:order"] * 4
     assert _held(app) == []
@@ -249,12 +250,3 @@ def _held(app: Flask) -> list[Any]:
     from distlock_web.core.runtime import THREADS, drive
 
     return drive(app.extensions["distlock"].registry.store("default").port(THREADS).inspect())
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    import time
-
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until, "it never came about"
-        time.sleep(0.005)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from distlock_web import HolderInfo, Lease, LockBusy, distributed_lockable, lock, request_scope
+from distlock_web import HolderInfo, Lease, LockBusy, lock, request_scope
 
 Elsewhere = Callable[..., Lease]
 
@@ -66,14 +66,3 @@ def test_a_holder_that_nobody_knows(monkeypatch: pytest.MonkeyPatch, elsewhere: 
     with pytest.raises(LockBusy, match=r"^Somebody else holds the lock 'disLock:order', for 0.0 s\.$") as caught:
         lock("order").acquire()
     assert caught.value.holder is None
-
-
-def test_a_call_that_is_skipped_says_who(caplog: pytest.LogCaptureFixture) -> None:
-    function = distributed_lockable(key="order", on_busy="skip")(lambda: "paid")
-    with request_scope("job-17", "send_invoice"):
-        hold_in_the_running_request("order")
-    with caplog.at_level("INFO", "distlock_web"):
-        assert function() is None
-    assert "skipped. Did not get a lock for key disLock:order." in caplog.text
-    assert "send_invoice" in caplog.text
-    assert "request job-17" in caplog.text

@@ -11,13 +11,11 @@ from flask import Flask
 from distlock_web import (
     ConfigurationError,
     Lease,
-    LeaseLost,
     LockBusy,
     distributed_lockable,
     lock,
 )
 from distlock_web.flask import DistLock
-from tests.support.revoking import revoke_the_lock
 
 Elsewhere = Callable[..., Lease]
 
@@ -57,24 +55,6 @@ def test_busy_at_every_level(settings: Any, elsewhere: Elsewhere) -> None:
     for loud in (locked(store="loud"), locked(on_busy="raise")):
         with pytest.raises(LockBusy):
             loud(7)
-
-
-@pytest.mark.timing
-async def test_cancel_as_a_setting_is_for_what_can_be_cancelled(settings: Any) -> None:
-    import asyncio
-
-    settings.DISTLOCK = {"default": {"BACKEND": "memory", "ON_LOST": "cancel"}}
-
-    def in_a_thread() -> None:
-        with lock("order"):
-            revoke_the_lock()
-
-    with pytest.raises(LeaseLost):
-        await asyncio.to_thread(in_a_thread)
-    with pytest.raises(LeaseLost):
-        async with lock("order", expire=0.3, renew=True):
-            revoke_the_lock()
-            await asyncio.wait_for(asyncio.Event().wait(), 30)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import flask
 import pytest
@@ -90,17 +90,35 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
-class Send(Protocol):
-    def __call__(
-        self,
+class Sent(NamedTuple):
+    method: str
+    address: str
+    body: bytes
+    content_type: str
+    headers: dict[str, str]
+    mount: str
+
+
+#: ``send("/text/", b"body", method="PUT", key="k", **headers)``
+Send = Callable[..., Reply]
+
+
+def sender(deliver: Callable[[Sent], Reply]) -> Send:
+    def send(
         address: str = "/text/",
         body: bytes = b"",
         *,
         method: str = "POST",
         key: str | None = "k",
         mount: str = "",
+        content_type: str = "application/json",
         **headers: str,
-    ) -> Reply: ...
+    ) -> Reply:
+        said = {} if key is None else {"Idempotency-Key": key}
+        said.update({name.replace("_", "-"): value for name, value in headers.items()})
+        return deliver(Sent(method, address, body, content_type, said, mount))
+
+    return send
 
 
 # Django -------------------------------------------------------------------------------------------------------------
@@ -138,27 +156,18 @@ urlpatterns = [
 ]
 
 
-def of_django(folder: str, client: Any) -> Send:
-    def send(
-        address: str = "/text/",
-        body: bytes = b"",
-        *,
-        method: str = "POST",
-        key: str | None = "k",
-        mount: str = "",
-        **headers: str,
-    ) -> Reply:
-        said = {} if key is None else {"Idempotency-Key": key}
-        more = {name.replace("_", "-"): value for name, value in headers.items() if name != "content_type"}
-        content_type = headers.get("content_type", "application/json")
-        where = (mount if isinstance(client, AsyncClient) else "") + folder + address
-        client.defaults.update(SCRIPT_NAME=mount, root_path=mount)
-        sent = client.generic(method, where, body, content_type, headers={**said, **more})
-        response = asyncio.run(sent) if asyncio.iscoroutine(sent) else sent
+def of_django(folder: str) -> Send:
+    def deliver(sent: Sent) -> Reply:
+        # A client of its own for each request: none sends the cookies of another's answer.
+        client: Any = (AsyncClient if folder == "async" else Client)(raise_request_exception=False)
+        where = f"{sent.mount if folder == 'async' else ''}/{folder}{sent.address}"
+        client.defaults.update(SCRIPT_NAME=sent.mount, root_path=sent.mount)
+        made = client.generic(sent.method, where, sent.body, sent.content_type, headers=sent.headers)
+        response = asyncio.run(made) if asyncio.iscoroutine(made) else made
         cookies = {"Set-Cookie": str(response.cookies)} if response.cookies else {}
         return Reply(response.status_code, response.content, {**response.headers, **cookies})
 
-    return send
+    return sender(deliver)
 
 
 # Flask --------------------------------------------------------------------------------------------------------------
@@ -178,28 +187,14 @@ def of_flask() -> Send:
         response.set_cookie("session", "stolen")
         return response
 
-    def send(
-        address: str = "/text/",
-        body: bytes = b"",
-        *,
-        method: str = "POST",
-        key: str | None = "k",
-        mount: str = "",
-        **headers: str,
-    ) -> Reply:
-        said = {} if key is None else {"Idempotency-Key": key}
-        more = {name.replace("_", "-"): value for name, value in headers.items() if name != "content_type"}
-        # A client of its own for each request: none sends the cookies of another's answer.
+    def deliver(sent: Sent) -> Reply:
         response = app.test_client().open(
-            address, f"http://localhost{mount}", method=method, data=body,
-            content_type=headers.get("content_type", "application/json"), headers={**said, **more},
+            sent.address, f"http://localhost{sent.mount}", method=sent.method, data=sent.body,
+            content_type=sent.content_type, headers=sent.headers,
         )  # fmt: skip
         return Reply(response.status_code, response.data, dict(response.headers))
 
-    return send
-
-
-FOLDERS = ("sync", "async", "method")
+    return sender(deliver)
 
 
 @pytest.fixture(autouse=True)
@@ -210,13 +205,9 @@ def project(settings: Any) -> None:
     settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
 
 
-@pytest.fixture(params=[*FOLDERS, "flask"])
+@pytest.fixture(params=["sync", "async", "method", "flask"])
 def send(request: pytest.FixtureRequest) -> Send:
-    if request.param == "flask":
-        return of_flask()
-    # A client of its own for each request: none sends the cookies of another's answer.
-    make = AsyncClient if request.param == "async" else Client
-    return lambda *args, **kwargs: of_django(f"/{request.param}", make(raise_request_exception=False))(*args, **kwargs)
+    return of_flask() if request.param == "flask" else of_django(request.param)
 
 
 # What holds in all of them ------------------------------------------------------------------------------------------
