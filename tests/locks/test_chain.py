@@ -45,16 +45,6 @@ def test_leases_that_nobody_has_any_more_do_not_gather_in_the_chain() -> None:
         assert current_lease() == around
 
 
-def test_a_lock_object_is_entered_again_inside_of_itself() -> None:
-    shared = lock("a")
-    with shared as outer:
-        with shared as inner:
-            assert (outer.depth, inner.depth) == (2, 2)
-        assert (outer.depth, inner.state) == (1, "released")
-        outer.raise_if_lost()
-    assert outer.state == "released"
-
-
 def test_a_block_that_was_given_back_by_hand_does_not_end_the_one_around_it() -> None:
     """Both on one lock object: the inner block's end was taken for the outer one's."""
     shared = lock("a")

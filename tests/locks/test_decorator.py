@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from distlock_web import (
-    BackendUnavailable,
     ConfigurationError,
     LockBusy,
     configure,
@@ -61,17 +60,6 @@ def test_the_default_key_is_the_functions_full_name() -> None:
     assert local() == f"disLock:{__name__}.test_the_default_key_is_the_functions_full_name.local"
 
 
-def test_the_key_may_come_first() -> None:
-    @distributed_lockable("order:{order_id}", expire=5)
-    def pay(order_id: int) -> str:
-        lease = current_lease()
-        return lease.name if lease else ""
-
-    assert pay(7) == "disLock:order:7"
-    with pytest.raises(ConfigurationError, match="two keys"):
-        distributed_lockable("a", key="b")
-
-
 def test_methods_have_the_key_of_their_arguments() -> None:
     class Account:
         def __init__(self, number: int) -> None:
@@ -97,16 +85,6 @@ def test_methods_have_the_key_of_their_arguments() -> None:
     assert Account(5).close() == "disLock:account:5"
     assert Account.audit() == "disLock:all:Account"
     assert Account.check("x") == "disLock:static:x"
-
-
-async def test_coroutines_stay_coroutines() -> None:
-    @distributed_lockable(key="a")
-    async def pay() -> str:
-        await asyncio.sleep(0)
-        return "paid"
-
-    assert inspect.iscoroutinefunction(pay)
-    assert await pay() == "paid"
 
 
 def a_generator() -> Iterator[int]:
@@ -156,13 +134,6 @@ def pay(order_id: int) -> str:
     return f"paid {order_id}"
 
 
-def test_busy_is_raised_unless_told_otherwise() -> None:
-    locked = distributed_lockable(key="a")(pay)
-    with hold_lock("a"), pytest.raises(LockBusy):
-        locked(1)
-    assert locked(1) == "paid 1"
-
-
 async def test_busy_callable_may_be_async_in_async_code() -> None:
     async def sorry(error: LockBusy, order_id: int) -> str:
         await asyncio.sleep(0)
@@ -192,15 +163,6 @@ def test_an_error_of_the_body_is_not_taken_for_one_of_ours() -> None:
 @pytest.fixture
 def injector() -> FaultInjector:
     return FaultInjector(configure({"default": {"BACKEND": "memory"}}).store("default"))
-
-
-def test_unreachable_is_refused_unless_told_otherwise(injector: FaultInjector) -> None:
-    locked = distributed_lockable(key="a")(pay)
-    injector.cut()
-    with pytest.raises(BackendUnavailable):
-        locked(1)
-    injector.mend()
-    assert locked(1) == "paid 1"
 
 
 def test_unreachable_open_goes_on_and_says_so(injector: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
@@ -283,17 +245,3 @@ def test_a_lock_on_a_class_is_refused_by_the_decorator_s_own_name(decorate: Any,
 
         @decorate
         class Body: ...
-
-
-@pytest.mark.parametrize("kind", [staticmethod, classmethod])
-def test_a_lock_below_a_static_or_class_method_works(kind: Any, memory_store: None) -> None:
-    """What the refusal recommends."""
-
-    class Shop:
-        @kind
-        @distributed_lockable(key="a")
-        def pay(*args: object) -> bool:
-            return current_lease() is not None
-
-    assert Shop.pay()
-    assert Shop().pay()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 from collections.abc import Callable
 
 import pytest
 
-from distlock_web import ConfigurationError, Lease, LeaseLost, NotHeld, attach, current_lease, lock
+from distlock_web import ConfigurationError, Lease, LeaseLost, NotHeld, current_lease, lock
 from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import TASKS, THREADS, drive
@@ -101,13 +100,6 @@ async def test_a_blocking_block_in_an_event_loop_is_refused_before_it_begins(mem
     assert await aheld() == []
 
 
-def test_a_tasks_lease_is_released_by_hand_and_handed_over_in_a_thread(store: str) -> None:
-    ticket = asyncio.run(lock("a", expire=60).aacquire()).detach()
-    attach(ticket).release()
-    asyncio.run(lock("a", expire=60).aacquire()).release()
-    assert held() == []
-
-
 async def test_a_task_hands_its_lease_to_a_thread_and_waits_for_it(store: str) -> None:
     lease = await lock("a", expire=60).aacquire()
 
@@ -116,14 +108,6 @@ async def test_a_task_hands_its_lease_to_a_thread_and_waits_for_it(store: str) -
             lease.extend()
 
     await asyncio.to_thread(work)
-    assert await aheld() == []
-
-
-async def test_a_threads_lease_is_entered_by_a_task(store: str) -> None:
-    lease = await asyncio.to_thread(unrelated, "a")
-    async with lease:
-        assert current_lease() == lease
-        await lease.aextend()
     assert await aheld() == []
 
 
@@ -162,8 +146,42 @@ async def test_a_blocking_method_in_a_loop_says_what_to_write(verb: str) -> None
         lease.raise_if_lost()
 
 
+@pytest.mark.timing
 @pytest.mark.usefixtures("memory_store")
-def test_a_loss_wakes_who_waits_for_it_in_a_thread_though_a_task_took_the_lease() -> None:
-    lease = asyncio.run(lock("a", expire=60).aacquire())
-    threading.Timer(0.05, lease.release).start()
-    assert lease.lost.wait(SOON) is False
+async def test_a_lease_that_is_lost_before_it_is_entered_cancels_at_once() -> None:
+    lease = await asyncio.create_task(lock("a", expire=0.5, on_lost="cancel").aacquire())
+    await lease.lost
+    with pytest.raises(LeaseLost):
+        async with lease:
+            await asyncio.sleep(SOON)
+
+
+# Renewal goes on while somebody has the lease ------------------------------------------------------------------------
+
+TTL = 1.2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("memory_store")
+async def test_a_lease_that_a_task_returned_is_renewed_for_who_has_it() -> None:
+    """Its renewal ended with the task that had taken it, and the block lost its lock."""
+    lease = await asyncio.create_task(lock("a", expire=TTL, renew=True).aacquire())
+    await asyncio.sleep(3 * TTL)
+    async with lease:
+        lease.raise_if_lost()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("memory_store")
+async def test_a_loss_cancels_the_task_that_entered_and_not_the_one_that_took_it() -> None:
+    async def taker(taken: asyncio.Future[Lease]) -> str:
+        taken.set_result(await lock("a", expire=TTL, on_lost="cancel").aacquire())
+        await asyncio.sleep(3 * TTL)
+        return "not cancelled"
+
+    taken = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(taker(taken))
+    with pytest.raises(LeaseLost):
+        async with await taken:
+            await asyncio.sleep(SOON)
+    assert await task == "not cancelled"

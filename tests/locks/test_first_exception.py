@@ -109,18 +109,6 @@ async def test_a_call_that_is_cancelled_while_an_unreachable_store_is_asked_to_u
     assert ran == []
 
 
-async def test_a_timeout_stays_one(injected: FaultInjector) -> None:
-    async def cut() -> None:
-        await asyncio.to_thread(eventually, waiters, "it waits")
-        injected.cut()
-
-    cutting = asyncio.create_task(cut())
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5), lock(["a", "b"], wait=SOON):
-            pass
-    await cutting
-
-
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
 def test_the_end_of_the_process_stays_one(
     injected: FaultInjector, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -204,14 +192,6 @@ def test_what_is_not_known_is_said_once(how: str, caplog: pytest.LogCaptureFixtu
 
 
 # Nested -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_nested_lease_whose_outer_block_is_over_is_lost_at_its_release() -> None:
-    outer = lock("a").acquire()
-    inner = lock("a").acquire()
-    outer.release()
-    with pytest.raises(LeaseLost):
-        inner.release()
 
 
 @pytest.mark.timing

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 import re
 from collections.abc import Callable
@@ -29,8 +28,8 @@ from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks import call_site, hooks
 from distlock_web.locks.once import MAX_RESULT_BYTES, once
 from distlock_web.testing.plugin import hold_lock
-from tests.support.callers import Beside, unrelated
-from tests.support.waiting import LONG, SOON, eventually
+from tests.support.callers import Beside
+from tests.support.waiting import LONG, eventually
 
 
 class Counted:
@@ -92,26 +91,6 @@ def test_a_coroutine(store: str, counted: Counted) -> None:
     assert inspect.iscoroutinefunction(run)
     first, second = asyncio.run(twice())
     assert first == second == {"number": 1, "run": 1}
-
-
-def test_keep_counts_from_the_beginning_of_the_run(store: str) -> None:
-    @once(key="job", keep=LONG)
-    def run() -> None:
-        lease = current_lease()
-        assert lease is not None
-        left = lease.remaining
-        eventually(lambda: lease.remaining < left - 0.1, "a part of it is over")
-
-    run()
-    (info,) = drive(port().inspect(["disLock:once:job"]))
-    assert info.state == "done"
-    assert info.remaining < LONG - 0.1
-
-
-def test_after_keep_it_runs_again(store: str, counted: Counted) -> None:
-    function = counted.once(keep=0.2)
-    function()
-    eventually(lambda: function()["run"] > 1, "it is over")
 
 
 def test_a_run_that_outlasts_keep_is_not_kept(store: str, counted: Counted) -> None:
@@ -185,50 +164,6 @@ def test_its_names_are_its_own(store: str, counted: Counted) -> None:
         counted.once()()
     with lock("job:1", wait=0):
         assert counted.once()() == {"number": 1, "run": 1}
-
-
-def test_who_waits_gets_the_answer_and_nobody_stays_in_the_queue(store: str, beside: Beside, counted: Counted) -> None:
-    inside = unrelated("once:job:1", expire=LONG)
-    name = "disLock:once:job:1"
-    function: Any = counted.once(wait=LONG)
-    waiting = [beside(function) for _ in range(4)]
-    eventually(lambda: drive(port().inspect([name]))[0].waiters == 4, "all wait")
-    record = json.dumps({"asked": function.__distlock__.name, "kept": None, "result": "first"})
-    drive(port().release(_claim(inside), LONG, record))
-    assert [each.result(SOON) for each in waiting] == ["first"] * 4
-    (info,) = drive(port().inspect([name]))
-    assert (info.state, info.waiters, counted.runs) == ("done", 0, 0)
-
-
-def _claim(lease: Any) -> Any:
-    from distlock_web.locks.lease import scope_of
-
-    return scope_of(lease).holds[0].claim
-
-
-def test_it_is_not_among_what_is_held_but_among_what_is_done(store: str, counted: Counted) -> None:
-    function: Any = counted.once()
-    for number in range(3):
-        function(number)
-    with lock("held"):
-        assert [info.name for info in drive(port().inspect())] == ["disLock:held"]
-        browsable: Any = port()
-        assert drive(browsable.names()) == (1, ["disLock:held"])
-        done = drive(browsable.done(2))
-        assert [(info.name, info.state) for info in done] == [
-            ("disLock:once:job:2", "done"), ("disLock:once:job:1", "done"),
-        ]  # fmt: skip
-        assert 0 < done[0].remaining <= LONG
-        assert "test_once" in done[0].holder
-
-
-def test_what_is_forgotten_runs_again(store: str, counted: Counted) -> None:
-    function = counted.once()
-    function()
-    there: Any = port()
-    (info,) = drive(there.inspect(["disLock:once:job:1"]))
-    assert drive(there.forget(info.name, info.fence))
-    assert [function()["run"], function()["run"]] == [2, 2]
 
 
 def test_inside_of_itself_it_is_refused_at_once(store: str) -> None:

@@ -79,13 +79,6 @@ def test_help_shows_every_option() -> None:
     }
 
 
-def test_the_decorators_own_options_are_none_of_a_locks() -> None:
-    with pytest.raises(ConfigurationError, match="lock has the option 'on_busy'"):
-        lock("a", on_busy="skip")  # type: ignore[call-arg]
-    with pytest.raises(ConfigurationError, match="Did you mean 'on_busy'"):
-        distributed_lockable(onbusy="skip")  # type: ignore[call-overload]
-
-
 def without(store: Store, **lacking: bool) -> None:
     store.backend.capabilities = replace(store.backend.capabilities, **lacking)
 

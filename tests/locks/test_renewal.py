@@ -15,7 +15,7 @@ import pytest
 from distlock_web import BackendUnavailable, Lease, LeaseLost, configure, lock
 from distlock_web.core.backend import Claim, Loss
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks import ending, watchdog
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.fault_injector import FaultInjector
@@ -132,18 +132,6 @@ def inside_both(entered: Future[Lease], expire: float) -> str:
             return both.state
 
 
-@pytest.mark.slow
-def test_a_lock_that_is_held_already_is_kept_while_another_is_waited_for(store: str, beside: Beside) -> None:
-    """It ended meanwhile, and the block over the two began without it."""
-    other, entered, expire = unrelated("b"), Future[Lease](), 1.0
-    waiting = beside(inside_both, entered, expire)
-    entered.result(SOON)
-    end = now() + 1.5 * expire
-    eventually(lambda: now() > end, "its own time is over")
-    other.release()
-    assert waiting.result(SOON) == "held"
-
-
 def test_a_lock_that_is_revoked_while_another_is_waited_for_is_not_entered(store: str, beside: Beside) -> None:
     """The block over the two began with a lock that somebody else could have by then."""
     other, entered = unrelated("b"), Future[Lease]()
@@ -209,3 +197,26 @@ def test_a_dropped_response_of_a_store_that_hangs_costs_no_lease(monkeypatch: py
         assert not any(lease.lost.wait(1.2) for lease in others)
     finally:
         over.set()
+
+
+@pytest.mark.usefixtures("memory_store")
+async def test_a_lock_is_kept_while_its_block_waits_for_its_turn_inside_another() -> None:
+    """It was renewed while the store's queue was awaited, and ended while a sibling was."""
+    order: list[str] = []
+
+    async def sibling() -> None:
+        async with lock("b", expire=1.2):
+            order.append("sibling")
+            await asyncio.sleep(2.4)
+
+    async def both() -> None:
+        async with lock(["a", "b"], expire=1.2, wait=SOON) as lease:
+            order.append("both")
+            lease.raise_if_lost()
+
+    async with lock("b", expire=SOON):
+        first = asyncio.create_task(sibling())
+        await asyncio.to_thread(eventually, lambda: order, "it is inside")
+        await both()
+        await first
+    assert order == ["sibling", "both"]

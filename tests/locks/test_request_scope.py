@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import gc
 import inspect
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 
 from distlock_web import ConfigurationError, LockBusy, current_lease, current_request_id, lock, request_scope
 from distlock_web.core.request_id import current_origin, request_token
-from distlock_web.web.request_ids import RequestScope
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
@@ -37,17 +36,6 @@ def test_what_one_job_leaves_behind_is_not_the_next_one_s() -> None:
         lock("a").acquire()
     assert current_lease() is None
     left.release()
-
-
-def test_a_lock_around_a_job_may_end_inside_of_it() -> None:
-    lease = lock("a").acquire()
-    with request_scope("job"):
-        lease.release()
-        with lock("a") as own:
-            assert own.depth == 1
-    assert current_lease() is None
-    with lock("a") as own:
-        assert own.depth == 1
 
 
 # As a decorator -----------------------------------------------------------------------------------------------------
@@ -73,26 +61,6 @@ async def test_a_coroutine_function_runs_inside() -> None:
     assert (one[:2], other[:2]) == ((1, "job-17"), (2, "job-17"))
     assert len({one[2], other[2], request_token()}) == 3
     assert current_origin() is None
-
-
-def test_a_call_inside_of_a_call() -> None:
-    @request_scope()
-    def work(depth: int) -> list[str]:
-        inner = work(depth - 1) if depth else []
-        return [current_request_id(), *inner]
-
-    assert len(set(work(3))) == 4
-
-
-def test_a_method() -> None:
-    class Job:
-        name = "job"
-
-        @request_scope("job-17")
-        def run(self) -> str:
-            return f"{self.name} {current_request_id()}"
-
-    assert Job().run() == "job job-17"
 
 
 def chunks() -> Iterator[int]:
@@ -161,36 +129,6 @@ async def test_nor_for_a_task_that_it_has_begun() -> None:
         asyncio.create_task(forgotten())  # noqa: RUF006 - that is what this is about
         await asyncio.sleep(0)
         await begun.pop()
-
-
-def test_so_it_is_with_a_request_whose_handler_is_garbage() -> None:
-    """A cancelled handler's frames, or a task that nobody waits for."""
-
-    def handler() -> Generator[None, None, None]:
-        scope = RequestScope("first", "GET /")
-        outer = scope.enter()
-        try:
-            yield
-        finally:
-            scope.leave(outer)
-
-    abandoned = handler()
-    contextvars.Context().run(next, abandoned)
-    scope = RequestScope("second", "GET /")
-    outer = scope.enter()
-    with lock("a"):
-        abandoned.close()
-        assert current_request_id() == "second"
-        with lock("a") as nested:
-            assert nested.depth == 2
-    scope.leave(outer)
-    assert current_origin() is None
-
-
-@pytest.mark.parametrize("function", [7, "work", None])
-def test_what_is_no_function_is_refused(function: Any) -> None:
-    with pytest.raises(ConfigurationError, match="request_scope is for functions"):
-        request_scope("job-17")(function)
 
 
 def test_a_plain_function_that_returns_a_coroutine_is_refused() -> None:

@@ -41,14 +41,6 @@ class ReentryCases(Cases):
         assert injector.calls == ["acquire", "release"]
 
     @case
-    async def test_giving_the_inner_one_back_keeps_the_outer_one(self, harness: Harness) -> None:
-        async with harness.inside(the_lock()) as outer:
-            inner = await harness.acquire(the_lock())
-            await harness.release(inner)
-            assert await harness.unrelated(lambda: harness.try_acquire(the_lock())).result() is None
-            outer.raise_if_lost()
-
-    @case
     async def test_an_inner_one_that_nobody_has_any_more_keeps_nobody_out(self, harness: Harness) -> None:
         async with harness.inside(the_lock()) as outer:
             await harness.acquire(the_lock())
@@ -202,10 +194,3 @@ class ReentryCases(Cases):
                 assert injector.calls == ["acquire"]
             assert injector.calls == ["acquire", "release"]
             assert {line.name for line in await harness.port.inspect()} == {"test:a", "test:b"}
-
-    @case
-    async def test_an_exception_inside_leaves_both_blocks(self, harness: Harness) -> None:
-        with pytest.raises(ZeroDivisionError):
-            async with harness.inside(the_lock()), harness.inside(the_lock()):
-                raise ZeroDivisionError
-        assert await harness.line(NAME) is None
