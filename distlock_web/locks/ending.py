@@ -36,7 +36,7 @@ from typing import Any, TypeVar
 from ..core.backend import CallersTransaction, Claim, Loss, Port, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld
 from ..core.runtime import TASKS, THREADS, Runtime, drive, in_event_loop, now
-from . import call_site, chain, events
+from . import call_site, chain
 from .hold import Hold
 from .scope import Scope, names_of
 from .transfer import Ticket
@@ -281,38 +281,33 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
     """
     scope.let_go()
     failure: DistLockError | None = None
-    kept: list[events.Event] = []
-    try:
-        for hold in reversed(scope.acquired):
-            begun = hold.begin_release(kept.append)
-            if not begun:
-                if (claim := hold.to_cancel) is not None:
-                    await cancel_quietly(scope, claim, port)
-                    hold.cancelled()
-                continue
-            cooldown, record = 0.0, None
-            if success and scope.spec.hold_at_least:  # so long it stays taken in all
-                cooldown = max(0.0, hold.since + scope.spec.hold_at_least - now())
-                record = scope.record if cooldown else None
-            failed: DistLockError | None = None
-            loss: LossReason | None
-            try:
-                loss = await _release(port, hold, cooldown, record, sent_before=begun == "again")
-            except DistLockError as error:
-                failure, failed = failure or error, error
-                loss = "unreachable" if now() >= hold.deadline else None
-            if loss is not None:
-                hold.lose(loss, kept.append)
-            else:
-                hold.released("unreachable" if failed else "", kept.append)
-            if failed is not None:
-                hold.tell_of_failure("release", failed, kept.append)
-            if success and loss is None:  # for the ``Retry-After`` of those that come later
-                taken = now() - hold.since + (cooldown if record is None else 0.0)
-                scope.spec.store.hold_times.record(scope.spec.function, hold.claim.name, taken)
-    finally:
-        if kept:  # not sooner: a slow listener would hold up the releases that are still to come
-            events.tell_all(kept)
+    for hold in reversed(scope.acquired):
+        begun = hold.begin_release()
+        if not begun:
+            if (claim := hold.to_cancel) is not None:
+                await cancel_quietly(scope, claim, port)
+                hold.cancelled()
+            continue
+        cooldown, record = 0.0, None
+        if success and scope.spec.hold_at_least:  # so long it stays taken in all
+            cooldown = max(0.0, hold.since + scope.spec.hold_at_least - now())
+            record = scope.record if cooldown else None
+        failed: DistLockError | None = None
+        loss: LossReason | None
+        try:
+            loss = await _release(port, hold, cooldown, record, sent_before=begun == "again")
+        except DistLockError as error:
+            failure, failed = failure or error, error
+            loss = "unreachable" if now() >= hold.deadline else None
+        if loss is not None:
+            hold.lose(loss)
+        else:
+            hold.released("unreachable" if failed else "")
+        if failed is not None:
+            hold.tell_of_failure("release", failed)
+        if success and loss is None:  # for the ``Retry-After`` of those that come later
+            taken = now() - hold.since + (cooldown if record is None else 0.0)
+            scope.spec.store.hold_times.record(scope.spec.function, hold.claim.name, taken)
     if failure is not None:
         raise failure
 

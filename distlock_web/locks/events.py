@@ -244,16 +244,6 @@ def tell(event: Event) -> None:
         _tell(event)
 
 
-def tell_all(kept: list[Event]) -> None:
-    """Tell of each, also if one is interrupted: by a signal's handler that raises while a listener runs."""
-    try:
-        while kept:
-            tell(kept.pop(0))
-    finally:
-        if kept:
-            tell_all(kept)
-
-
 def publish(
     kind: Kind,
     store: str,
@@ -261,12 +251,11 @@ def publish(
     template: str,
     *,
     other: HolderInfo | None = None,
-    to: Listener = tell,
     **known: object,
 ) -> None:
-    """If anybody listens, make an ``Event`` and give it ``to`` those. ``known`` are further fields of it."""
+    """If anybody listens, make an ``Event`` and tell them. ``known`` are further fields of it."""
     if listeners:
-        to(Event(kind, store, name, template, time.time(), other=other, **known))  # type: ignore[arg-type]
+        tell(Event(kind, store, name, template, time.time(), other=other, **known))  # type: ignore[arg-type]
 
 
 def failed(
@@ -277,10 +266,9 @@ def failed(
     error: BaseException,
     *,
     claimant: str = "",
-    to: Listener = tell,
 ) -> None:
     """The store failed in this: acquire, release, renew, extend or transfer."""
-    publish("error", store, name, template, reason=operation, detail=str(error), claimant=claimant, to=to)
+    publish("error", store, name, template, reason=operation, detail=str(error), claimant=claimant)
 
 
 def _tell(event: Event) -> None:

@@ -105,7 +105,7 @@ class Hold:
             return "expired" if self._state == "held" else "unreachable"
         return None
 
-    def check(self, to: events.Listener = events.tell) -> bool:
+    def check(self) -> bool:
         """Compare the deadline and the process, and make the loss happen if it is due. Whether it is held still."""
         if self._state == "held" and now() < self.deadline and self._generation == Process.generation:
             return True
@@ -114,7 +114,7 @@ class Hold:
             return self._state == "held" or self._state == "unsure"
         if due == "forked":
             self._lock = threading.RLock()  # at the fork a thread that is not here may have held the parent's
-        self.lose(due, to)
+        self.lose(due)
         return False
 
     def raise_if_lost(self) -> None:
@@ -173,9 +173,7 @@ class Hold:
                 if self._state == "held":
                     self._state = "unsure"
 
-    # ``to``: who gets the event, if anybody listens. Where several holds end at once it is kept until all have ended.
-
-    def lose(self, reason: LossReason, to: events.Listener = events.tell) -> None:
+    def lose(self, reason: LossReason) -> None:
         with self._lock:
             if self._state in ("released", "lost"):
                 return
@@ -185,14 +183,14 @@ class Hold:
             callbacks, self._on_end = self._on_end, []
         self._call(callbacks)
         if events.listeners:
-            self.tell("lost", reason, to)
+            self.tell("lost", reason)
 
-    def begin_release(self, to: events.Listener = events.tell) -> Literal["begun", "again", ""]:
+    def begin_release(self) -> Literal["begun", "again", ""]:
         """From here on no renewal counts. Empty: there is nothing to release, the hold is lost or over.
 
         ``again``: a release that was interrupted goes on.
         """
-        self.check(to)
+        self.check()
         with self._lock:
             if self._state == "releasing":
                 return "again"
@@ -201,7 +199,7 @@ class Hold:
             self._state = "releasing"
             return "begun"
 
-    def released(self, how: str = "", to: events.Listener = events.tell) -> None:
+    def released(self, how: str = "") -> None:
         """It is over; ``how``, if it was not simply given back: as the event says it."""
         with self._lock:
             ended = self._state == "releasing"
@@ -211,9 +209,9 @@ class Hold:
         if callbacks:
             self._call(callbacks)
         if ended and events.listeners:
-            self.tell("released", how, to)
+            self.tell("released", how)
 
-    def tell(self, kind: events.Kind, reason: str = "", to: events.Listener = events.tell) -> None:
+    def tell(self, kind: events.Kind, reason: str = "") -> None:
         """Tell those who listen what has happened to it. Asked for only if somebody does."""
         claim = self.claim
         events.publish(
@@ -228,13 +226,12 @@ class Hold:
             held=max(0.0, now() - self.since),
             reason=reason,
             claimant=claim.holder,
-            to=to,
         )
 
-    def tell_of_failure(self, operation: str, error: BaseException, to: events.Listener = events.tell) -> None:
+    def tell_of_failure(self, operation: str, error: BaseException) -> None:
         """The store has failed in this."""
         claim, template = self.claim, self.template_or_function
-        events.failed(operation, self.store.alias, claim.name, template, error, claimant=claim.holder, to=to)
+        events.failed(operation, self.store.alias, claim.name, template, error, claimant=claim.holder)
 
     def log_fields(self, event: str, **known: object) -> dict[str, object]:
         """``extra=`` for a log record about it, with the id of the request that holds it: the watchdog runs in none."""
