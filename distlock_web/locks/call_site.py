@@ -1,4 +1,4 @@
-"""The line of code that takes a lock, ``module:line``: for people, and for the warning about an open transaction."""
+"""The line of code that makes a lock, ``module:line``: for people. And the warning about an open transaction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..core.errors import OpenTransactionWarning
 
@@ -15,9 +15,6 @@ _PACKAGE = __name__.partition(".")[0] + "."
 #: What stands between us and the line that is meant.
 _BETWEEN = ("contextlib",)
 _MAX_KNOWN = 4096
-
-#: Where in a code object, and in which module: what a frame is at, without the frame and its variables.
-Instruction: TypeAlias = tuple[CodeType, int, dict[str, Any]]
 
 #: By code object and instruction; the code object is kept, so that its id is not another's later.
 _known: dict[tuple[int, int], tuple[CodeType, str]] = {}
@@ -33,9 +30,16 @@ def call_site(frame: FrameType) -> str:
     if known is not None:
         return known[1]
     found = _outside(frame)
-    if found is None or found.f_globals.get("__name__", "").startswith("asyncio."):
+    module = "" if found is None else found.f_globals.get("__name__") or "?"
+    if found is None or module.startswith("asyncio."):
         return ""
-    return line_of((found.f_code, found.f_lasti, found.f_globals))
+    if module == "__main__":
+        module = os.path.basename(found.f_code.co_filename)
+    if len(_known) >= _MAX_KNOWN:
+        _known.clear()  # code that is made at run time would fill it
+    line = f"{module}:{found.f_lineno}"
+    _known[id(found.f_code), found.f_lasti] = found.f_code, line
+    return line
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:
@@ -45,21 +49,6 @@ def _outside(frame: FrameType | None) -> FrameType | None:
             return frame
         frame = frame.f_back
     return None
-
-
-def line_of(instruction: Instruction) -> str:
-    """The line of an instruction. Found once, for Python counts the lines through a table."""
-    code, at, variables = instruction
-    known = _known.get((id(code), at))
-    if known is None:
-        module = variables.get("__name__") or "?"
-        if module == "__main__":
-            module = os.path.basename(code.co_filename)
-        line = next((line for first, end, line in code.co_lines() if first <= at < end), None)
-        if len(_known) >= _MAX_KNOWN:
-            _known.clear()  # code that is made at run time would fill it
-        known = _known[id(code), at] = (code, f"{module}:{line or code.co_firstlineno}")
-    return known[1]
 
 
 def open_transaction() -> str | None:

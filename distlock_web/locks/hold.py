@@ -75,11 +75,6 @@ class Hold:
         return 1 + len(self.nested)
 
     @property
-    def template_or_function(self) -> str:
-        """The template; of a lock that was taken when nobody listened, who took it: then none was looked up."""
-        return self.template or HolderInfo.loads(self.claim.holder).function
-
-    @property
     def state(self) -> State:
         if self._state == "released" or self._due_loss() is None:
             return self._state
@@ -218,7 +213,7 @@ class Hold:
             kind,
             self.store.alias,
             claim.name,
-            self.template_or_function,
+            self.template,
             lease=acquisition_number(claim.token),
             fence=self.fence,
             expire=self.remaining if kind == "renewed" else claim.expire,  # extended, it lives as long as was asked for
@@ -230,14 +225,14 @@ class Hold:
 
     def tell_of_failure(self, operation: str, error: BaseException) -> None:
         """The store has failed in this."""
-        claim, template = self.claim, self.template_or_function
+        claim, template = self.claim, self.template
         events.failed(operation, self.store.alias, claim.name, template, error, claimant=claim.holder)
 
     def log_fields(self, event: str, **known: object) -> dict[str, object]:
         """``extra=`` for a log record about it, with the id of the request that holds it: the watchdog runs in none."""
         caller = HolderInfo.loads(self.claim.holder)
         known |= {"request_id": caller.request_id, "function": caller.function, "fence": self.fence}
-        return events.log_fields(event, self.store.alias, self.name, self.template_or_function, **known)
+        return events.log_fields(event, self.store.alias, self.name, self.template, **known)
 
     def renew_to(self, expire: float) -> None:
         """From now on it is renewed to ``expire`` seconds: a block inside of it asked for a longer lease."""

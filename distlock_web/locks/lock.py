@@ -13,8 +13,8 @@ from ..core.errors import DistLockError, LockBusy
 from ..core.keys import is_ordinary, whole_keys
 from ..core.registry import registry
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
-from . import chain, ending, engine, events
-from .call_site import Instruction, call_site, line_of
+from . import chain, ending, engine
+from .call_site import call_site
 from .lease import Lease
 from .options import LockOptions, Options, listing, options_of
 from .scope import Scope, Spec
@@ -32,32 +32,32 @@ def _frame_of(block: FrameType) -> int:
 class Lock:
     """A lock that many callers can take, many times. It holds nothing itself: taking it gives a ``Lease``."""
 
-    __slots__ = ("_keys", "_made_at", "_options")
+    __slots__ = ("_keys", "_line", "_options")
 
-    def __init__(self, keys: tuple[str, ...], options: Options, made_at: Instruction) -> None:
+    def __init__(self, keys: tuple[str, ...], options: Options, line: str) -> None:
         self._keys = keys
         self._options = options
-        self._made_at = made_at
+        self._line = line  #: ``module:line``, for people
 
     def acquire(self) -> Lease:
         """Take the lock; wait for up to ``wait``. Raises ``LockBusy``, ``BackendUnavailable``, ``LeaseLost``."""
-        return self._acquire_now(call_site(sys._getframe(1)))
+        return self._acquire_now()
 
     async def aacquire(self) -> Lease:
         """The asyncio twin of :meth:`acquire`."""
-        return await self._acquire(call_site(sys._getframe(1)))
+        return await self._acquire()
 
     def try_acquire(self) -> Lease | None:
         """Take the lock. Returns None if somebody else has it (after ``wait``). Raises ``BackendUnavailable``."""
         try:
-            return self._acquire_now(call_site(sys._getframe(1)))
+            return self._acquire_now()
         except LockBusy:
             return None
 
     async def atry_acquire(self) -> Lease | None:
         """The asyncio twin of :meth:`try_acquire`."""
         try:
-            return await self._acquire(call_site(sys._getframe(1)))
+            return await self._acquire()
         except LockBusy:
             return None
 
@@ -76,18 +76,16 @@ class Lock:
         spec = self._options.spec(self._keys, runtime)
         return bool(await retry_once(spec.store.listing_port(runtime).inspect, spec.names))
 
-    def _scope(self, runtime: Runtime, site: str, opener: tuple[Lock, int] | None) -> Scope:
-        made_at = line_of(self._made_at) if events.listeners or not site else ""
-        spec = self._options.spec(self._keys, runtime, "", None, made_at, site or made_at)
-        return Scope(spec, runtime, opener)
+    def _scope(self, runtime: Runtime, opener: tuple[Lock, int] | None) -> Scope:
+        return Scope(self._options.spec(self._keys, runtime, "", None, self._line), runtime, opener)
 
-    async def _acquire(self, site: str, opener: tuple[Lock, int] | None = None) -> Lease:
-        scope = self._scope(TASKS, site, opener)
+    async def _acquire(self, opener: tuple[Lock, int] | None = None) -> Lease:
+        scope = self._scope(TASKS, opener)
         await engine.acquire(scope)
         return Lease(scope)
 
-    def _acquire_now(self, site: str, opener: tuple[Lock, int] | None = None) -> Lease:
-        scope = self._scope(blocking_runtime(), site, opener)
+    def _acquire_now(self, opener: tuple[Lock, int] | None = None) -> Lease:
+        scope = self._scope(blocking_runtime(), opener)
         try:
             drive(engine.acquire(scope))
             return Lease(scope)
@@ -111,7 +109,7 @@ class Lock:
 
     def __enter__(self) -> Lease:
         frame = sys._getframe(1)
-        return self._acquire_now(call_site(frame), (self, id(frame) if frame.f_code.co_flags & _STANDS_STILL else 0))
+        return self._acquire_now((self, id(frame) if frame.f_code.co_flags & _STANDS_STILL else 0))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -136,7 +134,7 @@ class Lock:
 
     async def __aenter__(self) -> Lease:
         frame = sys._getframe(1)
-        return await self._acquire(call_site(frame), (self, _frame_of(frame)))
+        return await self._acquire((self, _frame_of(frame)))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -168,9 +166,8 @@ def lock(key: object, **options: Unpack[LockOptions]) -> Lock:
     Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when the lock is taken, and ``LeaseLost``
     at the end of the block.
     """
-    caller = sys._getframe(1)
     keys = (key,) if type(key) is str and key and is_ordinary(key) else whole_keys(key)
-    return Lock(keys, options_of(options), (caller.f_code, caller.f_lasti, caller.f_globals))
+    return Lock(keys, options_of(options), call_site(sys._getframe(1)))
 
 
 def attach(ticket: str, *, expire: Duration | None = None, renew: bool | None = None) -> Lease:
@@ -198,7 +195,6 @@ async def _attach(text: str, expire: Duration | None, renew: bool | None, runtim
         wait=0.0,
         renew=ticket.renew if renew is None else check_flag(renew, "renew"),
         template=site,
-        call_site=site,
         prefix=ticket.prefix,
     )
     scope = Scope(spec, runtime)

@@ -201,7 +201,6 @@ class Options:
         function: str = "",
         code: CodeType | None = None,
         template: str = "",
-        call_site: str = "",
     ) -> Spec:
         """The request for these escaped keys. ``ConfigurationError`` for what the store cannot do."""
         store = registry().store(self.store)
@@ -218,7 +217,7 @@ class Options:
         # By position, for every lock that is taken is asked for so.
         return Spec(
             store, names, expire, wait, renew, self.renew_for, on_lost, self.hold_at_least,
-            function, code, template, call_site, prefix, self.max_waiters, self.limit,
+            function, code, template, prefix, self.max_waiters, self.limit,
         )  # fmt: skip
 
     def _resolve(self, store: Store, runtime: Runtime) -> _Resolved:

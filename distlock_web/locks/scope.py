@@ -35,7 +35,6 @@ class Spec(NamedTuple):
     function: str = ""  #: what is locked, for people
     code: CodeType | None = None  #: the function's, for a warning that points to it
     template: str = ""  #: what the names are made of, for people: a decorator's key, or the line of ``lock(...)``
-    call_site: str = ""  #: the line that takes it, ``module:line``, where no function is locked
     prefix: str = ""  #: what its names begin with
     max_waiters: int | None = None  #: how many may queue; None: as many as come
     limit: int = 1  #: how many may hold each of them; 1: we alone
@@ -252,15 +251,13 @@ class Scope:
     def claimant(self) -> str:
         """Who asks: what a store keeps beside the lock."""
         spec = self.spec
-        return HolderInfo.current(spec.function or spec.call_site, spec.expire, self.runtime is TASKS)
+        return HolderInfo.current(spec.function or spec.template, spec.expire, self.runtime is TASKS)
 
     def log_fields(self, event: str, **known: object) -> dict[str, object]:
         """``extra=`` for a log record about all locks of the block."""
         spec = self.spec
-        known["function"] = spec.function or spec.call_site
-        return events.log_fields(
-            event, spec.store.alias, ", ".join(spec.names), spec.template or spec.call_site, **known
-        )
+        known["function"] = spec.function or spec.template
+        return events.log_fields(event, spec.store.alias, ", ".join(spec.names), spec.template, **known)
 
 
 def names_of(scope: Scope) -> str:

@@ -54,16 +54,6 @@ async def test_a_block_is_held_by_its_line(harness: Harness, store: str) -> None
         assert line_of(who()).strip() == 'async with harness.inside(lock("a")):'
 
 
-@in_both_modes
-async def test_a_lease_by_the_line_that_took_it_not_the_one_that_made_the_lock(harness: Harness, store: str) -> None:
-    made = lock("a")
-    for take in (harness.acquire, harness.try_acquire):
-        lease = await take(made)
-        assert lease is not None
-        assert "await take(made)" in line_of(who())
-        await harness.release(lease)
-
-
 def test_in_an_exit_stack_and_as_the_receiver_of_a_ticket(memory_store: None) -> None:
     with ExitStack() as stack:
         lease = stack.enter_context(lock("a"))
