@@ -7,12 +7,13 @@ from typing import Any
 
 from django.apps import apps
 from django.db import connections, router
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
 
 from ..core.config import DatabaseAddress, shown
 from ..core.errors import ConfigurationError
 
-_KINDS = {"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
+_KINDS = {"postgresql", "mysql", "sqlite"}
 #: Of OPTIONS, what Django takes for itself and the driver does not know.
 _DJANGO_ONLY = {
     "postgresql": {"assume_role", "cursor_factory", "isolation_level", "pool", "server_side_binding"},
@@ -48,19 +49,23 @@ def database_address(alias: str) -> DatabaseAddress:
             f"DISTLOCK names the database {alias!r}, but DATABASE_ROUTERS keep the tables of distlock_web_sql out of "
             f"it; they allow {allowed or 'no database'}."
         )
-    kind = _KINDS.get(connection.vendor)
-    if kind is None:
+    if connection.vendor not in _KINDS:
         raise ConfigurationError(
             f"DISTLOCK names the database {alias!r}, which is a {connection.vendor}: locks need PostgreSQL, MySQL, "
             f"MariaDB or SQLite."
         )
-    settings = connection.settings_dict
-    if kind == "sqlite":
-        return DatabaseAddress(kind, str(settings["NAME"]), migrated=True)
-    return _server(kind, settings)
+    return address_of(connection)
 
 
-def _server(kind: str, settings: Mapping[str, Any]) -> DatabaseAddress:
+def address_of(connection: BaseDatabaseWrapper) -> DatabaseAddress:
+    """Where a connection of Django's leads: the store's way there, and whether a transaction is in the same place."""
+    kind, settings = connection.vendor, connection.settings_dict
+    if kind not in _DJANGO_ONLY:
+        return DatabaseAddress(kind, str(settings["NAME"] or ""), migrated=True)
+    return server_address(kind, settings)
+
+
+def server_address(kind: str, settings: Mapping[str, Any]) -> DatabaseAddress:
     host, port = settings["HOST"], settings["PORT"]
     arguments = {name: value for name, value in settings["OPTIONS"].items() if name not in _DJANGO_ONLY[kind]}
     if kind == "mysql" and host.startswith("/"):  # as Django says it

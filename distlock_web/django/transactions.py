@@ -22,6 +22,7 @@ from ..core.config import DatabaseAddress
 from ..core.errors import ConfigurationError
 from ..locks.hooks import Context
 from ..locks.lease import Lease, before_commit, rolled_back
+from .databases import address_of
 
 R = TypeVar("R")
 
@@ -76,9 +77,7 @@ class _Transaction:
 
     @property
     def address(self) -> DatabaseAddress:
-        settings = self._connection.settings_dict
-        port = int(settings["PORT"]) if settings["PORT"] else None
-        return DatabaseAddress(self._connection.vendor, str(settings["NAME"] or ""), settings["HOST"], port)
+        return address_of(self._connection)
 
     def execute(self, statement: str, parameters: Sequence[str | int]) -> Answer:
         with self._connection.cursor() as cursor:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,11 @@ from django.db import connections, transaction
 
 from distlock_web import ConfigurationError, lock
 from distlock_web.backends.memory import MemoryBackend
+from distlock_web.backends.sql.address import address
+from distlock_web.backends.sql.callers import is_at
+from distlock_web.core.config import StoreConfig
 from distlock_web.core.registry import registry
+from distlock_web.django.transactions import _Transaction
 from tests.support.databases import Database, Kind, django_alias
 
 LOCKS = "locks"
@@ -165,13 +170,29 @@ def test_a_dump_of_the_project_has_no_locks(
 
 
 def test_what_django_keeps_for_itself_is_no_keyword_of_the_driver(make_database: Callable[[Kind], Database]) -> None:
-    from distlock_web.django.databases import _server
+    from distlock_web.django.databases import server_address
 
     options = {"pool": True, "isolation_level": 3, "sslmode": "prefer"}
     place = {"NAME": "n", "HOST": "/run/mysqld.sock", "PORT": "", "USER": "u", "PASSWORD": "p", "OPTIONS": options}
-    assert _server("postgresql", place).connect_args == {"sslmode": "prefer"}
-    assert _server("mysql", {**place, "OPTIONS": {}}).connect_args == {"unix_socket": "/run/mysqld.sock"}
-    assert "p" not in repr(_server("postgresql", place)).split("'")
+    assert server_address("postgresql", place).connect_args == {"sslmode": "prefer"}
+    assert server_address("mysql", {**place, "OPTIONS": {}}).connect_args == {"unix_socket": "/run/mysqld.sock"}
+    assert "p" not in repr(server_address("postgresql", place)).split("'")
+
+
+@pytest.mark.parametrize("vendor", ["postgresql", "mysql"])
+@pytest.mark.parametrize("host", ["/run/a.sock", "db.example", ""])
+def test_the_projects_transactions_are_where_the_locks_of_its_database_are(vendor: str, host: str) -> None:
+    """Through a socket of MySQL's they were not: ``once`` with ``until="commit"`` was silently not exact."""
+
+    from distlock_web.django.databases import address_of
+
+    def connected(host: str) -> Any:
+        place = {"NAME": "n", "HOST": host, "PORT": "", "USER": "u", "PASSWORD": "p", "OPTIONS": {}}
+        return SimpleNamespace(vendor=vendor, settings_dict=place)
+
+    locks = address(StoreConfig("default", backend="sql", resource=lambda: address_of(connected(host))))
+    assert is_at(locks, _Transaction(connected(host)).address)
+    assert not is_at(locks, _Transaction(connected("/run/b.sock")).address) or not host
 
 
 @pytest.mark.parametrize(
@@ -190,7 +211,7 @@ def test_the_encryption_that_mysqlclient_is_told_of_is_that_of_the_locks(
     options: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     """PyMySQL does not know the word: each lock was a TypeError."""
-    from distlock_web.django.databases import _server
+    from distlock_web.django.databases import server_address
 
     place = {"NAME": "n", "HOST": "h", "PORT": "", "USER": "u", "PASSWORD": "p", "OPTIONS": options}
-    assert _server("mysql", place).connect_args == arguments
+    assert server_address("mysql", place).connect_args == arguments

@@ -46,6 +46,9 @@ def is_at(ours: Address, theirs: DatabaseAddress) -> bool:
         return False
     if kind == "sqlite":
         return not theirs.in_memory and real_path(url.database or "") == real_path(theirs.name)
+    sockets = {each["unix_socket"] for each in (ours.connect_args, theirs.connect_args) if "unix_socket" in each}
+    if len(sockets) > 1:  # two servers of MySQL's on this machine
+        return False
     return (url.database, _place(kind, url.host, url.port)) == (
         theirs.name,
         _place(kind, theirs.host, theirs.port),
