@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import socket
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -182,14 +181,12 @@ class MySQL(Dialect):
             "charset": "utf8mb4",
         }
 
+    def connect(self, given: dict[str, Any]) -> Any:
+        from .pymysql_connection import connect
+
+        return connect(given, KEEPALIVE)
+
     def connected(self, connection: Any) -> None:
-        reached = connection._sock
-        # Else it is known after hours, as the system has it, that a server has vanished while a COMMIT hangs.
-        if reached.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
-            reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE)
-            reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE)
-            reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-            reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, KEEPALIVE * 4000)
         # Read committed: a statement sees what was committed while it waited for the row. It knows whole seconds only.
         statements = [
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",

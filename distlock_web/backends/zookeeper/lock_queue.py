@@ -42,13 +42,15 @@ from .nodes import (
     record,
 )
 from .places import Lease, Place, Places
-from .requests import get_request, look_requests, write, written
+from .requests import delete_as_seen, get_request, look_requests, write, written
 from .session import Client, Request, Session, committed
 
 #: Seconds until the next question where a lease may end at this very moment.
 MIN_RECHECK = 0.002
 #: The part of its lease in which a waiter has to come when it is its turn.
 TURN = 0.5
+#: Of a session that does not answer so many places are removed at a time.
+MAX_PASSED = 100
 #: Microseconds that a fence may be behind the leader's time.
 MAX_LAG = 1_000_000
 
@@ -265,7 +267,21 @@ class LockQueue:
         if not self.clock.has_ended(head.stat, head.record.expire):
             return replace(head, remaining=self.clock.remaining(head.stat, head.record.expire))
         self.remove(view, head)
+        if head.record.state == OFFERED:
+            self._pass_over(view, head.stat.ephemeralOwner)
         return None
+
+    def _pass_over(self, view: View, session: int) -> None:
+        """One of this session did not come when it was its turn: its process is gone, and costs the next no more."""
+        if session == self._session.ident:  # it is ours, and lives
+            return
+        paths = [view.child_path(child) for child in view.queue[1:MAX_PASSED]]
+        found = [self.head_of(*one) for one in zip(paths, self._session.send(*map(get_request, paths)), strict=True)]
+        theirs = [one for one in found if one is not None and one.stat.ephemeralOwner == session]
+        # Of one that does not wait it is not known whether it has the lock by now: alone it does not write that.
+        self._session.send(
+            *[delete_as_seen(one.path, one.stat.version) for one in theirs if one.record.state == WAITING]
+        )
 
     def remove(self, view: View, head: Head) -> None:
         """Remove the node, unless it has changed meanwhile."""

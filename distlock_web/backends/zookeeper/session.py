@@ -84,6 +84,12 @@ class Session:
         """
         return self.granted * 2 / 3
 
+    @property
+    def ident(self) -> int | None:
+        """What the nodes of this session name as their owner."""
+        client = self._client
+        return client.client_id[0] if client is not None and client.client_id is not None else None
+
     def send(self, *requests: Request, timeout: float | None = None) -> list[Any]:
         """Send all of them, in this order, and wait for the answers: one round trip.
 

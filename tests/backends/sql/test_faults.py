@@ -18,6 +18,7 @@ from distlock_web.backends.sql.tables import key_of
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token, now
+from distlock_web.testing.servers import free_port
 from tests.support.callers import Beside, unrelated
 from tests.support.proxy import Proxy
 from tests.support.waiting import LONG, PATIENCE, SLACK, SOON, eventually
@@ -321,3 +322,12 @@ def test_deadlocks_and_races_are_tried_again_inside(server_settings: dict[str, A
     answers = [beside(lambda claim=claim: drive(port.acquire(claim, 0))) for claim in claims]
     kinds = [type(answer.result(PATIENCE)) for answer in answers]
     assert (kinds.count(Granted), kinds.count(Busy)) == (3, 27)
+
+
+def test_a_refusal_of_mariadb_costs_neither_an_ssl_context_nor_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyMySQL makes both for each attempt: eight threads kept each other busy for a second."""
+    monkeypatch.setattr("ssl.create_default_context", None)
+    monkeypatch.setattr("traceback.format_exc", None)
+    configure({"default": {"LOCATION": f"mysql://127.0.0.1:{free_port()}/x"}})
+    with pytest.raises(BackendUnavailable, match="cannot be reached"):
+        unrelated("a")

@@ -307,6 +307,22 @@ def absent(zookeeper_store: str, zookeeper_settings: dict[str, Any]) -> Any:
     return configure({"default": zookeeper_settings, "absent": zookeeper_settings}).store("absent").port(THREADS)
 
 
+@pytest.mark.slow
+def test_those_of_one_process_that_is_gone_cost_the_next_one_turn(absent: Any, beside: Beside) -> None:
+    """They cost a lease each, one after the other, until their session ended."""
+    expire = 1.5
+    holder = claim()
+    drive(port().acquire(holder, 0))
+    for _ in range(6):
+        drive(absent.acquire(claim(expire=expire), None))
+    waiter = beside(lock("order:7", expire=expire, wait=LONG).acquire)
+    eventually(lambda: drive(port().inspect([NAME]))[0].waiters == 7, "it waits")
+    drive(port().release(holder))
+    begun = now()
+    waiter.result(LONG).release()
+    assert now() - begun < 3 * expire
+
+
 def _passed_over(store: Any) -> None:
     """It is the turn of the first in the line, and is over; the next one looks."""
     view = store._verbs._queue.look(NAME)
@@ -330,20 +346,45 @@ def test_who_does_not_come_has_half_of_its_lease_for_that(absent: Any, client: A
     assert shown.state == "held"
 
 
-def test_who_is_passed_over_and_lives_stands_at_the_end_of_the_line(absent: Any, client: Any) -> None:
+def test_who_is_passed_over_with_its_process_and_lives_stands_at_the_end_of_the_line(absent: Any, client: Any) -> None:
     store: Any = registry().store("default").backend
-    holder, late, mine = claim(), claim(expire=0.5), claim()
+    holder, late, other, mine = claim(), claim(expire=0.5), claim(), claim()
     drive(port().acquire(holder, 0))
-    busy = drive(absent.acquire(late, None))
+    drive(absent.acquire(late, None))
+    busy = drive(absent.acquire(other, None))
     drive(port().acquire(mine, None))
     drive(port().release(holder))
     _passed_over(store)
     (node,) = line_of(client)
-    assert node.startswith(digest_of(mine.token))
+    assert node.startswith(digest_of(mine.token)), "both of them"
     assert isinstance(drive(port().acquire(mine, None)), Granted)
-    assert isinstance(drive(absent.wait(late, busy._replace(recheck_after=0.01), 0.1)), Busy)
+    assert isinstance(drive(absent.wait(other, busy._replace(recheck_after=0.01), 0.1)), Busy)
     drive(port().release(mine))
-    assert isinstance(drive(absent.wait(late, busy, LONG)), Granted)
+    assert isinstance(drive(absent.wait(other, busy, LONG)), Granted)
+
+
+def test_one_that_has_just_come_is_not_passed_over(absent: Any, client: Any) -> None:
+    """It may have the lock by then, and not have written that: alone in the line it need not."""
+    store: Any = registry().store("default").backend
+    holder, late = claim(), claim(expire=0.5)
+    drive(port().acquire(holder, 0))
+    drive(absent.acquire(late, None))
+    come = registry().store("absent").backend._verbs._queue.join(claim())  # type: ignore[attr-defined]
+    drive(port().release(holder))
+    _passed_over(store)
+    assert line_of(client) == [come.queue[-1].node]
+
+
+def test_those_of_the_process_that_looks_stay_in_the_line(client: Any) -> None:
+    """One of its threads was late; that it looks shows that it lives."""
+    store: Any = registry().store("default").backend
+    holder, late, mine = claim(), claim(expire=0.5), claim()
+    for each, wait in ((holder, 0), (late, None), (mine, None)):
+        drive(port().acquire(each, wait))
+    drive(port().release(holder))
+    _passed_over(store)
+    (node,) = line_of(client)
+    assert node.startswith(digest_of(mine.token))
 
 
 def test_a_line_goes_on_where_its_numbers_begin_again() -> None:
