@@ -20,7 +20,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from .core.config import Duration, check_seconds
 from .core.errors import ConfigurationError, DistLockError, LockBusy, NotHeld
-from .core.runtime import THREADS, drive, refuse_in_event_loop
+from .core.runtime import TASKS, THREADS, drive, refuse_in_event_loop
 from .locks import chain, ending, engine
 from .locks.decorator import LockedFunction
 from .locks.events import log_fields
@@ -71,23 +71,26 @@ class Unique:
         lease = self._take(args, kwargs)
         if lease is None:
             return None
-        with lease:
-            if not lease.acquired:  # on_backend_error="open"
-                return self._task.apply_async(args, kwargs, **options)
-            wait = options.get("countdown") or _seconds_until(self._task.app, options.get("eta"))
-            ticket = lease.detach(self._transit + wait)
+        ticket = None
         try:
+            with lease:
+                if not lease.acquired:  # on_backend_error="open"
+                    return self._task.apply_async(args, kwargs, **options)
+                wait = options.get("countdown") or _seconds_until(self._task.app, options.get("eta"))
+                ticket = lease.detach(self._transit + wait)
             headers = {**(options.pop("headers", None) or {}), _HEADER: (ticket, self._transit)}
             return self._task.apply_async(args, kwargs, headers=headers, **options)
         except BaseException:  # a message that was sent all the same takes the lock when it runs
-            _give_back(ticket)
+            if ticket is not None:
+                _give_back(ticket)
             raise
 
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lease | None:
         """The lock of the run; None if somebody has it, be it the running task itself."""
         locked = _locked(self._task)
         # The options are those of the run. Here nothing waits, nothing is released, and all is over in a moment.
-        spec = drive(locked.spec(THREADS, _with_self(self._task, args), kwargs))
+        runtime = TASKS if locked.asynchronous else THREADS
+        spec = drive(locked.spec(runtime, _with_self(self._task, args), kwargs))
         scope = Scope(spec._replace(wait=0.0, on_lost="raise", hold_at_least=0.0), THREADS)
         scope.warned = True
         running = current_task._get_current_object()
@@ -167,8 +170,10 @@ def _fields(error: DistLockError) -> Mapping[str, object]:
 
 def _header(request: Any) -> tuple[str | None, float]:
     """The ticket that a message came with, and its transit. An eager task has it in its ``headers`` alone."""
-    ticket, transit = request.get(_HEADER) or (request.headers or {}).get(_HEADER) or (None, 0.0)
-    return ticket, transit
+    match request.get(_HEADER) or (request.headers or {}).get(_HEADER):
+        case str(ticket), int() | float() as transit:
+            return ticket, transit
+    return None, 0.0  # there is none, or another program's
 
 
 class CeleryTasks(Integration):
@@ -222,16 +227,20 @@ class Run:
         return scope
 
     def keeps(self, scope: Scope) -> bool:
-        """After an error the lock is kept until the end of the run: Celery may send the task again."""
-        return scope is self._scope
+        """After an error the lock is kept until the end of the run: Celery may send the task again.
+
+        One that is lost is not: its end says so, in the error.
+        """
+        return scope is self._scope and scope.alive and scope.lost_hold() is None
 
     def hand_on(self, headers: dict[str, Any]) -> None:
         """The task is sent again, with these headers: the lock goes along."""
-        scope, self._scope = self._scope, None
+        scope = self._scope
         if scope is not None and scope.alive:
             transit = self._transit + _seconds_until(self._task.app, headers.get("eta"))
             try:
                 self._ticket = drive(ending.detach(scope, transit, THREADS))
+                self._scope = None  # not sooner: what could not be handed on ends with the run
             except DistLockError as error:
                 text = "%s is sent again without its lock, which it takes when it runs: %s"
                 logger.warning(text, self._task.name, error, extra=_fields(error))

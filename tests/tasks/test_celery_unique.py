@@ -12,7 +12,7 @@ from typing import Any
 
 import celery
 import pytest
-from celery.exceptions import Retry
+from celery.exceptions import Retry, SoftTimeLimitExceeded
 from celery.signals import before_task_publish
 from django.db import transaction
 from kombu.exceptions import OperationalError
@@ -20,6 +20,7 @@ from kombu.exceptions import OperationalError
 from distlock_web import (
     BackendUnavailable,
     ConfigurationError,
+    LeaseLost,
     LockBusy,
     OpenTransactionWarning,
     aheld_locks,
@@ -28,13 +29,15 @@ from distlock_web import (
     lock,
     once,
 )
+from distlock_web import celery as celery_of_ours
 from distlock_web.celery import unique
 from distlock_web.core.registry import registry
+from distlock_web.testing import expire_lock
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import unrelated
 from tests.support.celery_mailbox import Mailbox
 from tests.support.revoking import revoke_the_lock
-from tests.support.waiting import eventually
+from tests.support.waiting import LONG, eventually
 
 pytestmark = pytest.mark.usefixtures("store")
 
@@ -191,6 +194,38 @@ def no_broker(*args: object, **options: object) -> None:
     raise OperationalError("no broker")
 
 
+def test_a_retry_that_cannot_hand_it_on_frees_it_at_its_end(mailbox: Mailbox) -> None:
+    """Nobody gave it back: until the end of its lease nobody had it, and nobody could."""
+    nested: list[Any] = []
+
+    @mailbox.task(bind=True, autoretry_for=(OSError,), retry_backoff=True)
+    @distributed_lockable("report", expire=60)
+    def report(self: Any) -> int:
+        if self.request.retries == 0:
+            nested.append(lock("report").acquire())  # and never released
+            raise OSError
+        return self.request.retries
+
+    unique(report).delay()
+    assert mailbox.next().run()[0] == "RETRY"
+    assert states() == {}
+    assert mailbox.next().run() == ("SUCCESS", 1)
+
+
+def test_who_is_interrupted_before_it_is_sent_frees_its_lock(report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was in transit, and nobody had the ticket."""
+
+    class Interrupted(celery_of_ours.Lease):
+        def __exit__(self, *error: Any) -> None:
+            super().__exit__(*error)
+            raise SoftTimeLimitExceeded
+
+    monkeypatch.setattr(celery_of_ours, "Lease", Interrupted)
+    with pytest.raises(SoftTimeLimitExceeded):
+        unique(report).delay("May")
+    assert states() == {}
+
+
 def test_what_is_not_sent_frees_its_lock(report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kombu.messaging.Producer.publish", no_broker)
     with pytest.raises(OperationalError):
@@ -266,6 +301,14 @@ async def test_a_blocking_call_in_an_event_loop_is_refused_with_the_remedy(repor
         unique(report).delay("May")
 
 
+@pytest.mark.parametrize("header", ["a text", 7, {"a": 1}, [1, 2, 3], ["ticket", "1h"]])
+def test_a_header_of_that_name_that_is_not_ours_means_nothing(report: Any, mailbox: Mailbox, header: object) -> None:
+    report.apply_async(["May"], headers={"distlock": header})
+    message = mailbox.next()
+    assert message.run() == ("SUCCESS", "May")
+    message.drop()
+
+
 def test_what_has_no_lock_is_refused_by_name(mailbox: Mailbox) -> None:
     task = mailbox.task(name="shop.plain")(plain)
     with pytest.raises(ConfigurationError, match=r"shop\.plain.* below what makes a task of it"):
@@ -308,6 +351,34 @@ def test_after_an_error_it_is_free(mailbox: Mailbox) -> None:
     unique(report).delay()
     assert mailbox.next().run()[0] == "FAILURE"
     assert states() == {}
+
+
+def test_a_loss_is_said_though_the_task_may_be_sent_again(mailbox: Mailbox) -> None:
+    """In place of our own cancellation, and as a note of an error that is the function's."""
+
+    class Loop(celery.Task):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return asyncio.run(self.run(*args, **kwargs))
+
+    @mailbox.task(base=Loop)
+    @distributed_lockable("report", expire=10, on_lost="cancel")
+    async def cancelled() -> None:
+        expire_lock("report")
+        await asyncio.sleep(LONG)
+
+    @mailbox.task()
+    @distributed_lockable("report", expire=10)
+    def failing() -> None:
+        expire_lock("report")
+        raise OSError
+
+    unique(cancelled).delay()
+    state, error = mailbox.next().run()
+    assert (state, type(error)) == ("FAILURE", LeaseLost)
+    unique(failing).delay()
+    state, error = mailbox.next().run()
+    assert (state, type(error)) == ("FAILURE", OSError)
+    assert "no longer held" in error.__notes__[0]
 
 
 def test_a_retry_without_a_lock_that_was_lost_takes_it_anew(mailbox: Mailbox) -> None:
