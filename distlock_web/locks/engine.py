@@ -29,6 +29,8 @@ what is extended in ``watchdog.py``.
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..core.backend import SHARED, Busy, Claim, Granted, Port, limit_of, limited, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy, NotHeld
 from ..core.request_id import HolderInfo
@@ -43,6 +45,9 @@ from .transfer import Ticket
 UNREACHABLE_RECHECK_SECONDS = 0.25
 #: Seconds to pause after a question that was refused sooner than that.
 REFUSED_PAUSE = 0.05
+#: For how long a store that does not answer is to remember, in seconds, that a transit is over: no ticket says when it
+#: ends.
+LONGEST_TRANSIT = 3600.0
 
 
 async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
@@ -72,6 +77,9 @@ async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
         chain.enter(scope)
     except BaseException as error:
         await abort(scope, error)
+        # Of several locks some are gone, or were ours until now: nobody can take on all of them with the ticket.
+        if ticket is not None and len(spec.names) > 1 and (scope.acquired or isinstance(error, NotHeld)):
+            await undo(error, scope, partial(_end_transit, scope, ticket))
         _tell_of_rejection(scope, error)
         raise
 
@@ -127,6 +135,14 @@ async def _take_on(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
         raise
     if events.listeners:
         hold.tell("acquired", "attached")
+
+
+async def _end_transit(scope: Scope, ticket: Ticket, port: Port) -> None:
+    """Free the locks that are still in transit, instead of at its end."""
+    taken_on = {hold.name for hold in scope.acquired}
+    for name in scope.spec.names:
+        if name not in taken_on:
+            await cancel_quietly(scope, Claim(name, ticket.proof, LONGEST_TRANSIT, scope.claimant()), port)
 
 
 async def _queue(scope: Scope, port: Port, claim: Claim, answer: Busy, until: float | None) -> Granted | Busy:

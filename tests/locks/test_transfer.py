@@ -9,14 +9,17 @@ import json
 
 import pytest
 
-from distlock_web import LeaseLost, NotHeld, attach, lock
+from distlock_web import BackendUnavailable, LeaseLost, NotHeld, attach, lock
+from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks import engine
 from distlock_web.locks.lease import scope_of
 from distlock_web.locks.scope import Scope
 from distlock_web.locks.transfer import Ticket
+from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import Beside, unrelated
+from tests.support.revoking import revoke
 from tests.support.waiting import SOON, eventually
 
 
@@ -29,6 +32,33 @@ def test_a_hand_over_of_several_locks_of_which_one_is_lost_gives_the_others_back
     with pytest.raises(LeaseLost), lock(["a", "b", "c"]) as lease:
         assert drive(registry().store("default").port(THREADS).revoke("disLock:b", lease.fences["disLock:b"]))
         lease.detach(transit=600)
+    assert held() == {}
+
+
+def test_of_a_ticket_that_cannot_be_used_as_a_whole_nothing_stays_in_transit(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each later try failed at the first name, and the others were taken for all the time of the transit."""
+    injector, take_on = FaultInjector(registry().store("default")), engine._take_on
+
+    async def take_on_the_first(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
+        if name != "disLock:a":
+            injector.lose("attach", "request", "request")
+        await take_on(scope, port, name, ticket)
+
+    ticket = lock(["a", "b", "c"]).acquire().detach(transit=600)
+    with monkeypatch.context() as patched, pytest.raises(BackendUnavailable):
+        patched.setattr(engine, "_take_on", take_on_the_first)
+        attach(ticket)
+    assert held() == {}
+
+
+def test_nor_of_one_whose_first_lock_was_taken_away(store: str) -> None:
+    lease = lock(["a", "b"]).acquire()
+    ticket = lease.detach(transit=600)
+    assert revoke("disLock:a", lease.fences["disLock:a"])
+    with pytest.raises(NotHeld):
+        attach(ticket)
     assert held() == {}
 
 

@@ -20,6 +20,7 @@ from kombu.exceptions import OperationalError
 from distlock_web import (
     BackendUnavailable,
     ConfigurationError,
+    Lease,
     LeaseLost,
     LockBusy,
     OpenTransactionWarning,
@@ -215,7 +216,7 @@ def test_a_retry_that_cannot_hand_it_on_frees_it_at_its_end(mailbox: Mailbox) ->
 def test_who_is_interrupted_before_it_is_sent_frees_its_lock(report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was in transit, and nobody had the ticket."""
 
-    class Interrupted(celery_of_ours.Lease):
+    class Interrupted(Lease):
         def __exit__(self, *error: Any) -> None:
             super().__exit__(*error)
             raise SoftTimeLimitExceeded
