@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
@@ -13,12 +12,6 @@ from .request_id import HolderInfo
 LossReason: TypeAlias = Literal["expired", "taken", "revoked", "unreachable", "ended", "forked"]
 #: What a client can send a value in.
 Part: TypeAlias = Literal["header", "field"]
-
-#: What a message begins to say with what would be right.
-_REMEDY = re.compile(
-    r"[;.:] (?=it has to |each has to |Did you mean |It may be |locks need |the locks live |pip install |use |leave "
-    r"|add )"
-)
 
 
 class DistLockError(Exception):
@@ -46,16 +39,6 @@ def _rebuild(cls: type[DistLockError], args: tuple[Any, ...], state: dict[str, A
 
 class ConfigurationError(DistLockError, ValueError):
     """A setting, an option or a call is wrong; the message names it and says what would be right."""
-
-    def parts(self) -> tuple[str, str]:
-        """What is wrong, and what would be right, of messages in our form: ``"X is 0; it has to be 1."``
-
-        The second is empty where the message does not say it apart.
-        """
-        problem, *remedy = _REMEDY.split(str(self), maxsplit=1)
-        if not remedy:
-            return problem, ""
-        return f"{problem}.", remedy[0][0].upper() + remedy[0][1:]
 
 
 class KeyUnavailable(DistLockError, ValueError):

@@ -87,8 +87,7 @@ def _memory(alias: str) -> checks.Warning:
 
 
 def _invalid(error: ConfigurationError) -> checks.Error:
-    problem, remedy = error.parts()
-    return checks.Error(problem, hint=remedy or None, id="distlock_web.E001")
+    return checks.Error(str(error), id="distlock_web.E001")
 
 
 def _testing() -> bool:
@@ -224,9 +223,8 @@ def check_views(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             if _is_made(store):
                 function.options.check(store, TASKS if function.asynchronous else THREADS)
         except ConfigurationError as error:
-            problem, remedy = error.parts()
-            hint = remedy or "Name a store that can, with store=, or leave the option out."
-            yield checks.Error(f"{where}: {problem}", hint=hint, id="distlock_web.E004")
+            hint = "Name a store that can, with store=, or leave the option out."
+            yield checks.Error(f"{where}: {error}", hint=hint, id="distlock_web.E004")
         if skipped:
             message = 'on_busy="skip" returns None when the lock is busy, and a view that returns None is a 500.'
             yield checks.Error(f"{where}: {message}", hint=SKIP_REMEDY, id="distlock_web.E003")

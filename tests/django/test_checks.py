@@ -46,22 +46,21 @@ def test_the_tests_own_project_has_no_complaint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "hint"),
+    ("wrong", "right"),
     [
-        ({"default": {"BACKEND": "memory", "EXPIRE": -1}}, "It has to be a number of seconds, greater than 0"),
-        ({}, 'It has to be a mapping such as {"default": {"LOCATION": "redis://..."}}.'),
-        ({"default": {"BACKEND": "no.such.Backend"}}, "It has to be the name of a backend, or the dotted path"),
-        ({"default": {"BACKEND": "memory", "OPTIONS": {"size": 1}}}, "Leave it out."),
-        ({"default": {"BACKEND": "redis", "CACHE": "other"}}, "It has to be one of 'default'"),
-        ({"default": {"DATABASE": "other"}}, "It has to be one of 'default'"),
+        ({"default": {"BACKEND": "memory", "EXPIRE": -1}}, "it has to be a number of seconds, greater than 0"),
+        ({}, 'it has to be a mapping such as {"default": {"LOCATION": "redis://..."}}.'),
+        ({"default": {"BACKEND": "no.such.Backend"}}, "it has to be the name of a backend, or the dotted path"),
+        ({"default": {"BACKEND": "memory", "OPTIONS": {"size": 1}}}, "leave it out."),
+        ({"default": {"BACKEND": "redis", "CACHE": "other"}}, "it has to be one of 'default'"),
+        ({"default": {"DATABASE": "other"}}, "it has to be one of 'default'"),
     ],
 )
-def test_e001_a_wrong_setting(settings: Any, wrong: Any, hint: str) -> None:
+def test_e001_a_wrong_setting(settings: Any, wrong: Any, right: str) -> None:
     settings.DISTLOCK = wrong
     message = found()["distlock_web.E001"]
     assert "DISTLOCK" in message.msg
-    assert str(message.hint).startswith(hint)
-    assert hint not in message.msg
+    assert right in message.msg
 
 
 def test_three_mistakes_are_three_errors(settings: Any) -> None:
@@ -72,28 +71,28 @@ def test_three_mistakes_are_three_errors(settings: Any) -> None:
     }
     settings.DISTLOCK_ON_BUSY = "skipp"
     messages = [message for message in checks.run_checks() if message.id == "distlock_web.E001"]
-    assert [(message.msg.partition(" is ")[0], str(message.hint)[:13]) for message in messages] == [
-        ("DISTLOCK_ON_BUSY", "It has to be "),
-        ("DISTLOCK['default'][\"EXPIRE\"]", "It has to be "),
-        ("DISTLOCK['default'] has the setting 'WAITT', which does not exist.", "Did you mean "),
-        ("DISTLOCK['jobs'][\"LOCATION\"]", "It has to be "),
+    assert [message.msg.partition(" is ")[0] for message in messages] == [
+        "DISTLOCK_ON_BUSY",
+        "DISTLOCK['default'][\"EXPIRE\"]",
+        "DISTLOCK['default'] has the setting 'WAITT', which does not exist. Did you mean 'WAIT'?",
+        "DISTLOCK['jobs'][\"LOCATION\"]",
     ]
 
 
 @pytest.mark.parametrize("policy", ["ON_BUSY", "ON_LOST", "ON_BACKEND_ERROR"])
 @pytest.mark.parametrize(
-    ("wrong", "hint"),
+    ("wrong", "right"),
     [
-        ("skipp", "It has to be 'raise', '"),
-        ("no.such.function", "It has to be the dotted path of a callable."),
-        (1, "It has to be 'raise', '"),
+        ("skipp", "it has to be 'raise', '"),
+        ("no.such.function", "it has to be the dotted path of a callable."),
+        (1, "it has to be 'raise', '"),
     ],
 )
-def test_e001_of_a_policy_beside_distlock(settings: Any, policy: str, wrong: object, hint: str) -> None:
+def test_e001_of_a_policy_beside_distlock(settings: Any, policy: str, wrong: object, right: str) -> None:
     setattr(settings, f"DISTLOCK_{policy}", wrong)
     message = found()["distlock_web.E001"]
     assert message.msg.startswith(f"DISTLOCK_{policy} is ")
-    assert str(message.hint).startswith(hint)
+    assert right in message.msg
 
 
 def test_e002_no_name_of_a_header(settings: Any) -> None:
@@ -119,11 +118,8 @@ def no_mapping(settings: Any, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyP
 def test_e001_of_the_environment_s_address(no_mapping: pytest.MonkeyPatch) -> None:
     """It was looked at by nobody before the first lock."""
     no_mapping.setenv("DISTLOCK_URL", "redsi://127.0.0.1/0")
-    message = found()["distlock_web.E001"]
-    assert (message.msg, message.hint) == (
-        "DISTLOCK_URL has the scheme 'redsi', which does not exist.",
-        "Did you mean 'redis'?",
-    )
+    told = "DISTLOCK_URL has the scheme 'redsi', which does not exist. Did you mean 'redis'?"
+    assert found()["distlock_web.E001"].msg == told
 
 
 def test_w003_of_the_environment_s_memory(no_mapping: pytest.MonkeyPatch) -> None:
