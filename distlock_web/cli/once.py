@@ -12,7 +12,7 @@ from ..web.lock_browser import LockQuery, browse
 from ..web.lock_presenter import span
 from ..web.printable import printable
 from .exit_codes import NO, USAGE, CommandFailed
-from .held import fields, print_table, process_of, user
+from .held import fields, print_table, user
 from .parser import Context
 
 
@@ -27,7 +27,7 @@ def _list(options: Namespace, context: Context) -> int:
     if options.json:
         context.out.line(json.dumps([fields(row) for row in browsed.rows], indent=2))
     elif browsed.rows:
-        print_table([("DONE", "AGO", "KEPT", "BY", "HOST:PID"), *map(_cells, browsed.rows)], context.out)
+        print_table([("DONE", "AGO", "KEPT", "BY"), *map(_cells, browsed.rows)], context.out)
     elif not browsed.errors:
         context.out.line("Nothing is done.")
     if browsed.errors:
@@ -38,7 +38,7 @@ def _list(options: Namespace, context: Context) -> int:
 def _cells(row: LockRow) -> tuple[str, ...]:
     lock, holder = row.lock, row.holder
     who = holder.path or holder.function or "-"
-    return printable(lock.name), span(time.time() - lock.since), span(lock.remaining), who, process_of(holder) or "-"
+    return printable(lock.name), span(time.time() - lock.since), span(lock.remaining), who
 
 
 def _forget(options: Namespace, context: Context) -> int:

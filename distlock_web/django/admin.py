@@ -6,7 +6,6 @@ from functools import lru_cache, partial
 from typing import Any
 
 import django
-from django.apps import apps
 from django.contrib import admin, messages
 from django.contrib.admin.models import DELETION, LogEntry
 from django.core.exceptions import PermissionDenied
@@ -15,7 +14,6 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllow
 from django.middleware.csrf import get_token
 from django.template import Context, Engine, Library
 from django.template.response import TemplateResponse
-from django.templatetags.static import static
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
@@ -119,12 +117,6 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
     def _url(self, view: str, *args: str) -> str:
         return reverse(f"admin:distlock_web_heldlock_{view}", args=args, current_app=self.admin_site.name)
 
-    def _file_url(self, name: str) -> str:
-        """Of a style sheet or a script: where the admin's own are, if staticfiles serves them; else ``asset_view``."""
-        if apps.is_installed("django.contrib.staticfiles"):
-            return static(f"distlock_web/{name}")
-        return f"{self._url('asset', name)}?v={VERSION}"
-
     def _live(
         self, request: HttpRequest, name: str, context: dict[str, Any], title: Any, more: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -140,14 +132,15 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
             "breadcrumbs_are_a_list": django.VERSION >= (6, 1),
         }  # fmt: skip
         files = {
-            name.replace(".", "_"): self._file_url(name) for name in ("held_locks.css", "admin.css", "held_locks.js")
+            name.replace(".", "_"): f"{self._url('asset', name)}?v={VERSION}"
+            for name in ("held_locks.css", "admin.css", "held_locks.js")
         }
         everything = {**self.admin_site.each_context(request), **own, **files, **(more or {})}
         return TemplateResponse(request, "admin/distlock_web/heldlock/change_list.html", everything)
 
 
 def asset_view(request: HttpRequest, name: str) -> HttpResponse:
-    """A style sheet or a script, in a project without staticfiles. No secret: nobody has to log in."""
+    """A style sheet or a script. No secret: nobody has to log in."""
     found = asset(name, request.GET.get("v"))
     if found is None:
         raise Http404

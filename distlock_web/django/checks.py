@@ -114,8 +114,7 @@ def _examined() -> Iterator[Finding]:
     for store in configured.stores.values():
         if not _is_made(store):
             continue
-        memory_is_said = not settings.DEBUG and not _testing()  # W003, without --deploy
-        yield from (each for each in examine_store(store) if each.code != "DL003" or not memory_is_said)
+        yield from examine_store(store)
     yield from shared_caches(configured)
 
 
@@ -181,22 +180,6 @@ def check_request_id(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             hint='Put "distlock_web.django.middleware.RequestIDMiddleware" in front in MIDDLEWARE.',
             id="distlock_web.W002",
         )
-    elif _behind_the_cache():
-        yield checks.Warning(
-            "UpdateCacheMiddleware stands in front of RequestIDMiddleware in MIDDLEWARE: the request id is cached "
-            "with the page, and every client that gets the page from the cache gets the id of another's request.",
-            hint='Put "distlock_web.django.middleware.RequestIDMiddleware" in front of it.',
-            id="distlock_web.W006",
-        )
-
-
-def _behind_the_cache() -> bool:
-    for path in settings.MIDDLEWARE:
-        if _is_ours(path):
-            return False
-        if path.endswith((".UpdateCacheMiddleware", ".CacheMiddleware")):
-            return True
-    return False
 
 
 def _is_ours(path: str) -> bool:

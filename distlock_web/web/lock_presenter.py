@@ -94,7 +94,6 @@ class LockPresenter(HolderPresenter):
         self.short_name = self.name[len(self.prefix) :]
         self.fence = "" if lock.fence is None else str(lock.fence)
         self.key = "" if lock.fence is None else LockKey(row.alias, lock.name, lock.fence, row.done).dumps()
-        self.row_key = json.dumps([row.alias, lock.name, str(lock.fence)])  # ASCII, whatever a name has in it
         self.held, self.done = lock.state == "held" and not row.sharing, row.done
         self.state = ", ".join(filter(None, (_state(lock.state), _sharing(lock.holders, lock.limit))))
         self.since = moment(lock.since) if lock.since else ""

@@ -6,8 +6,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 TEMPLATES = Path(__file__).parent / "templates"
-#: One for all frameworks. Django's staticfiles look for it there.
-_STATIC = Path(__file__).parents[1] / "django" / "static" / "distlock_web"
+_STATIC = Path(__file__).parent / "static"
 _CSS = "text/css; charset=utf-8"
 _TYPES = {
     "held_locks.css": _CSS,

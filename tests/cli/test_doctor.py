@@ -138,11 +138,7 @@ def test_django(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SILENCED_SYSTEM_CHECKS = ["distlock_web.W004"]
     assert ("W004", "project") not in manage()
     ours = "distlock_web.django.middleware.RequestIDMiddleware"
-    settings.MIDDLEWARE = ["django.middleware.cache.UpdateCacheMiddleware", ours]
-    assert ("W006", "project") in manage()
-    settings.MIDDLEWARE.reverse()
-    assert ("W006", "project") not in manage()
-    settings.MIDDLEWARE.remove(ours)
+    settings.MIDDLEWARE = [each for each in settings.MIDDLEWARE if each != ours]
     assert ("W002", "project") in manage()
 
 

@@ -24,7 +24,6 @@ from tests.support.pgbouncer import PgBouncer, pgbouncer_program
 from tests.support.requirements import require
 from tests.support.stores.cluster import Cluster
 from tests.support.stores.redlock import redlock_url
-from tests.support.stores.sentinel import SentinelSetup
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -94,10 +93,6 @@ def test_galera(mariadb_server: MariaDBServer) -> None:
     node += ["--wsrep-sst-method=skip", "--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:0;gcache.size=8M"]
     with MariaDBServer(*node) as server:
         assert "DL302" in found(server.url)
-
-
-def test_sqlite(sqlite_settings: dict[str, Any]) -> None:
-    assert found(sqlite_settings["LOCATION"]) == {}
 
 
 class DurablePostgres(PostgresServer):
@@ -188,11 +183,3 @@ def test_cluster(cluster: Cluster) -> None:
         master.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
     with remembering_at(cluster.masters):
         assert found(cluster.url, min_replicas=1) == {}
-
-
-def test_sentinel(sentinel_setup: SentinelSetup, sentinel_settings: dict[str, Any]) -> None:
-    """The master of the moment is looked at."""
-    url = sentinel_settings["LOCATION"]
-    assert found(url).keys() == {"DL102", "DL104"}
-    with remembering(sentinel_setup.clients):
-        assert found(url, min_replicas=2) == {}

@@ -6,11 +6,9 @@ import json
 import logging
 import re
 import sys
-import tomllib
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
-from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,12 +18,11 @@ from django.core.management import ManagementUtility
 from flask import Flask
 
 import distlock_web
-from distlock_web import BackendUnavailable, ConfigurationError, Lease, LeaseLost, configure, lock
+from distlock_web import ConfigurationError, Lease, LeaseLost, configure, lock
 from distlock_web.cli import held, main, texts
-from distlock_web.core.registry import registry, unconfigure
+from distlock_web.core.registry import registry
 from distlock_web.core.request_id import Origin, swap_origin
 from distlock_web.flask import DistLock
-from tests.support.source import PROJECT
 
 Elsewhere = Callable[..., Lease]
 
@@ -82,18 +79,6 @@ def test_done(run: Callable[..., Outcome], elsewhere: Elsewhere, caplog: pytest.
     assert "disLock:order:7 released by force by " in caplog.text
     with pytest.raises(LeaseLost):
         lease.release()
-
-
-def test_not_held(run: Callable[..., Outcome], elsewhere: Elsewhere) -> None:
-    code, _, errors = run("release", "order:7")
-    assert code == 1
-    assert "The lock 'order:7' is not held. `" in errors
-    assert "distlock list` shows what is." in errors
-    lease = elsewhere("order:7")
-    code, _, errors = run("release", "order:7", "--fence", "1")
-    assert code == 1
-    assert f"not held with the fence 1, but with {lease.fence}: nothing was released" in errors
-    lease.extend()
 
 
 def test_who_holds_it(run: Callable[..., Outcome]) -> None:
@@ -197,26 +182,6 @@ def test_usage(run: Callable[..., Outcome], elsewhere: Elsewhere, args: list[str
     other.extend()
 
 
-def test_wrong_settings(run: Callable[..., Outcome], settings: Any) -> None:
-    settings.DISTLOCK = {"default": {"BACKEND": "memory", "EXPIRE": 0}}
-    code, _, errors = run("list")
-    assert code == 64
-    assert "EXPIRE" in errors
-
-
-def test_a_store_that_fails_at_the_last_moment(
-    run: Callable[..., Outcome], elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def away(*args: object) -> bool:
-        raise BackendUnavailable("gone")
-
-    elsewhere("order:7")
-    monkeypatch.setattr(type(registry().store("default").backend.sync_port()), "revoke", away)
-    code, _, errors = run("release", "order:7", "--yes")
-    assert code == 69
-    assert "the lock may be held still: gone" in errors
-
-
 def test_a_store_does_not_answer(run: Callable[..., Outcome], settings: Any, elsewhere: Elsewhere) -> None:
     settings.DISTLOCK = {"default": {"BACKEND": "memory"}, "down": {"LOCATION": "redis://127.0.0.1:1"}}
     lease = elsewhere("order:7")
@@ -294,13 +259,6 @@ def test_run_makes_no_tables_where_that_is_forbidden(tmp_path: Path) -> None:
     assert console("run", "--key", "x", "--", "true").code == 0
 
 
-def test_init_says_what_it_did(run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run("init", "--store", "other").out == "other: nothing to make; a memory store needs nothing.\n"
-    backend = type(registry().store("default").backend)
-    monkeypatch.setattr(backend, "prepare", lambda self: "It has its tables.", raising=False)
-    assert run("init", "--store", "default").out == "default: It has its tables.\n"
-
-
 def test_two_apps_have_their_own_commands() -> None:
     apps = [Flask(name) for name in ("one", "two")]
     for app in apps:
@@ -330,55 +288,23 @@ def test_config_names_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert console("list", "--config", "shop_locks", "--url", "redis://127.0.0.1").code == 64
 
 
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ("def f(:", "SyntaxError: invalid syntax (broken_locks.py, line 1)"),
-        ("raise RuntimeError('first\\nsecond')", "RuntimeError: first second"),
-        ("import sys; sys.exit('no')", "SystemExit: no"),
-        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("", "AttributeError: module 'broken_locks' has no attribute 'DISTLOCK'"),
-    ],
-)
-def test_a_config_that_cannot_be_imported_is_wrong_usage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, says: str
-) -> None:
-    tmp_path.joinpath("broken_locks.py").write_text(source)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "broken_locks", raising=False)
-    assert console("--config", "broken_locks", "list") == (64, "", f"distlock: --config broken_locks: {says}\n")
-
-
-@pytest.mark.parametrize("url", ["redsi://127.0.0.1", "redis://127.0.0.1:port/0", "redlock://one"])
-def test_a_wrong_url_is_named_as_it_was_given(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no DISTLOCK to look at."""
-    unconfigure()
-    monkeypatch.setenv("DISTLOCK_URL", url)
-    for args, named in ((["list"], "DISTLOCK_URL"), (["list", "--url", url], "--url")):
-        code, _, errors = console(*args)
-        assert (code, errors.count(named), "DISTLOCK[" in errors) == (64, 1, False), errors
-
-
-@pytest.mark.parametrize("program", [console, flask])
-def test_no_store_at_all(program: Callable[..., Outcome]) -> None:
-    unconfigure()
-    code, _, errors = program("list")
-    assert code == 64
-    assert "No store for locks" in errors
-
-
 def test_url_in_front_of_the_command_and_behind_it(redis_url: str, elsewhere: Elsewhere) -> None:
     assert console("list", "--url", redis_url).out == "No lock is held.\n"
     lease = elsewhere("order:7")
     assert lease.name in console("--url", redis_url, "list").out
 
 
-def test_the_console_script_leads_there() -> None:
-    scripts = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
-    module, _, name = scripts["distlock"].partition(":")
-    assert getattr(import_module(module), name) is main.console
-
-
 def test_version() -> None:
     assert console("--version").out == f"distlock {distlock_web.__version__}\n"
+
+
+def test_not_held(run: Callable[..., Outcome], elsewhere: Elsewhere) -> None:
+    code, _, errors = run("release", "order:7")
+    assert code == 1
+    assert "The lock 'order:7' is not held. `" in errors
+    assert "distlock list` shows what is." in errors
+    lease = elsewhere("order:7")
+    code, _, errors = run("release", "order:7", "--fence", "1")
+    assert code == 1
+    assert f"not held with the fence 1, but with {lease.fence}: nothing was released" in errors
+    lease.extend()

@@ -48,7 +48,7 @@ def test_what_is_done_is_listed_and_forgotten(redis_store: str, log: Path) -> No
     listed = distlock(redis_store, "once", "list")
     assert (listed.returncode, listed.stderr) == (0, "")
     headings, newest, older = listed.stdout.splitlines()
-    assert headings.split() == ["DONE", "AGO", "KEPT", "BY", "HOST:PID"]
+    assert headings.split() == ["DONE", "AGO", "KEPT", "BY"]
     assert (newest.split()[0], older.split()[0]) == ("disLock:once:another", "disLock:once:nightly")
     found = json.loads(distlock(redis_store, "once", "list", "--json").stdout)
     assert [(each["name"], each["state"]) for each in found] == [

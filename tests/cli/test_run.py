@@ -64,16 +64,6 @@ def test_the_command_keeps_its_own_options_and_dashes(redis_store: str) -> None:
         assert distlock(redis_store, "run", "-k", "x", *command).stdout == "--key -- -n\n"
 
 
-def test_two_shells_one_command_at_a_time(redis_store: str, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    command = ["run", "-k", "x", "--", "sh", "-c", f"echo in $$ >> {log}; sleep 0.2; echo out $$ >> {log}"]
-    with started(redis_store, *command) as one, started(redis_store, *command) as other:
-        assert [one.wait(PATIENCE), other.wait(PATIENCE)] == [0, 0]
-    lines = [line.split() for line in log.read_text().splitlines()]
-    assert [word for word, _ in lines] == ["in", "out", "in", "out"]
-    assert lines[0][1] == lines[1][1] != lines[2][1] == lines[3][1]
-
-
 def test_busy(redis_store: str, marker: Path) -> None:
     with started(redis_store, "run", "-k", "x", "--", "sh", "-c", POLITE, str(marker)):
         pid_in(marker)
@@ -135,19 +125,6 @@ def test_the_end_of_an_orphan_is_not_the_end_of_the_command(redis_store: str, ad
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (3, "done\n"), ended.stderr
     assert held() == 0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="PID namespaces are Linux's")
-def test_as_pid_1_signals_are_passed_on(redis_store: str, marker: Path) -> None:
-    if not may_unshare():
-        pytest.skip("no PID namespace may be made here")
-    command = [*AS_PID_1, *COMMAND, "run", "-k", "x", "--", "sh", "-c", POLITE, str(marker)]
-    with subprocess.Popen(command, env=environment(redis_store)) as process:
-        eventually(lambda: text_of(marker).endswith("\n"), "it runs", PATIENCE)
-        [child] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(child), signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0  # the command's own: it put its things away
-    assert text_of(marker.with_name("pid.ended")) == "ended\n"
 
 
 def ignoring(*signums: int) -> Callable[[], None]:
@@ -219,17 +196,6 @@ def test_on_lost_warn_lets_it_go_on(redis_store: str, marker: Path) -> None:
         assert process.wait(PATIENCE) == 4
 
 
-def test_a_lock_that_was_lost_and_not_noticed_is_said_at_the_end(redis_store: str, marker: Path) -> None:
-    script = f"echo $$ > {marker}; while [ ! -e {marker}.go ]; do sleep 0.05; done"
-    with started(redis_store, "run", "-k", "x", "--expire", "600", "--", "sh", "-c", script) as process:
-        pid_in(marker)
-        revoke_the_lock()
-        marker.with_name("pid.go").touch()
-        _, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 76
-    assert "disLock:x" in said
-
-
 def test_stopped_for_longer_than_its_lease_the_command_is_ended_when_it_goes_on(redis_store: str, marker: Path) -> None:
     arguments = ["run", "-k", "x", "--expire", "1", "--", "sh", "-c", POLITE, str(marker)]
     with started(redis_store, *arguments) as process:
@@ -267,10 +233,6 @@ def test_a_release_that_fails_is_said_and_hides_not_what_the_command_has_returne
         _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 7
     assert "Lock 'disLock:x' could not be released, it ends within its lease: " in said
-
-
-def test_it_renews_while_the_command_runs(redis_store: str) -> None:
-    assert distlock(redis_store, "run", "-k", "x", "--expire", "1.5", "--", "sleep", "3").returncode == 0
 
 
 def test_signals_are_passed_on(redis_store: str, marker: Path) -> None:
@@ -393,3 +355,18 @@ def test_a_store_that_does_not_answer(unused_tcp_port: int) -> None:
     ended = distlock(f"redis://127.0.0.1:{unused_tcp_port}/0", "run", "-k", "x", "--", "true")
     assert ended.returncode == 69
     assert "does not answer" in ended.stderr
+
+
+def test_a_lock_that_was_lost_and_not_noticed_is_said_at_the_end(redis_store: str, marker: Path) -> None:
+    script = f"echo $$ > {marker}; while [ ! -e {marker}.go ]; do sleep 0.05; done"
+    with started(redis_store, "run", "-k", "x", "--expire", "600", "--", "sh", "-c", script) as process:
+        pid_in(marker)
+        revoke_the_lock()
+        marker.with_name("pid.go").touch()
+        _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 76
+    assert "disLock:x" in said
+
+
+def test_it_renews_while_the_command_runs(redis_store: str) -> None:
+    assert distlock(redis_store, "run", "-k", "x", "--expire", "1.5", "--", "sleep", "3").returncode == 0

@@ -11,7 +11,7 @@ import pytest
 from distlock_web import Lease, lock
 from distlock_web.core.registry import registry
 from distlock_web.web.held_locks import list_all
-from tests.support.cli import COMMAND, OnTerminal, alive, distlock, pid_in
+from tests.support.cli import COMMAND, OnTerminal, alive, pid_in
 from tests.support.revoking import revoke_the_lock
 from tests.support.waiting import PATIENCE, eventually
 
@@ -31,15 +31,6 @@ def distlock_run(*command: str, expire: int = 60) -> str:
 
 
 # list ----------------------------------------------------------------------------------------------------------------
-
-
-def test_a_name_that_the_output_cannot_encode_is_shown_still(redis_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    with lock("größe", expire=60):
-        for command in (["list"], ["show", "größe"]):
-            ended = distlock(redis_store, *command)
-            assert (ended.returncode, ended.stderr) == (0, "")
-            assert "gr\\xf6\\xdfe" in ended.stdout
 
 
 def test_colours_are_for_terminals_and_not_where_they_are_refused(redis_store: str) -> None:

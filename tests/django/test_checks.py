@@ -7,7 +7,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from django.contrib import admin
 from django.core import checks, mail
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
@@ -79,22 +78,6 @@ def test_three_mistakes_are_three_errors(settings: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize("policy", ["ON_BUSY", "ON_LOST", "ON_BACKEND_ERROR"])
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [
-        ("skipp", "it has to be 'raise', '"),
-        ("no.such.function", "it has to be the dotted path of a callable."),
-        (1, "it has to be 'raise', '"),
-    ],
-)
-def test_e001_of_a_policy_beside_distlock(settings: Any, policy: str, wrong: object, right: str) -> None:
-    setattr(settings, f"DISTLOCK_{policy}", wrong)
-    message = found()["distlock_web.E001"]
-    assert message.msg.startswith(f"DISTLOCK_{policy} is ")
-    assert right in message.msg
-
-
 def test_e002_no_name_of_a_header(settings: Any) -> None:
     settings.DISTLOCK_REQUEST_ID_HEADER = "Req_Id"
     assert "'Req_Id'" in found()["distlock_web.E002"].msg
@@ -120,12 +103,6 @@ def test_e001_of_the_environment_s_address(no_mapping: pytest.MonkeyPatch) -> No
     no_mapping.setenv("DISTLOCK_URL", "redsi://127.0.0.1/0")
     told = "DISTLOCK_URL has the scheme 'redsi', which does not exist. Did you mean 'redis'?"
     assert found()["distlock_web.E001"].msg == told
-
-
-def test_w003_of_the_environment_s_memory(no_mapping: pytest.MonkeyPatch) -> None:
-    no_mapping.setenv("DISTLOCK_URL", "memory://")
-    no_mapping.delattr(mail, "outbox")  # what says that this is a test
-    assert found()["distlock_web.W003"].msg.startswith("DISTLOCK_URL keeps its locks in memory")
 
 
 def test_w002_the_middleware_is_missing(settings: Any) -> None:
@@ -338,13 +315,6 @@ async def aview(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
 
-def test_e003_by_the_stores_setting(urls: Any, settings: Any) -> None:
-    urls(path("plain/", plain))
-    assert found() == {}
-    settings.DISTLOCK = {"default": {"BACKEND": "memory", "ON_BUSY": "skip"}}
-    assert "distlock_web.E003" in found()
-
-
 @distributed_lockable(key="plain")
 def plain(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
@@ -377,16 +347,6 @@ def test_e004_a_store_that_cannot_do_it(
     message = found()["distlock_web.E004"]
     assert words in message.msg
     assert "'default'" in message.msg
-
-
-def test_the_walk_gives_every_locked_view_of_the_project(urls: Any) -> None:
-    urls(
-        path("admin/", admin.site.urls),
-        path("shop/", include([path("f/<int:order_id>/", function), path("d/", Dispatched.as_view())])),
-        path("m/", Method.as_view()),
-        path("without/", view),
-    )
-    assert [route for route, _, _ in locked_views()] == ["shop/f/<int:order_id>/", "shop/d/", "m/"]
 
 
 @pytest.mark.parametrize(

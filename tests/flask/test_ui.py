@@ -204,10 +204,6 @@ def bare(**options: Any) -> Flask:
     return app
 
 
-def test_without_it_there_is_no_page() -> None:
-    assert not any("distlock" in rule.rule for rule in bare().url_map.iter_rules())
-
-
 @pytest.mark.parametrize("authorize", [None, True, somebody])
 def test_who_may_has_to_be_said(authorize: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"a plain function .* Without it everybody"):
@@ -266,10 +262,3 @@ def test_a_projects_own_page_is_around_it(tmp_path: Path) -> None:
     app.testing = True
     with pytest.raises(TemplateNotFound, match="nowhere"):
         app.test_client().get("/distlock/")
-
-
-def test_each_app_shows_its_own_stores() -> None:
-    one, other = (Site() for _ in range(2))
-    with one.app.app_context(), lock("order:7"):
-        assert "order:7" in one.get().text
-        assert "order:7" not in other.get().text

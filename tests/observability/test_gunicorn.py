@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -106,12 +105,3 @@ def test_the_workers_are_one_in_the_metrics(get: Get) -> None:
 
     eventually(all_counted, "both workers' locks are in what either of them shows")
     assert samples(get, "distlock_held")["order:{order}"] == 0
-
-
-def test_what_one_worker_holds_the_other_shows(get: Get) -> None:
-    export = threading.Thread(target=get, args=("/export",))
-    export.start()
-    eventually(lambda: samples(get, "distlock_held").get("export") == 1, "the other worker shows the lock")
-    export.join()
-    eventually(lambda: samples(get, "distlock_held").get("export") == 0, "and that it is over")
-    assert samples(get, "distlock_hold_seconds_count")["export"] == 1

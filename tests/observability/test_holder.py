@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -78,27 +76,6 @@ def test_a_task_that_only_takes_the_lock_is_named_by_the_line_that_made_the_lock
     assert asyncio.run(run()).strip() == 'taking = lock("a").aacquire()'
 
 
-def test_a_function_is_named_and_not_its_line(memory_store: None) -> None:
-    @distributed_lockable(key="a")
-    def pay() -> str:
-        return who().function
-
-    assert pay().endswith("pay")
-
-
-def test_code_that_is_made_at_run_time_does_not_fill_the_memory(
-    memory_store: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from distlock_web.locks import call_site
-
-    known: dict[Any, Any] = {}
-    monkeypatch.setattr(call_site, "_known", known)
-    monkeypatch.setattr(call_site, "_MAX_KNOWN", 10)
-    for number in range(100):
-        exec(f"with lock('a'):\n    pass  # {number}", {"lock": lock, "__name__": "made"})
-    assert 0 < len(known) <= 10
-
-
 # What runs ----------------------------------------------------------------------------------------------------------
 
 
@@ -151,20 +128,6 @@ def test_the_task(memory_store: None) -> None:
         return await asyncio.create_task(work(), name="import-17")
 
     assert asyncio.run(run()) == "import-17"
-
-
-@pytest.mark.slow
-def test_a_script_and_its_line(tmp_path: Path) -> None:
-    program = tmp_path / "nightly.py"
-    program.write_text(
-        "from distlock_web import configure, held_locks, lock\n"
-        "configure({'default': {'BACKEND': 'memory'}})\n"
-        "with lock('a'):\n"
-        "    holder = held_locks()[0].holder\n"
-        "print(holder.function, holder.command, holder.worker, holder.describe().partition(' on ')[0])\n"
-    )
-    said = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True)
-    assert said.stdout == "nightly.py:3 nightly.py MainThread nightly.py:3\n"
 
 
 # The user -----------------------------------------------------------------------------------------------------------
@@ -233,21 +196,6 @@ def test_a_user_that_cannot_be_told_is_no_reason_to_fail(
     assert caplog.text.count("no session") == 1
 
 
-def test_a_hook_that_says_something_else_each_time_is_logged_once(
-    memory: None, settings: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A warning for every lock of every request: no user 1, no user 2."""
-    numbers = itertools.count()
-
-    def lost(request: object) -> str:
-        raise LookupError(f"no user {next(numbers)}")
-
-    request_id._told.clear()
-    for _ in range(3):
-        assert in_flask(lost, settings) == ""
-    assert caplog.text.count("DISTLOCK_USER failed") == 1
-
-
 async def a_coroutine(request: object) -> str:
     return "ada"
 
@@ -261,16 +209,6 @@ def test_a_hook_that_is_none(wrong: object, memory: None, settings: Any) -> None
     settings.DISTLOCK_USER = wrong
     with pytest.raises(ConfigurationError, match="DISTLOCK_USER is "):
         RequestIDMiddleware(lambda request: HttpResponse())(RequestFactory().get("/"))
-
-
-def test_why_a_hook_cannot_be_imported(memory: None, settings: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """What the module itself lacks was hidden: "module 'a_shop' has no attribute 'hooks'"."""
-    (tmp_path / "a_shop").mkdir()
-    (tmp_path / "a_shop" / "__init__.py").touch()
-    (tmp_path / "a_shop" / "hooks.py").write_text("import nothing_of_that_name")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigurationError, match="nothing_of_that_name"):
-        in_flask("a_shop.hooks.user", settings)
 
 
 def test_the_user_is_asked_when_a_lock_is_taken_and_not_for_every_request(memory: None, settings: Any) -> None:
@@ -299,8 +237,3 @@ def test_what_an_older_version_has_stored_is_read() -> None:
 def test_what_a_newer_version_says_beyond_is_passed_over() -> None:
     new = [*json.loads(HolderInfo.current("pay", 10.0)), "more", {"and": "more"}]
     assert HolderInfo.loads(json.dumps(new)) == HolderInfo.loads(HolderInfo.current("pay", 10.0))
-
-
-def test_it_stays_small() -> None:
-    """It is sent and stored with every lock."""
-    assert len(HolderInfo.current("shop.views.checkout.pay", 10.0)) < 160

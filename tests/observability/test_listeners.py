@@ -18,7 +18,7 @@ from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.harness import Harness
 from tests.support.callers import no_thread
 from tests.support.modes import in_both_modes
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
@@ -71,22 +71,6 @@ def test_a_listener_that_fails_is_logged_once_and_goes_on(
     assert "of the listener" in caplog.text
 
 
-def test_a_listener_that_exits_ends_neither_its_thread_nor_what_it_is_told() -> None:
-    """``sys.exit()`` ended the thread silently, and nobody was told of anything any more."""
-    told: list[str] = []
-
-    @events.subscribe
-    def leave(event: Event) -> None:
-        told.append(event.kind)
-        sys.exit(3)
-
-    take()
-    events.flush(PATIENCE)
-    take()
-    events.flush(PATIENCE)
-    assert told == ["acquired", "released"] * 2
-
-
 def test_a_listener_that_blocks_holds_up_no_lock() -> None:
     go_on, begun = threading.Event(), threading.Event()
     told: list[str] = []
@@ -128,17 +112,6 @@ def test_what_does_not_fit_is_dropped_and_said_once(
     assert len(told) == 4
     assert len(errors(caplog)) == 1
     assert "cannot keep up" in caplog.text
-
-
-def test_a_slow_inline_listener_is_warned_of_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream, "SLOW_SECONDS", 0.0)
-    events.subscribe(lambda event: None, inline=True)
-    take()
-    take()
-    [message] = errors(caplog)
-    assert "a lock has waited for it" in message
 
 
 @pytest.mark.slow
@@ -200,21 +173,6 @@ def test_to_subscribe_twice_is_to_subscribe() -> None:
     take()
     assert len(told) == 2
     assert events.listeners == ()
-
-
-def test_who_listens_no_more_hears_what_happened_before() -> None:
-    told: list[str] = []
-    events.subscribe(lambda event: None)
-
-    @events.subscribe
-    def listener(event: Event) -> None:
-        told.append(event.kind)
-
-    take()
-    events.unsubscribe(listener)
-    take()
-    eventually(lambda: len(told) >= 2, "the first two are told")
-    assert told == ["acquired", "released"]
 
 
 def test_no_thread_to_be_had_is_no_reason_for_a_lock_to_fail(caplog: pytest.LogCaptureFixture) -> None:
@@ -293,7 +251,6 @@ def test_a_child_that_is_forked_while_another_thread_subscribes_can_subscribe() 
 @pytest.mark.slow
 def test_the_end_of_the_program_tells_what_is_queued(tmp_path: Any) -> None:
     import subprocess
-    import sys
 
     program = tmp_path / "nightly.py"
     program.write_text(

@@ -9,18 +9,11 @@ import time
 from typing import Any
 
 import pytest
-from django.http import HttpRequest, HttpResponse
-from django.test import Client
-from django.urls import path
-from flask import Flask
 
-from distlock_web import Lease, LeaseLost, configure, distributed_lockable, events, lock, request_scope
+from distlock_web import LeaseLost, distributed_lockable, events, lock, request_scope
 from distlock_web.core.registry import registry
-from distlock_web.flask import DistLock
-from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.held_locks import force_release, list_all
 from tests.support.callers import unrelated
-from tests.support.revoking import revoke_the_lock
 from tests.support.source import FILES, below, shown, tree
 
 TTL = 0.5
@@ -33,11 +26,6 @@ def fields(record: logging.LogRecord) -> dict[str, Any]:
 
 def records(caplog: pytest.LogCaptureFixture, **wanted: object) -> list[logging.LogRecord]:
     return [record for record in caplog.records if fields(record).items() >= wanted.items()]
-
-
-@pytest.fixture
-def faulty(store_settings: dict[str, Any]) -> FaultInjector:
-    return FaultInjector(configure({"default": store_settings}).store("default"))
 
 
 @distributed_lockable(key="report:{day}", expire=TTL, on_lost="warn")
@@ -55,43 +43,6 @@ def test_a_loss_that_is_only_logged(memory_store: None, caplog: pytest.LogCaptur
     [record] = records(caplog, lock_event="lost", lock_reason="expired", **SAID)
     assert record.levelno == logging.WARNING
     assert fields(record)["lock_function"].endswith("report")
-
-
-def test_a_call_that_is_skipped(faulty: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
-    held = unrelated("report:7")
-    with caplog.at_level(logging.INFO, "distlock_web"):
-        assert report(7) is None
-    held.release()
-    assert len(records(caplog, lock_event="busy", **SAID)) == 1
-
-
-def test_a_call_without_its_lock(faulty: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
-    faulty.cut()
-    assert report(7) == "done"
-    assert len(records(caplog, lock_event="let_through", **SAID)) == 1
-
-
-def test_a_release_that_does_not_arrive(faulty: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
-    with lock("a"):
-        faulty.cut()
-    [record] = records(caplog, lock_event="error", lock_reason="release", lock_name="disLock:a")
-    assert fields(record)["lock_template"].startswith(__name__)
-
-
-def test_an_on_lost_that_fails(memory_store: None, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(lease: Lease) -> None:
-        raise RuntimeError("no pager")
-
-    with lock("a", on_lost=fail):
-        revoke_the_lock()
-    assert len(records(caplog, lock_event="error", lock_reason="on_lost", lock_name="disLock:a")) == 1
-
-
-def test_a_renewal_that_does_not_arrive(faulty: FaultInjector, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(LeaseLost), lock("a", expire=1.5, renew=True) as lease:
-        faulty.cut()
-        lease.lost.wait(20)
-    assert records(caplog, lock_event="error", lock_reason="renew", lock_name="disLock:a")
 
 
 def test_who_released_by_force_cannot_forge_a_line(memory_store: None, caplog: pytest.LogCaptureFixture) -> None:
@@ -131,13 +82,6 @@ def test_the_fields_can_be_written_as_json_and_hide_nothing_of_a_record(
         assert json.loads(json.dumps(fields(record))) == fields(record)
 
 
-def test_what_nobody_logs_is_not_made(memory_store: None, caplog: pytest.LogCaptureFixture) -> None:
-    events.subscribe(events.log, inline=True)
-    with caplog.at_level(logging.WARNING, "distlock_web.events"), lock("a"):
-        pass
-    assert caplog.records == []
-
-
 #: What speaks of no lock: a listener that raises, threads of ours, settings.
 OF_NO_LOCK = ("The listener %r", "%r cannot keep up", "The watchdog failed", '%s", other')
 
@@ -155,56 +99,3 @@ def test_every_line_that_speaks_of_a_lock_has_fields() -> None:
                         without.append(f"{shown(file)}:{call.lineno}")
     assert without == []
     assert of_no_lock == set(OF_NO_LOCK), "an exception that nobody needs any more"
-
-
-def view(*args: Any) -> None:
-    lock("part", expire=10).acquire().release()
-    with pytest.raises(LeaseLost), lock("late", expire=TTL):
-        time.sleep(2 * TTL)
-
-
-@distributed_lockable(key="order")
-def in_django(request: HttpRequest) -> HttpResponse:
-    view()
-    return HttpResponse("done")
-
-
-urlpatterns = [path("pay", in_django)]
-
-
-def test_django_and_flask_log_the_same(memory: None, settings: Any, caplog: pytest.LogCaptureFixture) -> None:
-    settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = ["distlock_web.django.middleware.RequestIDMiddleware"]
-    app = Flask("shop")
-    DistLock(app)
-
-    @app.get("/pay")
-    @distributed_lockable(key="order")
-    def in_flask() -> str:
-        view()
-        return "done"
-
-    events.subscribe(events.log, inline=True)
-    said = []
-    for client in (Client(), app.test_client()):
-        caplog.clear()
-        with caplog.at_level(logging.INFO, "distlock_web"):
-            assert client.get("/pay", headers={"Req-Id": "r-1"}).status_code == 200
-            held = unrelated("order")
-            assert client.get("/pay", headers={"Req-Id": "r-2"}).status_code == 409
-            held.release()
-        # Those of locks: on a busy machine there is one of a listener that has taken long.
-        lines = [record for record in caplog.records if fields(record)]
-        said.append([(record.levelname, record.getMessage().partition(": Some")[0], known(record)) for record in lines])
-    in_one, in_other = said
-    assert in_one == in_other
-    assert [line[2].get("lock_event") for line in in_one] == [
-        "acquired", "acquired", "released", "acquired", "lost", "released", "acquired", "busy", "busy", "released",
-    ]  # fmt: skip
-    assert {line[2].get("lock_request_id") for line in in_one} == {"r-1", "r-2", None}
-
-
-def known(record: logging.LogRecord) -> dict[str, Any]:
-    """What does not differ from one request to the next."""
-    differs = ("lock_held", "lock_fence", "lock_lease", "lock_function", "lock_holder")
-    return {name: value for name, value in fields(record).items() if name not in differs}

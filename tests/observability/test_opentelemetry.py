@@ -186,12 +186,6 @@ def test_the_metrics_never_name_a_lock_and_their_templates_are_bounded(otel: Col
     }
 
 
-def test_what_is_held(otel: Collected) -> None:
-    with lock("a"):
-        assert sum(point.value for point in otel.points("distlock.held")) == 1
-    assert sum(point.value for point in otel.points("distlock.held")) == 0
-
-
 def test_a_lease_that_is_forgotten_ends_with_its_time(otel: Collected, monkeypatch: pytest.MonkeyPatch) -> None:
     time = now()
     monkeypatch.setattr(live_leases, "now", lambda: time)
@@ -209,14 +203,6 @@ def test_to_install_twice_is_to_install(otel: Collected) -> None:
     assert install() is otel.telemetry
     pay(1)
     assert len(otel.spans("lock")) == 1
-
-
-def test_a_block_under_the_lock_stays_below_its_own_parent(otel: Collected) -> None:
-    with otel.tracer.start_as_current_span("request") as request, lock("a"), otel.tracer.start_as_current_span("work"):
-        pass
-    [work] = otel.spans("work")
-    assert work.parent is not None
-    assert work.parent.span_id == request.get_span_context().span_id
 
 
 def test_opentelemetrys_own_command_finds_it() -> None:

@@ -73,14 +73,6 @@ def test_locks_are_counted_by_template_and_never_by_name(scrape: Scraper) -> Non
     assert "order:3" not in generate_latest(scrape.registry).decode()
 
 
-def test_what_is_held(scrape: Scraper) -> None:
-    with lock("a"), lock("b") as second:
-        assert scrape.one("distlock_held") == 2
-        second.release()
-        assert scrape.one("distlock_held") == 1
-    assert scrape.one("distlock_held") == 0
-
-
 def test_what_is_refused_and_what_is_contended(scrape: Scraper) -> None:
     held = unrelated("a")
     for wait in (0, 0.02):
@@ -132,13 +124,6 @@ def test_what_rarely_happens_is_shown_before_it_does(scrape: Scraper) -> None:
     assert scrape("distlock_revoked_total") == {("default",): 0}
 
 
-def test_renewals(scrape: Scraper) -> None:
-    with lock("a") as lease:
-        lease.extend()
-        lease.extend()
-    assert scrape.one("distlock_renewed_total") == 2
-
-
 def test_a_lock_on_its_way_is_held_by_nobody(scrape: Scraper) -> None:
     lock("a").acquire().detach()
     assert scrape.one("distlock_held") == 0
@@ -183,52 +168,6 @@ def test_a_lease_is_held_for_as_long_as_it_was_extended(
         time += 11
         pay(1)
         assert scrape.one("distlock_held") == 0
-
-
-def test_templates_are_bounded(memory_store: None) -> None:
-    """Keys that a program makes itself, as templates: nothing that could fill Prometheus."""
-    registry = CollectorRegistry()
-    metrics = install(registry, max_templates=3)
-    try:
-        for number in range(50):
-            distributed_lockable(key=f"export-{number}")(lambda: None)()
-        samples = Scraper(registry)("distlock_acquired_total")
-    finally:
-        metrics.uninstall()
-    assert sum(samples.values()) == 50
-    assert samples["default", "other"] == 47
-    assert len(samples) == 4
-
-
-def test_a_release_by_force_is_no_template(memory_store: None) -> None:
-    """It is counted by store alone, and takes the place of no template among those that have a label."""
-    unrelated("a")
-    [row] = list_all(stores()).rows
-    registry = CollectorRegistry()
-    metrics = install(registry, max_templates=1)
-    try:
-        force_release(stores(), row, by="ada")
-        pay(1)
-        scrape = Scraper(registry)
-        assert scrape("distlock_revoked_total") == {("default",): 1}
-        assert scrape("distlock_acquired_total") == {("default", "order:{number}"): 1}
-        assert scrape("distlock_busy_total") == {("default", "order:{number}"): 0}
-    finally:
-        metrics.uninstall()
-
-
-def test_a_lease_that_was_taken_when_nobody_listened_fails_under_its_functions_name(memory_store: None) -> None:
-    lease = unrelated("a")
-    registry = CollectorRegistry()
-    metrics = install(registry)
-    FaultInjector(stores().store("default")).cut()
-    try:
-        with pytest.raises(BackendUnavailable):
-            lease.extend()
-        assert Scraper(registry).changed("distlock_errors_total") == {("extend", "default"): 1}
-        assert [template for _, template in Scraper(registry)("distlock_busy_total") if not template] == []
-    finally:
-        metrics.uninstall()
 
 
 def test_to_install_twice_is_to_install(memory_store: None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,7 +17,7 @@ from distlock_web.flask.lock_pages import environment
 from distlock_web.web import lock_browser, release_pages
 from distlock_web.web.held_locks import list_all
 from distlock_web.web.lock_pages import Viewer, list_context, lock_context
-from distlock_web.web.lock_presenter import Links, LockKey, LockPresenter, moment, span
+from distlock_web.web.lock_presenter import Links, LockKey, LockPresenter, span
 from distlock_web.web.page_assets import TEMPLATES
 from distlock_web.web.release_pages import choose, release_context
 from tests.support.origins import begin_request
@@ -70,20 +69,7 @@ def test_the_list(busy: Lease, viewer: Viewer, parameters: dict[str, str]) -> No
     page = render("list.html", context)
     assert plain(render("list_live.html", context)) != ""
     assert ("Release" in page) == viewer.may_release
-    assert page.count("<tr data-key") == len(context["locks"])
-
-
-def test_the_list_of_nothing_and_of_a_store_that_is_down(settings: Any) -> None:
-    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
-    assert "No lock is held at the moment." in render("list.html", list_context({}, RELEASER))
-    settings.DISTLOCK = {"default": {"LOCATION": "redis://127.0.0.1:1"}}
-    page = render("list.html", list_context({}, RELEASER))
-    assert "cannot be reached" in page
-    assert totals(page) == ["?"] * 4
-    settings.DISTLOCK = {"default": {"EXPIRE": 0}}
-    page = render("list.html", list_context({}, RELEASER))
-    assert "EXPIRE" in page
-    assert totals(page) == ["?"] * 4
+    assert page.count("<tr>") - ("<thead>" in page) == len(context["locks"])
 
 
 def test_of_several_stores_one_that_is_down_leaves_the_totals_open(
@@ -97,33 +83,12 @@ def test_of_several_stores_one_that_is_down_leaves_the_totals_open(
     assert "“other” cannot be reached" in page
 
 
-def test_a_store_that_cannot_list_says_so(memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = registry().store("default").backend
-    monkeypatch.setattr(type(backend), "capabilities", replace(backend.capabilities, listing=False))
-    for page in (
-        render("list.html", list_context({}, RELEASER)),
-        render("lock.html", lock_context({"store": "default", "name": "a"}, RELEASER)),
-    ):
-        assert "cannot show who holds its locks" in page
-        assert "No lock is held" not in page
-
-
 def test_very_many(busy: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_browser, "READ_AT_MOST", 20)
     page = render("list.html", list_context({}, RELEASER))
     assert "121 locks are held. Order and totals are of 20 of them" in page
     monkeypatch.setattr(lock_browser, "SHOWN", 10)
     assert "The first 10 of 20 are shown: a search narrows the list." in render("list.html", list_context({}, RELEASER))
-
-
-def test_one_lock(busy: Lease, elsewhere: Callable[..., Lease]) -> None:
-    page = render("lock.html", lock_context({"store": "default", "name": busy.name}, RELEASER))
-    assert "GET /" in page
-    assert str(busy.fence) in page
-    assert "All locks of this request" in page
-    assert "not held" in render("lock.html", lock_context({"store": "default", "name": "other"}, RELEASER))
-    assert "no store" in render("lock.html", lock_context({"store": HOSTILE, "name": HOSTILE}, RELEASER))
-    assert "Release" not in render("lock.html", lock_context({"store": "default", "name": busy.name}, VIEWER))
 
 
 def test_a_lock_without_a_fence(busy: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,11 +140,6 @@ def test_lengths_of_time(seconds: float, shown: str) -> None:
 def test_a_name_with_half_of_a_character_can_be_shown(busy: Lease) -> None:
     row = next(row for row in list_all(registry()).rows if row.lock.name == busy.name)
     shown = LockPresenter(replace(row, lock=replace(row.lock, name="a\ud800\x00")), LINKS)
-    for text in (shown.row_key, shown.lock_url, shown.release_url, shown.key):
+    for text in (shown.lock_url, shown.release_url, shown.key):
         assert text.isascii()
         assert text.isprintable()
-
-
-@pytest.mark.parametrize("seconds", [1e30, -1e30, math.inf, math.nan, 253402300800.0])
-def test_a_moment_that_no_calendar_has_is_left_out(seconds: float) -> None:
-    assert moment(seconds) == ""

@@ -7,7 +7,6 @@ import json
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl, urlencode
 
@@ -20,7 +19,6 @@ from distlock_web import Lease, LeaseLost, lock, once
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock, held_locks_blueprint
 from distlock_web.testing.fault_injector import FaultInjector
-from distlock_web.testing.servers import free_port
 from distlock_web.web.held_locks import list_all
 from distlock_web.web.lock_browser import LockQuery, browse
 from distlock_web.web.page_assets import VERSION
@@ -348,23 +346,3 @@ def test_who_may_not_release_may_not_forget(site: Site) -> None:
     assert "Forget" not in get(site, done="1").text
     assert site.post({"lock": html.unescape(lock_key), "confirmed": "1", site.field: field}).status == 403
     assert len(browse(registry(), LockQuery(done=True)).rows) == 1
-
-
-def test_a_store_without_records_has_no_such_page(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = registry().store("default").backend
-    monkeypatch.setattr(backend, "capabilities", replace(backend.capabilities, records=False))
-    assert "done=1" not in get(site).text
-    assert "Nothing that was done" in get(site, done="1").text
-
-
-def test_a_store_that_is_down_is_said_beside_what_is_done(site: Site, settings: Any) -> None:
-    settings.DISTLOCK = {
-        "default": {"BACKEND": "memory"},
-        "down": {"LOCATION": f"redis://127.0.0.1:{free_port()}"},
-        "wrong": {"BACKEND": "memory", "OPTIONS": {"unheard_of": 1}},
-    }
-    once(key="pay", keep=60)(lambda: None)()
-    page = get(site, done="1").text
-    assert "disLock:</span>once:pay" in page
-    assert "“down”" in page
-    assert page.count("dl-error") == 2

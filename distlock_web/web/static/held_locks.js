@@ -1,8 +1,8 @@
 "use strict";
 const root = document.getElementById("distlock");
 if (root) { // else a page that stands still
-    // The list goes on by itself. The server renders it anew, and only what differs goes into the page: a selection, the
-    // focus and the scroll position stay where they are. While somebody reads, it stands still.
+    // The list goes on by itself: the server renders it anew, and what is ticked stays so. While somebody reads, it
+    // stands still.
     const EVERY = 2000; // milliseconds
     const live = document.getElementById("dl-live");
     const totals = document.getElementById("dl-totals"); // none on the page of one lock
@@ -10,78 +10,20 @@ if (root) { // else a page that stands still
     let timer = null;
     let request = null;
 
-    // What differs ---------------------------------------------------------------------------------------------------
-
-    function sync(old, fresh) {
-        if (old.isEqualNode(fresh)) {
-            return;
-        }
-        if (old.nodeType === Node.TEXT_NODE && fresh.nodeType === Node.TEXT_NODE) {
-            old.nodeValue = fresh.nodeValue;
-        } else if (old.nodeName !== fresh.nodeName || old.nodeType !== Node.ELEMENT_NODE) {
-            old.replaceWith(fresh);
-        } else if (old.nodeName === "TBODY" && old.querySelector("[data-key]")) {
-            syncRows(old, fresh);
-        } else if (old.childNodes.length !== fresh.childNodes.length) {
-            old.replaceWith(fresh);
-        } else {
-            syncAttributes(old, fresh);
-            const children = [...fresh.childNodes];
-            [...old.childNodes].forEach((child, place) => sync(child, children[place]));
-        }
-    }
-
-    function syncAttributes(old, fresh) {
-        for (const { name } of [...old.attributes]) {
-            if (!fresh.hasAttribute(name)) {
-                old.removeAttribute(name);
-            }
-        }
-        for (const { name, value } of fresh.attributes) {
-            if (old.getAttribute(name) !== value) {
-                old.setAttribute(name, value);
-            }
-        }
-    }
-
-    function syncRows(body, fresh) {
-        const gone = new Map([...body.rows].map((row) => [row.dataset.key, row]));
-        let place = body.rows[0] || null;
-        for (const row of [...fresh.rows]) {
-            const known = gone.get(row.dataset.key);
-            gone.delete(row.dataset.key);
-            if (known && known === place) {
-                place = place.nextElementSibling;
-            } else {
-                body.insertBefore(known || row, place);
-            }
-            if (known) {
-                sync(known, row);
-            }
-        }
-        gone.forEach((row) => row.remove());
-    }
-
-    function syncParts(parts) {
-        const same = live.children.length === parts.length
-            && parts.every((part, place) => part.nodeName === live.children[place].nodeName);
-        if (same) {
-            parts.forEach((part, place) => sync(live.children[place], part));
-        } else {
-            live.replaceChildren(...parts);
-        }
-    }
+    // What is shown --------------------------------------------------------------------------------------------------
 
     function show(html) {
         const fresh = new DOMParser().parseFromString(html, "text/html").body;
         localise(fresh);
-        if (totals) {
-            sync(totals.firstElementChild, fresh.querySelector(".dl-totals"));
-            fresh.querySelector(".dl-totals")?.remove(); // where the first one was put in place of the old
+        const figures = fresh.querySelector(".dl-totals");
+        if (totals && figures) {
+            totals.replaceChildren(figures);
         }
         const standing = read() && !fresh.querySelector(".dl-error");
         if (!standing) {
-            syncParts([...fresh.children]);
+            const chosen = new Set([...live.querySelectorAll("input[name=lock]:checked")].map((box) => box.value));
+            live.replaceChildren(...fresh.childNodes);
+            live.querySelectorAll("input[name=lock]").forEach((box) => { box.checked = chosen.has(box.value); });
         }
         sayLive(standing);
         count();
