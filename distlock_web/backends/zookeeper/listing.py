@@ -17,52 +17,45 @@ from .session import Session
 BATCH = 100
 
 
-class Listing:
+def inspect(queue: LockQueue, session: Session, names: Sequence[str] | None) -> list[LockInfo]:
     """Reads the whole tree, in parts. What it finds whose time is over it removes, as who comes for the lock would."""
+    if names is None:
+        (found,) = session.send(lambda client: client.get_children_async(ROOT))
+        names = [] if isinstance(found, NoNodeError) else [name_of(component) for component in found]
+    if names and not queue.clock.is_fresh(60.0):
+        queue.touch()
+    lines: list[LockInfo] = []
+    for first in range(0, len(names), BATCH):
+        lines += _some(queue, session, names[first : first + BATCH])
+    return lines
 
-    def __init__(self, session: Session, queue: LockQueue) -> None:
-        self._session = session
-        self._queue = queue
-        self._clock = session.clock
 
-    def inspect(self, names: Sequence[str] | None) -> list[LockInfo]:
-        if names is None:
-            (found,) = self._session.send(lambda client: client.get_children_async(ROOT))
-            names = [] if isinstance(found, NoNodeError) else [name_of(component) for component in found]
-        if names and not self._clock.is_fresh(60.0):
-            self._queue.touch()
-        lines: list[LockInfo] = []
-        for first in range(0, len(names), BATCH):
-            lines += self._inspect(names[first : first + BATCH])
-        return lines
+def _some(queue: LockQueue, session: Session, names: Sequence[str]) -> list[LockInfo]:
+    paths = [path_of(name) for name in names]
+    answers = session.send(*[request for path in paths for request in look_requests(path)])
+    pairs = zip(answers[::2], answers[1::2], strict=True)
+    views = [
+        (name, view)
+        for name, path, pair in zip(names, paths, pairs, strict=True)
+        if (view := view_of(path, *pair)).queue
+    ]
+    children = [view.child_path(child) for _, view in views for child in view.queue[:2]]
+    found = iter(session.send(*map(get_request, children)) if children else ())
+    lines = [_info_of(queue, name, view, *[next(found) for _ in view.queue[:2]]) for name, view in views]
+    return [line for line in lines if line is not None]
 
-    def _inspect(self, names: Sequence[str]) -> list[LockInfo]:
-        paths = [path_of(name) for name in names]
-        answers = self._session.send(*[request for path in paths for request in look_requests(path)])
-        pairs = zip(answers[::2], answers[1::2], strict=True)
-        views = [
-            (name, view)
-            for name, path, pair in zip(names, paths, pairs, strict=True)
-            if (view := view_of(path, *pair)).queue
-        ]
-        children = [view.child_path(child) for _, view in views for child in view.queue[:2]]
-        found = iter(self._session.send(*map(get_request, children)) if children else ())
-        lines = [self._info_of(name, view, *[next(found) for _ in view.queue[:2]]) for name, view in views]
-        return [line for line in lines if line is not None]
 
-    def _info_of(self, name: str, view: View, found: Any, second: Any = None) -> LockInfo | None:
-        head = self._queue.head_of(view.child_path(view.queue[0]), found)
+def _info_of(queue: LockQueue, name: str, view: View, found: Any, second: Any = None) -> LockInfo | None:
+    head = queue.head_of(view.child_path(view.queue[0]), found)
+    if head is None:
+        return None
+    says, remaining = head.record, head.record.expire
+    if says.state != WAITING and queue.clock.can_judge(head.stat):
+        head = queue.judge(view, head)
         if head is None:
             return None
-        says, remaining = head.record, head.record.expire
-        if says.state != WAITING and self._clock.can_judge(head.stat):
-            head = self._queue.judge(view, head)
-            if head is None:
-                return None
-            remaining = max(MIN_RECHECK, head.remaining)
-        state = HELD if says.state in (CLAIMED, WAITING, OFFERED) else says.state
-        since = (says.taken or head.stat.ctime) / 1000
-        waiting = None if second is None or isinstance(second, NoNodeError) else second[1].ctime / 1000
-        return LockInfo(
-            name, view.fence(view.queue[0]), says.holder, since, remaining, len(view.queue) - 1, state, waiting
-        )
+        remaining = max(MIN_RECHECK, head.remaining)
+    state = HELD if says.state in (CLAIMED, WAITING, OFFERED) else says.state
+    since = (says.taken or head.stat.ctime) / 1000
+    waiting = None if second is None or isinstance(second, NoNodeError) else second[1].ctime / 1000
+    return LockInfo(name, view.fence(view.queue[0]), says.holder, since, remaining, len(view.queue) - 1, state, waiting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from ...core.runtime import now
 from .nodes import Child, Record, path_of
 
 #: Tokens that were released here lately, so that a second copy of a release is told the truth.
-MAX_RELEASED = 10_000
+MAX_RELEASED = 500
 #: Seconds between two looks for what was left behind, and after its end until a lease of ours is removed.
 TIDY_EVERY = 1.0
 
@@ -70,7 +70,7 @@ class Places:
     def __init__(self, wakeups: Wakeups) -> None:
         self._wakeups = wakeups
         self._places: dict[str, Place] = {}
-        self._released: OrderedDict[str, None] = OrderedDict()
+        self._released = deque[str](maxlen=MAX_RELEASED)
         #: Tokens of acquisitions of which we do not know whether they have made a node.
         self.uncertain: set[str] = set()
         self._leftovers: dict[str, float] = {}
@@ -105,9 +105,7 @@ class Places:
 
     def released(self, token: str) -> None:
         self.forget(token)
-        self._released[token] = None
-        while len(self._released) > MAX_RELEASED:
-            self._released.popitem(last=False)
+        self._released.append(token)
 
     def was_released(self, token: str) -> bool:
         return token in self._released

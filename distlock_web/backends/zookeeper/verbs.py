@@ -8,10 +8,10 @@ from functools import partial
 
 from kazoo.exceptions import NoNodeError, ZookeeperError
 
-from ...core.backend import Busy, Claim, Granted, Loss
+from ...core.backend import Busy, Claim, Granted, LockInfo, Loss
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.runtime import now
-from .listing import Listing
+from . import listing
 from .lock_queue import LockQueue, lease_of
 from .nodes import CLAIMED, COOLDOWN, HELD, WAITING, digest_of
 from .places import Lease, Place, Places
@@ -32,7 +32,6 @@ class ZooKeeperVerbs:
         self._places = places
         self._queue = LockQueue(session, places)
         self._clock = session.clock
-        self.inspect = Listing(session, self._queue).inspect
 
     # Acquire ------------------------------------------------------------------------------------------------------
 
@@ -221,6 +220,9 @@ class ZooKeeperVerbs:
             if committed(answers):
                 return True
         return False
+
+    def inspect(self, names: Sequence[str] | None) -> list[LockInfo]:
+        return listing.inspect(self._queue, self._session, names)
 
     # The end of the session ---------------------------------------------------------------------------------------
 
