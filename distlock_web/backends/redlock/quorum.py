@@ -103,14 +103,14 @@ class Quorum:
         others = any(each.reply[0] == OTHER for each in heard)
         if others or len(agreed) < (self.needed if remembered else len(self.nodes)):
             return False
-        told = await self.ask(FOUND, [], lambda node: (node.who, born, APART_US, "", 0), nodes=forgot)
+        told = await self.ask(FOUND, [], lambda node: (node.who, born, APART_US, ""), nodes=forgot)
         for each in told:
             each.node.no_vote = no_vote(each.node, each.reply)
         return any(map(gave, told))
 
     async def look(self) -> list[Question]:
         """Who the nodes are, and what time it is there."""
-        return await self.ask(FOUND, [], lambda node: (node.who, 0, 0, "look", 0))
+        return await self.ask(FOUND, [], lambda node: (node.who, 0, 0, "look"))
 
     async def prepare(self) -> str:
         """See ``RedlockBackend.prepare``."""
@@ -135,18 +135,18 @@ class Quorum:
         changed = [each for each in looked if each.reply[0] == OTHER]
         new = [each.node for each in looked if each not in changed]
         begins = int(median(each.reply[1] for each in looked))
-        # Also those that have adopted this list: they may still wait for leases of the one before.
-        later = max((self._check_change(each, begins) for each in looked if each.reply[0] != FORGOT), default=0)
-        args = (begins, APART_US, "adopt", later)
+        for each in looked:
+            if each.reply[0] != FORGOT:
+                self._check_change(each)
+        args = (begins, APART_US, "adopt")
         for nodes in ([each.node for each in changed], new):
             told = await self.ask(FOUND, [], lambda node: (node.who, *args), nodes=nodes)
             if not all(map(gave, told)):
                 raise unavailable(told, len(told))
-        seconds = (self.delay_us + later) / 1e6
-        return f"{len(changed)} of {len(self.nodes)} nodes voted with others; all vote in {seconds:g} s."
+        return f"{len(changed)} of {len(self.nodes)} nodes voted with others; all vote in {self.delay_us / 1e6:g} s."
 
-    def _check_change(self, question: Question, begins: int) -> int:
-        """µs by which a lease of the list that this node stores, or of one before, may outlive ``restart_delay``."""
+    def _check_change(self, question: Question) -> None:
+        """From the list that this node stores."""
         _, stored, delay = stored_quorum(question.reply[2])
         members = {node.member for node in self.nodes}
         if len(set(stored) - members) > len(stored) // 2:
@@ -154,13 +154,12 @@ class Quorum:
                 f"{question.node} votes with {', '.join(sorted(stored))}: more than half of them are not in the new "
                 f"list, and could still form a majority. Exchange one node at a time."
             )
-        if question.reply[0] == OTHER and not (delay and self.restart_delay):
+        if question.reply[0] == OTHER and (not delay or self.restart_delay < delay):
             raise ConfigurationError(
-                f"restart_delay is 0, so a lock of the old list may be of any length. Stop all processes that use "
-                f"these nodes, and delete {question.node.quorum_key!r} on each node."
+                f"A lock of the old list may be longer than the new restart_delay, {self.restart_delay:g} s: the old "
+                f"one is {delay:g} s, where 0 allows any length. Stop all processes that use these nodes, and delete "
+                f"{question.node.quorum_key!r} on each node."
             )
-        born = int(question.reply[2].rsplit(b" ", 1)[1])
-        return max(0, born - begins) + max(0, round((delay - self.restart_delay) * 1_000_000))
 
 
 def gave(question: Question) -> bool:

@@ -97,9 +97,6 @@ class Session:
         ``ConfigurationError``. While it is silent nothing is sent; but what has a ``timeout`` of its own is: a renewal,
         which has a deadline.
         """
-        if threading.current_thread().name == THREAD:
-            # Garbage was collected there, and gives back a lock: it would wait for an answer that only it can read.
-            raise BackendUnavailable(f"{self.address.name} cannot be asked from the thread that reads its answers.")
         if timeout is None:
             self.outage.refuse_if_silent(nothing_done=False)
         has_all_its_time = timeout is None or timeout >= self.address.timeout
@@ -111,15 +108,14 @@ class Session:
                 raise BackendUnavailable(f"{self.address.name} cannot be reached.")
         connection = client.connection
         pending = [request(client) for request in requests]
-        may_judge = has_all_its_time and until - now() >= self.address.timeout / 2  # else it had to wait for kazoo
-        if pending and self._wait(pending[-1].wait, until, may_judge):
+        if pending and self._wait(pending[-1].wait, until, has_all_its_time):
             self._drop(client, connection)
         return [self._answer(result, until) for result in pending]
 
-    def _wait(self, wait: Callable[[float], bool], until: float, may_judge: bool) -> bool:
+    def _wait(self, wait: Callable[[float], bool], until: float, has_all_its_time: bool) -> bool:
         """Wait for it, or until ZooKeeper has answered a later question, on another connection: True.
 
-        Where it answers on none it is silent, if whoever waits has waited long enough to say so.
+        Where it answers on none it is silent, if whoever waits had all the time that an answer may take.
         """
         if wait(max(0.001, (until - now()) / 2)):
             return False
@@ -130,7 +126,7 @@ class Session:
                 return False
             if answered:
                 return True
-        if may_judge and not self.outage.answered(asked):
+        if has_all_its_time and not self.outage.answered(asked):
             self.outage.begin(TimeoutError(f"no answer within {self.address.timeout:g} s"))
         return False
 

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, create_engine, select, text
 from sqlalchemy.engine import make_url
 
 from distlock_web import BackendUnavailable, DistLockError, LockBusy, configure, lock
-from distlock_web.backends.sql.database import Database
 from distlock_web.backends.sql.tables import key_of
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
@@ -152,37 +151,6 @@ def test_a_row_that_somebody_keeps_locked_is_said_in_bounded_time(
     assert can_take("another name")
     database.rollback()
     assert can_take("first")
-
-
-@pytest.mark.parametrize("wait", [0, LONG])
-def test_a_file_that_somebody_keeps_locked_is_waited_for_once(
-    sqlite_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, wait: float
-) -> None:
-    """It was waited for four times: twice for the lock, and twice to undo what had not been done."""
-    backend, caller = default_store(sqlite_settings, timeout=0.5), threading.get_ident()
-    lease = unrelated("a")
-    engine = create_engine(sqlite_settings["LOCATION"], isolation_level="AUTOCOMMIT")
-    waits: list[bool] = []
-    run = Database.run
-
-    def counted(self: Database, work: Any, timeout: float | None = None, *, begin: bool = True) -> Any:
-        if threading.get_ident() == caller:
-            waits.append(begin)  # else it reads only
-        return run(self, work, timeout, begin=begin)
-
-    with engine.connect() as connection:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-        monkeypatch.setattr(Database, "run", counted)
-        with pytest.raises(BackendUnavailable, match="is locked"):
-            lock("first", wait=wait).acquire()
-        assert waits.count(True) == 1
-        assert not backend._wakeups.expected(), "nobody waits"
-        with pytest.raises(BackendUnavailable, match="is locked"):
-            lease.release()
-        assert waits.count(True) == 2
-        connection.exec_driver_sql("ROLLBACK")
-    engine.dispose()
-    eventually(lambda: lines() == [], "it is released when that can be")
 
 
 @pytest.mark.slow

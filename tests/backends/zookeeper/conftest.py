@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distlock_web import BackendUnavailable, LockBusy, configure, lock
-from tests.support.lab import Lab
-from tests.support.proxy import Proxy
 from tests.support.requirements import require
 from tests.support.stores.zookeeper import zookeeper_client
 from tests.support.waiting import eventually
@@ -46,14 +43,6 @@ def own_zookeeper() -> Iterator[ZooKeeperServer]:
         server.resume()
 
 
-@pytest.fixture
-def proxied(zookeeper_server: ZooKeeperServer, zookeeper_url: str) -> Iterator[Proxy]:
-    """The default store is an empty ZooKeeper behind this proxy."""
-    with Proxy(zookeeper_server.port) as proxy:
-        configure({"default": settings_of(proxy.port, "/" + zookeeper_url.rpartition("/")[2])})
-        yield proxy
-
-
 def _first_lock() -> bool:
     """Of a Java that has just started; a request that is answered too late would make the server silent."""
     try:
@@ -68,11 +57,3 @@ def settings_of(port: int, chroot: str = "") -> dict[str, Any]:
         "LOCATION": f"zookeeper://127.0.0.1:{port}{chroot}",
         "OPTIONS": {"session_timeout": SESSION, "timeout": 0.5},
     }
-
-
-@pytest.fixture
-def zookeeper_lab(zookeeper_url: str, tmp_path: Path) -> Iterator[Lab]:
-    """Worker processes over an empty ZooKeeper."""
-    laboratory = Lab(zookeeper_url, tmp_path)
-    yield laboratory
-    laboratory.close()

@@ -67,14 +67,3 @@ def test_who_waits_does_not_end_a_lease_that_began_after_the_clock_was_set_back(
     assert not waiter.done()
     holder.release()
     waiter.result(SOON).release()
-
-
-def test_a_page_does_not_either(shifted: ShiftedZooKeeper, stores: Registry) -> None:
-    holder = unrelated("order:7", expire=EXPIRE, store="other")
-    unrelated("order:8").release()
-    shifted.shift(-HOUR)
-    holder.extend()
-    (line,) = drive(stores.store("default").port(THREADS).inspect([NAME]))
-    assert 0 < line.remaining <= EXPIRE
-    holder.extend()
-    holder.release()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
-from kazoo.handlers.threading import KazooTimeoutError
 
 from distlock_web import BackendUnavailable, ConfigurationError, Lease, LeaseLost, configure, lock
 from distlock_web.backends.zookeeper import session as module
@@ -254,26 +254,6 @@ def test_a_client_that_gets_one_thread_of_two_leaves_none(monkeypatch: pytest.Mo
     assert not started[0].is_alive()
 
 
-class Unanswered:
-    """kazoo's result, and a client with which it is the only one."""
-
-    connection = client_id = exception = None
-    is_running = True
-
-    def __init__(self, exception: Exception | None = None) -> None:
-        self.exception = exception
-
-    def set_async(self, path: str, value: bytes) -> Unanswered:
-        return self
-
-    def wait(self, seconds: float) -> bool:
-        time.sleep(0.0 if self.exception else seconds)
-        return self.exception is not None
-
-    def get(self, timeout: float) -> None:
-        raise KazooTimeoutError
-
-
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[module.Session]:
     """A session whose server is not there, and has 0.4 seconds for an answer."""
@@ -283,44 +263,14 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[module.Session]:
     session.close()
 
 
-def test_a_request_that_could_be_sent_only_late_says_nothing_about_the_server(
-    alone: module.Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ZooKeeper had come back in the last moment of a time-out, and everybody was refused."""
-    monkeypatch.setattr(alone, "_running", lambda: Unanswered())
-    connecting = threading.Timer(0.35, alone._connected.set)
-    connecting.start()
-    with pytest.raises(BackendUnavailable):
-        alone.send(lambda client: Unanswered())
-    assert alone._connected.is_set()
-    assert not alone.outage.silent
-
-
 def test_a_write_that_was_lost_with_its_connection_is_no_answer(alone: module.Session) -> None:
     """The silence ended, and as many as came then waited for a time-out each."""
-    alone._client = Unanswered(ConnectionLoss())  # type: ignore[assignment]
+    lost = SimpleNamespace(wait=lambda seconds: True, exception=ConnectionLoss())
+    alone._client = SimpleNamespace(is_running=True, set_async=lambda path, value: lost)  # type: ignore[assignment]
     threading.Timer(0.05, alone._connected.set).start()
     with pytest.raises(BackendUnavailable):
         alone._probe()
     alone._client = None
-
-
-def test_kazoos_own_threads_are_never_made_to_wait_for_themselves(zookeeper_store: str) -> None:
-    """Garbage that is collected in one may release a lock."""
-    lease = lock("order:7", expire=30).acquire()
-    session: Any = registry().store("default").backend._session  # type: ignore[attr-defined]
-    raised: list[BaseException] = []
-
-    def release() -> None:
-        try:
-            lease.release()
-        except BackendUnavailable as error:
-            raised.append(error)
-
-    begun = now()
-    session._client.handler.spawn(release).join(SOON)
-    assert len(raised) == 1
-    assert now() - begun < session.address.timeout, "it was refused, not waited for"
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 --
 -- ARGV     1 who it is, as in QUORUM  2 now (µs), by the clocks of the majority  3 µs that its own may be apart from that
 --          4 'adopt': also if it is a node of another quorum until now, and from now on in any case; 'look': change nothing
---          5 µs after now at which it is born
 -- Answers  {1, now} it is that node since now; {1, now, QUORUM} since before; {-1, now} nobody has said who it is;
 --          {-2, now, QUORUM} it is another's; {0, now} its clock is another one, or this message is late: it would vote too soon
 
@@ -21,5 +20,5 @@ if ARGV[4] == 'look' then
 elseif math.abs(now - ARGV[2]) > tonumber(ARGV[3]) then
   return {0, now}
 end
-call('SET', QUORUM, format('%s %s %d', who, run, ARGV[2] + ARGV[5]), 'PX', format('%d', 30 * DAY))
+call('SET', QUORUM, format('%s %s %d', who, run, ARGV[2]), 'PX', format('%d', 30 * DAY))
 return {1, now}
