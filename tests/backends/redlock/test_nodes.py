@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
-from asgiref.sync import async_to_sync
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, configure, lock
 from distlock_web.core.backend import Busy, Granted
@@ -191,27 +189,6 @@ def test_a_slow_node_costs_nothing_beside_its_own_requests(
         assert started == set()
 
     harness.run(case())
-
-
-def test_an_event_loop_of_one_call_opens_no_connection(own_nodes: list[RedisServer], open_store: Any) -> None:
-    """Under WSGI each request of an ``async def`` view has a loop of its own, and opened one to each node."""
-    open_store(own_nodes)
-
-    def opened() -> int:
-        clients = [redis.Redis.from_url(server.url) for server in own_nodes]
-        with contextlib.ExitStack() as stack:
-            return sum(stack.enter_context(client).info("stats")["total_connections_received"] for client in clients)
-
-    async def view(number: int) -> None:
-        for locks in range(8):
-            async with lock(f"view:{number}:{locks}", expire=30):
-                await asyncio.sleep(0)
-
-    async_to_sync(view)(0)
-    before = opened()
-    for number in range(10):
-        async_to_sync(view)(number)
-    assert opened() - before == len(own_nodes), "those of this test alone"
 
 
 def test_a_lease_that_a_silent_node_may_have_still_is_not_lost(quorum: Quorum) -> None:
