@@ -143,6 +143,7 @@ class _Resolved(NamedTuple):
     """Options with what their store's settings say where they are left out, checked against what it can do."""
 
     store: weakref.ref[Store]
+    config: StoreConfig  #: of that store, which a test may have with several settings
     prefix: str
     expire: float
     wait: float | None
@@ -205,9 +206,9 @@ class Options:
         """The request for these escaped keys. ``ConfigurationError`` for what the store cannot do."""
         store = registry().store(self.store)
         known = self._resolved.get(runtime)
-        if known is None or known.store() is not store:
+        if known is None or known.store() is not store or known.config is not store.config:
             known = self._resolved[runtime] = self._resolve(store, runtime)
-        _, prefix, expire, wait, renew, on_lost = known
+        _, _, prefix, expire, wait, renew, on_lost = known
         if self.renew_for is not None and not (renew or function):  # what a function returns may be a stream
             raise _no_renewal()
         names: tuple[str, ...] = (prefix + keys[0],)
@@ -241,7 +242,7 @@ class Options:
             )
         prefix = config.prefix if self.prefix is None else self.prefix
         renew = config.renew if self.renew is None else self.renew
-        return _Resolved(weakref.ref(store), prefix, expire, wait, renew, self._when_lost(config, runtime))
+        return _Resolved(weakref.ref(store), config, prefix, expire, wait, renew, self._when_lost(config, runtime))
 
     def _too_long(self, store: Store, expire: float) -> ConfigurationError:
         longest = store.backend.capabilities.max_expire

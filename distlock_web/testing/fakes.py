@@ -132,14 +132,15 @@ class _InMemory(Registry):
         return self
 
     def store(self, alias: str) -> Store:
-        config = self._config_of_app(alias)
+        config = self._config_of_app(alias) or self._config_of_process(alias)
         if config is None and alias in self.stores:  # outside of an app: as it was used last
             return self.stores[alias]
-        config = self._config_of_process(alias) if config is None else config
+        config = config or StoreConfig(alias)
         config = replace(config, backend="memory", location="", cache="", database="", resource=None, options={})
         # Of two threads one wins: two stores would exclude nobody.
         store = self.stores.get(alias) or self.stores.setdefault(alias, Store(config))
-        store.config = config  # it may have been used before, outside of this app
+        if store.config != config:  # it was used before with other settings: of another app, or of none
+            store.config = config
         return store
 
     def _config_of_app(self, alias: str) -> StoreConfig | None:
@@ -150,6 +151,6 @@ class _InMemory(Registry):
                 return found.store(alias).config
         return None
 
-    def _config_of_process(self, alias: str) -> StoreConfig:
+    def _config_of_process(self, alias: str) -> StoreConfig | None:
         found = registry.configured()
-        return StoreConfig(alias) if found is None else found.store(alias).config
+        return None if found is None else found.store(alias).config

@@ -184,16 +184,38 @@ def test_what_is_held_before_a_request_has_the_settings_of_the_app_from_then_on(
     """The store that was made outside of the app, with our defaults, stayed: another configuration was tested."""
     request.getfixturevalue(fake)
     skipping, refusing = (app_that(on_busy) for on_busy in ("skip", "raise"))
-    with hold_lock("order:7"):
+    with hold_lock("order:7", prefix="skip:"), hold_lock("order:7", prefix="raise:"):
         assert skipping.test_client().get("/7").text == "skipped"
         assert refusing.test_client().get("/7").status_code == 409, "another app, of other settings"
         assert skipping.test_client().get("/7").text == "skipped"
     assert skipping.test_client().get("/7").text == "paid"
 
 
+@pytest.mark.parametrize("fake", ["distlock_fake", "nested"])
+def test_every_lock_has_the_settings_that_are_in_force_when_it_is_taken(
+    fake: str, request: pytest.FixtureRequest
+) -> None:
+    """Those of the first one stayed: of another app, of no app, or of before ``override_settings``."""
+    request.getfixturevalue(fake)
+
+    def taken() -> str:
+        with lock("a") as lease:
+            return lease.name
+
+    names = [taken()]
+    for app in (app_that("skip"), app_that("raise")):
+        with app.app_context():
+            names.append(taken())
+    for prefix in ("new:", "newer:"):
+        configure({"default": {"LOCATION": "redis://127.0.0.1:1", "PREFIX": prefix}})
+        names.append(taken())
+    assert names == ["disLock:a", "skip:a", "raise:a", "new:a", "newer:a"]
+
+
 def app_that(on_busy: str) -> Flask:
     app = Flask("shop")
-    app.config["DISTLOCK"] = {"default": {"LOCATION": "redis://127.0.0.1:1", "ON_BUSY": on_busy}}
+    store = {"LOCATION": "redis://127.0.0.1:1", "ON_BUSY": on_busy, "PREFIX": f"{on_busy}:"}
+    app.config["DISTLOCK"] = {"default": store}
     DistLock(app)
     app.add_url_rule("/<int:order_id>", view_func=lambda order_id: pay(order_id) or "skipped")
     return app
