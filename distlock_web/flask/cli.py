@@ -10,7 +10,6 @@ from flask.cli import with_appcontext
 from ..cli.exit_codes import CommandFailed
 from ..cli.main import execute
 from ..cli.texts import GROUP
-from .diagnosis import findings
 
 
 class _PassedOn(click.Command):
@@ -26,7 +25,7 @@ class _PassedOn(click.Command):
 def command(argv: Sequence[str]) -> None:
     context = click.get_current_context()
     try:
-        code = execute(argv, "flask distlock", findings=findings)
+        code = execute(argv, "flask distlock")
     except CommandFailed as failed:
         click.echo(f"Error: {failed}", err=True)
         code = failed.exit_code

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from urllib.parse import parse_qs, urlsplit
 
 from ..core.errors import ConfigurationError, DistLockError, LockBusy
 from ..core.findings import SEVERITIES, Diagnosable, Finding
@@ -38,39 +37,6 @@ def _settings(store: Store) -> Iterator[Finding]:
             "They exclude nobody in other processes: another worker can take the same lock.",
             f'DISTLOCK[{store.alias!r}]["LOCATION"]: a store that all processes share.',
         )  # fmt: skip
-
-
-# A database that is shared with a cache ------------------------------------------------------------------------------
-
-
-def shared_database(alias: str, cache: str, clearing: str) -> Finding:
-    return Finding(
-        "DL006", "warning", f"The locks are in the same Redis database as {cache}.",
-        f"{clearing} empties the database: every lock is gone while its holder still runs.",
-        "Another database number for one of them, such as redis://.../1.", f"store {alias}",
-    )  # fmt: skip
-
-
-def redis_database(location: str, number: object = None) -> tuple[str, int] | None:
-    """Server and number of the database that a URL of Redis means; None: it is no such URL.
-
-    ``number``: a setting beside the URL, which counts where the URL has none.
-    """
-    try:
-        url = urlsplit(location)
-        port = url.port or 6379
-    except ValueError:  # its own finding, where a store has it
-        return None
-    if url.scheme not in ("redis", "rediss", "unix"):
-        return None
-    named = parse_qs(url.query).get("db", [url.path.strip("/") if url.scheme != "unix" else ""])[0]
-    if url.scheme == "unix":
-        server = url.path
-    else:
-        host = url.hostname or "localhost"
-        server = f"{'127.0.0.1' if host == 'localhost' else host}:{port}"
-    chosen = named or ("0" if number is None else str(number))
-    return (server, int(chosen)) if chosen.isdigit() else None
 
 
 # The server ----------------------------------------------------------------------------------------------------------

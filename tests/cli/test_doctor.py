@@ -187,15 +187,8 @@ def test_flask(redis_url: str) -> None:
     app.config["DISTLOCK"] = {"default": {"LOCATION": redis_url}}
     DistLock(app)
 
-    def codes() -> set[str]:
-        result = app.test_cli_runner().invoke(args=["distlock", "doctor", "--json"])
-        return {each["code"] for each in json.loads(result.stdout)}
-
-    assert codes() == {"DL102"}
-    app.config.update(CACHE_TYPE="RedisCache", CACHE_REDIS_URL=redis_url, CACHE_KEY_PREFIX="")
-    assert codes() == {"DL102", "DL006"}
-    app.config["CACHE_KEY_PREFIX"] = "pages_"
-    assert codes() == {"DL102"}
+    result = app.test_cli_runner().invoke(args=["distlock", "doctor", "--json"])
+    assert {each["code"] for each in json.loads(result.stdout)} == {"DL102"}
     app.extensions["distlock"].registry.close()
 
 
