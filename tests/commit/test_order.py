@@ -87,16 +87,6 @@ def test_the_dispatch_of_a_class(history: list[str], atomic_requests: bool, get:
     assert history == WHOLE
 
 
-def test_the_method_of_a_class_where_no_transaction_is_around_it(history: list[str], get: Get) -> None:
-    class Pay(View):
-        @distributed_lockable(key="order", until="commit")
-        def get(self, request: HttpRequest) -> HttpResponse:
-            return work(history)
-
-    get(Pay.as_view())
-    assert history == WHOLE
-
-
 def test_another_database(memory: None, other: str, get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections[other].settings_dict, "ATOMIC_REQUESTS", True)
     seen: list[bool] = []

@@ -120,17 +120,6 @@ def test_tables_that_a_store_has_made_are_kept_by_the_migration(
         lease.extend()
 
 
-@pytest.mark.parametrize("installed", [False, True])
-def test_only_a_project_with_the_app_gets_the_tables(
-    make_database: Callable[[Kind], Database], settings: Any, installed: bool
-) -> None:
-    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if installed or app != APP]
-    with as_alias(make_database("sqlite")) as tables:
-        call_command("migrate", database=LOCKS, verbosity=0)
-        made = {name for name in tables() if name.startswith("distlock_")}
-    assert made == (TABLES if installed else set())
-
-
 def test_without_the_app_the_check_and_the_first_lock_say_what_to_add(settings: Any) -> None:
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != APP]
     settings.DISTLOCK = {"default": {"DATABASE": "default"}}

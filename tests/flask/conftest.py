@@ -19,11 +19,9 @@ def make_app(store_settings: Mapping[str, Any]) -> Iterator[MakeApp]:
     """Make an app with the extension: ``make_app()``; keywords are settings of its default store."""
     apps: list[Flask] = []
 
-    def make(name: str = "shop", *, header: str | None = None, **settings: Any) -> Flask:
+    def make(name: str = "shop", **settings: Any) -> Flask:
         app = Flask(name)
         app.config["DISTLOCK"] = {"default": {**store_settings, **settings}}
-        if header is not None:
-            app.config["DISTLOCK_REQUEST_ID_HEADER"] = header
         DistLock().init_app(app)
         apps.append(app)
         return app

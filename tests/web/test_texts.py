@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -106,14 +106,6 @@ urlpatterns = [
 ]
 
 
-class Site(Protocol):
-    """Of a project that may speak several languages: a page, for a client of a language."""
-
-    pages: str
-
-    def ask(self, address: str, language: str, **headers: str) -> str: ...
-
-
 class DjangoSite:
     pages = "/admin/distlock_web/heldlock/"
 
@@ -155,7 +147,7 @@ def english() -> Iterator[None]:
 
 
 @pytest.fixture(params=[DjangoSite, FlaskSite])
-def make(request: pytest.FixtureRequest, settings: Any, memory: None, db: None) -> Callable[..., Site]:
+def make(request: pytest.FixtureRequest, settings: Any, memory: None, db: None) -> Callable[..., Any]:
     return lambda speaks=True, **options: request.param(settings, speaks=speaks, **options)
 
 
@@ -167,7 +159,7 @@ def words(page: str) -> str:
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_an_answer_is_in_the_clients_language(make: Callable[..., Site], name: str) -> None:
+def test_an_answer_is_in_the_clients_language(make: Callable[..., Any], name: str) -> None:
     site = make()
     page = site.ask(f"/refuse/{name}", "zh-CN", Accept="text/html")
     assert '<html lang="zh-Hans">' in page
@@ -180,7 +172,7 @@ def test_an_answer_is_in_the_clients_language(make: Callable[..., Site], name: s
         assert '<html lang="en">' in site.ask(f"/refuse/{name}", language, Accept="text/html")
 
 
-def test_a_project_that_speaks_one_language_keeps_it(make: Callable[..., Site], settings: Any) -> None:
+def test_a_project_that_speaks_one_language_keeps_it(make: Callable[..., Any], settings: Any) -> None:
     """Flask's, too, where Django runs in the same process, in Chinese."""
     site = make(speaks=False)
     assert "try again in 7 seconds" in site.ask("/refuse/busy", "zh-CN", Accept="text/html")
@@ -189,7 +181,7 @@ def test_a_project_that_speaks_one_language_keeps_it(make: Callable[..., Site], 
     assert ("try again in 7 seconds" in answer) == isinstance(site, FlaskSite)
 
 
-def test_the_pages_are_in_the_readers_language(make: Callable[..., Site], elsewhere: Callable[..., Lease]) -> None:
+def test_the_pages_are_in_the_readers_language(make: Callable[..., Any], elsewhere: Callable[..., Lease]) -> None:
     site = make()
     lease = elsewhere("7", expire=600)  # a busy machine takes long for all of these pages
     once("8", keep="1h")(lambda: None)()
@@ -230,12 +222,12 @@ def german(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_project_may_bring_a_language_of_its_own(make: Callable[..., Site], german: Path) -> None:
+def test_a_project_may_bring_a_language_of_its_own(make: Callable[..., Any], german: Path) -> None:
     """In its own catalogue, as its other texts."""
     assert "<h1>Läuft schon</h1>" in make(catalogues=german).ask("/refuse/busy", "de", Accept="text/html")
 
 
-def test_a_translation_is_text_and_no_html(make: Callable[..., Site], german: Path) -> None:
+def test_a_translation_is_text_and_no_html(make: Callable[..., Any], german: Path) -> None:
     """A template's own text is safe for Django, and its gettext says the same of the translation."""
     site = make(catalogues=german)
     page = site.ask(site.pages, "de")
