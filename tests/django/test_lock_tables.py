@@ -123,11 +123,10 @@ def test_tables_that_a_store_has_made_are_kept_by_the_migration(
 def test_without_the_app_the_check_and_the_first_lock_say_what_to_add(settings: Any) -> None:
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != APP]
     settings.DISTLOCK = {"default": {"DATABASE": "default"}}
-    problem = "DISTLOCK names the database 'default', but no app in INSTALLED_APPS has the tables of the locks."
-    remedy = f'Add "{APP}" to INSTALLED_APPS, and run "manage.py migrate --database default".'
+    says = f"names the database 'default', but no app in INSTALLED_APPS has the tables of the locks: add \"{APP}\""
     [message] = [message for message in run_checks() if message.id == "distlock_web.E001"]
-    assert (message.msg, message.hint) == (problem, remedy)
-    with pytest.raises(ConfigurationError, match=re.escape(f"{problem[:-1]}: a{remedy[1:]}")), lock("a"):
+    assert says in message.msg
+    with pytest.raises(ConfigurationError, match=re.escape(says)), lock("a"):
         pass
 
 
