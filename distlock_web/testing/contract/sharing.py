@@ -231,6 +231,7 @@ class SharingCases(Cases):
         assert {line.fence for line in lines} == {lease.fence for lease in leases}
         if hasattr(harness.port, "names"):  # of a store that may hold more than one wants to read at once
             assert await harness.port.names() == (1, [NAME])
+        assert not await harness.port.revoke(NAME, 0), "it has no fence of its own"
         assert await harness.port.revoke(NAME, leases[1].fence or 0)
         assert not await harness.port.revoke(NAME, leases[1].fence or 0)
         with pytest.raises(LeaseLost) as caught:
@@ -330,6 +331,38 @@ class SharingCases(Cases):
             told.set()
             await following.result()
         assert await _is_free(harness)
+
+    @needs("sharing", "waiting")
+    @case
+    async def test_so_is_one_of_several_when_the_last_of_the_others_has_gone(self, harness: Harness) -> None:
+        port, revoked, other, following = harness.port, place(), place(), claim()
+        granted = await port.acquire(revoked, 0)
+        assert isinstance(granted, Granted)
+        await port.acquire(other, 0)
+        await port.acquire(following, None)
+        assert await port.revoke(NAME, granted.fence or 0)
+        assert await port.release(other) is None
+        assert await port.extend([revoked]) == ["revoked"]
+        assert await port.release(revoked) == "revoked"
+        await port.cancel(following)
+        assert await _is_free(harness)
+
+    @needs("sharing", "waiting", "listing")
+    @case
+    async def test_a_place_that_is_taken_anew_is_known_by_its_new_fence(self, harness: Harness) -> None:
+        """It was handed over while its process stood still, and nobody has looked since its lease ended."""
+        port, holder, late = harness.port, claim(), place(expire=self.ttl)
+        await port.acquire(holder, 0)
+        await port.acquire(late, None)
+        await port.release(holder)
+        await harness.sleep(2 * self.ttl)
+        granted = await port.acquire(late._replace(expire=300), None)
+        assert isinstance(granted, Granted)
+        assert [line.fence for line in await port.inspect([NAME])] == [granted.fence]
+        again = await port.acquire(late._replace(expire=300), None)
+        assert isinstance(again, Granted)
+        assert again.fence == granted.fence
+        assert await port.revoke(NAME, granted.fence or 0)
 
 
 async def _taken(harness: Harness) -> Lease:

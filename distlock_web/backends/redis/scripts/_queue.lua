@@ -273,7 +273,11 @@ local function let_go_share(lock, token, state, ms)
   elseif share.state == 'granted' then -- and never heard of: its process hangs perhaps
     call('ZREM', QUEUE, string.sub(token, 1, 16))
   end
-  lock = hand_over(lock, nil, ms > 0 and as_before(lock) or token, known)
+  local before = as_before(lock)
+  if ms == 0 then -- it leaves no tombstone that tells of it
+    before = before == '-' and token or before .. ',' .. token
+  end
+  lock = hand_over(lock, nil, before, known)
   if is_free(lock) then
     call('ZREM', INDEX, N)
   end

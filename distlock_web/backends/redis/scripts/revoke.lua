@@ -13,7 +13,7 @@ for token, share in pairs(lock and lock.shares or {}) do
   end
 end
 local gone = not lock or lock.state == 'released' or lock.state == 'revoked'
-if gone or lock.fence ~= tonumber(ARGV[1]) or (lock.record ~= nil) ~= (ARGV[2] == '1') then
+if gone or lock.shares or lock.fence ~= tonumber(ARGV[1]) or (lock.record ~= nil) ~= (ARGV[2] == '1') then
   return 0
 end
 -- The tombstone lives as long as the lease would have: until then its holder may ask, and is told. What is done has none.
