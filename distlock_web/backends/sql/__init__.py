@@ -119,7 +119,7 @@ class SQLBackend:
     def release_within(
         self, transaction: CallersTransaction, claim: Claim, cooldown: float, record: str
     ) -> Loss | None:
-        row = LeaseRow.lock(Borrowed(transaction, self._requests), claim.name)
+        row = LeaseRow.lock(Borrowed(transaction, self._requests), claim.name, claim.token)
         return release(row, claim.token, cooldown, record)
 
     def prepare(self) -> str:

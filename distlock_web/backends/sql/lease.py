@@ -31,8 +31,9 @@ def microseconds(seconds: float) -> int:
 class LeaseRow:
     """What is known of one name. Changed here, and written by :meth:`save`."""
 
-    def __init__(self, transaction: AnyTransaction, name: str, found: Row[Any] | None) -> None:
+    def __init__(self, transaction: AnyTransaction, name: str, found: Row[Any] | None, asking: str = "") -> None:
         self._transaction = transaction
+        self._asking = asking  #: the token of who asks
         self._exists = found is not None
         self.key = key_of(name)
         self.name = name
@@ -51,9 +52,10 @@ class LeaseRow:
         self._shares: Shares | None = None
 
     @classmethod
-    def lock(cls, transaction: AnyTransaction, name: str) -> LeaseRow:
+    def lock(cls, transaction: AnyTransaction, name: str, asking: str = "") -> LeaseRow:
         """The row, which nobody else changes until the transaction ends. There may be none yet."""
-        return cls(transaction, name, transaction.run(transaction.tables.lock_one, {"key": key_of(name)}).first())
+        found = transaction.run(transaction.tables.lock_one, {"key": key_of(name)}).first()
+        return cls(transaction, name, found, asking)
 
     def _values(self) -> dict[str, Any]:
         return {
@@ -168,11 +170,11 @@ class LeaseRow:
         if owner is not self:
             self._sum_up()
 
-    def end_lease(self, asking: str) -> None:
+    def end_lease(self) -> None:
         """The lease is over. One that was handed over and never heard of is a sign that its process is no more."""
         if self.state == SEVERAL:
             self._sum_up()
-        elif self.state == "granted" and self.token[:IDENT_DIGITS] != asking[:IDENT_DIGITS]:
+        elif self.state == "granted":
             self._strike(self.token)
         self.token, self.state = "", ""
 
@@ -277,8 +279,8 @@ class LeaseRow:
             yield from (head for head in heads if head.deadline > self.now)
 
     def _strike(self, token: str) -> None:
-        """The process of this token is no more, as it seems: nor are the others of it that wait."""
-        if self.queued:
+        """The process of this token is no more, as it seems: nor are the others of it that wait. Unless it asks."""
+        if self.queued and token[:IDENT_DIGITS] != self._asking[:IDENT_DIGITS]:
             process = f"{token[:IDENT_DIGITS]}%"
             self._transaction.run(self._transaction.tables.strike, {"key": self.key, "process": process})
 
@@ -326,13 +328,14 @@ class LeaseRow:
             self._transaction.run(self._transaction.tables.leave, {"whose": token})
 
 
-def lock_rows(transaction: Transaction, names: list[str], wait: bool) -> dict[str, LeaseRow]:
-    """The rows of several names, by name. Without ``wait`` a row that others keep locked is left out, as a new one."""
-    by_key = {key_of(name): name for name in names}
+def lock_rows(transaction: Transaction, claims: Sequence[Claim], wait: bool) -> dict[str, LeaseRow]:
+    """The rows of these claims, by name. Without ``wait`` a row that others keep locked is left out, as a new one."""
+    askers = {claim.name: claim.token for claim in claims}
+    by_key = {key_of(name): name for name in askers}
     tables = transaction.tables
     found = transaction.run(tables.lock_many if wait else tables.lock_many_free, {"keys": sorted(by_key)}).all()
     known = {by_key[row.name_key]: row for row in found}
-    rows = {name: LeaseRow(transaction, name, known.get(name)) for name in names}
+    rows = {name: LeaseRow(transaction, name, known.get(name), token) for name, token in askers.items()}
     for row in rows.values():
         row.now = min((other.now for other in found), default=0)  # one moment: a clock may be read for each row
     return rows

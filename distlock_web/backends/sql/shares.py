@@ -97,9 +97,11 @@ class Shares:
             transaction.run(tables.drop_shares, {"tokens": gone})
         for share in self._by_token.values():
             read = self._read.get(share.token)
-            now = {"state": share.state, "expires_at": share.expires_at}
+            now = {
+                "state": share.state, "fence": share.fence, "since": share.since, "expires_at": share.expires_at,
+                "holder": to_ascii(share.holder),
+            }  # fmt: skip
             if read is None:
-                known = {"token": share.token, "name_key": key, "fence": share.fence, "since": share.since}
-                transaction.run(tables.add_share, {**known, **now, "holder": to_ascii(share.holder)})
-            elif (read.state, read.expires_at) != (share.state, share.expires_at):
-                transaction.run(tables.change_share, {"whose": share.token, **now})
+                transaction.run(tables.add_share, {"token": share.token, "name_key": key, **now})
+            elif (read.state, read.fence, read.expires_at) != (share.state, share.fence, share.expires_at):
+                transaction.run(tables.change_share, {"whose": share.token, **now})  # it may have been taken anew

@@ -131,7 +131,7 @@ class Tables:
         self._key: BindParameter[str] = bindparam("key")
         self._keys: BindParameter[Sequence[str]] = bindparam("keys", expanding=True)
         self._of_leases(clock)
-        self._of_shares(clock)
+        self._of_shares()
         self._of_records(clock)
         self._of_queues(clock)
         self._of_purging(clock)
@@ -151,7 +151,7 @@ class Tables:
         self.taken = select(lease, now).where(lease.c.expires_at > clock, lease.c.token != "")
         self.held = self.taken.where(lease.c.state != "done")
 
-    def _of_shares(self, clock: ColumnElement[int]) -> None:
+    def _of_shares(self) -> None:
         holder = self.holder
         self.shares = select(holder).where(holder.c.name_key.in_(self._keys))
         self.add_share = holder.insert()

@@ -66,7 +66,7 @@ class SQLVerbs:
 
         def work(transaction: Transaction) -> Granted | Busy:
             nonlocal new
-            row = LeaseRow.lock(transaction, claim.name)
+            row = LeaseRow.lock(transaction, claim.name, claim.token)
             new = row.new
             answer = _take(row, claim, since) or _wait(row, claim, join, position)
             row.save()
@@ -138,7 +138,7 @@ class SQLVerbs:
 
     def _cancel(self, claim: Claim) -> None:
         def work(transaction: Transaction) -> None:
-            row = LeaseRow.lock(transaction, claim.name)
+            row = LeaseRow.lock(transaction, claim.name, claim.token)
             if row.new:  # or this claim's own transaction is not committed yet: to make it waits for that one's end
                 row.read_clock()
                 row.expires_at = row.now
@@ -179,7 +179,7 @@ class SQLVerbs:
         """Those whose rows are free; with ``wait`` all."""
 
         def work(transaction: Transaction) -> dict[Claim, Loss | None]:
-            rows = lock_rows(transaction, [claim.name for claim in claims], wait)
+            rows = lock_rows(transaction, claims, wait)
             keys = defaultdict(list)
             for claim in claims:
                 row = rows[claim.name]
@@ -202,7 +202,7 @@ class SQLVerbs:
 
     def release(self, claim: Claim, cooldown: float, record: str | None) -> Loss | None:
         def work(transaction: Transaction) -> Loss | None:
-            return release(LeaseRow.lock(transaction, claim.name), claim.token, cooldown, record)
+            return release(LeaseRow.lock(transaction, claim.name, claim.token), claim.token, cooldown, record)
 
         try:
             return self._run_for_holder(work)
@@ -213,11 +213,13 @@ class SQLVerbs:
 
     def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         def work(transaction: Transaction) -> Loss | None:
-            row = LeaseRow.lock(transaction, claim.name)
+            row = LeaseRow.lock(transaction, claim.name, claim.token)
             if row.taken and row.token == transit:
                 return None
             if not row.held_by(claim.token):
-                return row.loss(claim.token)
+                loss = row.loss(claim.token)
+                row.save()  # who was found dead on the way leaves the queue once
+                return loss
             row.token, row.state = transit, "transit"
             row.end_at(row.now + microseconds(seconds))
             row.save()
@@ -229,7 +231,7 @@ class SQLVerbs:
         since = now()
 
         def work(transaction: Transaction) -> Granted | None:
-            row = LeaseRow.lock(transaction, claim.name)
+            row = LeaseRow.lock(transaction, claim.name, claim.token)
             if row.held_by(claim.token):  # a second copy; it may have been extended since
                 row.confirm(row, claim.expire)
             elif row.taken and row.token == transit and row.state == "transit":
@@ -279,6 +281,7 @@ class SQLVerbs:
             row = LeaseRow.lock(transaction, name)
             owner = next((owner for owner in row.owners if owner.fence == fence), None)
             if owner is None or (row.state == "done") is not done:
+                row.save()  # who was found dead on the way leaves the queue once
                 return False
             row.revoke(owner)
             row.save()
@@ -302,7 +305,7 @@ def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
         row.confirm(owner, claim.expire)
     elif row.admits(claim.token) and not row.is_of_the_past(claim.token):
         if not row.taken:
-            row.end_lease(claim.token)
+            row.end_lease()
         if not (row.queued and row.hand_over(asking=claim.token)) and row.admits(claim.token):
             row.leave(claim.token)
             row.own(claim.token, claim.holder, microseconds(claim.expire), "held")

@@ -86,6 +86,46 @@ def test_the_dead_get_no_place_from_a_writer_that_gives_up(port: Port) -> None:
     assert isinstance(drive(port.acquire(claim(1), 0)), Granted)
 
 
+@pytest.mark.parametrize("speaks", ["asks", "extends", "releases"])
+def test_a_process_that_speaks_is_not_struck_for_a_place_that_it_did_not_hear_of(port: Port, speaks: str) -> None:
+    """It had stood still. Those of it that waited slept outside of the queue, and others came in before them."""
+    process, other = new_ident(), claim(2)
+    keeping, unheard = claim(2, ident=process), claim(2, ident=process, expire=0.3)
+    waiters = [claim(2, ident=process) for _ in range(2)]
+    for one in (keeping, other):
+        assert isinstance(drive(port.acquire(one, 0)), Granted)
+    for one in (unheard, *waiters):
+        drive(port.acquire(one, None))
+    drive(port.release(other))
+    eventually(lambda: len(held_locks()) == 1, "the place that it did not hear of has ended")
+    if speaks == "asks":
+        assert isinstance(drive(port.acquire(waiters[0], None)), Granted)
+        assert (len(held_locks()), waiting()) == (2, 1)
+    elif speaks == "extends":
+        assert drive(port.extend([keeping])) == [None]
+        assert (len(held_locks()), waiting()) == (1, 2)
+    else:
+        assert drive(port.release(keeping)) is None
+        assert (len(held_locks()), waiting()) == (2, 0)
+
+
+@pytest.mark.parametrize("asks", ["revoke", "detach"])
+def test_the_dead_are_struck_once_though_nothing_else_is_done(port: Port, asks: str) -> None:
+    holder = claim(2)
+    drive(port.acquire(holder, 0))
+    drive(port.acquire(claim(2), 0))
+    drive(port.acquire(claim(2, expire=0.3), None))
+    drive(port.release(holder))
+    eventually(lambda: len(held_locks()) == 1, "the place that it never heard of has ended")
+    if asks == "revoke":
+        assert not drive(port.revoke(NAME, 7))
+    else:
+        assert drive(port.detach(claim(1), "transit", 60)) == "taken"
+    verbs: Any = port
+    database = verbs._verbs._database
+    assert database.read(text("SELECT count(*) AS rows_left FROM distlock_holder"), {})[0].rows_left == 1
+
+
 def test_a_release_that_is_asked_twice_is_one_whoever_has_released_since(port: Port) -> None:
     keeping, other = claim(), claim()
     for one in (keeping, other):
