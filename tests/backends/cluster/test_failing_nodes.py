@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from distlock_web import BackendUnavailable, LockBusy, configure, lock
+from distlock_web.backends.redis.cluster.route import Route
 from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import drive, new_token, now
+from distlock_web.core.runtime import THREADS, Runtime, drive, new_token, now
 from distlock_web.locks.lease import scope_of
 from tests.support.callers import Beside, unrelated
 from tests.support.lab import Lab
@@ -150,6 +152,35 @@ def test_what_a_dead_node_was_to_undo_is_undone_at_its_replica(cluster_store: Cl
     cluster_store.timeout(QUICK, master)
     eventually(lambda: promoted(cluster_store, master), "the replica takes over")
     eventually(lambda: _works(KEY), "it was cancelled", SOON)
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["sent", "not sent"])
+def test_a_node_that_was_not_asked_does_not_speak_for_the_one_before(sent: bool) -> None:
+    """The answer of that was lost, and its replica has the lock: nobody cancelled it, for nothing was done there."""
+    former, refused = BackendUnavailable("No answer."), BackendUnavailable("This request was not sent.")
+    former.nothing_done, refused.nothing_done = not sent, True
+    nodes = [SimpleNamespace(at=("node", 1), error=former), SimpleNamespace(at=("node", 2), error=refused)]
+    owners = iter(nodes)
+
+    class Moving:
+        waiting: ClassVar[dict[str, Any]] = {}
+
+        async def owner(self, slot: int, runtime: Runtime) -> Any:
+            return next(owners)
+
+        async def replaced(self, slot: int, failed: Any, runtime: Runtime) -> bool:
+            return failed is nodes[0]
+
+    async def acquire(port: Any) -> None:
+        raise port.node.error
+
+    def port_of(node: Any) -> Any:
+        return SimpleNamespace(node=node, leave=lambda token: None)
+
+    route = Route(cast("Any", Moving()), THREADS, port_of, 0, Claim(NAME, new_token(), LONG))
+    with pytest.raises(BackendUnavailable, match="not sent") as caught:
+        drive(route.send(acquire))
+    assert caught.value.nothing_done is not sent
 
 
 def test_min_replicas_counts_those_of_the_locks_own_node(cluster: Cluster) -> None:

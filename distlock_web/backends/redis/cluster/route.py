@@ -51,6 +51,7 @@ class Route:
         self._claim = claim  #: of whom may wait somewhere; None: nobody
         self._token = claim.token if claim else ""
         self._start = start
+        self._unclear = False  #: a node may have done it: its answer was lost
         self._until: float | None = None
         self._redirects = 0
 
@@ -75,8 +76,11 @@ class Route:
         if isinstance(to, Moved):
             self._routes.topology.moved(to.slot, to.to)
         elif to is None:
-            failed = isinstance(error, BackendUnavailable)
-            if not (failed and await self._routes.replaced(self._slot, self.node, self._runtime)):
+            if not isinstance(error, BackendUnavailable):
+                raise error
+            self._unclear = self._unclear or not error.nothing_done
+            error.nothing_done = not self._unclear
+            if not await self._routes.replaced(self._slot, self.node, self._runtime):
                 raise error
         await self._pause(error, isinstance(to, TryAgain))
         asking = isinstance(to, Ask)
