@@ -174,10 +174,12 @@ class BlockingPort:
     def _ask(self, since: float, claim: Claim, join: bool, position: int) -> Granted | Busy:
         """``since`` when it has waited for a thread."""
         if now() - since > MAX_QUEUED:
-            raise BackendUnavailable(
+            error = BackendUnavailable(
                 f"All {ACQUIRING_THREADS} threads that take locks for tasks were in use for {MAX_QUEUED:g} s: the "
                 f"store does not answer, or too many tasks want locks at once."
             )
+            error.nothing_done = True
+            raise error
         return self._verbs.acquire(claim, join, position)
 
     async def _take(
@@ -186,7 +188,11 @@ class BlockingPort:
         """A verb that may leave the lock to one of these tokens."""
         if self.runtime is not TASKS:
             return verb(*args)
-        running = _submit(pool, verb, *args)
+        try:
+            running = _submit(pool, verb, *args)
+        except BackendUnavailable as error:
+            error.nothing_done = True
+            raise
         try:
             return await asyncio.wrap_future(running)
         except asyncio.CancelledError:

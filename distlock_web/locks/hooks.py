@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -300,8 +301,9 @@ def variables() -> dict[str, Callable[[], object]]:
 def know_tasks() -> bool:
     """Whether anybody can say which task runs. What is installed is loaded: the tasks may be imported after this."""
     for library, ours in _WITH_TASKS.items():
-        if find_spec(library) is not None:
-            import_module(ours)
+        with suppress(ImportError, ValueError):  # a module of the project's own has that name
+            if find_spec(library) is not None:
+                import_module(ours)
     return offered(Integration.running_task)
 
 

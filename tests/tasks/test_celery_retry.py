@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -82,8 +83,11 @@ class TestWhereNoWorkerIs:
         with pytest.raises(ConfigurationError, match=r"goes below @shared_task .*test_celery_retry\.report"):
             distributed_lockable("a")(Mailbox().task()(report))
 
-    def test_without_celery_it_is_refused_where_it_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "celery", None)  # what makes an import fail
+    @pytest.mark.parametrize("module", [None, ModuleType("celery")], ids=["none", "one of the project's own"])
+    def test_without_celery_it_is_refused_where_it_is_said(
+        self, monkeypatch: pytest.MonkeyPatch, module: ModuleType | None
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "celery", module)  # where it is None an import fails
         monkeypatch.delitem(sys.modules, "distlock_web.celery", raising=False)
         monkeypatch.setattr(hooks, "_answering", {})
         with pytest.raises(ConfigurationError, match=r"pip install 'distlock_web\[celery\]'"):
