@@ -156,7 +156,7 @@ class SharingCases(Cases):
     async def test_readers_behind_a_writer_that_gives_up_enter(self, harness: Harness) -> None:
         async def give_up() -> None:
             with pytest.raises(LockBusy):
-                await harness.acquire(the_lock(wait=0.2, expire=300))
+                await harness.acquire(the_lock(wait=1.0, expire=300))
 
         async def read() -> None:
             async with harness.inside(the_lock(shared=True, wait=None, expire=300)):
