@@ -64,21 +64,6 @@ def test_an_unknown_alias_is_named_with_the_one_that_was_meant() -> None:
         lock("a", store="stok").acquire()
 
 
-def test_a_resolver_goes_first() -> None:
-    configure({"default": {"BACKEND": "memory"}})
-    other = Registry({"default": {"BACKEND": "memory", "PREFIX": "other:"}})
-    answers: list[Registry | None] = [other]
-    module.resolvers.append(lambda: answers[0])
-    try:
-        with lock("a") as lease:
-            assert lease.name == "other:a"
-        answers[0] = None
-        with lock("a") as lease:
-            assert lease.name == "disLock:a"
-    finally:
-        module.resolvers.pop()
-
-
 def test_settings_that_are_wrong_are_refused_until_good_ones_come() -> None:
     """The stores before them, or those of DISTLOCK_URL, would go on in silence."""
     configure({"default": {"BACKEND": "memory"}})

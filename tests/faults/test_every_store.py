@@ -6,10 +6,12 @@ How a store's own server fails (a restart, a failover, silence) is in ``tests/ba
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from distlock_web.core.backend import SHARED
 from tests.support.lab import Lab
 from tests.support.waiting import SLACK
 
@@ -62,3 +64,28 @@ def test_a_killed_holder_costs_its_lease_whatever_the_number_of_waiters(laborato
     assert first - taken.at < expire + SLACK
     assert others[-1] - first < SLACK, "the others do not wait for leases that nobody has"
     assert laboratory.history.violations(counter=laboratory.counter) == []
+
+
+@pytest.mark.parametrize(
+    "laboratory",
+    ["redis", "sqlite", *(pytest.param(store, marks=pytest.mark.nightly) for store in ("postgres", "mariadb"))],
+    indirect=True,
+)
+def test_never_more_are_inside_than_the_smallest_limit_also_when_some_are_killed(laboratory: Lab) -> None:
+    limits = (1, 2, SHARED) * 2
+    crowd = laboratory.ready(
+        *(
+            {"mode": ("threads", "asyncio")[number % 2], "limit": limit, "rounds": 15, "section": 0.002, "expire": 1.0}
+            for number, limit in enumerate(limits)
+        )
+    )
+    for worker in crowd:
+        worker.go()
+    for worker in crowd[:3]:
+        worker.saw("acquired", 4)
+        worker.kill()
+    assert [worker.join(LONG) for worker in crowd[3:]] == [0] * 3
+    assert laboratory.history.violations() == []
+    sections = laboratory.history.sections()
+    beside = [one.actor for one, other in pairwise(sections) if other.begin < one.end]
+    assert beside, "nobody was ever beside anybody"

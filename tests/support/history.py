@@ -352,13 +352,14 @@ def _operations(events: list[Event], sections: list[Section], grace: float) -> I
 class Recorder:
     """Writes one actor's events to a file descriptor, each in one write: what a killed process said is whole."""
 
-    def __init__(self, actor: str, descriptor: int = 1) -> None:
+    def __init__(self, actor: str, descriptor: int = 1, limit: int = 1) -> None:
         self.actor = actor
+        self._limit = limit
         self._descriptor = descriptor
 
     def __call__(self, kind: str, value: int | None = None, at: float | None = None) -> None:
         """``at`` where the moment is another than now: a lease is lost at its deadline, whenever that is noticed."""
-        event = Event(self.actor, kind, now() if at is None else at, value)
+        event = Event(self.actor, kind, now() if at is None else at, value, self._limit)
         os.write(self._descriptor, json.dumps(asdict(event)).encode() + b"\n")
 
 

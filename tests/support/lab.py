@@ -45,7 +45,7 @@ class Lab:
         given = {
             "actor": f"worker-{len(self.workers)}", "store": self.store, "key": KEY, "counter": str(self._counter),
             "mode": "threads", "expire": 5.0, "wait": 60.0, "renew": False, "rounds": 1, "section": 0.0,
-            "think": 0.0, "hold": False, **options,
+            "think": 0.0, "hold": False, "limit": 1, **options,
         }  # fmt: skip
         worker = Worker(given["actor"], [sys.executable, "-m", WORKER, json.dumps(given)], self.history)
         self.workers.append(worker)

@@ -116,20 +116,6 @@ def test_pytest_finds_the_plugin_and_loading_it_imports_no_framework_and_no_driv
     subprocess.run([sys.executable, "-c", LOADED_BY_ITSELF], check=True, timeout=60)
 
 
-def test_a_project_that_lists_the_plugin_loads_it_once_and_gets_nothing_unasked(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest('pytest_plugins = ["distlock_web.testing.plugin"]')
-    pytester.makepyfile(
-        """
-        def test_it(request, distlock_fake):
-            assert [name for name in request.fixturenames if "distlock" in name] == ["distlock_fake"]
-
-        def test_nothing_is_autouse(request):
-            assert [name for name in request.fixturenames if "distlock" in name] == []
-        """
-    )
-    pytester.runpytest_subprocess("-q", "-p", "no:django", "-p", "no:cacheprovider").assert_outcomes(passed=2)
-
-
 def test_a_framework_that_is_imported_within_a_test_stays_for_the_session(pytester: pytest.Pytester) -> None:
     """Its integration was taken away with the fake: the app had the wrong prefix, and later no store."""
     pytester.makepyfile(

@@ -14,7 +14,7 @@ from typing import Any
 
 from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, configure, lock
 from distlock_web.backends.redis.port import RedisPort
-from distlock_web.core.backend import Busy, Claim, Granted
+from distlock_web.core.backend import SHARED, Busy, Claim, Granted
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.harness import HARNESSES, Harness
 from tests.support.history import Recorder
@@ -23,7 +23,7 @@ from tests.support.history import Recorder
 def main(options: dict[str, Any]) -> None:
     registry = configure({"default": options["store"]})
     harness = HARNESSES[options["mode"]](registry.store("default"))
-    say = Recorder(options["actor"])
+    say = Recorder(options["actor"], limit=options["limit"])
     _tell_places(say)
     harness.run(_work(harness, say, options))
     registry.close()
@@ -43,6 +43,8 @@ async def _work(harness: Harness, say: Recorder, options: dict[str, Any]) -> Non
             wait=options["wait"],
             renew=options["renew"],
             on_lost="raise",
+            limit=options["limit"] if 1 < options["limit"] < SHARED else None,
+            shared=options["limit"] == SHARED,
             max_waiters=options.get("max_waiters"),
         )
         lease: Lease | None = None
