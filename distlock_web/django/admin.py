@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import Any
 
-import django
 from django.contrib import admin, messages
 from django.contrib.admin.models import DELETION, LogEntry
 from django.core.exceptions import PermissionDenied
@@ -127,10 +126,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
     def _page(
         self, request: HttpRequest, body: SafeString, title: Any, more: dict[str, Any] | None = None
     ) -> HttpResponse:
-        own = {
-            "opts": self.opts, "title": title, "subtitle": None, "body": body,
-            "breadcrumbs_are_a_list": django.VERSION >= (6, 1),
-        }  # fmt: skip
+        own = {"opts": self.opts, "title": title, "subtitle": None, "body": body}
         files = {
             name.replace(".", "_"): f"{self._url('asset', name)}?v={VERSION}"
             for name in ("held_locks.css", "admin.css", "held_locks.js")

@@ -155,7 +155,7 @@ def _sharing(holders: int, limit: int) -> str:
 
 
 def moment(seconds: float) -> str:
-    """As ISO 8601 in UTC; the page's script shows it in the reader's own time. Empty for what no calendar has."""
+    """As ISO 8601 in UTC. Empty for what no calendar has."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):  # another program has written it

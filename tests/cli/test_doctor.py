@@ -163,13 +163,6 @@ def test_a_cache_in_the_same_database(settings: Any, cache: dict[str, Any], shar
     assert [each.code for each in shared_caches(registry())] == ["DL006"] * shared
 
 
-@pytest.mark.parametrize("location", ["redis+sentinel://a:26379/x", "redis://127.0.0.1:port/0", "redis://[::1", ""])
-def test_a_cache_whose_database_is_not_known_is_not_that_of_another_store(settings: Any, location: str) -> None:
-    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": location}}
-    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
-    assert list(shared_caches(registry())) == []
-
-
 def test_the_pool_of_a_cache_is_in_its_database(settings: Any) -> None:
     settings.CACHES = {
         "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1:6379/3"},

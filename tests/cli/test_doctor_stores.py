@@ -16,7 +16,7 @@ import redis
 
 from distlock_web import configure
 from distlock_web.core.findings import Finding
-from distlock_web.testing.servers import RedisServer, ServerMissing
+from distlock_web.testing.servers import RedisServer
 from distlock_web.web import doctor
 from tests.support.clock_shift import ShiftedRedis, compiled_shim
 from tests.support.database_servers import MariaDBServer, PostgresServer, postgres_programs, unprivileged
@@ -27,14 +27,6 @@ from tests.support.stores.redlock import redlock_url
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
-
-
-def galera_library() -> str:
-    """The path of Galera's library, as Debian has it beside MariaDB. Raises ``ServerMissing``."""
-    path = "/usr/lib/galera/libgalera_smm.so"
-    if not Path(path).exists():
-        raise ServerMissing(f"there is no {path}")
-    return path
 
 
 def found(location: str, **options: Any) -> dict[str, Finding]:
@@ -84,15 +76,6 @@ def test_mariadb(mariadb_settings: dict[str, Any], mariadb_server: MariaDBServer
             assert found(url) == {}
         finally:
             cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
-
-
-def test_galera(mariadb_server: MariaDBServer) -> None:
-    require("galera", galera_library)
-    node = ["--wsrep-on=ON", f"--wsrep-provider={galera_library()}", "--wsrep-cluster-address=gcomm://"]
-    node += ["--wsrep-node-address=127.0.0.1", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2"]
-    node += ["--wsrep-sst-method=skip", "--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:0;gcache.size=8M"]
-    with MariaDBServer(*node) as server:
-        assert "DL302" in found(server.url)
 
 
 class DurablePostgres(PostgresServer):

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -193,21 +192,6 @@ def test_a_store_does_not_answer(run: Callable[..., Outcome], settings: Any, els
     assert (code, len(json.loads(out))) == (69, 1)
     assert run("release", "order:7").code == 69  # the one in the other store may be meant
     lease.extend()
-
-
-@pytest.mark.parametrize("args", [["list"], ["release", "order:7"]])
-def test_a_store_that_cannot_list_is_wrong_usage(
-    run: Callable[..., Outcome], settings: Any, monkeypatch: pytest.MonkeyPatch, args: list[str]
-) -> None:
-    """It answers: 3 would send somebody to look at the network."""
-    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
-    backend = registry().store("default").backend
-    monkeypatch.setattr(type(backend), "capabilities", replace(backend.capabilities, listing=False))
-    code, out, errors = run(*args)
-    assert (code, out) == (64, "")
-    assert "'default' cannot show who holds its locks" in errors
-    settings.DISTLOCK = {"default": {"BACKEND": "memory"}, "down": {"LOCATION": "redis://127.0.0.1:1"}}
-    assert run(*args).code == 69
 
 
 @pytest.mark.parametrize("command", texts.DESCRIPTIONS)

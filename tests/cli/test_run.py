@@ -339,7 +339,7 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ([], 64, "the command is missing"),
         (["--expire", "0", "--", "true"], 64, "greater than 0"),
         (["--wait", "soon", "--", "true"], 64, "--wait/-w: it is 'soon'; it has to be a number of seconds, 0 or more"),
-        (["--expire", "100ms", "--wait", "1m", "--", "sh", "-c", "exit 7"], 7, ""),
+        (["--expire", "30000ms", "--wait", "1m", "--", "sh", "-c", "exit 7"], 7, ""),
         (["--expire", "0.001", "--", "true"], 64, "0.001"),
     ],
 )

@@ -19,13 +19,11 @@ from django.http import HttpRequest
 from django.test import Client
 from django.urls import path
 
-from distlock_web import ConfigurationError
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
 from distlock_web.django.admin import HeldLock, HeldLockAdmin
-from distlock_web.web import release_pages
-from distlock_web.web.held_locks import force_release, list_all
+from distlock_web.web.held_locks import list_all
 
 pytestmark = pytest.mark.django_db
 
@@ -129,27 +127,6 @@ def test_an_entry_that_the_log_does_not_take_hides_nothing(
     assert set(LogEntry.objects.values_list("object_id", flat=True)) == {"disLock:order:0", "disLock:order:2"}
     assert "disLock:order:1 released by force by somebody" in caplog.text
     assert "the disk is full" in caplog.text
-
-
-def test_a_store_whose_rights_are_gone_hides_not_what_was_released(
-    releaser: Client, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = [elsewhere(f"order:{number}") for number in range(3)]
-    asked = []
-
-    def refused(registry: Any, row: Any, by: str) -> None:
-        asked.append(row)
-        if len(asked) > 1:
-            raise ConfigurationError("The store does not allow this user to write.")
-        force_release(registry, row, by)
-
-    monkeypatch.setattr(release_pages, "force_release", refused)
-    response = releaser.post(RELEASE, target(*chosen), follow=True)
-    released, error = messages(response)
-    assert "Released: “disLock:order:0”." in released
-    assert "does not allow this user to write" in error
-    assert len(asked) == 2
-    assert len(list_all(registry()).rows) == 2
 
 
 def test_the_migration_makes_the_permissions_and_no_table(db: None) -> None:

@@ -62,22 +62,6 @@ def test_e001_a_wrong_setting(settings: Any, wrong: Any, right: str) -> None:
     assert right in message.msg
 
 
-def test_three_mistakes_are_three_errors(settings: Any) -> None:
-    settings.DISTLOCK = {
-        "default": {"BACKEND": "memory", "EXPIRE": 0, "WAITT": 3},
-        "jobs": {"LOCATION": "redis://host:port"},
-        "right": {"BACKEND": "memory"},
-    }
-    settings.DISTLOCK_ON_BUSY = "skipp"
-    messages = [message for message in checks.run_checks() if message.id == "distlock_web.E001"]
-    assert [message.msg.partition(" is ")[0] for message in messages] == [
-        "DISTLOCK_ON_BUSY",
-        "DISTLOCK['default'][\"EXPIRE\"]",
-        "DISTLOCK['default'] has the setting 'WAITT', which does not exist. Did you mean 'WAIT'?",
-        "DISTLOCK['jobs'][\"LOCATION\"]",
-    ]
-
-
 def test_e002_no_name_of_a_header(settings: Any) -> None:
     settings.DISTLOCK_REQUEST_ID_HEADER = "Req_Id"
     assert "'Req_Id'" in found()["distlock_web.E002"].msg

@@ -96,30 +96,6 @@ async def test_a_wait_that_ends_badly(harness: Harness, store: str, seen: list[e
 
 
 @in_both_modes
-async def test_a_way_in_that_is_taken(harness: Harness, store: str, seen: list[events.Event]) -> None:
-    """Siblings inside of one block take turns; the second of them is refused as by a stranger."""
-
-    inside, leave = harness.event(), harness.event()
-
-    async def first() -> None:
-        async with harness.inside(lock("a")):
-            inside.set()
-            await leave.wait()
-
-    async def second() -> None:
-        with pytest.raises(LockBusy):
-            await harness.acquire(lock("a"))
-
-    async with harness.inside(lock("a")):
-        sibling = harness.sibling(first)
-        await inside.wait()
-        await harness.sibling(second).result()
-        leave.set()
-        await sibling.result()
-    assert kinds(seen) == ["acquired", "busy", "released"]
-
-
-@in_both_modes
 async def test_all_or_none(harness: Harness, store: str, seen: list[events.Event]) -> None:
     """What is given back because a further name is busy was acquired and released."""
 
@@ -135,13 +111,6 @@ async def test_all_or_none(harness: Harness, store: str, seen: list[events.Event
             ("released", "disLock:a"),
             ("busy", "disLock:b"),
         ]
-
-
-def test_an_event_says_how_long_an_extended_lease_lives(memory_store: None, seen: list[events.Event]) -> None:
-    with lock("a", expire=10) as lease:
-        lease.extend(100)
-        lease.extend(20)
-    assert [event.expire > 90 for event in seen if event.kind == "renewed"] == [True, True]
 
 
 @in_both_modes
@@ -205,16 +174,6 @@ def faulty(store_settings: dict[str, Any]) -> FaultInjector:
 
 
 @in_both_modes
-async def test_no_answer_to_an_acquisition(harness: Harness, faulty: FaultInjector, seen: list[events.Event]) -> None:
-    faulty.cut()
-    with pytest.raises(BackendUnavailable):
-        await harness.acquire(lock("a"))
-    [error] = seen
-    assert (error.kind, error.reason, error.name) == ("error", "acquire", "disLock:a")
-    assert error.detail == "The test has lost a request."
-
-
-@in_both_modes
 async def test_no_answer_to_a_release(harness: Harness, faulty: FaultInjector, seen: list[events.Event]) -> None:
     """It ends with its lease: it is not ours any more, and nobody is left to say so later."""
     async with harness.inside(lock("a")):
@@ -234,21 +193,6 @@ async def test_no_answer_to_a_renewal(harness: Harness, faulty: FaultInjector, s
             await harness.extend(lease)
         faulty.mend()
     assert [(event.kind, event.reason) for event in seen] == [("acquired", ""), ("error", "extend"), ("released", "")]
-
-
-@in_both_modes
-async def test_a_function_that_runs_without_its_lock(
-    harness: Harness, faulty: FaultInjector, seen: list[events.Event]
-) -> None:
-    async def work() -> str:
-        return "done"
-
-    call = harness.decorated(work, key="a", on_backend_error="open")
-    faulty.cut()
-    assert await call() == "done"
-    assert kinds(seen) == ["error", "let_through"]
-    assert {event.template for event in seen} == {"a"}
-    assert only(seen, "let_through").name == "disLock:a"
 
 
 # Templates ----------------------------------------------------------------------------------------------------------

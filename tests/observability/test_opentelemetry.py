@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import threading
 import tomllib
@@ -98,24 +97,6 @@ def test_a_lock_is_a_span_below_the_one_that_runs(otel: Collected) -> None:
     }
     assert seconds(span) > 0
     assert span.status.status_code is StatusCode.UNSET
-
-
-def test_in_asyncio_too_each_lock_has_its_own_parent(otel: Collected) -> None:
-    @distributed_lockable(key="order:{number}")
-    async def work(number: int) -> None:
-        await asyncio.sleep(0)
-
-    async def request(number: int) -> None:
-        with otel.tracer.start_as_current_span(f"request {number}"):
-            await work(number)
-
-    async def both() -> None:
-        await asyncio.gather(request(1), request(2))
-
-    asyncio.run(both())
-    parents = {span.get_span_context().span_id: span.name for span in otel.spans("request")}
-    found = {said(span)["distlock.name"]: parents[span.parent.span_id] for span in otel.spans("lock")}
-    assert found == {"disLock:order:1": "request 1", "disLock:order:2": "request 2"}
 
 
 def test_a_wait_is_a_span_before_it(otel: Collected) -> None:

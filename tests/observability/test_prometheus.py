@@ -15,7 +15,7 @@ from distlock_web import BackendUnavailable, Lease, LeaseLost, LockBusy, configu
 from distlock_web.core.registry import registry as stores
 from distlock_web.core.runtime import now
 from distlock_web.locks import live_leases
-from distlock_web.prometheus import Metrics, install
+from distlock_web.prometheus import install
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.held_locks import force_release, list_all
 from tests.support.callers import unrelated
@@ -124,11 +124,6 @@ def test_what_rarely_happens_is_shown_before_it_does(scrape: Scraper) -> None:
     assert scrape("distlock_revoked_total") == {("default",): 0}
 
 
-def test_a_lock_on_its_way_is_held_by_nobody(scrape: Scraper) -> None:
-    lock("a").acquire().detach()
-    assert scrape.one("distlock_held") == 0
-
-
 def test_a_lease_that_is_forgotten_is_held_to_its_time(scrape: Scraper, monkeypatch: pytest.MonkeyPatch) -> None:
     time = now()
     monkeypatch.setattr(live_leases, "now", lambda: time)
@@ -181,16 +176,6 @@ def test_to_install_twice_is_to_install(memory_store: None) -> None:
     again = install(registry)
     assert again is not metrics
     again.uninstall()
-
-
-def test_it_counts_what_every_event_says(memory_store: None) -> None:
-    """No kind of event is forgotten here."""
-    registry = CollectorRegistry()
-    metrics = Metrics(registry, 10)
-    for kind in events.Kind.__args__:  # type: ignore[attr-defined]
-        before = generate_latest(registry)
-        metrics(events.Event(kind, "default", "disLock:a", "a", 0.0, lease=1, reason="x"))
-        assert generate_latest(registry) != before, kind
 
 
 @pytest.mark.slow

@@ -20,7 +20,6 @@ PACKAGES = {
     "valkey": "valkey-server",
     "postgres": "postgresql",
     "mariadb": "mariadb-server",
-    "galera": "galera-4",
     "pgbouncer": "pgbouncer",
     "zookeeper": "zookeeper",
     "chromium": "chromium",

@@ -18,7 +18,6 @@ from distlock_web.web import lock_browser, release_pages
 from distlock_web.web.held_locks import list_all
 from distlock_web.web.lock_pages import Viewer, list_context, lock_context
 from distlock_web.web.lock_presenter import Links, LockKey, LockPresenter, span
-from distlock_web.web.page_assets import TEMPLATES
 from distlock_web.web.release_pages import choose, release_context
 from tests.support.origins import begin_request
 
@@ -109,15 +108,6 @@ def test_the_question_before(busy: Lease, monkeypatch: pytest.MonkeyPatch) -> No
     assert "Yes, release 121 locks" in many
     messages = release_pages.release(choose([HOSTILE]), "ann", print)
     assert "Not released" in render("released.html", {"messages": messages, "list_url": "/"})
-
-
-def test_every_template_is_one_for_both_engines() -> None:
-    """No filter but ours, and no tag that only one of them has."""
-    for path in sorted(TEMPLATES.glob("*.html")):
-        text = path.read_text("utf-8")
-        tags = set(re.findall(r"{%\s*(\w+)", text))
-        assert tags <= {"if", "elif", "else", "endif", "for", "endfor", "include"}, path.name
-        assert not re.findall(r"{{[^}]*[|(]", re.sub(r'{{ "[^"]*"\|t }}', "", text)), path.name
 
 
 @pytest.mark.parametrize(

@@ -336,13 +336,3 @@ def test_a_run_that_ends_before_the_yes_is_not_forgotten(site: Site) -> None:
     assert "no longer has it" in release(site, *map(html.unescape, shown))
     (row,) = browse(registry(), LockQuery(done=True)).rows
     assert row.done
-
-
-def test_who_may_not_release_may_not_forget(site: Site) -> None:
-    once(key="pay", keep=60)(lambda: None)()
-    (lock_key,) = re.findall(r'name="lock" value="(.*?)"', get(site, done="1").text)
-    field = token(site)
-    site.allow(view=True, release=False)
-    assert "Forget" not in get(site, done="1").text
-    assert site.post({"lock": html.unescape(lock_key), "confirmed": "1", site.field: field}).status == 403
-    assert len(browse(registry(), LockQuery(done=True)).rows) == 1

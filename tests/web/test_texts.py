@@ -22,7 +22,7 @@ from flask import Flask, request
 from distlock_web import Lease, once
 from distlock_web.core.errors import BackendUnavailable, KeyReused, KeyUnavailable, LockBusy
 from distlock_web.flask import DistLock, held_locks_blueprint
-from distlock_web.web.texts import CONTEXT, _
+from distlock_web.web.texts import CONTEXT
 from tests.support.source import FILES, PACKAGE, tree
 
 CATALOGUES = PACKAGE / "django" / "locale"
@@ -234,16 +234,3 @@ def test_a_translation_is_text_and_no_html(make: Callable[..., Any], german: Pat
     assert "Sperren &lt;b&gt;" in page
     assert "&gt;&lt;b&gt;Lupe" in page
     assert "<b>" not in page
-
-
-def test_a_catalogue_is_looked_for_once(memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page has a hundred texts, and each looked on the disk."""
-    babel: Any = pytest.importorskip("flask_babel")
-    app = Flask("shop")
-    app.config.update(BABEL_DEFAULT_LOCALE="zh_CN")
-    babel.Babel(app)
-    with app.test_request_context():
-        first = _("Already in progress")
-        monkeypatch.setattr(gettext, "find", None)
-        assert CHINESE.search(first)
-        assert _("Already in progress") == first

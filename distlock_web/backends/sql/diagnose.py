@@ -56,15 +56,6 @@ def _mysql(connection: Connection) -> Iterator[Finding]:
     flush = _variable(connection, "innodb_flush_log_at_trx_commit")
     if flush != "1":
         yield _not_durable(f"innodb_flush_log_at_trx_commit is {flush}", "innodb_flush_log_at_trx_commit = 1")
-    if _variable(connection, "wsrep_on") == "ON":
-        yield Finding(
-            "DL302",
-            "warning",
-            "The server is a node of a Galera cluster.",
-            "A row lock is valid on one node only: two nodes may let two callers in, and one of them is rolled back "
-            "at its commit and tries again. A node that lags shows old holders.",
-            "LOCATION: one node for all processes, the others for when it fails; wsrep_sync_wait = 3.",
-        )
 
 
 def _not_durable(problem: str, remedy: str) -> Finding:

@@ -14,7 +14,6 @@ if (root) { // else a page that stands still
 
     function show(html) {
         const fresh = new DOMParser().parseFromString(html, "text/html").body;
-        localise(fresh);
         const figures = fresh.querySelector(".dl-totals");
         if (totals && figures) {
             totals.replaceChildren(figures);
@@ -34,22 +33,6 @@ if (root) { // else a page that stands still
         const list = live.querySelector(".dl-table, .dl-queue");
         const points = window.matchMedia("(hover: hover)").matches && list && list.matches(":hover");
         return Boolean(points || live.querySelector("table :focus-visible"));
-    }
-
-    // Times in the reader's own zone ---------------------------------------------------------------------------------
-
-    function localise(part) {
-        for (const time of part.querySelectorAll("time[datetime]")) {
-            const moment = new Date(time.dateTime);
-            if (!Number.isNaN(moment.getTime())) {
-                const today = moment.toDateString() === new Date().toDateString();
-                const text = today ? moment.toLocaleTimeString() : moment.toLocaleString();
-                time.title = moment.toLocaleString();
-                if (time.textContent === time.getAttribute("datetime")) {
-                    time.textContent = text;
-                }
-            }
-        }
     }
 
     // The refresh ----------------------------------------------------------------------------------------------------
@@ -134,7 +117,6 @@ if (root) { // else a page that stands still
         });
     }
 
-    localise(live);
     count();
     sayLive(false);
     plan(EVERY);

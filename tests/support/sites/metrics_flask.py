@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 from flask import Flask, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -22,13 +21,6 @@ install()
 @app.get("/pay/<int:order>")
 @distributed_lockable(key="order:{order}", expire=30)
 def pay(order: int) -> str:
-    return str(os.getpid())
-
-
-@app.get("/export")
-@distributed_lockable(key="export", expire=30)
-def export() -> str:
-    time.sleep(float(os.environ["METRICS_SECONDS"]))
     return str(os.getpid())
 
 
