@@ -42,7 +42,7 @@ def get(redis_url: str, tmp_path: Path) -> Iterator[Get]:
             [sys.executable, "-m", "gunicorn", "tests.support.sites.metrics_flask:app", *arguments],
             cwd=ROOT,
             env={
-                **os.environ, "METRICS_REDIS": redis_url, "METRICS_SECONDS": "1",
+                **os.environ, "METRICS_REDIS": redis_url,
                 "PROMETHEUS_MULTIPROC_DIR": str(shared),
             },
             stdin=subprocess.DEVNULL,
