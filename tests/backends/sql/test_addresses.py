@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from distlock_web import ConfigurationError, configure, lock
 from distlock_web.core.config import DatabaseAddress, parse
 from distlock_web.core.registry import Registry
-from tests.support.databases import Database, Kind
 
 
 def made(**settings: Any) -> None:
@@ -84,18 +82,6 @@ def test_the_locks_live_in_one_place(both: dict[str, Any]) -> None:
 def test_a_database_that_no_framework_knows_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"this is no Django project .* use LOCATION"):
         configure({"default": {"DATABASE": "default"}})
-
-
-def test_the_locks_of_a_frameworks_sqlite_are_in_a_file_beside_it(make_database: Callable[[Kind], Database]) -> None:
-    """In the same file a lock that is released inside its caller's transaction would wait for itself."""
-    database = make_database("sqlite")
-    known = DatabaseAddress("sqlite", database.name)
-    registry = configure({"default": {"DATABASE": "default"}}, resources={"DATABASE": lambda name: known})
-    with lock("a"):
-        pass
-    with open(f"{database.name}.locks", "rb") as file:
-        assert file.read(15) == b"SQLite format 3"
-    registry.close()
 
 
 @pytest.mark.parametrize("way", ["symlink", "folder", "dots", "relative", "descriptor", "uri"])

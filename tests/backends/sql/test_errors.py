@@ -9,7 +9,7 @@ from typing import Any
 
 import pymysql
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
@@ -19,6 +19,7 @@ from distlock_web.core.runtime import now
 from distlock_web.testing.servers import free_port
 from tests.support.database_servers import PostgresServer
 from tests.support.proxy import Proxy
+from tests.support.stores.sql import end, keep, somebody_elses
 from tests.support.waiting import SLACK
 
 RIGHT, WRONG = "the-right-one", "the-secret"
@@ -32,10 +33,8 @@ def location(server_settings: dict[str, Any]) -> str:
 
 @pytest.fixture
 def administration(location: str) -> Iterator[Connection]:
-    engine = create_engine(location, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
+    with somebody_elses({"LOCATION": location}) as connection:
         yield connection
-    engine.dispose()
 
 
 def is_postgres(location: str) -> bool:
@@ -198,11 +197,9 @@ def test_an_sqlite_file_that_cannot_be_used(tmp_path: Path) -> None:
 def test_an_sqlite_whose_write_lock_somebody_keeps(sqlite_settings: dict[str, Any]) -> None:
     location = sqlite_settings["LOCATION"]
     make_tables(location)
-    engine = create_engine(location, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    with somebody_elses(sqlite_settings) as connection:
+        keep(connection)
         refused(location, "another program keeps its write lock", wrong=False, timeout=0.2)
-        connection.exec_driver_sql("ROLLBACK")
-    engine.dispose()
+        end(connection)
     with lock("first"):
         pass

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine, select, text
+from sqlalchemy import Connection, select, text
 from sqlalchemy.engine import make_url
 
 from distlock_web import BackendUnavailable, DistLockError, LockBusy, configure, lock
@@ -20,6 +20,7 @@ from distlock_web.core.runtime import drive, new_token, now
 from distlock_web.testing.servers import free_port
 from tests.support.callers import Beside, unrelated
 from tests.support.proxy import Proxy
+from tests.support.stores.sql import end, keep, somebody_elses
 from tests.support.waiting import LONG, PATIENCE, SLACK, SOON, eventually
 
 NAME = "disLock:a"
@@ -53,11 +54,8 @@ def proxy(server_settings: dict[str, Any], make_proxy: Callable[[int], Proxy]) -
 
 @pytest.fixture
 def database(server_settings: dict[str, Any]) -> Iterator[Connection]:
-    """Somebody else's."""
-    engine = create_engine(server_settings["LOCATION"])
-    with engine.connect() as connection:
+    with somebody_elses(server_settings) as connection:
         yield connection
-    engine.dispose()
 
 
 def test_a_commit_that_is_still_on_its_way_is_undone_all_the_same(
@@ -71,11 +69,12 @@ def test_a_commit_that_is_still_on_its_way_is_undone_all_the_same(
         "name_key": key_of(NAME), "name": NAME, "token": mine.token, "state": "held", "fence": clock, "since": clock,
         "expires_at": clock + int(LONG * 1e6), "holder": "", "released": "", "revoked": "", "queued": 0,
     }  # fmt: skip
+    database.exec_driver_sql("BEGIN")
     database.execute(tables.lease.insert(), taken)
     cancelling = beside(lambda: drive(backend.sync_port().cancel(mine)))
     with suppress(TimeoutError):
         cancelling.result(0.3)
-    database.commit()
+    database.exec_driver_sql("COMMIT")
     cancelling.result(PATIENCE)
     assert can_take("a")
     assert lines() == []
@@ -88,11 +87,9 @@ def test_a_commit_that_is_still_on_its_way_is_undone_all_the_same(
 def administration(postgres_settings: dict[str, Any]) -> Iterator[Connection]:
     """Of the PostgreSQL that the default store is on. It has a standby again in the end."""
     default_store(postgres_settings, timeout=0.5, max_connections=4)
-    engine = create_engine(postgres_settings["LOCATION"], isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
+    with somebody_elses(postgres_settings) as connection:
         yield connection
         await_standby(connection, "")
-    engine.dispose()
 
 
 def await_standby(administration: Connection, name: str) -> None:
@@ -133,23 +130,18 @@ def test_commits_that_hang_cost_the_server_no_more_connections_than_the_pools_ha
 # Others in the way ----------------------------------------------------------------------------------------------------
 
 
-def keep_the_row(database: Connection, name: str) -> None:
-    statement = text("SELECT name_key FROM distlock_lease WHERE name_key = :key FOR UPDATE")
-    database.execute(statement, {"key": key_of(name)})
-
-
 @pytest.mark.slow
 def test_a_row_that_somebody_keeps_locked_is_said_in_bounded_time(
     server_settings: dict[str, Any], database: Connection
 ) -> None:
     default_store(server_settings, timeout=1.5)
-    keep_the_row(database, "disLock:first")
+    keep(database, "disLock:first")
     begun = now()
     with pytest.raises(BackendUnavailable, match="another transaction does not end"), lock("first"):
         pass
     assert now() - begun < SLACK
     assert can_take("another name")
-    database.rollback()
+    end(database)
     assert can_take("first")
 
 
@@ -159,7 +151,7 @@ def test_those_that_want_a_lock_keep_nobody_from_releasing_another(
 ) -> None:
     """All connections wait for a row that somebody keeps locked."""
     backend = default_store(server_settings, max_connections=2, pool_timeout=0.1)
-    keep_the_row(database, "disLock:first")
+    keep(database, "disLock:first")
     lease, over = unrelated("a"), threading.Event()
 
     def want() -> None:
@@ -174,7 +166,7 @@ def test_those_that_want_a_lock_keep_nobody_from_releasing_another(
         lease.release()
     finally:
         over.set()
-        database.rollback()
+        end(database)
     for thread in wanting:
         thread.result(PATIENCE)
     assert lines() == []
@@ -188,8 +180,7 @@ def test_those_that_have_a_lock_keep_nobody_from_renewing_another(
     default_store(server_settings, max_connections=1, pool_timeout=0.1)
     stuck = [unrelated(f"stuck:{number}") for number in range(40)]
     renewed = unrelated("renewed", expire=4.0, renew=True, on_lost="warn")
-    for lease in stuck:
-        keep_the_row(database, lease.name)
+    keep(database, *[lease.name for lease in stuck])
     over = now() + 7
 
     def extend(lease: Any) -> None:
@@ -200,7 +191,7 @@ def test_those_that_have_a_lock_keep_nobody_from_renewing_another(
     extending = [beside(extend, lease) for lease in stuck]
     for thread in extending:
         thread.result(PATIENCE)
-    database.rollback()
+    end(database)
     assert renewed.state == "held"
     for lease in (*stuck, renewed):
         lease.release()
@@ -219,7 +210,7 @@ def test_a_row_that_somebody_keeps_locked_ends_the_renewal_of_its_own_lease_only
     """The watchdog renews many leases in one request: it failed for all of them, until all had ended."""
     backend = default_store(server_settings)
     claims = hold(backend, 9)
-    keep_the_row(database, claims[4].name)
+    keep(database, claims[4].name)
     answers = drive(backend.renewal_port().extend(claims, 1.0))
     assert isinstance(answers.pop(4), BackendUnavailable)
     assert answers == [None] * 8
@@ -230,11 +221,11 @@ def test_leases_whose_rows_are_free_in_time_are_all_renewed(
 ) -> None:
     backend = default_store(server_settings, timeout=SLACK)
     claims = hold(backend, 9)
-    keep_the_row(database, claims[4].name)
+    keep(database, claims[4].name)
     renewing = beside(lambda: drive(backend.renewal_port().extend(claims, None)))
     with suppress(TimeoutError):
         renewing.result(0.3)
-    database.rollback()
+    end(database)
     assert renewing.result(PATIENCE) == [None] * 9
 
 
@@ -246,7 +237,7 @@ def test_a_late_renewal_of_a_locked_row_makes_no_silent_server(
     outages: list[BaseException] = []
     monkeypatch.setattr(backend._outage, "begin", outages.append)
     claims = hold(backend, 1)
-    keep_the_row(database, claims[0].name)
+    keep(database, claims[0].name)
     begun = now()
     with pytest.raises(BackendUnavailable):
         drive(backend.renewal_port().extend(claims, 0.3))
@@ -257,20 +248,18 @@ def test_a_late_renewal_of_a_locked_row_makes_no_silent_server(
 def test_a_late_renewal_waits_for_the_file_no_longer_than_it_is_told_to(sqlite_settings: dict[str, Any]) -> None:
     backend = default_store(sqlite_settings, timeout=SLACK)
     claims = hold(backend, 1)
-    engine = create_engine(sqlite_settings["LOCATION"], isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    with somebody_elses(sqlite_settings) as connection:
+        keep(connection)
         begun = now()
         with pytest.raises(BackendUnavailable, match="is locked"):
             drive(backend.renewal_port().extend(claims, 0.3))
         assert now() - begun < SLACK / 2
-        connection.exec_driver_sql("ROLLBACK")
-    engine.dispose()
+        end(connection)
     assert drive(backend.renewal_port().extend(claims, 0.3)) == [None]
 
 
 @pytest.mark.slow
-def test_a_client_that_stops_in_mid_transaction_does_not_keep_the_row(server_settings: dict[str, Any]) -> None:
+def test_a_client_that_stops_in_mid_transaction_does_not_keep(server_settings: dict[str, Any]) -> None:
     """As one that is stopped (SIGSTOP), or whose host has vanished: the server ends its transaction."""
     backend = default_store(server_settings, timeout=1.5)
     stopped = backend._requests.engine.connect()

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, text
 
 from distlock_web import configure, lock
 from distlock_web.backends.sql.lease import purge
 from distlock_web.backends.sql.tables import from_ascii, key_of
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.runtime import drive, new_token
+from tests.support.stores.sql import somebody_elses
 from tests.support.waiting import eventually
 
 #: Each is another lock than every other: what databases take for the same, or cannot store.
@@ -39,10 +40,8 @@ def _no_purge_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
 def database(settings: dict[str, Any], backend: Any) -> Iterator[Connection]:
     """The store's database, with its tables."""
     backend.prepare()
-    engine = create_engine(settings["LOCATION"], isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
+    with somebody_elses(settings) as connection:
         yield connection
-    engine.dispose()
 
 
 def test_each_name_is_one_lock(backend: Any) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine, text
 
 from distlock_web import configure, lock
-from distlock_web.backends.sql.tables import key_of
 from distlock_web.core.backend import Busy, Claim, Granted, Port
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_ident, new_token
 from tests.support.callers import Beside, unrelated
+from tests.support.stores.sql import end, keep, somebody_elses
 from tests.support.waiting import LONG, PATIENCE, eventually
 
 NAME = "disLock:a"
@@ -40,13 +38,13 @@ def test_who_sleeps_for_a_lease_that_has_grown_is_not_taken_for_dead(
 ) -> None:
     """The first of them asked for all, and the others slept on: none of them was handed the lock any more."""
     monkeypatch.setattr("distlock_web.backends.sql.lease.GRACE", 400_000)
-    holder = unrelated("a", expire=1.0)
+    holder = unrelated("a", expire=4.0)
     waiting = []
     for number in range(1, 4):
         waiting.append(beside(lambda: unrelated("a", wait=PATIENCE).release()))
         until_they_wait(number)
     holder.extend(LONG)
-    time.sleep(2.5)  # the first lease is over, and the moment until which they are not dead
+    time.sleep(5.5)  # the first lease is over, and the moment until which they are not dead
     assert waiters() == 3
     holder.release()
     for one in waiting:
@@ -71,45 +69,27 @@ def test_an_acquisition_that_comes_after_its_end_takes_nothing(port: Port, end: 
         pass
 
 
-@pytest.fixture
-def in_the_way(port: Port, settings: dict[str, Any]) -> Iterator[Connection]:
-    """A transaction that keeps the row of the lock, or the whole file; it ends with ROLLBACK."""
-    with lock("a"):
-        pass
-    engine = create_engine(settings["LOCATION"], isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        yield connection
-    engine.dispose()
-
-
-def keep(connection: Connection) -> None:
-    sqlite = connection.engine.dialect.name == "sqlite"
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if sqlite else "BEGIN")
-    if not sqlite:
-        statement = text("SELECT name_key FROM distlock_lease WHERE name_key = :key FOR UPDATE")
-        connection.execute(statement, {"key": key_of(NAME)})
-
-
 @pytest.mark.slow
 def test_who_does_not_get_to_a_lock_that_is_held_hears_that_it_is_busy(
-    port: Port, in_the_way: Connection, beside: Beside
+    port: Port, settings: dict[str, Any], beside: Beside
 ) -> None:
     """In a crowd of processes some waited for the row, or for the file, until their time was over: "unreachable"."""
     holder, queued = unrelated("a"), of_process(new_ident())
     before = drive(port.acquire(queued, None))
     assert isinstance(before, Busy)
-    keep(in_the_way)
-    waiting = beside(lambda: unrelated("a", wait=PATIENCE).release())
-    assert lock("a").try_acquire() is None
-    answer = drive(port.acquire(of_process(new_ident()), 0))
-    assert isinstance(answer, Busy)
-    assert answer.recheck_after <= 0.25
-    assert answer.remaining > LONG / 2
-    again = drive(port.wait(queued, before._replace(recheck_after=0.001), None))
-    assert isinstance(again, Busy)
-    assert again.position == before.position, "it has kept its place"
-    assert not waiting.done()
-    in_the_way.exec_driver_sql("ROLLBACK")
+    with somebody_elses(settings) as connection:
+        keep(connection, NAME)
+        waiting = beside(lambda: unrelated("a", wait=PATIENCE).release())
+        assert lock("a").try_acquire() is None
+        answer = drive(port.acquire(of_process(new_ident()), 0))
+        assert isinstance(answer, Busy)
+        assert answer.recheck_after <= 0.25
+        assert answer.remaining > LONG / 2
+        again = drive(port.wait(queued, before._replace(recheck_after=0.001), None))
+        assert isinstance(again, Busy)
+        assert again.position == before.position, "it has kept its place"
+        assert not waiting.done()
+        end(connection)
     drive(port.cancel(queued))
     holder.release()
     waiting.result(PATIENCE / 2)

@@ -7,14 +7,14 @@ from random import Random
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 
 from distlock_web import BackendUnavailable, LockBusy, configure, lock
-from distlock_web.backends.sql.tables import key_of
 from distlock_web.core.backend import SHARED, Busy, Claim, Granted, Port, limited
 from distlock_web.core.runtime import drive, new_ident, new_token, now
 from distlock_web.web.held_locks import held_locks
 from tests.support.callers import Beside, unrelated
+from tests.support.stores.sql import end, keep, somebody_elses
 from tests.support.waiting import LONG, PATIENCE, SOON, eventually
 
 NAME = "disLock:a"
@@ -142,15 +142,13 @@ def test_a_row_that_somebody_keeps_locked_is_busy_only_where_there_is_no_place(
     if settings["LOCATION"].startswith("sqlite"):
         pytest.skip("it locks no rows")
     unrelated("a", limit=2)
-    engine = create_engine(settings["LOCATION"])
-    with engine.begin() as connection:
-        statement = text("SELECT name_key FROM distlock_lease WHERE name_key = :key FOR UPDATE")
-        connection.execute(statement, {"key": key_of(NAME)})
+    with somebody_elses(settings) as connection:
+        keep(connection, NAME)
         with pytest.raises(BackendUnavailable, match="keeps the row of the lock locked"):
             unrelated("a", limit=2, wait=0)
         with pytest.raises(LockBusy):
             unrelated("a", wait=0)
-    engine.dispose()
+        end(connection)
 
 
 def test_places_of_the_past_are_forgotten(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,14 +88,6 @@ def test_a_session_that_has_ended_is_a_loss(zookeeper_store: str, beside: Beside
     waiter.result(SOON).release()  # whose place had gone, too
 
 
-def test_a_session_that_has_ended_takes_no_longer_lease_with_it(zookeeper_store: str) -> None:
-    """Who has one believes in it for longer than a session lasts that it cannot reach."""
-    lease = lock("order:7", expire=300.0).acquire()
-    end_our_session()
-    lease.extend()
-    lease.release()
-
-
 @beside_threads
 def test_a_child_has_a_session_of_its_own(zookeeper_store: str, client: Any) -> None:
     lease = lock("order:7", expire=30).acquire()
@@ -195,24 +187,6 @@ def test_a_setting_that_cannot_be_right_is_said(settings: dict[str, Any], words:
     with pytest.raises(ConfigurationError, match=words) as refused:
         lock("order:7").acquire()
     assert "topsecret" not in str(refused.value)
-
-
-@pytest.mark.slow
-def test_a_close_that_reaches_nobody_says_what_is_lost(
-    own_zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    lease = lock("order:7", expire=SHORT).acquire()
-    own_zookeeper.pause()
-    begun = now()
-    registry().close()
-    assert now() - begun < 2 * 0.5 + SLACK
-    assert "1 locks end early" in caplog.text
-    caplog.clear()
-    registry().close()
-    assert caplog.text == "", "once"
-    own_zookeeper.resume()
-    with pytest.raises(LeaseLost):
-        lease.release()
 
 
 def test_no_thread_stays_when_the_store_is_closed(zookeeper_store: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, inspect, text
 
+from distlock_web.backends.sql.tables import key_of
 from tests.support.database_servers import MariaDBServer, PostgresServer
 from tests.support.databases import Database, new_database
 
@@ -44,15 +46,31 @@ def sqlite_settings(tmp_path: Path) -> dict[str, Any]:
 
 def emptied(database: Database) -> dict[str, Any]:
     """One alias of ``DISTLOCK`` for a database without locks."""
-    url = location(database)
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        for table in engine.dialect.get_table_names(connection):
+    settings = {"LOCATION": database.sqlalchemy}
+    with somebody_elses(settings) as connection:
+        for table in inspect(connection).get_table_names():
             if table in TABLES:
                 connection.execute(text(f"DELETE FROM {table}"))
+    return settings
+
+
+@contextmanager
+def somebody_elses(settings: dict[str, Any]) -> Iterator[Connection]:
+    """A connection to the database of these settings, whose statements begin and end by themselves."""
+    engine = create_engine(settings["LOCATION"], isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield connection
     engine.dispose()
-    return {"LOCATION": url}
 
 
-def location(database: Database) -> str:
-    return database.sqlalchemy
+def keep(connection: Connection, *names: str) -> None:
+    """Begin a transaction that keeps the rows of these locks, or the whole file. It ends with ROLLBACK."""
+    sqlite = connection.engine.dialect.name == "sqlite"
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if sqlite else "BEGIN")
+    for name in () if sqlite else names:
+        statement = text("SELECT name_key FROM distlock_lease WHERE name_key = :key FOR UPDATE")
+        connection.execute(statement, {"key": key_of(name)})
+
+
+def end(connection: Connection) -> None:
+    connection.exec_driver_sql("ROLLBACK")
