@@ -6,9 +6,9 @@ import functools
 import inspect
 import logging
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal, ParamSpec, Protocol, Required, TypeAlias, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Unpack, overload
 
 from ..core.config import check_plain, check_policy, refuse_coroutine, shown
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
@@ -18,7 +18,7 @@ from .events import log_fields
 from .hooks import Integration, RunningTask, TransactionManager, Until
 from .key_templates import Key, KeyInFront, KeyTemplates, MalformedValue, bound_method
 from .lease import Lease
-from .options import NAMES, NO_TASK, LockOptions, Options, check_names, listing
+from .options import NO_TASK, LockOptions, Options, check_names
 from .scope import Scope, Spec
 
 logger = logging.getLogger("distlock_web")
@@ -31,8 +31,11 @@ OnBusy: TypeAlias = "Literal['raise', 'skip', 'retry'] | Callable[..., Any]"
 OnBackendError: TypeAlias = "Literal['raise', 'open'] | Callable[..., Any]"
 
 
-class _CommonOptions(LockOptions, total=False):
+class FunctionOptions(LockOptions, total=False):
+    """What ``distributed_lockable(...)`` takes: the options of a lock, and those beside them."""
+
     key: Key | None
+    on_busy: OnBusy | None
     on_backend_error: OnBackendError | None
     until: Until | None
     database: object
@@ -40,49 +43,17 @@ class _CommonOptions(LockOptions, total=False):
     success: Callable[[Any], object] | None
 
 
-class FunctionOptions(_CommonOptions, total=False):
-    """What ``distributed_lockable(...)`` takes: the options of a lock, and those beside them."""
-
-    on_busy: OnBusy | None
-
-
-class SkippingOptions(_CommonOptions, total=False):
-    """The same where a busy call is skipped."""
-
-    on_busy: Required[Literal["skip"]]
-
-
-class AnsweringOptions(_CommonOptions, total=False):
-    """The same where it is not."""
-
-    on_busy: Literal["raise", "retry"] | Callable[..., Any] | None
-
-
-class Skipping(Protocol):
-    """The decorator then: the function may give None."""
-
-    @overload
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
-
-
-OPTIONS = ("key", *NAMES, "on_busy", "on_backend_error", "until", "database", "methods", "success")
+OPTIONS = tuple(FunctionOptions.__annotations__)
 
 
 @overload
 def distributed_lockable(function: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
-def distributed_lockable(first_key: KeyInFront = None, /, **options: Unpack[SkippingOptions]) -> Skipping: ...
-@overload
 def distributed_lockable(
-    first_key: KeyInFront = None, /, **options: Unpack[AnsweringOptions]
+    first_key: KeyInFront = None, /, **options: Unpack[FunctionOptions]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
-@listing(FunctionOptions)
 def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **options: Unpack[FunctionOptions]) -> Any:
     """Run a function under a lock: ``@distributed_lockable(key="order:{order_id}", expire=10)``.
 

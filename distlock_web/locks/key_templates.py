@@ -120,28 +120,14 @@ class Field:
             steps = list(rest)
         except ValueError as error:
             raise ConfigurationError(f"{self.where} cannot be read: {error}.") from error
-        if "(" in str(root):
-            self._refuse_call(root)
         for is_attribute, step in steps:
-            if isinstance(step, str):
-                self._check_step(is_attribute, step)
+            # As in ``str.format`` an item has no quotes: with them it would be missing in every request.
+            if isinstance(step, str) and (not step.isidentifier() if is_attribute else step[:1] in "'\""):
+                raise ConfigurationError(
+                    f"{self.where} has {step!r}, but a field has attributes, and items without quotes, such as "
+                    f"{{request.headers[Idempotency-Key]}}, and calls nothing. For anything else use a key function."
+                )
         return str(root), steps
-
-    def _check_step(self, is_attribute: bool, step: str) -> None:
-        """As in ``str.format`` an item has no quotes: with them it would be missing in every request."""
-        if not is_attribute:
-            if step[:1] in "'\"" and step[:1] == step[-1:]:
-                raise ConfigurationError(f"{self.where}: write [{step[1:-1]}], without quotes.")
-        elif "(" in step:
-            self._refuse_call(step)
-        elif "-" in step:
-            raise ConfigurationError(f"{self.where} has {step!r}, which is no attribute: for an item write [{step}].")
-
-    def _refuse_call(self, step: str) -> None:
-        raise ConfigurationError(
-            f"{self.where} has {step!r}, but a field calls nothing: it has attributes and items, such as "
-            f"{{request.headers[Idempotency-Key]}}. For anything else use a key function."
-        )
 
     async def fill(self, arguments: Mapping[str, Any], asynchronous: bool, separators: str) -> str:
         """Its value, escaped. A second choice has a ``|`` in front, which no value can have: so they never meet."""

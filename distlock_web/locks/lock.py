@@ -16,7 +16,7 @@ from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
 from . import chain, ending, engine
 from .call_site import call_site
 from .lease import Lease
-from .options import LockOptions, Options, listing, options_of
+from .options import LockOptions, Options, options_of
 from .scope import Scope, Spec
 from .transfer import Ticket
 
@@ -145,7 +145,6 @@ class Lock:
             await ending.end(scope, error)
 
 
-@listing(LockOptions)
 def lock(key: object, **options: Unpack[LockOptions]) -> Lock:
     """A lock on ``key``, or on several keys, all or none: ``with lock("stock:42", expire=10, wait=2) as lease:``.
 

@@ -18,7 +18,7 @@ from .events import log_fields
 from .hooks import Integration, RunningTask, Until
 from .key_templates import Key, KeyInFront
 from .lease import Lease, OnLost
-from .options import Options, check_names, check_records, listing
+from .options import Options, check_names, check_records
 from .scope import Scope
 
 logger = logging.getLogger("distlock_web")
@@ -55,7 +55,6 @@ class OnceOptions(TypedDict, total=False):
 OPTIONS = tuple(OnceOptions.__annotations__)
 
 
-@listing(OnceOptions)
 def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Run a function once for each key, and not again for ``keep``: ``@once(key="report:{month}", keep="1h")``.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import CodeType
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict
 
 from ..core.backend import SHARED
 from ..core.config import (
@@ -72,29 +71,6 @@ class Unset:
 
 
 UNSET = Unset()
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def listing(options: type) -> Callable[[F], F]:
-    """Let ``help()`` and ``inspect`` show a function's ``**options`` one by one."""
-
-    def decorate(function: F) -> F:
-        signature = inspect.signature(function)
-        given = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        listed = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=UNSET,
-                annotation=getattr(annotation, "__forward_arg__", annotation),
-            )
-            for name, annotation in options.__annotations__.items()
-        ]
-        function.__signature__ = signature.replace(parameters=[*given, *listed])  # type: ignore[attr-defined]
-        return function
-
-    return decorate
-
 
 #: The words of other libraries. ``timeout`` is how long the lock lives in redis-py, how long to queue in django-pglock.
 _ELSEWHERE = {

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, TypeVar
 
 from ..core.errors import ConfigurationError
@@ -65,41 +66,23 @@ class RequestContext(AbstractContextManager[str]):
 
     def __call__(self, function: F) -> F:
         """The function in a scope of its own for each call. ``ConfigurationError`` for what cannot be in one."""
-        _check(function)
-        wrap = _wrap_coroutine if hooks.is_coroutine(function) else _wrap_function
-        return wrap(function, self._request_id, self._path)  # type: ignore[return-value]
-
-
-def _wrap_function(function: Callable[..., Any], request_id: str | None, path: str) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with RequestContext(request_id, path):
-            result = function(*args, **kwargs)
-        if inspect.iscoroutine(result):
-            result.close()
+        if not callable(function):
+            raise ConfigurationError(f"request_scope is for functions, not for {function!r}.")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(
-                f"{qualified_name(function)} is a plain function that returned a coroutine, whose body would run "
-                f"outside of the scope: decorate the async function itself."
+                f"request_scope cannot be around the generator {qualified_name(function)}: its body runs when the call "
+                f"has returned. Put it around what reads the generator."
             )
-        return result
+        scope = partial(RequestContext, self._request_id, self._path)
 
-    return wrapper
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with scope():
+                return function(*args, **kwargs)
 
+        @functools.wraps(function)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            with scope():
+                return await function(*args, **kwargs)
 
-def _wrap_coroutine(function: Callable[..., Any], request_id: str | None, path: str) -> Callable[..., Any]:
-    @functools.wraps(function)
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with RequestContext(request_id, path):
-            return await function(*args, **kwargs)
-
-    return wrapper
-
-
-def _check(function: object) -> None:
-    if not callable(function):
-        raise ConfigurationError(f"request_scope is for functions, not for {function!r}.")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigurationError(
-            f"request_scope cannot be around the generator {qualified_name(function)}: its body runs when the call has "
-            f"returned. Put it around what reads the generator."
-        )
+        return acall if hooks.is_coroutine(function) else call  # type: ignore[return-value]

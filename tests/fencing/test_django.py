@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
-from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from distlock_web import ConfigurationError, Lease, LeaseLost, StaleFence, configure, lock
@@ -195,19 +194,6 @@ def test_the_same_values_again_are_not_late(stock: Stock) -> None:
     assert Stock.objects.filter(pk=stock.pk).fenced_update(5, count=10) == 1
 
 
-def test_update_fields_and_auto_now_work_as_ever(stock: Stock) -> None:
-    found = Stock.objects.fenced_get(5, pk=stock.pk)
-    before = found.changed
-    found.name, found.count = "unicycle", 4
-    found.fenced_save(5, update_fields=["count"])
-    row = Stock.objects.get()
-    assert (row.name, row.count, row.changed) == ("bicycle", 4, before)
-    found.fenced_save(5)
-    row = Stock.objects.get()
-    assert row.name == "unicycle"
-    assert row.changed > before
-
-
 def test_a_plain_save_leaves_the_fence_as_it_is(stock: Stock) -> None:
     """It would let a holder in again that is older than the last one."""
     old = Stock.objects.fenced_get(5, pk=stock.pk)
@@ -220,14 +206,6 @@ def test_a_plain_save_leaves_the_fence_as_it_is(stock: Stock) -> None:
 
 
 # Updating ------------------------------------------------------------------------------------------------------------
-
-
-def test_an_update_is_one_statement(stock: Stock) -> None:
-    Stock.objects.fenced_get(5, pk=stock.pk)
-    with CaptureQueriesContext(connection) as queries:
-        assert Stock.objects.filter(name="bicycle").fenced_update(5, count=F("count") - 1) == 1
-    assert statements(queries) == ["UPDATE"]
-    assert Stock.objects.get().count == 9
 
 
 @pytest.mark.parametrize("fence", [4, 6])
@@ -256,13 +234,6 @@ def test_who_is_not_late_deletes(stock: Stock) -> None:
     other = Stock.objects.create(name="bicycle")
     assert Stock.objects.fenced_get(5, pk=stock.pk).delete() == (1, {"fencing.Stock": 1})
     assert Stock.objects.get() == other
-
-
-def test_a_delete_of_a_row_that_is_gone(stock: Stock) -> None:
-    ours = Stock.objects.fenced_get(5, pk=stock.pk)
-    Stock.objects.all().delete()
-    with pytest.raises(StaleFence, match="is gone"):
-        ours.delete()
 
 
 def test_a_delete_under_multi_table_inheritance() -> None:
@@ -439,17 +410,6 @@ def test_a_row_that_none_of_the_locks_has_read(wallets: list[Stock]) -> None:
         for row in (wallets[0], older):
             with pytest.raises(StaleFence, match=r"was not read with fenced_get under one of the locks"):
                 row.fenced_save(lease)
-
-
-def test_a_key_of_no_lock_of_the_lease(wallets: list[Stock]) -> None:
-    with lock(["wallet:1", "wallet:2"]) as lease:
-        with pytest.raises(ConfigurationError, match=r"does not hold 'disLock:wallet:3', only disLock:wallet:1, disL"):
-            Stock.objects.fenced_get(lease, key="wallet:3", pk=wallets[0].pk)
-        with pytest.raises(ConfigurationError, match="key= names a lock of a lease"):
-            Stock.objects.fenced_get(5, key="wallet:1", pk=wallets[0].pk)
-    with pytest.raises(LeaseLost):
-        Stock.objects.fenced_get(lease, key="wallet:1", pk=wallets[0].pk)
-    assert fence_of_row(wallets[0]) == 0
 
 
 def test_a_model_with_a_field_of_that_name_is_asked_which_is_meant(stock: Stock) -> None:

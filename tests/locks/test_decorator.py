@@ -194,17 +194,6 @@ def test_a_block_inside_a_call_without_its_lock_acquires_its_own(injector: Fault
     assert body() == 1
 
 
-async def test_a_blocking_entry_point_in_async_code_is_refused_with_the_async_spelling() -> None:
-    with pytest.raises(ConfigurationError, match="async with lock"):
-        lock("a").acquire()
-    with pytest.raises(ConfigurationError, match="aacquire"):
-        distributed_lockable(key="a")(pay)(1)
-    lease = await lock("a").aacquire()
-    with pytest.raises(ConfigurationError, match="arelease"):
-        lease.release()
-    await lease.arelease()
-
-
 def test_a_call_without_its_lock_can_wait_for_a_loss_that_never_comes() -> None:
     """``lost.wait(2)`` returned at once: a loop around it took all of a processor."""
     configure({"default": {"LOCATION": "redis://127.0.0.1:1/0"}})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -50,33 +49,6 @@ def test_a_lock_says_that_the_lease_is_released() -> None:
     assert not hasattr(a_lock, "extend")
     with pytest.raises(AttributeError, match=r"A Lock has no 'unlock'\.$"):
         _ = a_lock.unlock
-
-
-def test_help_shows_every_option() -> None:
-    of_a_lock = list(inspect.signature(lock).parameters)[1:]
-    assert of_a_lock == [
-        "prefix",
-        "expire",
-        "wait",
-        "max_waiters",
-        "limit",
-        "shared",
-        "renew",
-        "renew_for",
-        "store",
-        "on_lost",
-        "hold_at_least",
-    ]
-    of_a_function = list(inspect.signature(distributed_lockable).parameters)[1:]
-    assert set(of_a_function) - set(of_a_lock) == {
-        "key",
-        "on_busy",
-        "on_backend_error",
-        "until",
-        "database",
-        "methods",
-        "success",
-    }
 
 
 def without(store: Store, **lacking: bool) -> None:
@@ -130,10 +102,3 @@ def test_a_fence_of_one_among_several_holders_is_refused(options: dict[str, Any]
     configure({"default": {"BACKEND": "memory"}})
     with lock("a", **options) as lease, pytest.raises(ConfigurationError, match="several holders"):
         fence_headers(lease)
-
-
-def test_a_store_refuses_settings_that_it_knows_nothing_of() -> None:
-    for settings in ({"LOCATION": "redis://127.0.0.1"}, {"OPTIONS": {"size": 5}}):
-        store = configure({"default": {"BACKEND": "memory", **settings}}).store("default")
-        with pytest.raises(ConfigurationError, match=next(iter(settings))):
-            _ = store.backend

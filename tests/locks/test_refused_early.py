@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from django.core import checks
 from flask import Flask
-from flask import Response as FlaskResponse
 
 from distlock_web import (
     BackendUnavailable,
@@ -142,19 +141,6 @@ def test_renew_for_of_a_block_that_is_not_renewed() -> None:
     configure({"default": {"BACKEND": "memory", "RENEW": True}})
     with lock("a", renew_for=60):
         pass
-
-
-def test_renew_for_of_a_view_bounds_its_stream() -> None:
-    """A body that is streamed is renewed also where the view is not."""
-
-    @distributed_lockable(key="export", renew_for=60)
-    def view() -> FlaskResponse:
-        return FlaskResponse(iter([f"{len(held_locks())}"]))
-
-    app = Flask("shop")
-    DistLock(app)
-    app.add_url_rule("/", view_func=view)
-    assert app.test_client().get("/").text == "1"
 
 
 @pytest.mark.parametrize("given", [5, b"default", ["default"], object()])

@@ -131,18 +131,6 @@ async def test_nor_for_a_task_that_it_has_begun() -> None:
         await begun.pop()
 
 
-def test_a_plain_function_that_returns_a_coroutine_is_refused() -> None:
-    async def later() -> None: ...
-
-    @request_scope("job-17")
-    def work() -> object:
-        return later()
-
-    with pytest.raises(ConfigurationError, match="returned a coroutine, whose body would run outside of the scope"):
-        work()
-    gc.collect()
-
-
 def test_an_object_that_is_entered_twice_is_refused() -> None:
     scope = request_scope("job-17")
     with scope:

@@ -9,7 +9,6 @@ from typing import Any, assert_type
 import pytest
 
 from distlock_web import Lease, Lock, LockOptions, Lost, distributed_lockable, lock, request_scope
-from distlock_web.testing.plugin import hold_lock
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
@@ -29,33 +28,9 @@ async def with_keys(order_id: int) -> str:
     return f"paid {order_id}"
 
 
-@distributed_lockable("order:{order_id}", on_busy="skip", wait=0)
-def skipped(order_id: int) -> str:
-    return f"paid {order_id}"
-
-
-@distributed_lockable(key="order:{order_id}", on_busy="skip", on_backend_error="open")
-async def askipped(order_id: int) -> str:
-    return f"paid {order_id}"
-
-
-class Shop:
-    @distributed_lockable(key="shop:{order_id}", on_busy="skip")
-    def pay(self, order_id: int) -> str:
-        return f"paid {order_id}"
-
-
 def test_a_function_keeps_its_type() -> None:
     assert assert_type(bare(1), str) == assert_type(with_key(order_id=1), str) == "paid 1"
     assert assert_type(asyncio.run(assert_type(with_keys(1), Coroutine[Any, Any, str])), str) == "paid 1"
-
-
-def test_one_that_may_be_skipped_may_give_none() -> None:
-    assert assert_type(skipped(order_id=1), str | None) == "paid 1"
-    assert assert_type(Shop().pay(1), str | None) == "paid 1"
-    assert assert_type(asyncio.run(assert_type(askipped(1), Coroutine[Any, Any, str | None])), str | None) == "paid 1"
-    with hold_lock("order:1"):
-        assert (skipped(1), asyncio.run(askipped(1))) == (None, None)
 
 
 def test_a_job_keeps_its_type() -> None:
@@ -87,4 +62,4 @@ def test_what_one_has_in_hand_has_a_name() -> None:
 
 def test_a_wrong_call_is_a_wrong_type() -> None:
     with pytest.raises(TypeError):
-        skipped("1", "2")  # type: ignore[call-arg, arg-type]
+        bare("1", "2")  # type: ignore[call-arg, arg-type]

@@ -37,7 +37,6 @@ from distlock_web.testing import expire_lock
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import unrelated
 from tests.support.celery_mailbox import Mailbox
-from tests.support.revoking import revoke_the_lock
 from tests.support.waiting import LONG, eventually
 
 pytestmark = pytest.mark.usefixtures("store")
@@ -380,21 +379,6 @@ def test_a_loss_is_said_though_the_task_may_be_sent_again(mailbox: Mailbox) -> N
     state, error = mailbox.next().run()
     assert (state, type(error)) == ("FAILURE", OSError)
     assert "no longer held" in error.__notes__[0]
-
-
-def test_a_retry_without_a_lock_that_was_lost_takes_it_anew(mailbox: Mailbox) -> None:
-    @mailbox.task(bind=True)
-    @distributed_lockable("report", expire=10, on_lost="warn")
-    def report(self: Any) -> int:
-        if self.request.retries == 0:
-            revoke_the_lock()
-            raise self.retry(countdown=500)
-        return self.request.retries
-
-    unique(report).delay()
-    assert mailbox.next().run()[0] == "RETRY"
-    assert states() == {}
-    assert mailbox.next().run() == ("SUCCESS", 1)
 
 
 @pytest.mark.django_db(transaction=True)
