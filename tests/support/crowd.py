@@ -20,6 +20,6 @@ PROGRAM = "tests.support.programs.crowd"
 def start_crowd(url: str, **options: Any) -> Worker:
     given = {
         "actor": "crowd", "url": url, "key": KEY, "count": 1, "expire": 30.0, "wait": 600.0, "renew": False,
-        "rounds": 1, "hold": False, "tell_deadline": False, **options,
+        "rounds": 1, "hold": False, **options,
     }  # fmt: skip
     return Worker(given["actor"], [sys.executable, "-m", PROGRAM, json.dumps(given)], History())

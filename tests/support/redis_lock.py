@@ -7,16 +7,17 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 
-from distlock_web import Lease, lock
+from distlock_web import DistLockError, Lease, configure, lock
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from distlock_web.locks.lock import Lock
 from distlock_web.testing.harness import Harness
 
 from .callers import unrelated
-from .waiting import eventually
+from .waiting import SLACK, eventually
 
 #: The lock that everybody in such a test contends for, and its keys in Redis.
 KEY = "lab"
@@ -31,6 +32,25 @@ async def warm_up(harness: Harness) -> None:
     """Connected, and the scripts are known: the next request is the one that the test is about."""
     async with harness.inside(lock("other")):
         pass
+
+
+#: Seconds after which every refusal has come: two tries and the undo, each may connect and sign in.
+BOUND = 6.0 + SLACK
+
+
+async def refused(harness: Harness, url: str, kind: type[DistLockError], *words: str, **options: object) -> str:
+    """Taking a lock at this address is refused with this error, which says these words, and in time. Its text."""
+    store = configure({"default": {"LOCATION": url, "OPTIONS": options}}).store("default")
+    harness.store = store
+    begun = now()
+    with pytest.raises(DistLockError) as caught:
+        await harness.acquire(the_lock(wait=60))
+    assert type(caught.value) is kind, caught.value
+    for word in words:
+        assert word in str(caught.value)
+    assert "secret" not in str(caught.value), "a password in a message ends in a log"
+    assert now() - begun < BOUND
+    return str(caught.value)
 
 
 def held(client: redis.Redis, name: str = NAME) -> dict[str, str] | None:

@@ -21,15 +21,17 @@ from .scripts import (
     RELEASE,
     REVOKE,
     WAITERS,
+    Call,
     PackedKeys,
+    Script,
     done_keys,
     extend_keys,
     lock_keys,
     pack_keys,
     queue_of,
 )
-from .transport.exchange import Exchange
-from .transport.replicas import TooFewReplicas
+from .transport.exchange import Exchange, Reply
+from .transport.replicas import GivesLock, TooFewReplicas
 from .transport.server import Server
 from .transport.waiter import Waiter
 
@@ -47,11 +49,8 @@ class Keys(Protocol):
     def index_of(self, name: str) -> str:
         """The key of the index that lists this lock."""
 
-    def of(self, name: str) -> PackedKeys:
-        """Of a script on one lock."""
-
-    def to_acquire(self, claim: Claim) -> PackedKeys:
-        """ACQUIRE's, which may be more."""
+    def of(self, name: str, joining: str = "") -> PackedKeys:
+        """Of a script on one lock; with those that it may make where this token joins the queue."""
 
     def done_of(self, name: str) -> str:
         """The key of the index that lists this lock when it is done."""
@@ -67,11 +66,8 @@ class OneIndex:
     def index_of(self, name: str) -> str:
         return self.index
 
-    def of(self, name: str) -> PackedKeys:
+    def of(self, name: str, joining: str = "") -> PackedKeys:
         return lock_keys(name, self.index)
-
-    def to_acquire(self, claim: Claim) -> PackedKeys:
-        return lock_keys(claim.name, self.index)
 
     def done_of(self, name: str) -> str:
         return self.done
@@ -93,6 +89,10 @@ class RedisPort:
     def asking(self) -> RedisPort:
         """The same for a slot that is on its way to this node of a cluster."""
         return RedisPort(self._server, self._exchange.asking(), self.runtime, self._keys)
+
+    async def run(self, script: Script, call: Call, timeout: float | None, confirm: GivesLock | None) -> Reply:
+        """One script as it is, for a cluster, which asks for several slots at once."""
+        return await self._exchange.run(script, *call, timeout, confirm)
 
     async def acquire(self, claim: Claim, wait: float | None, position: int = 0) -> Granted | Busy:
         """``position``: the place that it has, for it has waited before, at another node."""
@@ -199,7 +199,7 @@ class RedisPort:
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
         since = now()
         args = (transit, claim.token, _ms(claim.expire), claim.holder)
-        confirm = granted_fence if self.confirms else None
+        confirm = gives if self.confirms else None
         fence = await self._exchange.run(ATTACH, self._keys.of(claim.name), args, None, confirm)
         return Granted(fence, since) if fence else None
 
@@ -252,7 +252,7 @@ class RedisPort:
     async def _acquire(self, claim: Claim, waiter: Waiter | None, place: int = 0) -> Granted | Busy:
         """Ask for the lock; with a waiter, join its queue where it is not to be had."""
         server, token = self._server, claim.token
-        confirm = _grants if self.confirms else None
+        confirm = gives if self.confirms else None
         known = self._listener.waiters.get(token)
         # The script's way for a lock that is free, and not shared, is for those that surely do not stand in its queue.
         asked = token in server.ambiguous or (known is not None and known.sent_at is not None)
@@ -264,7 +264,7 @@ class RedisPort:
             args = (*args, claim.max_waiters)
         since = now()
         try:
-            answer = await self._exchange.run(ACQUIRE, self._keys.to_acquire(claim), args, None, confirm)
+            answer = await self._exchange.run(ACQUIRE, self._keys.of(claim.name, token), args, None, confirm)
         except BackendUnavailable as error:
             # Else it is ours, and who gives up asking cancels it; or it was not asked.
             if error.nothing_done:
@@ -310,9 +310,10 @@ def extends(answers: Any) -> bool:
     return type(answers) is list and 0 in answers
 
 
-def granted_fence(answer: Any) -> bool:
-    """Of ATTACH: it is ours. An error is for the caller, not for the replicas."""
-    return type(answer) is int and answer > 0
+def gives(answer: Any) -> bool:
+    """Of ACQUIRE and ATTACH: the lock is ours. An error is for the caller, not for the replicas."""
+    fence = answer[0] if type(answer) is list else answer
+    return type(fence) is int and fence > 0
 
 
 def _busy(
@@ -327,11 +328,6 @@ def _busy(
 def _released(answer: Any) -> bool:
     """Of RELEASE: it was ours."""
     return type(answer) is int and answer == 0
-
-
-def _grants(answer: Any) -> bool:
-    """Of ACQUIRE: the lock is ours."""
-    return type(answer) is int or (type(answer) is list and answer[0] > 0)
 
 
 def _ms(seconds: float) -> int:

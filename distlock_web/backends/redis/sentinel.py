@@ -8,7 +8,7 @@ lost, and of a wrong name or password it says that no master was found.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
@@ -22,7 +22,6 @@ from ...core.errors import ConfigurationError
 from ...core.runtime import drive
 from .transport.address import (
     OURS,
-    SENTINEL_OPTIONS,
     Address,
     AsyncDriverConnection,
     DriverConnection,
@@ -43,11 +42,6 @@ _FORM = "redis+sentinel://[user:password@]host:26379,host:26379/name/0"
 _Opening: TypeAlias = Callable[[Address], Any]
 
 
-class _Master(NamedTuple):
-    host: str
-    port: int
-
-
 class _Known:
     """What was learned last. Each change is one assignment: nothing here waits for a lock."""
 
@@ -55,7 +49,7 @@ class _Known:
 
     def __init__(self) -> None:
         self.first: Address | None = None  #: the sentinel that answered
-        self.master: _Master | None = None
+        self.master: tuple[str, int] | None = None
         self.moved: Callable[[], None] = _nobody
 
 
@@ -84,12 +78,14 @@ class SentinelAddress(Address):
 
     async def _connect(self, opening: _Opening) -> Any:
         master = await self._find(opening)
-        connection = await _settled(opening(self._server(master)))
+        kwargs = {**self.kwargs, "host": master[0], "port": master[1]}
+        server = Address(self.connection_class, kwargs, self.max_connections, self.pool_timeout, self.name, self.prefix)
+        connection = await _settled(opening(server))
         try:
             # HELLO, not ROLE: every user may say it.
             hello = await _ask(connection, "HELLO", "2")
             if dict(zip(hello[::2], hello[1::2], strict=False)).get(b"role") != b"master":
-                raise driver.ReadOnlyError(f"{master.host}:{master.port}, which the sentinels name, is no master")
+                raise driver.ReadOnlyError("{}:{}, which the sentinels name, is no master".format(*master))
         except BaseException:
             await _close(connection)
             raise
@@ -99,7 +95,7 @@ class SentinelAddress(Address):
             known.moved()  # also connections that nothing else would end: those to a machine that is gone
         return connection
 
-    async def _find(self, opening: _Opening) -> _Master:
+    async def _find(self, opening: _Opening) -> tuple[str, int]:
         """Where the master is, says the first sentinel that knows it. Raises redis-py's errors."""
         failures: list[tuple[Address, BaseException | None]] = []
         first = self._known.first
@@ -115,7 +111,7 @@ class SentinelAddress(Address):
                 continue
             if found:
                 self._known.first = sentinel
-                return _Master(found[0].decode(), int(found[1]))
+                return found[0].decode(), int(found[1])
             failures.append((sentinel, None))
         raise self._not_found(failures)
 
@@ -136,10 +132,6 @@ class SentinelAddress(Address):
             return Misconfigured("cannot be found: " + "; ".join(wrong + silent))
         # No TimeoutError: what is open still works, and must not be refused because the sentinels are silent.
         return driver.ConnectionError("no sentinel answers: " + "; ".join(silent))
-
-    def _server(self, master: _Master) -> Address:
-        kwargs = {**self.kwargs, "host": master.host, "port": master.port}
-        return Address(self.connection_class, kwargs, self.max_connections, self.pool_timeout, self.name, self.prefix)
 
 
 async def _settled(result: Any) -> Any:
@@ -162,7 +154,7 @@ async def _close(connection: Any) -> None:
 
 
 class _Given(NamedTuple):
-    """What the settings say of Sentinel, in one of three ways."""
+    """What the settings say of Sentinel, by a URL or by a cache."""
 
     sentinels: list[tuple[str, int]]
     service_name: str
@@ -176,25 +168,15 @@ def sentinel_address(config: StoreConfig) -> SentinelAddress | None:
     Raises ``ConfigurationError`` for what cannot be right.
     """
     where = f"DISTLOCK[{config.alias!r}]"
-    given = _of_cache(config) if config.resource is not None else _of_settings(config, where)
+    given = _of_cache(config) if config.resource is not None else _of_location(config, where)
     if given is None:
         return None
-    options = {name: value for name, value in config.options.items() if name not in SENTINEL_OPTIONS}
+    options = {name: value for name, value in config.options.items() if name != "sentinel_kwargs"}
     master = checked(config, *given.connection, options)
     sentinels = tuple(_sentinel(master, node, given, where) for node in given.sentinels)
     places = ", ".join(f"{host}:{port}" for host, port in given.sentinels)
-    return SentinelAddress(
-        connection_class=master.connection_class,
-        kwargs=master.kwargs,
-        max_connections=master.max_connections,
-        pool_timeout=master.pool_timeout,
-        name=f"Redis master {given.service_name!r} (Sentinel at {places})",
-        prefix=master.prefix,
-        min_replicas=master.min_replicas,
-        replica_timeout=master.replica_timeout,
-        service_name=given.service_name,
-        sentinels=sentinels,
-    )
+    named = {**vars(master), "name": f"Redis master {given.service_name!r} (Sentinel at {places})"}
+    return SentinelAddress(**named, service_name=given.service_name, sentinels=sentinels)
 
 
 def _of_cache(config: StoreConfig) -> _Given | None:
@@ -215,37 +197,16 @@ def _of_cache(config: StoreConfig) -> _Given | None:
     )
 
 
-def _of_settings(config: StoreConfig, where: str) -> _Given | None:
-    options, setting = config.options, f'{where}["OPTIONS"]'
+def _of_location(config: StoreConfig, where: str) -> _Given | None:
     scheme, _, rest = config.location.partition("://")
-    by_url = scheme in ("redis+sentinel", "rediss+sentinel")
-    if not by_url and not any(name in options for name in SENTINEL_OPTIONS):
+    if scheme not in ("redis+sentinel", "rediss+sentinel"):
+        if "sentinel_kwargs" in config.options:
+            raise ConfigurationError(f'{where}["OPTIONS"] has sentinel_kwargs, which is for {_FORM}.')
         return None
-    sentinel_kwargs = options.get("sentinel_kwargs", {})
+    sentinel_kwargs = config.options.get("sentinel_kwargs", {})
     if not isinstance(sentinel_kwargs, Mapping):
         kind = type(sentinel_kwargs).__name__  # there may be a password in it
-        raise ConfigurationError(f'{setting}["sentinel_kwargs"] is of type {kind}; it has to be a mapping.')
-    if by_url:
-        for name in ("sentinels", "service_name"):
-            if name in options:
-                raise ConfigurationError(f"{where} names its {name} twice, in LOCATION and in OPTIONS: leave one out.")
-        return _of_url(scheme.removesuffix("+sentinel"), rest, sentinel_kwargs, where)
-    connection_class, kwargs = of_url(config.location, where)
-    service_name: object = options.get("service_name") or kwargs.get("host")
-    nodes = options.get("sentinels")
-    if not nodes or isinstance(nodes, str) or not isinstance(nodes, Iterable):
-        kind = "empty" if not nodes else f"of type {type(nodes).__name__}"  # not what it is: it may be a URL
-        raise ConfigurationError(f'{setting}["sentinels"] is {kind}; it has to be a list such as ["host:{PORT}"].')
-    if not service_name or not isinstance(service_name, str):
-        raise ConfigurationError(
-            f'{setting}["service_name"] is {service_name!r}; it has to be what the sentinels call the master, unless '
-            f"LOCATION says it in place of a host: redis://name/0."
-        )
-    sentinels = [_node(node, f'{setting}["sentinels"]') for node in nodes]
-    return _Given(sentinels, service_name, (connection_class, kwargs), sentinel_kwargs)
-
-
-def _of_url(scheme: str, rest: str, sentinel_kwargs: Mapping[str, Any], where: str) -> _Given:
+        raise ConfigurationError(f'{where}["OPTIONS"]["sentinel_kwargs"] is of type {kind}; it has to be a mapping.')
     rest, mark, query = rest.partition("?")
     authority, _, path = rest.partition("/")
     credentials, at, hosts = authority.rpartition("@")
@@ -256,23 +217,17 @@ def _of_url(scheme: str, rest: str, sentinel_kwargs: Mapping[str, Any], where: s
             f"{setting} names {'no master' if hosts else 'no sentinel'}; it has to be such as {_FORM} "
             f"(name: what the sentinels call the master)."
         )
-    connection = of_url(f"{scheme}://{credentials}{at}sentinel/{db}{mark}{query}", where)
-    return _Given([_node(host, setting) for host in hosts.split(",")], unquote(name), connection, sentinel_kwargs)
+    url = f"{scheme.removesuffix('+sentinel')}://{credentials}{at}sentinel/{db}{mark}{query}"
+    sentinels = [_node(host, setting) for host in hosts.split(",")]
+    return _Given(sentinels, unquote(name), of_url(url, where), sentinel_kwargs)
 
 
-def _node(given: object, setting: str) -> tuple[str, int]:
-    """``"host"``, ``"host:port"``, ``"[::1]:port"`` or a pair."""
-    host, port = "", ""
-    if isinstance(given, str):
-        host, _, port = given.rpartition(":") if given.rpartition(":")[2].isdecimal() else (given, "", str(PORT))
-        host = host.removeprefix("[").removesuffix("]")
-    elif isinstance(given, tuple | list) and len(given) == 2:
-        host, port = str(given[0]), str(given[1])
-    if "/" in host or "@" in host:  # and the password that is in it would be in every message
-        raise ConfigurationError(f"{setting} names a sentinel by a URL; it has to be a host and a port.")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+def _node(given: str, setting: str) -> tuple[str, int]:
+    """``host``, ``host:port`` or ``[::1]:port``."""
+    host, _, port = given.rpartition(":") if given.rpartition(":")[2].isdecimal() else (given, "", str(PORT))
+    if not host or not 0 < int(port) < 65536:
         raise ConfigurationError(f"{setting} names the sentinel {given!r}; it has to be a host and a port.")
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _sentinel(master: Address, node: tuple[str, int], given: _Given, where: str) -> Address:

@@ -9,7 +9,6 @@ from urllib.parse import parse_qsl, urlencode
 
 from ...core.config import StoreConfig, check_seconds, without_credentials
 from ...core.errors import ConfigurationError
-from ..redis.transport.address import SENTINEL_OPTIONS
 
 #: Seconds that one node's answer may take: far below any lease, for a node that is slower does not count.
 NODE_TIMEOUT = 0.25
@@ -34,9 +33,6 @@ def quorum_config(config: StoreConfig) -> tuple[list[StoreConfig], float]:
         delay = given if delay is None else delay
     else:
         urls = _of_nodes(nodes, f'{where}["OPTIONS"]["nodes"]')
-    for name in SENTINEL_OPTIONS:
-        if name in options:
-            raise ConfigurationError(f'{where}["OPTIONS"] has {name}: {_NO_MASTER}')
     if len(urls) < FEWEST:
         raise ConfigurationError(
             f"{where} names {len(urls)} nodes; a quorum needs {FEWEST} or more, and an odd number is best: {_FORM}."

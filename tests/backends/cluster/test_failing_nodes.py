@@ -67,21 +67,6 @@ def test_the_first_request_after_a_failover_finds_the_new_master(cluster_store: 
         lease.extend()
 
 
-def test_workers_come_through_a_failover(cluster: Cluster, cluster_lab: Lab) -> None:
-    """Whoever asks while nobody serves the slot is refused, and the others' sections do not overlap.
-
-    The counter is not compared: what the dead master had granted and not replicated may be granted again.
-    """
-    options = {"rounds": 1_000_000, "section": 0.002, "expire": 1.0, "think": 0.01}
-    crowd = cluster_lab.ready(*({"mode": mode, **options} for mode in ("threads", "asyncio") * 2))
-    for worker in crowd:
-        worker.go()
-        worker.saw("acquired", times=3)
-    fail_over(cluster)
-    for worker in crowd:
-        worker.saw("acquired", times=worker.times("acquired") + 3)
-
-
 def test_a_node_that_hangs_refuses_its_own_locks_only(cluster_store: Cluster) -> None:
     hanging, *others = cluster_store.masters
     theirs, fine = cluster_store.name_at(hanging), [cluster_store.name_at(other) for other in others]

@@ -10,13 +10,13 @@ import pytest
 
 from distlock_web import lock
 from distlock_web.backends.redis import port as redis_port
-from distlock_web.backends.redis.cluster import node as cluster_node
+from distlock_web.backends.redis.cluster import port as cluster_port
 from distlock_web.backends.redis.cluster.slots import SlotKeys, slot_of
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
 from distlock_web.testing.harness import Harness
-from tests.support.callers import Beside, unrelated
+from tests.support.callers import unrelated
 from tests.support.modes import in_both_modes
 from tests.support.stores.cluster import Cluster
 from tests.support.waiting import LONG, eventually
@@ -47,7 +47,7 @@ async def test_all_locks_of_the_cluster_are_shown(harness: Harness) -> None:
 
 @pytest.mark.usefixtures("cluster_store")
 def test_many_locks_in_one_slot_are_listed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (redis_port, cluster_node):
+    for module in (redis_port, cluster_port):
         monkeypatch.setattr(module, "NAMES_BATCH", 3)
         monkeypatch.setattr(module, "BATCH", 2)
     neighbours = (name for name in map("disLock:n{}".format, count()) if slot_of(name) == 7)
@@ -86,20 +86,3 @@ def test_an_index_lists_no_lock_that_has_ended_and_goes_by_itself(cluster_store:
         assert master.ask("ZSCORE", index, "disLock:long gone") is None
         assert master.ask("ZSCORE", index, "disLock:ended") is not None
     del expired
-
-
-def test_renewal_and_waiting_keep_the_listing(cluster_store: Cluster, beside: Beside) -> None:
-    lease = unrelated("renewed", expire=1.5, renew=True)
-    waiter = beside(unrelated, "renewed", wait=LONG)
-
-    def shown() -> list[int]:
-        return [line.waiters for line in drive(a_port().inspect())]
-
-    eventually(lambda: shown() == [1], "it waits")
-    time.sleep(2.0)  # longer than the lease
-    assert shown() == [1]
-    (waiting,) = drive(a_port().waiters("disLock:renewed", 10))
-    assert waiting.since > 0
-    lease.release()
-    waiter.result().release()
-    assert shown() == []

@@ -148,19 +148,6 @@ def test_what_has_gone_before_its_slot_is_asked_for_there(cluster_store: Cluster
     waiter.result(SOON).release()
 
 
-def test_a_waiter_of_this_process_hears_of_a_release_that_goes_ahead_of_the_slot(
-    cluster_store: Cluster, beside: Beside
-) -> None:
-    holder = unrelated(KEY)
-    waiter = beside(unrelated, KEY, wait=LONG)
-    eventually(lambda: is_waited_for(cluster_store), "it waits")
-    move = cluster_store.move(SLOT)
-    move.carry(*move.left())
-    holder.release()
-    move.finish()
-    waiter.result(SOON).release()
-
-
 def test_a_waiter_that_follows_its_lock_ahead_of_the_slot_keeps_its_place(
     cluster_store: Cluster, beside: Beside
 ) -> None:

@@ -25,7 +25,7 @@ def test_each_slot_has_an_index_that_lies_in_it() -> None:
 
 @pytest.mark.parametrize("name", ["disLock:k", "disLock:a%7Bb%7D", "disLock:ünï", "disLock:" + "x" * 150])
 def test_the_keys_of_a_lock_are_in_one_slot(cluster: Cluster, name: str) -> None:
-    packed = KEYS.to_acquire(Claim(name, "0123456789abcdef", LONG)).packed
+    packed = KEYS.of(name, "0123456789abcdef").packed
     keys = packed.decode().split("\r\n")[3::2]
     assert len(keys) == 4
     assert {cluster.nodes[0].ask("CLUSTER", "KEYSLOT", key) for key in keys} == {slot_of(name)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import pytest
@@ -18,23 +17,17 @@ from tests.support.requirements import require_redis
 
 
 @pytest.fixture
-def start_crowd_at() -> Iterator[Callable[..., Worker]]:
-    """A process with many waiters, on the server of this URL: ``start_crowd_at(url, count=20, expire=1.0)``."""
+def crowd(redis_store: str) -> Iterator[StartCrowd]:
+    """A process with many waiters, on the session's (empty) Redis: ``crowd(count=20, expire=1.0)``."""
     started: list[Worker] = []
 
-    def start(url: str, **options: Any) -> Worker:
-        started.append(start_crowd(url, **options))
+    def start(**options: Any) -> Worker:
+        started.append(start_crowd(redis_store, **options))
         return started[-1]
 
     yield start
     for worker in started:
         worker.close()
-
-
-@pytest.fixture
-def crowd(redis_store: str, start_crowd_at: Callable[..., Worker]) -> StartCrowd:
-    """The same on the session's (empty) Redis."""
-    return partial(start_crowd_at, redis_store)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import redis
 from distlock_web import BackendUnavailable, configure, lock
 from distlock_web.backends.redis.port import RedisPort
 from distlock_web.backends.redis.transport.listener import Listener
-from distlock_web.backends.redis.transport.subscription import Subscription
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from distlock_web.testing.servers import RedisServer
@@ -88,60 +87,7 @@ def test_a_close_loses_no_wake_up(
         waiting.result(SOON).release()
 
 
-@pytest.mark.slow
-def test_a_lease_that_was_granted_around_a_close_is_not_believed_longer_than_it_lasts(
-    redis_client: redis.Redis, beside: Beside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The new waiter had no answer of its own, and counted its lease from when it read of it."""
-    expire, pause = 4.0, 1.5
-    holder = unrelated(KEY)
-    waiting = beside(lock(KEY, expire=expire, wait=LONG).acquire)
-    queued(redis_client, KEY)
-    read = Subscription.read
-
-    def late(self: Subscription, seconds: float) -> Any:
-        found = read(self, seconds)
-        if found:
-            threading.Event().wait(pause)  # the process stands still between reading and believing
-        return found
-
-    monkeypatch.setattr(Subscription, "read", late)
-    registry().close()
-    queued(redis_client, KEY)
-    holder.release()
-    lease = waiting.result(SOON)
-    assert believed_beyond(redis_client, lease.remaining) <= 0
-    lease.release()
-
-
-def believed_beyond(client: redis.Redis, remaining: float) -> float:
-    """How much longer (s) a lease is believed in than the server keeps it; what the answer takes counts as kept."""
-    believed = now() + remaining
-    left = client.pttl(NAME)
-    return believed - (now() + (left + 1) / 1000)
-
-
 # What could not be sent ---------------------------------------------------------------------------------------------
-
-
-def unreleased(proxy: Proxy) -> None:
-    """A release that did not come through, to a server that answers since."""
-    lease = unrelated(KEY, expire=LONG)
-    proxy.swallow()
-    with pytest.raises(BackendUnavailable):
-        lease.release()
-    proxy.swallow(False)
-
-
-def test_a_close_sends_what_could_not_be_sent(
-    redis_server: RedisServer, redis_client: redis.Redis, make_proxy: Callable[[int], Proxy]
-) -> None:
-    """It was dropped: the lock was taken for the rest of its lease, though the server answered."""
-    proxy = make_proxy(redis_server.port)
-    stores = configure({"default": {"LOCATION": proxy.url, "OPTIONS": {"socket_timeout": 0.3}}})
-    unreleased(proxy)
-    stores.close()
-    assert left_behind(redis_client) == {}
 
 
 @pytest.mark.slow

@@ -32,11 +32,3 @@ def private_names_of_redis_py(path: Path) -> set[str]:
 def test_they_are_in_one_file() -> None:
     found = {path.name: names for path in FILES if (names := private_names_of_redis_py(path))}
     assert found == {"driver.py": {"_sock", "_writer", "_close"}}
-
-
-def test_redis_py_has_them() -> None:
-    for connection_class in (aioredis.Connection, aioredis.SSLConnection, aioredis.UnixDomainSocketConnection):
-        assert callable(connection_class._close)
-    blocking, asynchronous = CONNECTIONS
-    assert blocking._sock is None
-    assert asynchronous._writer is None

@@ -78,30 +78,3 @@ def test_a_closed_loops_waiter_does_not_stay(
     eventually(lambda: threads("distlock-listener") == 0, "the thread ends", SOON)
     holder.release()
     assert left_behind(redis_client) == {}
-
-
-@pytest.mark.slow
-def test_loops_that_end_with_tasks_in_the_middle_of_it_leave_nothing(redis_client: redis.Redis) -> None:
-    """asyncio.run() cancels every task at its end, also those that give back on behalf of others."""
-
-    async def work(number: int) -> None:
-        while True:
-            async with lock(f"{KEY}:{number % 3}", expire=LONG, wait=LONG):
-                await asyncio.sleep(0)
-
-    async def main(turns: int) -> None:
-        tasks = [asyncio.create_task(work(number)) for number in range(6)]
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        assert not any(task.done() for task in tasks)
-
-    for turns in range(0, 120, 3):
-        asyncio.run(main(turns))
-    eventually(lambda: not held_or_awaited(redis_client), "nothing is left", SOON)
-
-
-def held_or_awaited(client: redis.Redis) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for number in range(3):
-        found |= left_behind(client, f"disLock:{KEY}:{number}")
-    return found

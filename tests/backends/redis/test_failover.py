@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import closing
 from pathlib import Path
 
@@ -66,35 +65,6 @@ def test_threads_lock_again_after_a_demotion(failover: Failover) -> None:
     failover.take_over()
     assert attempts_until_it_works() <= 2
     assert contend() < SOON, "the listener stayed with the demoted server"
-
-
-def test_tasks_lock_again_after_a_demotion(failover: Failover) -> None:
-    configure({"default": {"LOCATION": failover.url}})
-
-    async def take() -> bool:
-        try:
-            async with lock("again", expire=LONG):
-                return True
-        except BackendUnavailable:
-            return False
-
-    async def wait() -> None:
-        async with lock(KEY, expire=LONG, wait=LONG):
-            pass
-
-    async def main() -> None:
-        assert await take()
-        await asyncio.to_thread(contend)
-        await asyncio.to_thread(failover.take_over)
-        assert await take() or await take()
-        holder = await asyncio.to_thread(unrelated, KEY)
-        waiting = asyncio.ensure_future(wait())
-        await asyncio.to_thread(queued, failover.second, KEY)
-        await asyncio.to_thread(holder.release)
-        async with asyncio.timeout(SOON):
-            await waiting
-
-    asyncio.run(main())
 
 
 @pytest.mark.slow

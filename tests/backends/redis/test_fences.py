@@ -14,7 +14,6 @@ from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from tests.support.callers import Beside, unrelated
 from tests.support.clock_shift import ShiftedRedis
-from tests.support.crowd import StartCrowd
 from tests.support.redis_lock import KEY, NAME, held, queued
 from tests.support.waiting import LONG, SOON, eventually
 
@@ -91,35 +90,6 @@ def test_fences_grow_also_where_the_index_was_lost(redis_client: redis.Redis) ->
     holder.release()
     waiting.join(SOON)
     assert next_fence("b") > int((held(redis_client) or {})["fence"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [4.0, -4.0, 12.0])
-@pytest.mark.parametrize("pause", [0.0, 3.0])
-def test_a_step_of_the_servers_clock_makes_no_lease_longer(
-    shifted_redis: ShiftedRedis, start_crowd_at: StartCrowd, step: float, pause: float
-) -> None:
-    """The clock steps while a process waits, which then stands still from before the hand-over for some seconds."""
-    expire = 10.0
-    server = shifted_redis
-    with redis.Redis.from_url(server.url, decode_responses=True) as client:
-        configure({"default": {"LOCATION": server.url}})
-        holder = unrelated(KEY)
-        waiter = start_crowd_at(server.url, expire=expire, hold=True, tell_deadline=True)
-        queued(client, KEY)
-        server.shift(step)
-        if pause:
-            waiter.stop()
-        holder.release()
-        eventually(lambda: held(client) is not None, "it is handed over")
-        threading.Event().wait(pause)
-        if pause:
-            waiter.resume()
-        waiter.saw("acquired")
-        believed_until = waiter.saw("read").value
-        assert believed_until is not None
-        left = client.pttl(NAME)  # before now(): what the answer takes on its way is no time that was believed in
-        assert believed_until / 1000 <= now() + (left + 1) / 1000
 
 
 @pytest.mark.usefixtures("redis_store")

@@ -21,15 +21,6 @@ FIELDS = ("token", "state", "fence", "since", "before", "holder")
 VIEWER = Viewer(Links("/locks/", "/locks/lock/", "/locks/release/"), may_release=True)
 
 
-def test_a_foreign_key_under_a_listed_name_hides_only_itself(redis_store: str) -> None:
-    """One SET over a lock's name took the whole admin page down."""
-    with lock("a"), lock("b", on_lost="warn"), redis.Redis.from_url(redis_store) as client:
-        client.set("disLock:b", "somebody else's")
-        held = drive(registry().store("default").backend.sync_port().inspect())
-        assert [line.name for line in held] == ["disLock:a"]
-        client.delete("disLock:b")
-
-
 FORGED = {
     "holder": b'["","","","h",Infinity,1,""]',
     "since": b"9" * 18,

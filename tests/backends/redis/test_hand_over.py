@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import pytest
 import redis
 
-from distlock_web import BackendUnavailable, LockBusy, NotHeld, attach, configure, lock
+from distlock_web import BackendUnavailable, NotHeld, attach, configure, lock
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import Registry, registry
 from distlock_web.core.runtime import THREADS, drive, new_token
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, unrelated
-from tests.support.redis_lock import KEY, NAME, held, queued, waiters
+from tests.support.redis_lock import NAME, held, queued, waiters
 from tests.support.waiting import LONG, SOON, eventually
 
 
@@ -42,45 +41,6 @@ def test_a_release_that_the_server_refuses_lets_nobody_in(
         lease = waiting.result(SOON)
         assert owner_of(client) == (scope_of(lease).holds[0].claim.token, str(lease.fence))
         lease.release()
-
-
-@pytest.mark.usefixtures("redis_store")
-def test_a_notification_of_a_hand_over_that_is_older_than_the_stores_last_word_grants_nothing(
-    redis_client: redis.Redis,
-) -> None:
-    """A process that was stopped for longer than its lease read the notification of it afterwards, and entered."""
-    seconds, micros = redis_client.time()
-    holder = unrelated("a")
-    assert holder.fence is not None
-    port = registry().store("default").port(THREADS)
-    claim = Claim("disLock:a", new_token(), LONG)
-    answer = drive(port.acquire(claim, LONG))
-    assert isinstance(answer, Busy)
-    ident = registry().store("default").ident
-    redis_client.publish(
-        f"distlock:wake:{ident}", f"{claim.token} {holder.fence - 1} {seconds * 1_000_000 + micros} disLock:a"
-    )
-    try:
-        assert isinstance(drive(port.wait(claim, answer, 1.0)), Busy)
-    finally:
-        drive(port.cancel(claim))
-    holder.raise_if_lost()
-    holder.release()
-
-
-@pytest.mark.usefixtures("redis_store")
-def test_a_waiter_whose_place_was_evicted_has_the_lock_within_a_lease(
-    redis_client: redis.Redis, beside: Beside
-) -> None:
-    holder = unrelated("a")
-    waiting = beside(lock("a", expire=1, wait=LONG).acquire)
-    queued(redis_client, "a")
-    ident = registry().store("default").ident
-    redis_client.delete(f"{{disLock:a}}:queue:{ident}")
-    holder.release()
-    lease = waiting.result(SOON)
-    assert owner_of(redis_client) == (scope_of(lease).holds[0].claim.token, str(lease.fence))
-    lease.release()
 
 
 def owner_of(client: redis.Redis) -> tuple[str, str]:
@@ -121,29 +81,3 @@ def test_the_last_question_of_one_who_waits_leaves_no_place_behind(redis_url: st
     assert drive(port.release(claim)) is None
     assert redis_client.exists(claim.name) == 0
     others.close()
-
-
-@pytest.mark.parametrize("prefix", ["", "reports:"], ids=["the same prefix", "another"])
-def test_what_one_store_of_a_process_is_handed_no_other_gives_back(
-    redis_server: RedisServer, redis_client: redis.Redis, beside: Beside, prefix: str
-) -> None:
-    """Both hear of it: who did not know the token took it for one that had gone, and let a second one in."""
-    other = {"LOCATION": redis_server.url} | ({"PREFIX": prefix} if prefix else {})
-    configure({"default": {"LOCATION": redis_server.url}, "other": other})
-    elsewhere = unrelated("elsewhere", store="other")
-    listening = beside(unrelated, "elsewhere", store="other", wait=LONG)
-    queued_in = f"{prefix or 'disLock:'}elsewhere"
-    eventually(lambda: waiters(redis_client, queued_in) == 1, "the other store listens")
-    for _ in range(10):
-        holder = unrelated(KEY)
-        waiting = beside(unrelated, KEY, wait=LONG)
-        queued(redis_client, KEY)
-        holder.release()
-        lease = waiting.result(SOON)
-        threading.Event().wait(0.05)
-        with pytest.raises(LockBusy):
-            unrelated(KEY)
-        lease.extend()
-        lease.release()
-    elsewhere.release()
-    listening.result(SOON).release()

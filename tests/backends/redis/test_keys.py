@@ -10,11 +10,9 @@ import pytest
 import redis
 
 from distlock_web import LockBusy, attach, lock
-from distlock_web.backends.redis.scripts import DETACH, queue_of
 from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, new_token
-from distlock_web.locks.lease import scope_of
 from tests.support.callers import Beside, unrelated
 from tests.support.redis_lock import KEY, NAME, queued
 from tests.support.waiting import LONG, SOON, eventually
@@ -105,16 +103,6 @@ def test_no_time_is_so_short_that_a_lock_never_ends(redis_client: redis.Redis, s
         drive(verb(claim))
         assert endless(redis_client) == [], name
     assert redis_client.pttl("disLock:extend") > 1000, "an extension never shortens"
-
-
-@pytest.mark.parametrize("milliseconds", ["0", "-5"])
-def test_a_script_gives_a_lock_an_end_whatever_it_is_given(redis_client: redis.Redis, milliseconds: str) -> None:
-    keys = (NAME, queue_of(NAME), INDEX)
-    holder = unrelated(KEY)
-    token = scope_of(holder).holds[0].claim.token
-    assert redis_client.eval(DETACH.source.decode(), 3, *keys, token, "t" * 52, milliseconds) == 0
-    assert endless(redis_client) == []
-    eventually(lambda: not redis_client.exists(NAME), "it has ended")
 
 
 def test_a_name_that_was_given_back_leaves_nothing(redis_client: redis.Redis, beside: Beside) -> None:

@@ -16,7 +16,7 @@ from distlock_web.testing.servers import RedisServer
 from distlock_web.web.held_locks import held_locks
 from tests.support.callers import Beside, unrelated
 from tests.support.modes import in_both_modes
-from tests.support.redis_lock import KEY, NAME, held, left_behind, queued, the_lock
+from tests.support.redis_lock import KEY, NAME, documented_rules, held, left_behind, queued, the_lock
 from tests.support.waiting import LONG, SOON
 
 MakeRedis = Callable[..., RedisServer]
@@ -61,6 +61,18 @@ async def test_a_right_that_waking_needs_is_missed_before_anybody_queues(
         assert now() - begun < SOON
         await harness.release(holder)
         assert left_behind(client) == {}
+
+
+def test_the_rights_that_are_missing_are_for_this_stores_prefix(make_redis: Callable[..., RedisServer]) -> None:
+    server = make_redis()
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~disLock:*", "&*", "+@all")
+    configure({"default": {"LOCATION": f"redis://shop:secret@127.0.0.1:{server.port}", "PREFIX": "shop:lock:"}})
+    with pytest.raises(ConfigurationError) as caught, lock("a"):
+        pass
+    assert " ~shop:lock:* ~{shop:lock:* " in str(caught.value)
+    rules = " ".join(documented_rules()).replace("disLock:", "shop:lock:")
+    assert rules in str(caught.value), "what the page says, which is tried there"
 
 
 @pytest.fixture

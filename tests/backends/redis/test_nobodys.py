@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 import redis
 
-from distlock_web import BackendUnavailable, LeaseLost
-from distlock_web.backends.redis.transport.subscription import Notification, Subscription
+from distlock_web import LeaseLost
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import Registry, Store, registry
 from distlock_web.core.runtime import THREADS, drive, new_token
@@ -101,18 +100,6 @@ def waiting(redis_client: redis.Redis, redis_url: str) -> Iterator[Waiting]:
     found.end()
 
 
-@pytest.fixture
-def unread(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From now on nothing that is published is read; until it is called."""
-    go_on, listen = threading.Event(), Subscription.read
-
-    def late(self: Subscription, seconds: float) -> Notification | None:
-        return listen(self, seconds) if go_on.wait(seconds) else None
-
-    monkeypatch.setattr(Subscription, "read", late)
-    return go_on.set
-
-
 def test_six_of_them_cost_nothing(waiting: Waiting, beside: Beside) -> None:
     for number in range(5):
         claim = waiting.claim._replace(token=new_token(waiting.store.ident))
@@ -123,14 +110,6 @@ def test_six_of_them_cost_nothing(waiting: Waiting, beside: Beside) -> None:
     queued(waiting.client, KEY, 7)
     waiting.holder.release()
     behind.result(SOON).release()
-
-
-def test_one_whose_answer_came_before_the_message_keeps_it(unread: Callable[[], None], waiting: Waiting) -> None:
-    """It asked for the last time when the lock had just become its own; then the listener read of that."""
-    waiting.release()
-    assert isinstance(drive(waiting.port.acquire(waiting.claim, 0)), Granted)
-    unread()
-    waiting.stays()
 
 
 def test_one_whose_answer_is_on_its_way_keeps_it(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,40 +138,6 @@ def test_one_between_two_sleeps_keeps_it(waiting: Waiting) -> None:
     assert isinstance(waiting.answer, Busy)
     waiting.release()
     waiting.told()
-    assert isinstance(waiting.wait(), Granted)
-    waiting.stays()
-
-
-@pytest.mark.parametrize("told", [True, False], ids=["told", "not told yet"])
-def test_one_that_asks_again_with_its_token_keeps_it(
-    unread: Callable[[], None], waiting: Waiting, monkeypatch: pytest.MonkeyPatch, told: bool
-) -> None:
-    """The answer to its first question was lost. It was queued, and handed the lock, all the same."""
-    drive(waiting.port.cancel(waiting.claim))
-    waiting.claim = waiting.claim._replace(token=new_token(waiting.store.ident))
-    run = waiting.backend.server.threads().run
-
-    async def lost(*args: Any, **options: Any) -> Any:
-        await run(*args, **options)
-        raise BackendUnavailable("the answer was lost")
-
-    with monkeypatch.context() as patched, pytest.raises(BackendUnavailable):
-        patched.setattr(waiting.backend.server.threads(), "run", lost)
-        drive(waiting.port.acquire(waiting.claim, LONG))
-    waiting.release()
-    if told:
-        unread()
-        waiting.told()
-    assert isinstance(drive(waiting.port.acquire(waiting.claim, LONG)), Granted)
-    unread()
-    waiting.stays()
-
-
-def test_one_whose_store_was_closed_meanwhile_keeps_it(unread: Callable[[], None], waiting: Waiting) -> None:
-    """Nobody is known to wait after that; it asks."""
-    waiting.release()
-    registry().close()
-    unread()
     assert isinstance(waiting.wait(), Granted)
     waiting.stays()
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
 import pytest
 import redis
 
-from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
+from distlock_web import BackendUnavailable, ConfigurationError, configure
 from distlock_web.backends.redis import RedisBackend
 from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
@@ -24,32 +23,6 @@ def backend(url: str, **options: Any) -> RedisBackend:
     found = registry().store("default").backend
     assert isinstance(found, RedisBackend)
     return found
-
-
-def test_many_threads_share_two_connections(redis_url: str, redis_client: redis.Redis) -> None:
-    backend(redis_url, max_connections=2, pool_timeout=30)
-    errors: list[BaseException] = []
-
-    def connected() -> set[str]:
-        return {client["id"] for client in redis_client.client_list(_type="normal")}
-
-    def work(number: int) -> None:
-        try:
-            for _ in range(100):
-                with lock(f"own:{number}", expire=30):
-                    pass
-        except BaseException as error:
-            errors.append(error)
-
-    workers = [threading.Thread(target=work, args=(number,)) for number in range(12)]
-    others = connected()
-    for worker in workers:
-        worker.start()
-    most = 0
-    while any(worker.is_alive() for worker in workers):
-        most = max(most, len(connected() - others))
-    assert errors == []
-    assert 1 <= most <= 2
 
 
 def test_a_pool_that_stays_exhausted_is_said_with_the_setting_to_change(

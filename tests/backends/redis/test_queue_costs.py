@@ -84,24 +84,6 @@ def test_10000_dead_waiters_cost_the_server_nothing_afterwards(redis_client: red
 
 @pytest.mark.alone
 @pytest.mark.timing
-def test_one_who_only_asks_pays_nothing_for_10000_dead_waiters(redis_client: redis.Redis) -> None:
-    """Not waited for, and not handed over: a holder that is alive, and many who try and go."""
-    holder = unrelated(KEY)
-
-    def ask() -> float:
-        spent = ServerTime(redis_client)
-        for _ in range(ROUNDS):
-            assert lock(KEY, expire=LONG).try_acquire() is None
-        return spent.read() / ROUNDS
-
-    alone = lowest(ask)
-    join(["0" * 16], CROWD)
-    assert lowest(ask) < 2 * alone
-    holder.release()
-
-
-@pytest.mark.alone
-@pytest.mark.timing
 def test_a_queue_of_10000_living_waiters_costs_a_hand_over_what_a_short_one_does(redis_client: redis.Redis) -> None:
     """One process with many waiters, which listens."""
     ident = registry().store("default").ident

@@ -10,58 +10,46 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, ConfigurationError, DistLockError, configure, lock
-from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer, free_port
 from tests.support.modes import in_both_modes
 from tests.support.proxy import Proxy
-from tests.support.redis_lock import KEY, NAME, the_lock
-from tests.support.waiting import SLACK, eventually
+from tests.support.redis_lock import KEY, refused, the_lock
+from tests.support.waiting import eventually
 
 MakeRedis = Callable[..., RedisServer]
 
-#: Seconds after which every refusal has come: two tries and the undo, each may connect and sign in.
-BOUND = 6.0 + SLACK
+
+def with_a_password(make: MakeRedis, user: str = "") -> str:
+    return make("--requirepass", "secret").url.replace("://", f"://{user}")
 
 
-async def refused(harness: Harness, url: str, kind: type[DistLockError], *words: str, **options: object) -> str:
-    """Taking a lock at this address is refused with this error, which says these words, and in time. Its text."""
-    store = configure({"default": {"LOCATION": url, "OPTIONS": options}}).store("default")
-    harness.store = store
-    begun = now()
-    with pytest.raises(DistLockError) as caught:
-        await harness.acquire(the_lock(wait=60))
-    assert type(caught.value) is kind, caught.value
-    for word in words:
-        assert word in str(caught.value)
-    assert "secret" not in str(caught.value), "a password in a message ends in a log"
-    assert now() - begun < BOUND
-    return str(caught.value)
+#: What is asked for, the error, and words of it.
+REFUSALS: dict[str, tuple[Callable[[MakeRedis], str], type[DistLockError], tuple[str, ...]]] = {
+    "no password": (with_a_password, ConfigurationError, ("wants a password", "redis://:password@host")),
+    "a wrong one": (
+        lambda make: with_a_password(make, ":secret-not@"), ConfigurationError, ("not accept this user name and pass",)
+    ),
+    "a wrong name": (
+        lambda make: with_a_password(make, "nobody:secret@"), ConfigurationError, ("does not accept this user name",)
+    ),
+    "one for a server that has none": (
+        lambda make: make().url.replace("://", "://:secret@"), ConfigurationError, ("has no password",)
+    ),
+    "no such database": (
+        lambda make: f"redis://127.0.0.1:{make().port}/4711", ConfigurationError, ("has no such database", "LOCATION")
+    ),
+    "no such host": (
+        lambda make: "redis://no-such-host.invalid:6379", BackendUnavailable, ("no-such-host.invalid", "not answer")
+    ),
+}  # fmt: skip
 
 
+@pytest.mark.parametrize("what", REFUSALS)
 @in_both_modes
-async def test_a_password_is_wanted(harness: Harness, make_redis: MakeRedis) -> None:
-    server = make_redis("--requirepass", "secret")
-    await refused(harness, server.url, ConfigurationError, "wants a password", "redis://:password@host")
-
-
-@in_both_modes
-async def test_the_password_is_wrong(harness: Harness, make_redis: MakeRedis) -> None:
-    server = make_redis("--requirepass", "secret")
-    for url in (f"redis://:secret-not@127.0.0.1:{server.port}", f"redis://nobody:secret@127.0.0.1:{server.port}"):
-        await refused(harness, url, ConfigurationError, "does not accept this user name and password")
-
-
-@in_both_modes
-async def test_a_password_for_a_server_that_has_none(harness: Harness, redis_server: RedisServer) -> None:
-    url = f"redis://:secret@127.0.0.1:{redis_server.port}"
-    await refused(harness, url, ConfigurationError, "has no password")
-
-
-@in_both_modes
-async def test_a_database_that_does_not_exist(harness: Harness, redis_server: RedisServer) -> None:
-    url = f"redis://127.0.0.1:{redis_server.port}/4711"
-    await refused(harness, url, ConfigurationError, "has no such database", "LOCATION")
+async def test_a_server_says_no(harness: Harness, make_redis: MakeRedis, what: str) -> None:
+    url, kind, words = REFUSALS[what]
+    await refused(harness, url(make_redis), kind, *words)
 
 
 @in_both_modes
@@ -95,22 +83,6 @@ async def test_a_server_that_is_loading(harness: Harness, proxy: Proxy) -> None:
     harness.store = configure({"default": {"LOCATION": proxy.url}}).store("default")
     proxy.answer(None)
     await harness.release(await harness.acquire(the_lock()))
-
-
-@in_both_modes
-async def test_a_foreign_key_where_the_lock_should_be(
-    harness: Harness, redis_url: str, redis_client: redis.Redis
-) -> None:
-    redis_client.set(NAME, "somebody's own")
-    await refused(harness, redis_url, ConfigurationError, "a key of another type", "PREFIX")
-    assert redis_client.get(NAME) == "somebody's own"
-
-
-@in_both_modes
-async def test_a_host_that_does_not_exist(harness: Harness) -> None:
-    await refused(
-        harness, "redis://no-such-host.invalid:6379", BackendUnavailable, "no-such-host.invalid", "not answer"
-    )
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import pytest
 import redis
 
-from distlock_web import ConfigurationError, LockBusy, lock
+from distlock_web import LockBusy, lock
 from distlock_web.core.registry import Store, registry
 from distlock_web.core.runtime import now
 from distlock_web.web.held_locks import force_release, held_locks
@@ -17,15 +17,6 @@ from tests.support.callers import Beside, unrelated
 from tests.support.crowd import StartCrowd
 from tests.support.redis_lock import KEY, NAME, left_behind, queued
 from tests.support.waiting import LONG, SOON, eventually
-
-
-def test_a_hash_of_somebody_elses_is_not_touched(redis_client: redis.Redis, redis_store: Store) -> None:
-    redis_client.hset(NAME, mapping={"a": "b"})
-    for options in ({}, {"shared": True}, {"limit": 2, "wait": 1}):
-        with pytest.raises(ConfigurationError, match="not a lock"):
-            lock(KEY, **options).acquire()
-    assert held_locks() == []
-    assert redis_client.hgetall(NAME) == {"a": "b"}
 
 
 def test_one_who_never_hears_of_its_places_keeps_them_from_nobody_else_for_longer_than_a_lease(
@@ -97,52 +88,6 @@ def test_the_index_and_the_key_end_with_the_last_holder(redis_client: redis.Redi
     assert end / 1e6 <= time.time() + LONG
     assert redis_client.pttl(NAME) <= 1000 * LONG
     short.release()
-
-
-@pytest.mark.timing
-def test_what_it_costs_that_many_enter_at_once_grows_with_their_number_not_with_its_square(
-    redis_client: redis.Redis, redis_store: Store
-) -> None:
-    """A thousand readers behind a writer took the server a second, in one script."""
-
-    def used() -> float:  # not the script's time by the clock, in which a busy machine lets the server stand still
-        cpu = redis_client.info("cpu")
-        return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"])
-
-    def cost(readers: int) -> float:
-        unrelated(KEY)
-        with stopped_process(redis_client, waiters=readers, limit=readers):
-            (writer,) = held_locks()
-            before = used()
-            force_release(registry(), writer, "a test")
-            spent = used() - before
-            assert redis_client.hlen(NAME) == readers + 1, "and whoever was released by force"
-        redis_client.flushdb()
-        return spent
-
-    cost(100)  # the scripts are known from now on
-    assert cost(1000) < 40 * cost(100)
-
-
-def test_a_release_that_hands_its_place_on_looks_at_no_other_waiter(
-    redis_client: redis.Redis, redis_store: Store
-) -> None:
-    """It makes nobody's turn sooner. Of 28 processes each was looked at: two thirds of the script."""
-
-    def commands(processes: int) -> int:
-        staying, leaving = unrelated(KEY, limit=2), unrelated(KEY, limit=2)
-        with ExitStack() as stack:
-            for number in range(processes):
-                stack.enter_context(stopped_process(redis_client, waiters=1, process=f"{number:016x}"))
-            redis_client.config_resetstat()
-            leaving.release()
-            stats = redis_client.info("commandstats")
-        assert {row.lock.holder for row in held_locks()} > {"stopped"}
-        staying.release()
-        redis_client.flushdb()
-        return sum(stat["calls"] for stat in stats.values())
-
-    assert commands(28) < commands(2) + 5
 
 
 @contextmanager

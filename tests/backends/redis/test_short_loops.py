@@ -10,9 +10,8 @@ import redis
 from asgiref.sync import async_to_sync
 
 from distlock_web import lock
-from tests.support.callers import Beside, unrelated
-from tests.support.redis_lock import KEY, left_behind, queued
-from tests.support.waiting import LONG, SOON
+from tests.support.callers import unrelated
+from tests.support.redis_lock import KEY
 
 pytestmark = pytest.mark.usefixtures("redis_store")
 
@@ -49,31 +48,3 @@ def test_what_asyncio_runs_has_a_connection_of_its_own(opened: Callable[[], int]
     for number in range(3):
         asyncio.run(view(number))
     assert opened() == 3
-
-
-def test_a_call_that_waits_is_woken(redis_client: redis.Redis, beside: Beside) -> None:
-    """While it waits its loop goes on."""
-    turns = 0
-
-    @async_to_sync
-    async def wait() -> int:
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0.001)
-
-        counting = asyncio.ensure_future(count())
-        async with lock(KEY, expire=LONG, wait=LONG):
-            counting.cancel()
-            return turns
-
-    holder = unrelated(KEY)
-    waiting = beside(wait)
-    queued(redis_client, KEY)
-    seen = turns
-    while turns < seen + 20:
-        pass
-    holder.release()
-    assert waiting.result(SOON) > seen
-    assert left_behind(redis_client) == {}

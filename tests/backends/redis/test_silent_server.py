@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,10 +14,9 @@ from distlock_web import BackendUnavailable, configure
 from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
-from tests.support.callers import Beside, unrelated
 from tests.support.modes import in_both_modes
-from tests.support.redis_lock import KEY, NAME, left_behind, the_lock, waiters
-from tests.support.waiting import LONG, SOON, eventually, fastest
+from tests.support.redis_lock import the_lock
+from tests.support.waiting import LONG, SOON
 
 pytestmark = pytest.mark.slow
 
@@ -49,31 +47,6 @@ async def refusal(harness: Harness, **options: Any) -> float:
 
 
 @in_both_modes
-async def test_a_place_that_was_taken_for_nobody_is_given_up_when_the_server_answers_again(
-    harness: Harness, server: RedisServer, client: redis.Redis
-) -> None:
-    """A late join was a ghost in the queue, that was granted a lease."""
-    holder = await harness.acquire(the_lock(expire=LONG))
-    await harness.unrelated(lambda: harness.try_acquire(the_lock(wait=0.01))).result()  # there is a listener
-
-    async def ask() -> float:
-        return await refusal(harness, wait=LONG, expire=LONG)
-
-    server.pause()
-    asking = harness.unrelated(ask)
-    await asking.result()
-    server.resume()
-    backend: Any = harness.store.backend
-    eventually(lambda: not backend.server.outage.silent, "it is known to answer again", SOON)
-    eventually(lambda: waiters(client) == 0, "nobody waits", SOON)
-    successor = harness.unrelated(lambda: harness.acquire(the_lock(wait=LONG)))
-    await harness.waiters(NAME, 1)
-    await harness.release(holder)
-    await harness.release(await successor.result())
-    await free_and_stays_free(harness, client)
-
-
-@in_both_modes
 async def test_a_request_that_is_refused_leaves_nothing_to_do(harness: Harness, server: RedisServer) -> None:
     """It left two cancellations for later, and thousands of them pushed out the releases that waited there."""
     await harness.release(await harness.acquire(the_lock()))
@@ -86,48 +59,6 @@ async def test_a_request_that_is_refused_leaves_nothing_to_do(harness: Harness, 
     assert len(backend.server.outage._postponed) == postponed
     assert len(backend.server.ambiguous) <= 1
     assert not backend.server.listener.waiters, "nobody waits who was told so"
-
-
-async def free_and_stays_free(harness: Harness, client: redis.Redis) -> None:
-    """Seen free over a time in which a copy could come: nothing is postponed, and nothing is on its way."""
-    backend: Any = harness.store.backend
-    begun = now()
-    while backend.server.outage._postponed or backend.server.outage.silent or left_behind(client):
-        assert now() - begun < TIMEOUT + SOON
-        await harness.sleep(0.01)
-    free_after = now() - begun
-    assert free_after < LONG / 4
-    await harness.release(await harness.acquire(the_lock()))
-
-
-@pytest.mark.timing
-def test_many_who_ask_at_once_of_a_silent_server_wait_together(server: RedisServer, beside: Beside) -> None:
-    """Not one after the other: the pool has room for two."""
-    configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": TIMEOUT, "max_connections": 2}}})
-    unrelated(KEY).release()
-
-    def measure() -> float:
-        server.pause()
-        begun = now()
-        asking = [beside(unrelated, f"key:{number}") for number in range(8)]
-        for each in asking:
-            with pytest.raises(BackendUnavailable):
-                each.result(SOON)
-        took = now() - begun
-        server.resume()
-        eventually(lambda: works(), "it answers")
-        return took
-
-    assert fastest(measure, 3 * TIMEOUT) <= 3 * TIMEOUT
-
-
-def works() -> bool:
-    try:
-        unrelated("again").release()
-    except BackendUnavailable:
-        time.sleep(0.01)
-        return False
-    return True
 
 
 def test_a_timer_that_interrupts_the_thread_prolongs_no_time_out(server: RedisServer) -> None:

@@ -78,29 +78,3 @@ def heads(client: redis.Redis) -> bool:
     queue = f"{{{NAME}}}:queue"
     (head,) = client.zrange(queue, 0, 0, withscores=False)
     return bool(client.zcard(f"{queue}:{head!s}") == 3)
-
-
-@pytest.mark.alone
-@pytest.mark.timing
-def test_two_stopped_processes_cost_a_lease_each(crowd: StartCrowd, redis_client: redis.Redis, beside: Beside) -> None:
-    """Nothing tells the server that a process is stopped but a lease that it let end."""
-
-    def measure() -> float:
-        holder = unrelated(KEY, expire=LONG)
-        processes = [crowd(actor=f"stopped {number}", count=5, expire=LEASE) for number in range(2)]
-        queued(redis_client, KEY, 10)
-        waiting = beside(lock(KEY, expire=LEASE, wait=LONG).acquire)
-        queued(redis_client, KEY, 11)
-        for process in processes:
-            process.stop()
-        holder.release()
-        released = now()
-        lease = waiting.result(SOON)
-        took = now() - released
-        lease.release()
-        for process in processes:
-            process.resume()
-            process.saw("released", 5)
-        return took
-
-    assert fastest(measure, 2 * (LEASE + MARGIN)) <= 2 * (LEASE + MARGIN)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from distlock_web import ConfigurationError, configure, distributed_lockable, lock
+from distlock_web import ConfigurationError, configure, lock
 from distlock_web.testing.servers import ServerMissing
 from tests.support.requirements import require
 
@@ -71,13 +71,6 @@ async def test_a_certificate_that_fails_is_not_a_store_that_is_unreachable(
     with pytest.raises(ConfigurationError, match=r"certificate that is not trusted.*ssl_ca_certs"):
         async with lock("a"):
             never_reached()
-
-
-def test_nor_is_it_in_a_thread(tls_port: int) -> None:
-    location = f"rediss://127.0.0.1:{tls_port}"
-    configure({"default": {"LOCATION": location, "ON_BACKEND_ERROR": "open"}})
-    with pytest.raises(ConfigurationError, match="certificate that is not trusted"):
-        distributed_lockable(key="a")(never_reached)()
 
 
 @pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_ca_path"])

@@ -28,31 +28,6 @@ def deaf(client: redis.Redis) -> bool:
 
 @pytest.mark.alone
 @pytest.mark.timing
-def test_a_short_lease_that_follows_a_long_one_is_what_the_next_one_waits_for(
-    crowd: StartCrowd, redis_client: redis.Redis, beside: Beside
-) -> None:
-    """It slept for the first holder's lease, which was over: 20 s instead of one."""
-
-    def measure() -> float:
-        holder = unrelated(KEY)
-        second = crowd(expire=SHORT, hold=True)
-        queued(redis_client, KEY)
-        waiting = beside(lock(KEY, expire=SHORT, wait=LONG).acquire)
-        queued(redis_client, KEY, 2)
-        holder.release()
-        second.saw("acquired")
-        second.kill()
-        killed = now()
-        lease = waiting.result(SOON)
-        took = now() - killed
-        lease.release()
-        return took
-
-    assert fastest(measure, SHORT + MARGIN) <= SHORT + MARGIN
-
-
-@pytest.mark.alone
-@pytest.mark.timing
 @pytest.mark.parametrize("how", ["detach", "cooldown"])
 def test_a_lease_that_is_shortened_is_told_to_one_who_lives(
     crowd: StartCrowd, redis_client: redis.Redis, beside: Beside, how: str
@@ -98,19 +73,6 @@ def test_killed_waiters_are_known_to_be_dead_while_somebody_watches_all_channels
         eventually(lambda: deaf(redis_client), "Redis sees that they have gone")
         holder.release()
         waiting.result(SOON).release()
-
-
-def test_a_lock_that_became_free_unseen_is_not_busy(
-    crowd: StartCrowd, redis_client: redis.Redis, beside: Beside
-) -> None:
-    """A worker is killed, the holder and five waiters in one: whoever gave up after the lease was told it was busy."""
-    worker = crowd(count=6, expire=SHORT, hold=True, renew=True)
-    worker.saw("acquired")
-    queued(redis_client, KEY, 5)
-    waiting = beside(lock(KEY, expire=LONG, wait=3 * SHORT).acquire)
-    queued(redis_client, KEY, 6)
-    worker.kill()
-    waiting.result(SOON).release()
 
 
 @in_both_modes

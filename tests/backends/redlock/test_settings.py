@@ -40,7 +40,6 @@ def made(settings: dict[str, Any]) -> Any:
         ({"BACKEND": "redlock", "OPTIONS": {"nodes": 3}}, "is of type int; it has to be a list of redis"),
         ({"BACKEND": "redlock", "OPTIONS": {"nodes": ["redis://h1", b"redis://h2"]}}, "an item of type bytes"),
         ({"BACKEND": "redlock", "OPTIONS": {"nodes": ["redis+sentinel://h1/m"] * 3}}, "names a node by its sentinels"),
-        ({"LOCATION": f"redlock://{THREE}/0", "OPTIONS": {"sentinels": ["h1:1"]}}, "has sentinels: a node of a quorum"),
         ({"BACKEND": "redlock", "OPTIONS": {"nodes": ["h1", "h2", "h3"]}}, "it has to be a URL such as redis://"),
         ({"BACKEND": "redlock"}, "it has to be such as redlock://"),
     ],

@@ -1,7 +1,6 @@
 """A process with many waiters: threads that wait for one lock. Run with its options, as JSON, in argv[1].
 
-Each takes the lock ``rounds`` times and gives it back at once; with ``hold`` it keeps it until the process ends. With
-``tell_deadline`` it says, as what it ``read``, until when it believes in its lease, in ms of the machine's clock.
+Each takes the lock ``rounds`` times and gives it back at once; with ``hold`` it keeps it until the process ends.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import threading
 from typing import Any
 
 from distlock_web import LockBusy, configure, lock
-from distlock_web.core.runtime import now
 from tests.support.history import Recorder
 
 
@@ -38,10 +36,7 @@ def wait(say: Recorder, options: dict[str, Any]) -> None:
         except LockBusy:
             say("gave_up")
             continue
-        deadline = now() + lease.remaining
         say("acquired", lease.fence)
-        if options["tell_deadline"]:
-            say("read", round(deadline * 1000))
         if options["hold"]:
             threading.Event().wait()
         lease.release()

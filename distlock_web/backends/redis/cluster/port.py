@@ -7,25 +7,29 @@ script may also come upon a key at the other end of a move after it has written:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import TypeVar
+from operator import methodcaller
+from typing import Any, TypeVar
 
 from ....core.backend import Busy, Claim, Granted, LockInfo, Loss, WaiterInfo
 from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import THREADS, Runtime, now
-from ..listing import newest
-from ..port import RedisPort
-from ..transport.exchange import Exchange
+from ..listing import BATCH, NAMES_BATCH, ends, infos, inspected, moments, newest
+from ..port import RedisPort, extends, extension, losses
+from ..scripts import DONE, EXTEND, INDEXED, INSPECT, NAMES, Call, Script, pack_keys
+from ..transport.exchange import Exchange, Reply
+from ..transport.replicas import GivesLock
 from ..transport.server import Server
-from .node import Node, NodePort
 from .redirects import redirect_of
 from .route import Route, SlotMoving
-from .routes import Routes
-from .slots import SlotKeys, slot_of
+from .routes import Node, Routes
+from .slots import SlotKeys, slot_of, tags
 
 T = TypeVar("T")
+
+#: Commands in one write: the server answers others only between two of its reads.
+PIPELINE = 1000
 
 
 class ClusterPort:
@@ -107,9 +111,6 @@ class ClusterPort:
     def _port_of(self, node: Node) -> RedisPort:
         return RedisPort(node.server, self._exchange_of(node.server), self.runtime, self._keys)
 
-    def _several_at(self, node: Node) -> NodePort:
-        return NodePort(self._port_of(node), self._exchange_of(node.server), self._keys)
-
     def _route(self, claim: Claim, start: Node | None = None) -> Route:
         return Route(self._routes, self.runtime, self._port_of, slot_of(claim.name), claim, start)
 
@@ -121,22 +122,14 @@ class ClusterPort:
     async def extend(
         self, claims: Sequence[Claim], timeout: float | None = None
     ) -> list[Loss | BackendUnavailable | None]:
-        until = None if timeout is None else now() + timeout
-
-        def left() -> float | None:
-            return None if until is None else max(0.05, until - now())
-
         by_slot = _by_slot(claims, lambda claim: claim.name)
-        losses = await self._of_slots(
-            by_slot,
-            lambda node, slots: node.extend([by_slot[slot] for slot in slots], left()),
-            lambda slot, port: port.extend(by_slot[slot], left()),
-        )
-        if all(isinstance(found, BackendUnavailable) for found in losses.values()):
-            _all_or_raise(losses)
-        in_turn = {
-            slot: repeat(found) if isinstance(found, BackendUnavailable) else iter(found)
-            for slot, found in losses.items()
+        calls = {slot: extension(some, self._keys) for slot, some in by_slot.items()}
+        answers = await self._of_slots(EXTEND, calls, timeout, extends if self._routes.base.min_replicas else None)
+        if all(isinstance(answer, BackendUnavailable) for answer in answers.values()):
+            _all_or_raise(answers)
+        in_turn: dict[int, Iterator[Loss | BackendUnavailable | None]] = {
+            slot: repeat(answer) if isinstance(answer, BackendUnavailable) else iter(losses(answer))
+            for slot, answer in answers.items()
         }
         return [next(in_turn[slot_of(claim.name)]) for claim in claims]
 
@@ -144,70 +137,91 @@ class ClusterPort:
         if names is None:
             _, names = await self.names()
         by_slot = _by_slot(names, str)
-        found = await self._of_slots(
-            by_slot,
-            lambda node, slots: node.inspect([by_slot[slot] for slot in slots]),
-            lambda slot, port: port.inspect(by_slot[slot]),
-        )
-        return [line for lines in _all_or_raise(found).values() for line in lines]
+        calls = {slot: (inspected(some[:BATCH]), ()) for slot, some in by_slot.items()}
+        held: list[LockInfo] = []
+        for slot, answer in _all_or_raise(await self._of_slots(INSPECT, calls)).items():
+            held += infos(by_slot[slot][:BATCH], answer)
+            if rest := by_slot[slot][BATCH:]:
+                held += await self._route_to(slot).send(methodcaller("inspect", rest))
+        return held
 
     async def names(self, limit: int | None = None) -> tuple[int, list[str]]:
-        found = await self._of_slots(
-            await self._indexed(self._keys.indexes),
-            lambda node, slots: node.names(slots, limit),
-            lambda slot, port: port.names_in(self._keys.index_in(slot), limit),
-        )
-        listed = _all_or_raise(found).values()
-        ends = sorted((end, name) for _, entries in listed for name, end in entries)
-        return sum(total for total, _ in listed), [name for _, name in ends][:limit]
+        first = NAMES_BATCH if limit is None else min(limit, NAMES_BATCH)
+        indexes = {slot: self._keys.index_in(slot) for slot in await self._indexed(self._keys.indexes)}
+        calls = {slot: (pack_keys(index), ("", 0, first)) for slot, index in indexes.items()}
+        total, listed = 0, list[tuple[float, str]]()
+        for slot, (number, *part) in _all_or_raise(await self._of_slots(NAMES, calls)).items():
+            found = ends(part).items()
+            if number > first == NAMES_BATCH:  # there are more in this slot
+                number, found = await self._route_to(slot).send(methodcaller("names_in", indexes[slot], limit))
+            total += number
+            listed += [(end, name) for name, end in found]
+        return total, [name for _, name in sorted(listed)][:limit]
 
     async def done(self, limit: int) -> list[LockInfo]:
-        found = await self._of_slots(
-            await self._indexed(self._keys.done),
-            lambda node, slots: node.done(slots, 2 * limit),
-            lambda slot, port: port.done_in(self._keys.done_in(slot), 2 * limit),
-        )
-        listed = sorted((each for some in _all_or_raise(found).values() for each in some), reverse=True)
+        slots = await self._indexed(self._keys.done)
+        calls = {slot: (pack_keys(self._keys.done_in(slot)), (2 * limit,)) for slot in slots}
+        answers = _all_or_raise(await self._of_slots(DONE, calls)).values()
+        listed = sorted((each for answer in answers for each in moments(answer)), reverse=True)
         return newest(await self.inspect([name for _, name in listed[: 2 * limit]]), limit)
 
     async def _indexed(self, indexes: str) -> list[int]:
-        """The slots that have an index whose key begins so."""
-        masters = await self._routes.masters(self.runtime)
-        slots = await self._together(lambda node: self._several_at(node).indexed(masters[node], indexes), masters)
-        return [slot for some in slots for slot in some]
+        """The slots that have an index whose key begins so. Or that are not where they were."""
+        masters, every = await self._routes.masters(self.runtime), tags()
+
+        async def ask(node: Node) -> list[int]:
+            slots, found = masters[node], list[int]()
+            for first in range(0, len(slots), PIPELINE):
+                some = slots[first : first + PIPELINE]
+                args = (indexes, *[every[slot] for slot in some])
+                answer = await self._exchange_of(node.server).run(INDEXED, pack_keys(), args)
+                found += [some[place] for place in answer]
+            return found
+
+        return [slot for some in await self._together(ask, masters) for slot in some]
 
     async def _of_slots(
         self,
-        slots: Iterable[int],
-        each: Callable[[NodePort, list[int]], Awaitable[Sequence[T | DistLockError]]],
-        one: Callable[[int, RedisPort], Awaitable[T]],
-    ) -> dict[int, T | BackendUnavailable]:
-        """``each`` at every node with those of the slots that it serves; ``one`` for a slot that is elsewhere by now.
+        script: Script,
+        calls: Mapping[int, Call],
+        timeout: float | None = None,
+        confirm: GivesLock | None = None,
+    ) -> dict[int, Reply | BackendUnavailable]:
+        """What this script answers to the call for each slot: in one write to each node.
 
         A node that does not answer fails its own slots only. What is not an outage is raised.
         """
+        until = None if timeout is None else now() + timeout
         by_node: dict[Node, list[int]] = {}
-        found: dict[int, T | BackendUnavailable] = {}
-        for slot in slots:
+        found: dict[int, Reply | BackendUnavailable] = {}
+        for slot in calls:
             try:
                 by_node.setdefault(await self._routes.owner(slot, self.runtime), []).append(slot)
             except BackendUnavailable as error:  # a slot that nobody serves
                 found[slot] = error
 
-        async def ask(node: Node) -> None:
-            some = by_node[node]
-            answers: Sequence[T | DistLockError]
+        def left() -> float | None:
+            return None if until is None else max(0.05, until - now())
+
+        async def run(node: Node) -> list[Reply | DistLockError]:
+            answers, exchange, slots = list[Any](), self._exchange_of(node.server), by_node[node]
             try:
-                answers = await each(self._several_at(node), some)
+                for first in range(0, len(slots), PIPELINE):
+                    some = [calls[slot] for slot in slots[first : first + PIPELINE]]
+                    answers += await exchange.run_many(script, some, left(), confirm)
             except DistLockError as error:
-                answers = [error] * len(some)
-            for slot, answer in zip(some, answers, strict=True):
+                return [error] * len(slots)
+            return answers
+
+        async def ask(node: Node) -> None:
+            for slot, answer in zip(by_node[node], await run(node), strict=True):
                 if not isinstance(answer, DistLockError):
                     found[slot] = answer
                 elif redirect_of(answer, node.at) is None and not isinstance(answer, BackendUnavailable):
                     raise answer
                 else:
-                    found[slot] = await self._elsewhere(slot, node, answer, partial(one, slot))
+                    again = methodcaller("run", script, calls[slot], left(), confirm)
+                    found[slot] = await self._elsewhere(slot, node, answer, again)
 
         # First those that answer: nobody's renewal waits for a node that is known to hang.
         await self._together(ask, sorted(by_node, key=lambda node: node.server.outage.silent))
@@ -230,13 +244,11 @@ class ClusterPort:
         return await asyncio.gather(*(work(node) for node in nodes))
 
 
-def _all_or_raise(found: Mapping[int, T | BackendUnavailable]) -> dict[int, T]:
-    answers: dict[int, T] = {}
-    for slot, answer in found.items():
+def _all_or_raise(found: dict[int, Reply]) -> dict[int, Reply]:
+    for answer in found.values():
         if isinstance(answer, BackendUnavailable):
             raise answer
-        answers[slot] = answer
-    return answers
+    return found
 
 
 def _by_slot(items: Iterable[T], name_of: Callable[[T], str]) -> dict[int, list[T]]:

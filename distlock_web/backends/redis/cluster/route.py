@@ -10,9 +10,8 @@ from ....core.errors import BackendUnavailable, DistLockError
 from ....core.runtime import Runtime, now
 from ..port import RedisPort
 from ..transport.replicas import TooFewReplicas
-from .node import Node
 from .redirects import Ask, Moved, TryAgain, redirect_of
-from .routes import Routes
+from .routes import Node, Routes
 
 T = TypeVar("T")
 #: The port of a node in one mode.

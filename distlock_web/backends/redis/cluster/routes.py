@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from ....core.backend import Claim
 from ....core.errors import BackendUnavailable, DistLockError
@@ -12,15 +13,19 @@ from ....core.runtime import Runtime
 from ..transport.address import Address
 from ..transport.server import Server
 from .address import address_of
-from .node import Node
 from .redirects import NodeAddress
 from .slots import slot_of
 from .topology import Topology
 
 
+class Node(NamedTuple):
+    at: NodeAddress
+    server: Server
+
+
 class Routes:
     def __init__(self, seeds: Sequence[NodeAddress], base: Address, cancel: Callable[[Claim, int], None]) -> None:
-        self._base = base
+        self.base = base  #: how to connect to each node
         self._cancel = cancel
         self._nodes: dict[NodeAddress, Node] = {}
         self._adding = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
@@ -38,7 +43,7 @@ class Routes:
 
     def _server(self, at: NodeAddress) -> Server:
         # Impatient: one thread renews the leases of all nodes, and does not wait for one that is known to hang.
-        return Server(address_of(at, self._base), self._cancel, patient=False)
+        return Server(address_of(at, self.base), self._cancel, patient=False)
 
     async def owner(self, slot: int, runtime: Runtime) -> Node:
         """The node that serves this slot. ``BackendUnavailable`` where none does, or none can be asked."""

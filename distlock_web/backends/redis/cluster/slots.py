@@ -7,7 +7,6 @@ from itertools import product
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from ....core.backend import Claim
 from ....core.runtime import IDENT_DIGITS
 from ..scripts import PackedKeys, lock_keys
 
@@ -33,12 +32,9 @@ class SlotKeys:
     def index_of(self, name: str) -> str:
         return self.index_in(slot_of(name))
 
-    def of(self, name: str) -> PackedKeys:
-        return lock_keys(name, self.index_of(name))
-
-    def to_acquire(self, claim: Claim) -> PackedKeys:
+    def of(self, name: str, joining: str = "") -> PackedKeys:
         # With the line of this store: a key that came to be at the other end of a move would stop the move.
-        return lock_keys(claim.name, self.index_of(claim.name), claim.token[:IDENT_DIGITS])
+        return lock_keys(name, self.index_of(name), joining[:IDENT_DIGITS])
 
     def done_in(self, slot: int) -> str:
         return f"{self.done}{{{tags()[slot]}}}"

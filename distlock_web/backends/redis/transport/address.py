@@ -28,8 +28,6 @@ AsyncDriverConnection: TypeAlias = aioredis.connection.AbstractConnection
 POOL_OPTIONS = ("max_connections", "pool_timeout")
 REPLICA_OPTIONS = ("min_replicas", "replica_timeout")
 OWN_OPTIONS = (*POOL_OPTIONS, *REPLICA_OPTIONS)
-#: Where the sentinels are, what they call the master, and how to connect to them: see ``sentinel.py``.
-SENTINEL_OPTIONS = ("sentinels", "service_name", "sentinel_kwargs")
 
 #: A lock is in front of a request: an answer that takes longer than this is none.
 TIMEOUT = 1.0
@@ -123,7 +121,7 @@ def checked(
     known = parameters(connection_class)
     for name, value in options.items():
         if name not in known and name not in OWN_OPTIONS:
-            every = (*sorted(known), *OWN_OPTIONS, *SENTINEL_OPTIONS)
+            every = (*sorted(known), *OWN_OPTIONS, "sentinel_kwargs")
             raise ConfigurationError(unknown_name(f'{where}["OPTIONS"] has', name, every))
         kwargs[name] = value
     kwargs = {name: value for name, value in kwargs.items() if name in known or name in OWN_OPTIONS}
@@ -180,10 +178,10 @@ def of_url(location: str, where: str) -> tuple[type[DriverConnection], dict[str,
     try:
         kwargs = dict(parse_url(location))  # type: ignore[no-untyped-call]
     except ValueError:
-        shown = without_credentials(location)
         raise ConfigurationError(
-            f'{where}["LOCATION"] is {shown!r}; it has to be a URL such as redis://127.0.0.1:6379/0, '
-            f"rediss://... (TLS) or unix:///path: {_what_is_wrong_with(shown)}"
+            f'{where}["LOCATION"] is {without_credentials(location)!r}; it has to be a URL such as '
+            f"redis://127.0.0.1:6379/0, rediss://... (TLS) or unix:///path. In a user name or password / ? # : @ [ ] "
+            f"and % have to be percent-encoded, / as %2F."
         ) from None  # its text may have the password in it
     if "path" not in kwargs and "db" not in kwargs and (name := urlsplit(location).path.strip("/")):
         raise ConfigurationError(
@@ -191,14 +189,6 @@ def of_url(location: str, where: str) -> tuple[type[DriverConnection], dict[str,
             f"redis://127.0.0.1:6379/0."
         )
     return kwargs.pop("connection_class", redis.Connection), kwargs
-
-
-def _what_is_wrong_with(shown: str) -> str:
-    try:
-        parse_url(shown)  # type: ignore[no-untyped-call]
-    except ValueError as error:
-        return str(error)
-    return "in a user name or password / ? # : @ [ ] and % have to be percent-encoded, / as %2F."
 
 
 def _check_files(kwargs: Mapping[str, Any], where: str) -> None:

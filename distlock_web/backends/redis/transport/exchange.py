@@ -10,12 +10,9 @@ from ....core.errors import DistLockError
 from ..scripts import Call, PackedKeys, Script, command
 from .address import Address
 from .errors import FAILURES, ErrorReply, as_error, translated
-from .replicas import GivesLock, Replicas
+from .replicas import GivesLock, TooFewReplicas, check_confirmed, wait_command
 
 Reply: TypeAlias = Any  # int, bytes or a list of these: what our scripts answer
-
-#: The WAIT behind a request that may take so many seconds; None: as long as any.
-Confirmation: TypeAlias = Callable[[float | None], bytes]
 
 #: In a cluster, in front of a question for a slot that is on its way to the node that is asked.
 _ASKING = command("ASKING")
@@ -24,14 +21,14 @@ _ASKING = command("ASKING")
 class Line(Protocol):
     """An open connection, for one exchange. What it raises is one of ``FAILURES``."""
 
-    def send(self, packed: bytes, answers: int = 1, confirmation: Confirmation | None = None) -> None:
-        """Write this, which has so many answers, and behind it the question whether the replicas have it."""
+    def send(self, packed: bytes, answers: int = 1, wait: bytes | None = None) -> None:
+        """Write this, which has so many answers, and behind it the WAIT that asks whether the replicas have it."""
 
     async def receive(self) -> Reply:
         """The next answer, ``ErrorReply`` as a value if it is an error."""
 
     async def confirmed(self) -> Reply:
-        """The answer of the replicas."""
+        """The answer to the WAIT."""
 
     def end(self, *, usable: bool) -> None:
         """All answers were read. It is closed if it cannot be used again."""
@@ -50,19 +47,19 @@ class Exchange:
         self,
         lines: Lines,
         address: Address,
-        replicas: Replicas,
+        look: Callable[[], None],
         moved: Callable[[], None],
         asking: bool = False,
     ) -> None:
         self._lines = lines
         self._address = address
-        self._replicas = replicas
+        self._look = look  #: called where too few replicas answer: they may follow another master by now
         self._moved = moved  #: called where it is not, or not yet, the server that takes writes
         self._asking = asking
 
     def asking(self) -> Exchange:
         """The same for a slot that is on its way to this node: each question says that it knows so."""
-        return Exchange(self._lines, self._address, self._replicas, self._moved, asking=True)
+        return Exchange(self._lines, self._address, self._look, self._moved, asking=True)
 
     async def run(
         self,
@@ -89,7 +86,7 @@ class Exchange:
         confirm: GivesLock | None = None,
     ) -> list[Reply | DistLockError]:
         """The same with each of these keys and arguments, in one write. An answer that is an error is given as one."""
-        confirmation = None if confirm is None else self._replicas.question
+        wait = None if confirm is None else wait_command(self._address, timeout)
         line = await self._lines.open(timeout)
         try:
             replies: list[Reply] = [None] * len(calls)
@@ -102,14 +99,14 @@ class Exchange:
                     if self._asking:
                         packed.append(_ASKING)
                     packed.append(script.call(*calls[i], by_source=i == by_source))
-                line.send(packed[0] if len(packed) == 1 else b"".join(packed), len(packed), confirmation)
+                line.send(packed[0] if len(packed) == 1 else b"".join(packed), len(packed), wait)
                 for i in asked:
                     if self._asking:
                         await line.receive()
                     replies[i] = await line.receive()
                     if type(replies[i]) is ErrorReply and replies[i].no_script:  # a restart, a failover, SCRIPT FLUSH
                         unknown.append(i)
-                if confirmation is not None:
+                if wait is not None:
                     confirmed = await line.confirmed()
                 if not unknown or by_source >= 0:
                     break
@@ -133,7 +130,11 @@ class Exchange:
             self._moved()
             raise as_error(refusal, self._address)
         if given:
-            self._replicas.check(confirmed)
+            try:
+                check_confirmed(confirmed, self._address)
+            except TooFewReplicas:
+                self._look()
+                raise
         if errors:
             return [as_error(reply, self._address) if isinstance(reply, ErrorReply) else reply for reply in replies]
         return replies

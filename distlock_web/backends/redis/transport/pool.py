@@ -16,7 +16,7 @@ from ....core.runtime import THREADS, drive, now
 from .address import Address
 from .driver import fileno_of
 from .errors import FAILURES, TIMEOUTS, translated
-from .exchange import Confirmation, Reply
+from .exchange import Reply
 from .wire import wire_of
 
 #: Seconds between two looks of a thread in doubt, whether its own answer is there, or somebody else's.
@@ -44,10 +44,8 @@ class Connection(Pooled):
         wire = wire_of(self._connection, address.kwargs["socket_timeout"] / 2)
         self._write, self.read = wire.write, wire.read
 
-    def send(self, packed: bytes, answers: int = 1, confirmation: Confirmation | None = None) -> None:
-        if confirmation is not None:
-            packed += confirmation(self.timeout)
-        self._write(packed)
+    def send(self, packed: bytes, answers: int = 1, wait: bytes | None = None) -> None:
+        self._write(packed if wait is None else packed + wait)
 
     async def receive(self) -> Reply:
         try:

@@ -16,7 +16,6 @@ from .exchange import Exchange, Lines
 from .listener import Listener
 from .loop_connection import LoopConnection
 from .pool import ConnectionPool, ping
-from .replicas import Replicas
 
 #: Seconds that a place in a queue outlives the lease that it is for: GRACE of ``_queue.lua``, a millisecond for each of
 #: a thousand places in front, and some more.
@@ -43,7 +42,6 @@ class Server:
         self.ambiguous: set[str] = set()  #: tokens of which a copy of the acquisition may still be on its way
         self.released = deque[str](maxlen=RELEASED_TOKENS_KEPT)  #: tokens: a second release is no loss
         self._cancel = cancel
-        self._replicas = Replicas(address, self.outage.look)
         self.renewal_pool = ConnectionPool(address, self.outage, patient=patient)
         self._threads, self._renewals = self._over(self.pool), self._over(self.renewal_pool)
         self._changing = threading.RLock()  # reentrant: garbage that is collected inside may release a lock of its own
@@ -51,7 +49,7 @@ class Server:
         address.follow(self._moved)
 
     def _over(self, lines: Lines) -> Exchange:
-        return Exchange(lines, self.address, self._replicas, self._moved)
+        return Exchange(lines, self.address, self.outage.look, self._moved)
 
     def threads(self) -> Exchange:
         return self._threads

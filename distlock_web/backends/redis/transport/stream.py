@@ -15,7 +15,7 @@ from ....core.outage import Outage
 from .address import AsyncDriverConnection
 from .driver import close_now, transport_of
 from .errors import ErrorReply
-from .exchange import Confirmation, Reply
+from .exchange import Reply
 
 _PENDING = object()
 
@@ -33,10 +33,10 @@ class Turn:
         self._answers: deque[asyncio.Future[Reply]] = deque()
         self._confirmation: asyncio.Future[Reply]
 
-    def send(self, packed: bytes, answers: int = 1, confirmation: Confirmation | None = None) -> None:
+    def send(self, packed: bytes, answers: int = 1, wait: bytes | None = None) -> None:
         self._answers.extend(self._stream.ask(packed, answers))
-        if confirmation is not None:
-            self._confirmation = self._stream.confirm(confirmation)
+        if wait is not None:
+            self._confirmation = self._stream.confirm(wait)
 
     async def receive(self) -> Reply:
         return await self._answers.popleft()
@@ -55,22 +55,13 @@ class Turn:
 
 
 class _Question:
-    __slots__ = ("future", "looks")
+    __slots__ = ("answered_elsewhere", "asked_elsewhere", "future", "looks")
 
     def __init__(self, future: asyncio.Future[Reply]) -> None:
         self.future = future
         self.looks: int | None = None  #: how often the loop had looked when it was written; None: it is still to be
-
-
-class _Doubt:
-    """The oldest question has waited for half of its time: the server is asked on another connection, too."""
-
-    __slots__ = ("answered", "asked", "question")
-
-    def __init__(self, question: _Question, asked: float) -> None:
-        self.question = question
-        self.asked = asked
-        self.answered = False  #: there, when the loop has looked last
+        self.asked_elsewhere: float | None = None  #: half of its time was over: since then on another connection, too
+        self.answered_elsewhere = False  #: there, when the loop has looked last
 
 
 class Stream(asyncio.Protocol):
@@ -81,7 +72,6 @@ class Stream(asyncio.Protocol):
         self._timeout = timeout
         self._outage = outage
         self._looks = 0
-        self._doubt: _Doubt | None = None
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(protocolError=ConnectionError, replyError=ErrorReply, notEnoughData=_PENDING)
         self._out: list[bytes] = []
@@ -113,14 +103,14 @@ class Stream(asyncio.Protocol):
             futures.append(question.future)
         return futures
 
-    def confirm(self, confirmation: Confirmation) -> asyncio.Future[Reply]:
+    def confirm(self, wait: bytes) -> asyncio.Future[Reply]:
         """How many replicas have what is asked in this turn: one WAIT, behind all of it, for all who want to know.
 
         Until it is answered nothing else is written: the server would not read it, and whoever comes meanwhile shares
         the next one. So an answer may take the time-out of two of them, however many ask.
         """
         if self._confirmation is None:
-            self._wait, self._confirmation = confirmation(None), self._loop.create_future()
+            self._wait, self._confirmation = wait, self._loop.create_future()
             self._confirmation.add_done_callback(_seen)
         return self._confirmation
 
@@ -179,15 +169,14 @@ class Stream(asyncio.Protocol):
         self._looks += 1
         oldest = self._waiting[0]
         age = 0 if oldest.looks is None else self._looks - oldest.looks
-        doubt = self._doubt
         if age < LOOKS / 2:
             return
-        if doubt is None or doubt.question is not oldest:
-            self._doubt = _Doubt(oldest, self._outage.ask())
-        elif doubt.answered and (age > LOOKS or oldest.future is not self._confirming):  # which the replicas hold up
+        if oldest.asked_elsewhere is None:
+            oldest.asked_elsewhere = self._outage.ask()
+        elif oldest.answered_elsewhere and (age > LOOKS or oldest.future is not self._confirming):  # by the replicas
             self.fail(ConnectionError("this connection was dead; on another one the server answers"))
-        elif self._outage.answered(doubt.asked):
-            doubt.answered = True  # what was sent before that is here at the next look, or will never be
+        elif self._outage.answered(oldest.asked_elsewhere):
+            oldest.answered_elsewhere = True  # what was sent before that is here at the next look, or will never be
         elif age > LOOKS:
             error = TimeoutError(f"no answer within {self._timeout:g} s")
             self._outage.begin(error)
