@@ -121,6 +121,6 @@ _BY_ROUTER = {"basename", "detail", "suffix", "name", "description"}
 
 #: What to do about a view with ``on_busy="skip"``.
 SKIP_REMEDY = (
-    'Leave on_busy out, and the middleware answers 409; or give a callable that makes the response: on_busy=lambda '
+    'Say on_busy="raise", and the middleware answers 409; or give a callable that makes the response: on_busy=lambda '
     'error, request, *args, **kwargs: HttpResponse(status=409).'
 )  # fmt: skip
