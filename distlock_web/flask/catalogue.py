@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gettext
-from copy import copy
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 from flask import current_app
@@ -21,20 +20,21 @@ def running_catalogue() -> Catalogue | None:
         return None
     if "babel" not in current_app.extensions:
         return ENGLISH
-    from babel.core import get_global
     from flask_babel import get_domain, get_locale
 
-    name = str(get_locale() or "en")
-    ours = copy(_ours(get_global("likely_subtags").get(name, name)))  # zh is zh_Hans_CN
-    ours.add_fallback(get_domain().get_translations())  # the app's own: a language that is not here
-    return ours
+    return _catalogue(str(get_locale() or "en"), get_domain().get_translations())
 
 
-@cache
-def _ours(name: str) -> gettext.NullTranslations:
-    """Kept, for gettext looks on the disk at each call. One catalogue without fallbacks: whoever copies it adds his."""
+@lru_cache(maxsize=64)
+def _catalogue(name: str, apps_own: gettext.NullTranslations) -> gettext.NullTranslations:
+    """Kept, for every text asks, and gettext looks on the disk. The app's own is for a language that is not here."""
+    from babel.core import get_global
+
+    name = get_global("likely_subtags").get(name, name)  # zh is zh_Hans_CN
     found = gettext.find(DOMAIN, LOCALES, [name, name.rpartition("_")[0], name.partition("_")[0]])
     if found is None:
-        return gettext.NullTranslations()
+        return apps_own
     with open(found, "rb") as file:
-        return gettext.GNUTranslations(file)
+        ours = gettext.GNUTranslations(file)
+    ours.add_fallback(apps_own)
+    return ours

@@ -22,6 +22,7 @@ from flask import Flask, request
 from distlock_web import Lease, once
 from distlock_web.core.errors import BackendUnavailable, KeyReused, KeyUnavailable, LockBusy
 from distlock_web.flask import DistLock, held_locks_blueprint
+from distlock_web.flask.catalogue import running_catalogue
 from distlock_web.web.texts import CONTEXT
 from tests.support.source import FILES, PACKAGE, tree
 
@@ -234,3 +235,13 @@ def test_a_translation_is_text_and_no_html(make: Callable[..., Any], german: Pat
     assert "Sperren &lt;b&gt;" in page
     assert "&gt;&lt;b&gt;Lupe" in page
     assert "<b>" not in page
+
+
+def test_a_language_has_one_catalogue(memory: None) -> None:
+    """A page has a hundred texts, and each made one."""
+    babel: Any = pytest.importorskip("flask_babel")
+    app = Flask("shop")
+    app.config.update(BABEL_DEFAULT_LOCALE="zh_CN")
+    babel.Babel(app)
+    with app.test_request_context():
+        assert running_catalogue() is running_catalogue()
