@@ -26,7 +26,8 @@ class RequestIDMiddleware:
 
     The id goes into every log record (``RequestIDFilter``), every lock's holder, and back to the client, unless the
     response has an id of its own. A view whose lock is busy is answered with 409 and ``Retry-After``, one whose store
-    does not answer with 503, and a request that lacks what the key names with 400.
+    does not answer with 503, a request that lacks what the key names with 400, and one whose key was used for another
+    request (``once``) with 422.
     """
 
     sync_capable = True

@@ -15,7 +15,8 @@ from .responses import logged_error_response
 
 
 def exception_handler(exc: Exception, context: dict[str, Any]) -> Any:
-    """REST framework's own handler, to which a busy lock is a 409, an unreachable store a 503, a missing value a 400.
+    """REST framework's own handler, to which a busy lock is a 409, an unreachable store a 503, a missing value a 400, a
+    key that was used for another request a 422.
 
     All are ``{"detail": …, "code": …, "request_id": …}`` in the view's renderer, with an estimate in ``retry_after``
     and in ``Retry-After``. A project with a handler of its own calls :func:`api_exception` in it.
@@ -29,8 +30,9 @@ def exception_handler(exc: Exception, context: dict[str, Any]) -> Any:
 
 
 def api_exception(exc: Exception, context: dict[str, Any]) -> Exception:
-    """An ``APIException`` for ``LockBusy`` (code ``lock_busy``), ``BackendUnavailable`` (``lock_unavailable``) and
-    ``KeyUnavailable`` (``lock_key_unavailable``). Its ``fields`` are those of our own answer, as a dictionary.
+    """An ``APIException`` for ``LockBusy`` (code ``lock_busy``), ``BackendUnavailable`` (``lock_unavailable``),
+    ``KeyUnavailable`` (``lock_key_unavailable``) and ``KeyReused`` (``lock_key_reused``). Its ``fields`` are those of
+    our own answer, as a dictionary.
 
     Every other exception comes back as it is.
     """

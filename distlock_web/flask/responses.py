@@ -1,5 +1,5 @@
 """What a client is told when its view could not run under its lock: 409 if it is busy, 503 if its store is unreachable,
-400 if the request lacks what the key names.
+400 if the request lacks what the key names, 422 if its key was used for another request (``once``).
 
 Each of these is an ``on_busy`` and an ``on_backend_error``: of a decorator, of an alias in ``DISTLOCK``, or of the app.
 A function that is not the view of the request raises the error as if they were not there, wherever it is called. Called

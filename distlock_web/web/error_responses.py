@@ -91,7 +91,8 @@ class ErrorResponse:
     @property
     def htmx_headers(self) -> dict[str, str]:
         """For a request of htmx: nothing on the page is replaced, whatever its version does with errors; an event says
-        why (``distlock:busy``, ``distlock:unavailable``; ``detail`` and ``retryAfter`` are in the event's ``detail``).
+        why: ``distlock:busy``, ``distlock:unavailable``, ``distlock:key_unavailable`` or ``distlock:key_reused``.
+        ``detail`` and ``retryAfter`` are in the event's ``detail``.
         """
         event = self.code.replace("lock_", "distlock:")
         return {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 
 import pytest
 
-from distlock_web import LockBusy, distributed_lockable
-from distlock_web.web.error_responses import error_response, log_refused
+from distlock_web import BackendUnavailable, KeyReused, KeyUnavailable, LockBusy, distributed_lockable
+from distlock_web.web.error_responses import Refusal, error_response, log_refused
 from tests.support.callers import unrelated
 
 BUSY = LockBusy("Somebody holds 'salary:alice'.", name="salary:alice", retry_after=2.3)
@@ -17,6 +18,20 @@ BUSY = LockBusy("Somebody holds 'salary:alice'.", name="salary:alice", retry_aft
 @pytest.mark.parametrize(("remaining", "said"), [(0.0, 1), (0.001, 1), (1.0, 1), (1.01, 2)])
 def test_retry_after_is_never_zero(remaining: float, said: int) -> None:
     assert error_response(LockBusy(retry_after=remaining), "r").retry_after == said
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "event"),
+    [
+        (BUSY, 409, "distlock:busy"),
+        (BackendUnavailable(), 503, "distlock:unavailable"),
+        (KeyUnavailable(), 400, "distlock:key_unavailable"),
+        (KeyReused(), 422, "distlock:key_reused"),
+    ],
+)
+def test_each_refusal_has_a_status_and_an_event_of_htmx(error: Refusal, status: int, event: str) -> None:
+    answer = error_response(error, "r")
+    assert (answer.status, list(json.loads(answer.htmx_headers["HX-Trigger"]))) == (status, [event])
 
 
 def test_the_line_of_a_refused_request_says_which_lock(memory_store: None, caplog: pytest.LogCaptureFixture) -> None:
