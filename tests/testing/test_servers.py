@@ -14,8 +14,6 @@ import redis
 from distlock_web.testing.servers import RedisServer, ServerMissing, own_ports, redis_program, valkey_program
 from tests.support.requirements import require, require_redis, required
 
-pytest_plugins = ("pytester",)
-
 MakeRedis = Callable[..., RedisServer]
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
+from distlock_web import configure, lock
 from distlock_web.backends.redis.scripts import command
 from distlock_web.backends.redis.transport.driver import plain_socket_of
 from distlock_web.backends.redis.transport.errors import TIMEOUTS, ErrorReply
 from distlock_web.backends.redis.transport.wire import wire_of
+from distlock_web.testing.servers import RedisServer
 from tests.support.waiting import SOON
 
 
@@ -92,3 +97,17 @@ def test_a_server_that_does_not_read_ends_the_writing(connection_class: type) ->
             wire.write(b"x" * 1_000_000)
     there.close()
     connection.disconnect()
+
+
+def test_a_lock_over_a_unix_socket(make_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    make_redis("--unixsocket", str(path))
+    configure({"default": {"LOCATION": f"unix://{path}"}})
+
+    async def in_a_task() -> None:
+        async with lock("a", wait=1) as lease:
+            await lease.aextend()
+
+    with lock("b", wait=1):
+        asyncio.run(in_a_task())
+    assert lock("a").try_acquire()
