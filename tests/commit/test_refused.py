@@ -111,15 +111,6 @@ def test_the_method_of_a_class(get: Get, checked: Callable[..., list[CheckMessag
 # A stream, which is sent after the commit -----------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("atomic")
-@pytest.mark.parametrize("decorator", [distributed_lockable(key="order"), once(key="order", keep=60)])
-def test_the_hint_says_what_a_view_that_streams_needs(
-    checked: Callable[..., list[CheckMessage]], decorator: Any
-) -> None:
-    [found] = checked(decorator(lambda request: StreamingHttpResponse([b"x"])))
-    assert 'until="commit" ends before the body of a stream' in str(found.hint)
-
-
 def of_django(body: Iterator[str]) -> Callable[[], object]:
     view = distributed_lockable(key="order", until="commit")(lambda request: StreamingHttpResponse(body))
     return lambda: view(RequestFactory().get("/"))

@@ -43,16 +43,6 @@ def test_taken_inside_a_transaction() -> None:
     assert 'until="commit"' in str(warning.message)
 
 
-def test_given_back_by_hand_inside_a_transaction() -> None:
-    with told() as found:
-        lease = lock("order").acquire()
-        with transaction.atomic():
-            Group.objects.create(name="written")
-            lease.release()
-            here = line() - 1
-    assert [(each.filename, each.lineno) for each in found] == [(__file__, here)]
-
-
 def test_given_back_by_its_block_inside_a_transaction() -> None:
     opened = transaction.atomic()
     with told() as found, lock("order"):

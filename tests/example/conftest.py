@@ -27,10 +27,9 @@ def demo() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start the demo; it is stopped at the end of the test, if the test did not."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str, program: str = "", **changes: str) -> subprocess.Popen[str]:
-        what = ["-c", program] if program else ["-m", "example_project.demo"]
+    def start(*arguments: str, **changes: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, *what, *arguments],
+            [sys.executable, "-m", "example_project.demo", *arguments],
             cwd=ROOT,
             env=environment(**changes),
             stdin=subprocess.DEVNULL,

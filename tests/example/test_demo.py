@@ -37,28 +37,6 @@ def test_the_shop_oversells_without_the_lock_and_never_with_it(demo: Demo) -> No
     assert f"three clicks: {stock} orders. {2 * stock} clicks got an earlier click's answer." in output
 
 
-def test_a_missing_redis_is_named(demo: Demo) -> None:
-    process = demo(SERVE="0", program=WITHOUT_REDIS)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "There is no Redis: install redis-server, or name a store of yours" in errors
-    assert "Traceback" not in errors
-
-
-WITHOUT_REDIS = """
-import sys
-from distlock_web.testing import servers
-
-def redis_program():
-    raise servers.ServerMissing("hidden by the test")
-
-servers.redis_program = redis_program
-sys.argv = ["demo"]
-from example_project.demo import main
-sys.exit(main())
-"""
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_everything_that_the_demo_started(demo: Demo, number: signal.Signals) -> None:
     process = demo(SERVE="1")
@@ -96,18 +74,13 @@ def test_a_taken_port_is_named(demo: Demo) -> None:
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [("redis://127.0.0.1:{port}/0", "127.0.0.1"), ("rediss//nonsense", "DISTLOCK")],
-    ids=["dead", "malformed"],
-)
-def test_a_redis_that_cannot_be_used_is_named(demo: Demo, url: str, words: str) -> None:
+def test_a_redis_that_cannot_be_used_is_named(demo: Demo) -> None:
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
-        process = demo(DISTLOCK_URL=url.format(port=taken.getsockname()[1]))
+        process = demo(DISTLOCK_URL=f"redis://127.0.0.1:{taken.getsockname()[1]}/0")
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert words in errors
+    assert "127.0.0.1" in errors
     assert "Traceback" not in errors
 
 

@@ -63,19 +63,11 @@ class ByItsDecorators(Export):
     decorators = (distributed_lockable(key="inner"),)  # type: ignore[assignment]
 
 
-class ByTwoDecorators(Export):
-    decorators = (distributed_lockable(key="inner"), distributed_lockable(key="outer"))  # type: ignore[assignment]
-
-
 class ByItsMethod(MethodView):
     @distributed_lockable(key="outer")
     @distributed_lockable(key="inner")
     def get(self) -> Any:
         return _rows()
-
-
-class AroundAMethod(ByItsMethod):
-    decorators = (distributed_lockable(key="class"),)  # type: ignore[assignment]
 
 
 @distributed_lockable(key="outer")
@@ -101,9 +93,7 @@ BODIES: dict[str, tuple[Any, list[str]]] = {
     "behind another decorator": (logged_in, ["inner", "outer"]),
     "a class": (distributed_lockable(key="inner")(Export.as_view("x")), ["inner"]),
     "a class, by its decorators": (ByItsDecorators.as_view("x"), ["inner"]),
-    "a class, by two decorators": (ByTwoDecorators.as_view("x"), ["inner", "outer"]),
     "a method, by two decorators": (ByItsMethod.as_view("x"), ["inner", "outer"]),
-    "a class and its method": (AroundAMethod.as_view("x"), ["class", "inner", "outer"]),
 }
 
 

@@ -97,14 +97,8 @@ def unavailable(request: HttpRequest) -> HttpResponse:
     return HttpResponse("queued for later", status=503)
 
 
-@by_its_body
-def nothing_to_do(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("nothing to do")
-
-
 REFUSING = {
     "anonymous": anonymous, "without_next": without_next, "asynchronous": asynchronous,
-    "nothing_to_do": nothing_to_do,
 }  # fmt: skip
 DONE: dict[str, Any] = {
     "redirected": redirected, "home": home, "streamed": streamed,
