@@ -274,17 +274,6 @@ def test_w004_comes_once_for_an_action_and_asks_for_nothing_that_is_there(
     assert str(late.hint).startswith('Say until="commit"')
 
 
-def test_w004_of_a_mixin_that_is_not_in_front_says_so(urls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Behind(View, UntilCommitMixin):
-        @method_decorator(distributed_lockable(key="behind"))
-        def get(self, request: HttpRequest) -> HttpResponse:
-            return HttpResponse()
-
-    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", True)
-    urls(path("behind/", Behind.as_view()))
-    assert "UntilCommitMixin in front of the base classes" in str(found()["distlock_web.W004"].hint)
-
-
 done = once(key="kept", keep=60)
 
 

@@ -61,21 +61,6 @@ def test_in_an_exit_stack_and_as_the_receiver_of_a_ticket(memory_store: None) ->
         assert "attach(ticket)" in line_of(who())
 
 
-def test_a_task_that_only_takes_the_lock_is_named_by_the_line_that_made_the_lock(memory_store: None) -> None:
-    async def work() -> str:
-        taking = lock("a").aacquire()
-        lease = await asyncio.create_task(taking)
-        try:
-            return line_of(who())
-        finally:
-            await lease.arelease()
-
-    async def run() -> str:
-        return await asyncio.to_thread(asyncio.run, work())
-
-    assert asyncio.run(run()).strip() == 'taking = lock("a").aacquire()'
-
-
 # What runs ----------------------------------------------------------------------------------------------------------
 
 

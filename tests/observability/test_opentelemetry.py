@@ -180,12 +180,6 @@ def test_a_lease_that_is_forgotten_ends_with_its_time(otel: Collected, monkeypat
     assert sum(point.value for point in otel.points("distlock.held")) == 0
 
 
-def test_to_install_twice_is_to_install(otel: Collected) -> None:
-    assert install() is otel.telemetry
-    pay(1)
-    assert len(otel.spans("lock")) == 1
-
-
 def test_opentelemetrys_own_command_finds_it() -> None:
     """``opentelemetry-instrument`` loads the entry point, calls it, and then ``instrument``."""
     entry = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
