@@ -30,10 +30,8 @@ class Ask(NamedTuple):
     to: NodeAddress
 
 
-class TryAgain(NamedTuple):
+class TryAgain:
     """The keys of the lock are at both ends of a move, or one of them does not exist: nobody may use them together."""
-
-    text: str
 
 
 _ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (\S*):(\d+)")
@@ -52,4 +50,4 @@ def redirect_of(error: DistLockError, asked: NodeAddress) -> Moved | Ask | TryAg
         kind, slot, host, port = elsewhere.groups()
         to = NodeAddress(host or asked.host, int(port))  # no host: the one that we know
         return Moved(int(slot), to) if kind == "MOVED" else Ask(to)
-    return TryAgain(text) if _HALF_MOVED.search(text) else None
+    return TryAgain() if _HALF_MOVED.search(text) else None

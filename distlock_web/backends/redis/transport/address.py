@@ -116,8 +116,6 @@ def checked(
 ) -> Address:
     """The address of these keywords, over which ``options`` win."""
     where = f"DISTLOCK[{config.alias!r}]"
-    for name in _NOT_FOR_US:
-        kwargs.pop(name, None)
     known = parameters(connection_class)
     for name, value in options.items():
         if name not in known and name not in OWN_OPTIONS:
