@@ -118,3 +118,11 @@ def test_a_wrong_password_is_a_node_that_has_no_vote(
                 lock("order:7").acquire()
     finally:
         registry.close()
+
+
+def test_a_lease_of_a_quorum_is_not_handed_over_and_goes_on(redlock_settings: dict[str, Any]) -> None:
+    configure({"default": redlock_settings})
+    with lock("order:7") as lease:
+        with pytest.raises(ConfigurationError, match="cannot hand a lock over"):
+            lease.detach()
+        lease.extend()
