@@ -5,7 +5,7 @@
     engine            the algorithm: acquire, re-enter, wait. Begin here to learn how it works
     ending            how a scope ends: released, lost, handed over, never begun, interrupted
     lease             Lease, what the caller holds: a view of a scope
-    scope             one block under its locks, and who runs it
+    scope             one block under its locks
     hold              one name held: its states, its deadline, the gate to its re-entry
     chain             which scopes the running code is inside of
     watchdog          leases are extended: by hand, and by one thread for each store, which tells of losses as well
@@ -14,9 +14,9 @@
     once              once, a decorated function whose end leaves a record
     hooks             what a framework or a database library offers: Integration
     transfer          the ticket between detach and attach
-    fencing           fences on their way to where they are checked
+    fencing           fences on their way to the rows that check them
     request_context   the request of a task or a command: an id, and no lock around it
-    call_site         which line of code takes a lock; the warning about a transaction that is open there
+    call_site         which line of code makes a lock; the warning about a transaction that is open there
     events            what happens, in one stream, for those who listen; live_leases: what they keep of each lease
 
 No import goes in a circle, and nothing here imports a framework or a store.

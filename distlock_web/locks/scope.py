@@ -1,4 +1,4 @@
-"""A block of code that runs under one or more locks: what it holds, and who runs it."""
+"""A block of code that runs under one or more locks: what it holds, and how it ends."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class Scope:
         if self.acquired and not self.warned:
             self.warned = call_site.warn_of_open_transaction(self.spec.function, self.spec.code)
 
-    # Who runs it --------------------------------------------------------------------------------------------------
+    # When it is lost ----------------------------------------------------------------------------------------------
 
     def bind_task(self) -> None:
         """The running task is the one in the block: a loss cancels it (``on_lost="cancel"``)."""

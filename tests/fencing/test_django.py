@@ -45,6 +45,13 @@ def test_a_read_stamps_the_row_first(stock: Stock) -> None:
     assert Stock.objects.fenced_get(5, pk=stock.pk).fence == 5  # again: it is ours
 
 
+def test_a_late_holder_cannot_read(stock: Stock) -> None:
+    Stock.objects.fenced_get(7, pk=stock.pk)
+    with pytest.raises(StaleFence, match=r"fencing.Stock \d+: a newer holder with the fence 7 .* this one has 5"):
+        Stock.objects.fenced_get(5, pk=stock.pk)
+    assert fence_of_row(stock) == 7
+
+
 def test_a_read_by_other_fields(stock: Stock) -> None:
     Stock.objects.create(name="car")
     Stock.objects.create(name="car")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Callable
+
 import pytest
+import redis
 
 from distlock_web import Lease, LeaseLost, NotHeld, current_lease, distributed_lockable, lock
 from distlock_web.testing.fault_injector import FaultInjector
@@ -59,3 +64,23 @@ def test_a_call_that_was_let_through_can_lose_nothing(injector: FaultInjector) -
     assert lease.state == "released"
     with pytest.raises(NotHeld, match="is over"):
         lease.extend()
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_flush_is_not_called_the_end_of_a_lease(
+    redis_store: str, redis_client: redis.Redis, elsewhere: Callable[..., Lease], taken: bool
+) -> None:
+    """It did not "end before the block did"."""
+    with pytest.raises(LeaseLost) as caught, lock("a", expire=60):
+        redis_client.flushall()
+        if taken:
+            elsewhere("a")
+    text = str(caught.value)
+    assert caught.value.reason == ("taken" if taken else "expired")
+    assert re.search(r"though its lease had 5\d\.\d s left \(released by force, flushed, evicted or deleted\)", text)
+    assert ("and somebody else has it now" in text) is taken
+
+
+def test_the_end_of_a_lease_is_called_so(memory_store: None) -> None:
+    with pytest.raises(LeaseLost, match="ended before the block did"), lock("a", expire=0.05):
+        time.sleep(0.1)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from distlock_web import ConfigurationError, configure, distributed_lockable, fence_headers, lock
+from distlock_web import ConfigurationError, configure, distributed_lockable, lock
 from distlock_web.core.registry import Store
+from distlock_web.locks.fencing import fence_of
 from distlock_web.testing.fault_injector import FaultInjector
 
 
@@ -93,7 +94,7 @@ def test_the_setting_is_named_where_it_is_the_setting_that_waits() -> None:
 def test_a_fence_is_refused_where_the_store_has_none() -> None:
     without(configure({"default": {"BACKEND": "memory"}}).store("default"), fencing=False)
     with lock("a") as lease, pytest.raises(ConfigurationError, match="has no fences"):
-        fence_headers(lease)
+        fence_of(lease)
 
 
 @pytest.mark.parametrize("options", [{"limit": 3}, {"shared": True}])
@@ -101,4 +102,4 @@ def test_a_fence_of_one_among_several_holders_is_refused(options: dict[str, Any]
     """The other holders' fences are as good, and a row would refuse those that are smaller."""
     configure({"default": {"BACKEND": "memory"}})
     with lock("a", **options) as lease, pytest.raises(ConfigurationError, match="several holders"):
-        fence_headers(lease)
+        fence_of(lease)
