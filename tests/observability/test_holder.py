@@ -7,7 +7,6 @@ import json
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from django.urls import path
 from flask import Flask
 from flask import request as flask_request
 
-from distlock_web import ConfigurationError, HolderInfo, attach, distributed_lockable, held_locks, lock
+from distlock_web import ConfigurationError, HolderInfo, distributed_lockable, held_locks, lock
 from distlock_web.core import request_id
 from distlock_web.core.registry import registry
 from distlock_web.django.middleware import RequestIDMiddleware
@@ -50,15 +49,6 @@ def line_of(holder: HolderInfo) -> str:
 async def test_a_block_is_held_by_its_line(harness: Harness, store: str) -> None:
     async with harness.inside(lock("a")):
         assert line_of(who()).strip() == 'async with harness.inside(lock("a")):'
-
-
-def test_in_an_exit_stack_and_as_the_receiver_of_a_ticket(memory_store: None) -> None:
-    with ExitStack() as stack:
-        lease = stack.enter_context(lock("a"))
-        assert "stack.enter_context" in line_of(who())
-        ticket = lease.detach()
-    with attach(ticket):
-        assert "attach(ticket)" in line_of(who())
 
 
 # What runs ----------------------------------------------------------------------------------------------------------
