@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Executable
@@ -33,10 +33,14 @@ class Borrowed:
         values = compiled.construct_params(given)
         return self._transaction.execute(str(compiled), [values[name] for name in compiled.positiontup])
 
-    def wake(self, token: str) -> None:
+    def run_many(self, statement: Executable, several: Sequence[Mapping[str, Any]]) -> None:
+        for parameters in several:
+            self.run(statement, parameters)
+
+    def wake(self, tokens: Sequence[str]) -> None:
         """With the commit. Who waits in this process is woken by the release that follows it."""
         if self._notify is not None:
-            self.run(self._notify, {"channel": channel_of(token), "token": token})
+            self.run_many(self._notify, [{"channel": channel_of(token), "token": token} for token in tokens])
 
 
 def is_at(ours: Address, theirs: DatabaseAddress) -> bool:

@@ -66,11 +66,20 @@ class Transaction:
         self._limit()
         return self.connection.execute(statement, parameters)
 
-    def wake(self, token: str) -> None:
-        """The waiter with this token has something to hear, when this is committed."""
-        self.woken.append(token)
-        if self._database.notify is not None and not self._database.wakeups.expects(token):
-            self.run(self._database.notify, {"channel": channel_of(token), "token": token})
+    def run_many(self, statement: Executable, several: Sequence[Mapping[str, Any]]) -> None:
+        """The same with each of these parameters, without an answer."""
+        self._limit()
+        self.connection.execute(statement, several if len(several) > 1 else several[0])
+
+    def wake(self, tokens: Sequence[str]) -> None:
+        """The waiters with these tokens have something to hear, when this is committed."""
+        self.woken += tokens
+        if self._database.notify is not None:
+            others = [token for token in tokens if not self._database.wakeups.expects(token)]
+            if others:
+                self.run_many(
+                    self._database.notify, [{"channel": channel_of(token), "token": token} for token in others]
+                )
 
     def begin(self) -> None:
         """Within half of the time: no row is waited for yet."""

@@ -50,6 +50,7 @@ class LeaseRow:
         self.queued: int = known.queued
         self._read = self._values()
         self._shares: Shares | None = None
+        self._granted: list[str] = []  #: who was handed it, and stands in the queue still
 
     @classmethod
     def lock(cls, transaction: AnyTransaction, name: str, asking: str = "") -> LeaseRow:
@@ -168,6 +169,7 @@ class LeaseRow:
         owner.state = "held"
         owner.expires_at = max(owner.expires_at, self.now + microseconds(expire))
         if owner is not self:
+            self.shares.changed()
             self._sum_up()
 
     def end_lease(self) -> None:
@@ -182,19 +184,29 @@ class LeaseRow:
         """Give the lock to the first waiters that it admits, up to who asks. Whether others have it or come first."""
         if self.state == SEVERAL:
             _ = self.shares  # whose dead leave the queue before anybody looks at it
+        others, waiter = False, ""
         for head in self._heads():
             if head.token == asking:
-                return False
+                break
             if not self.admits(head.token):
-                self._tell(head.token)
-                return True
-            self._transaction.run(self._transaction.tables.leave, {"whose": head.token})
+                others, waiter = True, head.token
+                break
+            self._granted.append(head.token)
             self.own(head.token, from_ascii(head.holder), head.expire, "granted")
-            self._transaction.wake(head.token)
             if self.state != SEVERAL:
-                self._tell()
-                return True
-        return False
+                others = True
+                break
+        self._tell_granted()
+        if others:
+            self._tell(waiter)
+        return others
+
+    def _tell_granted(self) -> None:
+        """They leave the queue, and are told: together, for they may be a thousand readers."""
+        if self._granted:
+            self._transaction.run(self._transaction.tables.leave_many, {"tokens": self._granted})
+            self._transaction.wake(self._granted)
+            self._granted = []
 
     def let_go(self, token: str) -> None:
         """Its owner gives it back: to the next ones. Else ``expires_at`` stays, for its own requests may be late."""
@@ -215,6 +227,7 @@ class LeaseRow:
             self.revoked, self.token, self.state = owner.token, "", ""
         else:
             owner.state = "revoked"
+            self.shares.changed()
             self._sum_up()
         self.pass_on()
 
@@ -231,6 +244,7 @@ class LeaseRow:
             self.end_at(self.now + microseconds(seconds))
         else:
             owner.expires_at = self.now + microseconds(seconds)
+            self.shares.changed()
             self._sum_up()
             self.pass_on()  # to nobody, but it may be sooner than the first has been told
 
@@ -247,8 +261,7 @@ class LeaseRow:
             key = {"key": self.key}
             tokens = [row.token for row in self._transaction.run(self._transaction.tables.tokens, key).all()]
             self._transaction.run(self._transaction.tables.wake_all, key)
-            for token in tokens:
-                self._transaction.wake(token)
+            self._transaction.wake(tokens)
 
     @property
     def record(self) -> str | None:
@@ -270,6 +283,7 @@ class LeaseRow:
         """Those who live, the first in front; the dead are dropped. Each has to leave the queue before the next one."""
         tables = self._transaction.tables
         while self.queued:
+            self._tell_granted()
             heads: Sequence[Row[Any]] = self._transaction.run(tables.heads, {"key": self.key}).all()
             if not heads:
                 self.queued = 0
@@ -296,8 +310,7 @@ class LeaseRow:
         if places:
             tokens = [row.token for row in self._transaction.run(tables.at_places, {**key, "places": places}).all()]
             self._transaction.run(tables.wake_many, {"tokens": tokens})
-            for token in tokens:
-                self._transaction.wake(token)
+            self._transaction.wake(tokens)
 
     def join(self, claim: Claim, position: int) -> tuple[float, int]:
         """Stand in the queue, where it stood before if it did: the seconds after which to ask again, and the place."""

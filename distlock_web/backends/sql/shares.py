@@ -7,7 +7,8 @@ lock is locked, and only where the lock is shared, or where a token asks that wo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import insort
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,10 @@ class Share:
     holder: str
 
 
+def _by_end(share: Share) -> tuple[int, int]:
+    return share.expires_at, share.fence
+
+
 class Shares:
     """The holders of one lock, by token. Changed here, and written by :meth:`save`."""
 
@@ -42,6 +47,8 @@ class Shares:
             for row in self._read.values()
             if row.expires_at > now
         }
+        self._holding: list[Share] | None = None
+        self._limit = SHARED
         self.known = self.ends  #: as those know it who wait
         #: They were handed a place, and their lease has ended without a word of theirs.
         self.unheard = [
@@ -53,22 +60,32 @@ class Shares:
 
     def add(self, share: Share) -> None:
         self._by_token[share.token] = share
+        if self._holding is not None:  # put where it belongs: a thousand may enter in one transaction
+            insort(self._holding, share, key=_by_end)
+            self._limit = min(self._limit, limit_of(share.token))
 
     def remove(self, token: str) -> None:
         del self._by_token[token]
+        self.changed()
+
+    def changed(self) -> None:
+        """One of them has another state, or its lease another end."""
+        self._holding = None
 
     @property
-    def holding(self) -> list[Share]:
+    def holding(self) -> Sequence[Share]:
         """Those that have it, the one whose lease ends first in front."""
-        return sorted(
-            (share for share in self._by_token.values() if share.state != "revoked"),
-            key=lambda share: (share.expires_at, share.fence),
-        )
+        if self._holding is None:
+            self._holding = sorted(
+                (share for share in self._by_token.values() if share.state != "revoked"), key=_by_end
+            )
+            self._limit = min((limit_of(share.token) for share in self._holding), default=SHARED)
+        return self._holding
 
     @property
     def limit(self) -> int:
         """How many may have it, as far as its holders are concerned."""
-        return min((limit_of(share.token) for share in self.holding), default=SHARED)
+        return self._limit if self.holding else SHARED
 
     @property
     def ends(self) -> Ends[int]:
@@ -92,6 +109,7 @@ class Shares:
 
     def save(self, transaction: AnyTransaction, key: str) -> None:
         tables = transaction.tables
+        added: list[dict[str, Any]] = []
         gone = [token for token in self._read if token not in self._by_token]
         if gone:
             transaction.run(tables.drop_shares, {"tokens": gone})
@@ -102,6 +120,8 @@ class Shares:
                 "holder": to_ascii(share.holder),
             }  # fmt: skip
             if read is None:
-                transaction.run(tables.add_share, {"token": share.token, "name_key": key, **now})
+                added.append({"token": share.token, "name_key": key, **now})
             elif (read.state, read.fence, read.expires_at) != (share.state, share.fence, share.expires_at):
                 transaction.run(tables.change_share, {"whose": share.token, **now})  # it may have been taken anew
+        if added:
+            transaction.run_many(tables.add_share, added)

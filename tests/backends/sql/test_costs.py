@@ -12,7 +12,8 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from distlock_web import configure, lock
-from distlock_web.core.runtime import drive
+from distlock_web.core.backend import SHARED, Claim, limited
+from distlock_web.core.runtime import drive, new_ident, new_token
 from tests.support.callers import Beside, threads, unrelated
 from tests.support.waiting import LONG, PATIENCE, eventually
 
@@ -73,6 +74,17 @@ def test_a_place_among_several_costs_two_requests_more_and_its_release_as_many(s
         assert said[1:] == ["SELECT", "SELECT", "INSERT", "UPDATE", "COMMIT"]
         del said[:]
     assert said[1:] == ["SELECT", "SELECT", "DELETE", "UPDATE", "COMMIT"]
+
+
+def test_readers_that_enter_together_cost_less_than_a_request_each(store: Any, said: list[str]) -> None:
+    """A release in front of a thousand took longer than a transaction may, and so did each that came after it."""
+    writer, port, many = unrelated("first"), store.backend.sync_port(), 40
+    for _ in range(many):
+        drive(port.acquire(Claim("disLock:first", limited(new_token(new_ident()), SHARED), LONG), None))
+    del said[:]
+    writer.release()
+    assert len(said) < many
+    assert len(drive(port.inspect(["disLock:first"]))) == many
 
 
 def test_waiters_share_one_thread_and_keep_no_connection(store: Any, beside: Beside) -> None:
