@@ -15,6 +15,7 @@ from django.utils.functional import LazyObject
 
 from ..locks.hooks import Integration, TransactionManager
 from ..locks.lease import Lease
+from ..web.once import returned_class
 from ..web.success import is_failure
 from . import once
 from .locked_views import is_async_view, made_name_of
@@ -66,6 +67,9 @@ class DjangoIntegration(Integration):
     async def asked(self, args: tuple[object, ...], locked: Any) -> str | None:
         request = request_in(args)
         return None if request is None else await once.asked(args, request, asynchronous=locked.asynchronous)
+
+    def streams(self, function: Callable[..., Any]) -> bool:
+        return issubclass(returned_class(function), StreamingHttpResponse)
 
     async def answer_of(self, result: Any, locked: Any) -> dict[str, Any] | None:
         return await once.answer_of(result, locked.name, asynchronous=locked.asynchronous)

@@ -11,7 +11,7 @@ from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import get_script_prefix
 
@@ -19,15 +19,17 @@ from ..core.request_id import DEFAULT_HEADER
 from ..web.error_responses import REFUSALS
 from ..web.request_ids import RequestScope, environ_key, header_name, note_route, user_hook
 from . import responses
+from .ninja_errors import let_refusals_through
+from .streaming import send_in_request
 
 
 class RequestIDMiddleware:
     """Give every request an id, ``request.request_id``: from its ``Req-Id`` header if that is one, else a fresh one.
 
     The id goes into every log record (``RequestIDFilter``), every lock's holder, and back to the client, unless the
-    response has an id of its own. A view whose lock is busy is answered with 409 and ``Retry-After``, one whose store
-    does not answer with 503, a request that lacks what the key names with 400, and one whose key was used for another
-    request (``once``) with 422.
+    response has an id of its own. The body of a streaming response is in its request, too. A view whose lock is busy is
+    answered with 409 and ``Retry-After``, one whose store does not answer with 503, a request that lacks what the key
+    names with 400, and one whose key was used for another request (``once``) with 422.
     """
 
     sync_capable = True
@@ -49,6 +51,8 @@ class RequestIDMiddleware:
         outer = scope.enter()
         try:
             response: HttpResponseBase = self.get_response(request)
+            if isinstance(response, StreamingHttpResponse):
+                send_in_request(response)
         finally:
             scope.leave(outer)
         response.headers.setdefault(header, scope.request_id)
@@ -59,6 +63,8 @@ class RequestIDMiddleware:
         outer = scope.enter()
         try:
             response: HttpResponseBase = await self.get_response(request)
+            if isinstance(response, StreamingHttpResponse):
+                send_in_request(response)
         except CancelledError as error:
             # The client has gone while another middleware had the response: nobody closes that, and Django keeps it by
             # this error's frames until garbage is collected, and with it the lock that it is sent under.
@@ -71,6 +77,7 @@ class RequestIDMiddleware:
 
     def process_view(self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The request has been routed."""
+        let_refusals_through(view)
         if (match := request.resolver_match) is not None:
             note_route(request.method, get_script_prefix() + _readable(match.route))
 

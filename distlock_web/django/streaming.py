@@ -1,4 +1,5 @@
-"""A streaming response goes on under the lock of its view, until its body is sent, fails, or is closed."""
+"""A streaming response goes on in its request, and under the lock of its view, until its body is sent, fails, or is
+closed."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from django.http import StreamingHttpResponse
 
 from ..core.runtime import in_event_loop
 from ..locks.lease import Lease
-from ..web.streaming import LockedAsyncBody, LockedBody, StreamLock, spawn
+from ..web.streaming import (
+    AsyncRequestBody,
+    LockedAsyncBody,
+    LockedBody,
+    RequestBody,
+    SavedContext,
+    StreamLock,
+    spawn,
+)
 
 
 def send_under_lock(response: Any, lease: Lease) -> StreamingHttpResponse:
@@ -31,6 +40,36 @@ def send_under_lock(response: Any, lease: Lease) -> StreamingHttpResponse:
     else:
         response.streaming_content = LockedBody(lock, response._iterator, *own)  # it has a close, so Django adds it
     return response  # type: ignore[no-any-return]
+
+
+def send_in_request(response: Any) -> None:
+    """From now on the body of this ``StreamingHttpResponse`` runs, and is closed, in the request that is running."""
+    context = SavedContext()
+    # In place, not by its setter: that would add a closer, and take from a FileResponse the file that a server sends
+    # by itself.
+    closers: list[Callable[[], None]] = response._resource_closers
+    closers[:] = [partial(context.run, close) for close in closers]
+    if not response.is_async:
+        response._iterator = RequestBody(context, response._iterator)
+        return
+    is_locked = isinstance(response._iterator, LockedAsyncBody)  # and is closed with its lock
+    response._iterator = body = AsyncRequestBody(context, response._iterator)
+    if not is_locked:
+        closers.insert(0, partial(_close_in_request, body))
+
+
+def _close_in_request(body: AsyncRequestBody[Any]) -> None:
+    """Close a body whose client has gone, which Django leaves to the garbage collector: that knows of no request."""
+    if not body.is_open:
+        return
+    if in_event_loop():
+        spawn(body.aclose, otherwise=_nobody_can)
+    else:
+        async_to_sync(body.aclose)()
+
+
+def _nobody_can() -> None:
+    """The event loop has ended, and with it what could run an asynchronous body."""
 
 
 def _close(body: LockedAsyncBody[Any]) -> None:

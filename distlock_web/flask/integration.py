@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from flask import current_app, g, has_request_context, request, session, url_for
@@ -14,6 +14,7 @@ from werkzeug.wrappers import Response
 from ..core.registry import Registry
 from ..locks.hooks import Integration
 from ..locks.lease import Lease
+from ..web.once import returned_class
 from ..web.success import is_failure
 from . import once
 from .state import running_registry
@@ -64,6 +65,9 @@ class FlaskIntegration(Integration):
 
     async def asked(self, args: tuple[object, ...], locked: object) -> str | None:
         return once.asked() if is_view(locked) else None
+
+    def streams(self, function: Callable[..., Any]) -> bool:
+        return issubclass(returned_class(function), Iterator)
 
     async def answer_of(self, result: Any, locked: Any) -> dict[str, Any] | None:
         return once.answer_of(result, locked.name) if is_view(locked) else None

@@ -1,4 +1,4 @@
-"""One stream of events about locks. Metrics, traces and logs are made of it.
+"""One stream of events about locks. Metrics, traces, signals and logs are made of it.
 
     waited        the lock was not free: the caller queued for ``waited`` seconds, and then got it or was refused
     acquired      the caller has the lock; ``reason`` is ``attached`` if the lock was handed over

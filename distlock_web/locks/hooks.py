@@ -195,6 +195,10 @@ class Integration:
         """
         return None
 
+    def streams(self, function: Callable[..., Any]) -> bool:
+        """Whether it says that it returns a streaming response, by its annotation: ``once`` refuses it then."""
+        return False
+
     async def answer_of(self, result: Any, locked: object) -> dict[str, Any] | None:
         """What ``once`` keeps of a response that a view of its own returned: what :meth:`replay` makes it of, in JSON.
 

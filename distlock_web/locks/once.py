@@ -117,6 +117,11 @@ class Once(LockedFunction):
         self.has_key = options.get("key") is not None
         if not self.has_key:
             self._check_arguments()
+        if hooks.first(Integration.streams, self.function):
+            raise ConfigurationError(
+                f"{self.name} says that it returns a stream, which once cannot keep: use distributed_lockable with "
+                f"hold_at_least, or return a response that is made at once."
+            )
         if self.on_backend_error == "open":
             raise ConfigurationError(
                 f'{self.name}: once with on_backend_error="open" would repeat what is done, and record nothing; leave '

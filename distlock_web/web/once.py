@@ -9,10 +9,11 @@ import html
 import json
 import logging
 import secrets
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_origin
 
 logger = logging.getLogger("distlock_web")
 
@@ -127,6 +128,28 @@ def keep(function: str, status: int, headers: Iterable[tuple[str, str]], body: b
     except UnicodeDecodeError:
         kept["base64"] = b64encode(body).decode()
     return kept
+
+
+if sys.version_info >= (3, 14):
+    from annotationlib import Format, get_annotations
+
+    def _annotations(function: Any) -> dict[str, Any]:
+        """They may name what the type checker alone imports."""
+        return get_annotations(function, format=Format.FORWARDREF)
+
+else:
+
+    def _annotations(function: Any) -> dict[str, Any]:
+        return getattr(function, "__annotations__", {})
+
+
+def returned_class(function: Any) -> type:
+    """What the function says that it returns, without what stands in brackets; ``object`` if it does not say."""
+    said = _annotations(function).get("return")
+    if isinstance(said, str):
+        said = getattr(function, "__globals__", {}).get(said.partition("[")[0])
+    said = get_origin(said) or said
+    return said if isinstance(said, type) else object
 
 
 class Replay(NamedTuple):

@@ -203,6 +203,40 @@ class LockedAsyncBody(AsyncIterator[T]):
                 await self._lock.context.arun(_call(aclose))
 
 
+class RequestBody(Iterator[T]):
+    """The chunks of a body without a lock, each made inside of the request that it was opened in."""
+
+    def __init__(self, context: SavedContext, steps: Iterator[T]) -> None:
+        self._context = context
+        self._steps = steps
+
+    def __next__(self) -> T:
+        return self._context.run(next, self._steps)
+
+
+class AsyncRequestBody(AsyncIterator[T]):
+    """The asynchronous twin of :class:`RequestBody`."""
+
+    def __init__(self, context: SavedContext, steps: AsyncIterator[T]) -> None:
+        self._context = context
+        self._steps = steps
+        self.is_open = False  #: begun, and not sent to its end
+
+    async def __anext__(self) -> T:
+        self.is_open = True
+        try:
+            return await self._context.arun(_next(self._steps))
+        except StopAsyncIteration:
+            self.is_open = False
+            raise
+
+    async def aclose(self) -> None:
+        self.is_open = False
+        aclose = getattr(self._steps, "aclose", None)
+        if aclose is not None:
+            await self._context.arun(_call(aclose))
+
+
 async def _next(steps: AsyncIterator[T]) -> T:
     return await anext(steps)
 

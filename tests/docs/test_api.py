@@ -16,8 +16,8 @@ PAGE = (DOCS / "api.md").read_text()
 
 #: Public modules of a framework, below its package.
 MODULES = {
-    "distlock_web.django": ("admin", "middleware", "responses", "rest", "views", "fencing"),
-    "distlock_web.flask": ("responses",),
+    "distlock_web.django": ("admin", "middleware", "responses", "rest", "signals", "views", "fencing"),
+    "distlock_web.flask": ("responses", "signals"),
 }
 
 

@@ -268,7 +268,6 @@ BEFORE: dict[Script, str] = {
     ("transactions.md", "Django"): WITH_DATABASE,
     ("transactions.md", "One method of a class"): WITH_ATOMIC_REQUESTS,
     ("django.md", "REST framework"): WITH_REST,
-    ("django.md", "Django Ninja"): WITH_REST,
     ("fencing.md", "Django"): WITH_DATABASE,
     ("fencing.md", "A transfer between two accounts"): WITH_DATABASE,
     ("keys.md", "One row, one key"): WITH_STORE,

@@ -1,14 +1,21 @@
-"""Flask-RESTX and Flask-RESTful stand in front of the app's error handlers, and would answer a busy lock with 500."""
+"""Flask-RESTX and Flask-RESTful stand in front of the app's error handlers, and would answer a busy lock with 500.
+
+Others leave it to the app.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import apiflask
+import apiflask.views
 import flask_restful
 import flask_restx
+import flask_smorest
 import pytest
 from flask import Flask
+from flask.views import MethodView
 
 from distlock_web import LockBusy, distributed_lockable
 from distlock_web.flask import DistLock
@@ -81,3 +88,49 @@ def test_a_handler_of_the_apps_own_comes_first(build: Build) -> None:
     app.register_error_handler(LockBusy, lambda error: ({"retry_after": error.retry_after}, 429))
     with app.app_context(), hold_lock("order:7"):
         assert app.test_client().post("/pay/7").status_code == 429
+
+
+class Order(apiflask.Schema):
+    paid = apiflask.fields.Integer()
+
+
+def smorest() -> Flask:
+    app = Flask("shop")
+    app.config.update(API_TITLE="Shop", API_VERSION="1", OPENAPI_VERSION="3.0.2")
+    api, blueprint = flask_smorest.Api(app), flask_smorest.Blueprint("shop", "shop")
+
+    @blueprint.route("/pay/<int:order_id>")
+    class Pay(MethodView):
+        @blueprint.response(200, Order)
+        @distributed_lockable(key="order:{order_id}")
+        def post(self, order_id: int) -> Any:
+            return {"paid": order_id}
+
+    api.register_blueprint(blueprint)
+    return app
+
+
+def api_flask() -> Flask:
+    app = apiflask.APIFlask("shop")
+    output: Any = app.output
+
+    class Pay(apiflask.views.MethodView):
+        @output(Order)
+        @distributed_lockable(key="order:{order_id}")
+        def post(self, order_id: int) -> Any:
+            return {"paid": order_id}
+
+    app.add_url_rule("/pay/<int:order_id>", view_func=Pay.as_view("pay"))
+    return app
+
+
+@pytest.mark.parametrize("make_app", [smorest, api_flask])
+def test_where_the_api_leaves_it_to_the_app_it_is_problem_details(make_app: Callable[[], Flask]) -> None:
+    app = make_app()
+    app.config.update(DISTLOCK={"default": {"BACKEND": "memory"}}, PROPAGATE_EXCEPTIONS=False)
+    DistLock(app)
+    with app.app_context(), hold_lock("order:7"):
+        busy = app.test_client().post("/pay/7", json={})
+        assert app.test_client().post("/pay/8", json={}).json == {"paid": 8}
+    assert (busy.status_code, busy.content_type) == (409, "application/problem+json")
+    assert busy.get_json(force=True)["retry_after"] == int(busy.headers["Retry-After"])

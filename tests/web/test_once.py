@@ -8,7 +8,7 @@ import json
 import re
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
@@ -35,7 +35,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from distlock_web import KeyReused, once
+from distlock_web import ConfigurationError, KeyReused, once
 from distlock_web.flask import DistLock
 from distlock_web.locks.once import Once
 from distlock_web.web.once import MAX_COMPARED, MAX_KEPT
@@ -631,6 +631,41 @@ def test_a_streamed_answer_is_recorded_as_done(site: str, name: str, caplog: pyt
     assert (status, body) == (201, b"This has been done. Its answer was not kept.\n")
     assert headers["Idempotency-Replayed"] == "true"
     assert any("without its answer: it is streamed" in line for line in caplog.messages)
+
+
+class Download(StreamingHttpResponse):
+    pass
+
+
+def streams() -> Iterator[str]:
+    return iter("ab")
+
+
+def downloads(request: HttpRequest) -> Download:
+    return Download()
+
+
+def sends(request: HttpRequest) -> FileResponse:
+    return FileResponse(BytesIO())
+
+
+def shows(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+def unknown(request: HttpRequest) -> Elsewhere:  # type: ignore[name-defined]  # noqa: F821
+    return HttpResponse()
+
+
+@pytest.mark.parametrize("view", [streams, downloads, sends])
+def test_a_view_that_says_that_it_streams_is_refused_when_it_is_decorated(view: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigurationError, match="returns a stream"):
+        once(key="x", keep=60)(view)
+
+
+@pytest.mark.parametrize("view", [shows, unknown, lambda: None])
+def test_every_other_annotation_says_nothing(view: Callable[..., Any]) -> None:
+    once(key="x", keep=60)(view)
 
 
 # REST framework -----------------------------------------------------------------------------------------------------

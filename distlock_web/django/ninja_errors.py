@@ -1,0 +1,58 @@
+"""Django Ninja handles the exceptions of its operations before Django does: with DEBUG, all of them as a traceback.
+
+So that a busy lock is a 409 there as well, an API is taught to let refusals through to Django and the middleware. What
+it has been told of them by ``@api.exception_handler(LockBusy)`` counts as before.
+"""
+
+from __future__ import annotations
+
+import logging
+from inspect import getclosurevars
+from typing import Any, NoReturn
+from weakref import WeakSet
+
+from django.http import HttpRequest
+
+from ..web.error_responses import REFUSALS
+
+logger = logging.getLogger("distlock_web")
+
+_taught: WeakSet[Any] = WeakSet()
+_given_up = False
+
+
+def let_refusals_through(view: Any) -> None:
+    """Before a view is called: teach its API, if it is a view of Ninja's."""
+    if getattr(view, "__module__", "") != "ninja.operation" or view in _taught:
+        return
+    try:
+        _teach(view)
+    except AttributeError as error:
+        _give_up(error)
+    else:
+        _taught.add(view)
+
+
+def _teach(view: Any) -> None:
+    # In no public way: a function around the PathView, or a method of it, whose operations know their API.
+    path_view: Any = getattr(view, "__self__", None) or getclosurevars(view).nonlocals.get("self")
+    for api in {operation.api for operation in path_view.operations}:
+        for refusal in REFUSALS:
+            if api._lookup_exception_handler(refusal()) is api._lookup_exception_handler(Exception()):
+                api.add_exception_handler(refusal, _raise)
+
+
+def _give_up(error: AttributeError) -> None:
+    """Say once that busy locks are answered by Ninja. The operations themselves go on."""
+    global _given_up
+    if not _given_up:
+        _given_up = True
+        logger.warning(
+            "distlock_web does not know this version of Django Ninja (%s): it may answer a busy lock with 500. Add "
+            "@api.exception_handler(LockBusy).",
+            error,
+        )
+
+
+def _raise(request: HttpRequest, error: Exception) -> NoReturn:
+    raise error
