@@ -17,6 +17,7 @@ from .core.registry import configure
 from .core.request_id import HolderInfo, RequestIDFilter, current_request_id
 from .locks import events
 from .locks.decorator import distributed_lockable
+from .locks.fencing import fence_headers, read_fence
 from .locks.lease import Lease, Lost, current_lease
 from .locks.lock import Lock, aattach, attach, lock
 from .locks.once import once
@@ -53,8 +54,10 @@ __all__ = [
     "distributed_lockable",
     "escape_key",
     "events",
+    "fence_headers",
     "held_locks",
     "lock",
     "once",
+    "read_fence",
     "request_scope",
 ]

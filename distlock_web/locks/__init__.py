@@ -14,7 +14,7 @@
     once              once, a decorated function whose end leaves a record
     hooks             what a framework or a database library offers: Integration
     transfer          the ticket between detach and attach
-    fencing           fences on their way to the rows that check them
+    fencing           fences on their way to where they are checked
     request_context   the request of a task or a command: an id, and no lock around it
     call_site         which line of code makes a lock; the warning about a transaction that is open there
     events            what happens, in one stream, for those who listen; live_leases: what they keep of each lease

@@ -1,9 +1,16 @@
-"""Fences on their way to the rows that check them."""
+"""Fences on their way to where they are checked: another process's database, another service's view."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..core.errors import ConfigurationError, StaleFence
 from .lease import Lease, scope_of
+
+#: The header in which a service tells another under which fence it asks.
+HEADER = "Lock-Fence"
+
+MAX_FENCE = 2**63 - 1  # a database's BIGINT
 
 
 def fence_of(lease: Lease | int, key: object = None) -> int:
@@ -41,6 +48,23 @@ def fence_of_read(lease: Lease | int, read_under: int | None, row: str) -> int:
     if read_under is None or read_under not in lease.fences.values():
         raise StaleFence(f"{row} was not read with fenced_get under one of the locks {lease.name}.")
     return read_under
+
+
+def fence_headers(lease: Lease | int) -> dict[str, str]:
+    """Headers of a request to a service that checks the fence: ``requests.post(url, headers=fence_headers(lease))``."""
+    return {HEADER: str(fence_of(lease))}
+
+
+def read_fence(headers: Mapping[str, str]) -> int:
+    """The fence that a request came with, for ``fenced_get``: ``read_fence(request.headers)``.
+
+    Raises ``StaleFence`` if there is none, or if it is not a number. Every sender of requests can send any number: a
+    fence keeps order among services that trust each other, and is not a permission.
+    """
+    text = headers.get(HEADER, "")
+    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= MAX_FENCE:
+        return int(text)
+    raise StaleFence(f"The request has no {HEADER} with a number: it is unknown which lock it was sent under.")
 
 
 def late(row: str, fence: int, found: int | None) -> StaleFence:
