@@ -33,19 +33,14 @@ POLL = 0.01
 AT_A_TIME, MAX_KEPT_OUT = 8, 1.0
 #: Seconds that the end of a store, or of the program, waits for what was put off.
 FINISH_WITHIN = 2.0
-#: Tasks that are kept for later at most. Of more, those are dropped that end by themselves, with a lease.
-MAX_POSTPONED = 10_000
 #: Seconds for which tasks are kept that were left when the store was closed.
 KEPT_AFTER_CLOSE = 60.0
-#: Seconds for which a task is kept that does not end by itself.
-FOR_EVER = float("inf")
 
 
 class Postponed(NamedTuple):
     due: float
     until: float  #: after this there is nothing left to do
     work: Callable[[], object]
-    over: Callable[[], None] | None  #: what to do in its place when it is given up: too late, or with the store
 
 
 def _nothing() -> None:
@@ -141,17 +136,13 @@ class Outage:
 
     # Do this when it is back --------------------------------------------------------------------------------------
 
-    def postpone(
-        self, work: Callable[[], object], *, after: float, within: float, over: Callable[[], None] | None = None
-    ) -> None:
+    def postpone(self, work: Callable[[], object], *, after: float, within: float) -> None:
         """Do this when the server answers, not sooner than ``after`` seconds from now, and not later than ``within``.
 
-        While it raises ``BackendUnavailable`` it is tried again. ``over`` is called when it is not done any more.
+        While it raises ``BackendUnavailable`` it is tried again.
         """
         moment = now()
-        if len(self._postponed) >= MAX_POSTPONED:
-            self._make_room()
-        self._postponed.append(Postponed(moment + after, moment + within, work, over))
+        self._postponed.append(Postponed(moment + after, moment + within, work))
         self.watch()
 
     def look(self) -> None:
@@ -167,22 +158,20 @@ class Outage:
                 item = other._postponed.popleft()
             except IndexError:  # its own thread has just done the last of them
                 break
-            self.postpone(item.work, after=item.due - moment, within=item.until - moment, over=item.over)
+            self.postpone(item.work, after=item.due - moment, within=item.until - moment)
         other._rest()
         other._worker.stop()
 
     def close(self) -> None:
         """Do what is postponed, as far as the server answers now: for ``FINISH_WITHIN`` and a time-out at most.
 
-        Of what is left, that which ends by itself is kept for ``KEPT_AFTER_CLOSE``, and done if the server answers.
+        What is left is kept for ``KEPT_AFTER_CLOSE``, and done if the server answers.
         """
         self._finish()
         until = now() + KEPT_AFTER_CLOSE
         for item in list(self._postponed):
-            if item.until == FOR_EVER or item.work is _nothing:
-                self._give_up(item)
-            else:
-                self._drop(item)
+            self._drop(item)
+            if item.work is not _nothing:
                 self._postponed.append(item._replace(until=min(item.until, until)))
         self._rest()
         if self._postponed:
@@ -217,7 +206,7 @@ class Outage:
 
         ``alone``: at the end of the program no thread can be started.
         """
-        left = [item for item in list(self._postponed) if item.until < FOR_EVER]
+        left = list(self._postponed)
         if left and self._ask():
             self._silent_since = None
             self._catch_up(left, within=FINISH_WITHIN, alone=alone)
@@ -227,17 +216,8 @@ class Outage:
         moment = now()
         for item in list(self._postponed):
             if item.until < moment:
-                self._give_up(item)
+                self._drop(item)
         return any(item.due <= moment for item in list(self._postponed))
-
-    def _make_room(self) -> None:
-        """Drop what is over already; where nothing is, the oldest that will be."""
-        self._due()
-        if len(self._postponed) >= MAX_POSTPONED:
-            for item in list(self._postponed):
-                if item.until < FOR_EVER:
-                    self._give_up(item)
-                    return
 
     def _ask(self) -> bool:
         moment = self._probed = now()
@@ -257,7 +237,7 @@ class Outage:
         self._answered = moment
         return True
 
-    def _catch_up(self, items: list[Postponed], *, within: float = FOR_EVER, alone: bool = False) -> bool:
+    def _catch_up(self, items: list[Postponed], *, within: float = float("inf"), alone: bool = False) -> bool:
         """Have these done, several at a time: of a server that is far away none waits for all that came before it. This
         thread is free to answer doubts meanwhile, also where what is done waits in vain.
 
@@ -305,10 +285,10 @@ class Outage:
             self._put_last(item)
         except DistLockError as error:
             logger.info("A postponed request to the store could not be done: %s", error)
-            self._give_up(item)
+            self._drop(item)
         except Exception:
             logger.exception("A postponed request to the store failed")
-            self._give_up(item)
+            self._drop(item)
         else:
             self._drop(item)
 
@@ -319,12 +299,6 @@ class Outage:
         except ValueError:  # given up meanwhile, or the store was closed
             return
         self._postponed.append(item)
-
-    def _give_up(self, item: Postponed) -> None:
-        """It will not be done any more."""
-        self._drop(item)
-        if item.over is not None:
-            item.over()
 
     def _drop(self, item: Postponed) -> None:
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from distlock_web import BackendUnavailable, ConfigurationError
 from distlock_web.core import outage
-from distlock_web.core.outage import FOR_EVER, Outage
+from distlock_web.core.outage import Outage
 from distlock_web.core.runtime import THREADS, drive
 from tests.support.callers import no_thread, threads
 from tests.support.waiting import LONG, SOON, eventually
@@ -30,22 +30,6 @@ def unanswered() -> Iterator[tuple[Outage, threading.Event]]:
     watched = Outage("The server", probe)
     yield watched, answers
     watched.close()
-
-
-def test_what_does_not_end_by_itself_is_kept_however_much_comes_after_it(
-    unanswered: tuple[Outage, threading.Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After 10,000 cancelled claims a node of a quorum was left out for ever."""
-    monkeypatch.setattr(outage, "MAX_POSTPONED", 5)
-    watched, answers = unanswered
-    done: list[int] = []
-    watched.begin(IN_VAIN)
-    watched.postpone(lambda: done.append(-1), after=0.0, within=FOR_EVER)
-    for number in range(20):
-        watched.postpone(lambda number=number: done.append(number), after=0.0, within=LONG)  # type: ignore[misc]
-    answers.set()
-    eventually(lambda: len(done) == 5, "what is left is done", SOON)
-    assert done == [-1, 16, 17, 18, 19]
 
 
 def test_a_request_that_fails_after_the_store_was_closed_has_nobody_ask_for_ever(
@@ -333,11 +317,9 @@ def test_what_is_left_at_the_close_is_done_when_the_server_is_back(
     """It was dropped while the server was away: a lock that could not be given back was held for its whole lease."""
     monkeypatch.setattr(outage, "KEPT_AFTER_CLOSE", LONG)
     watched, answers = unanswered
-    done, given_up = list[int](), list[int]()
+    done = list[int]()
     watched.postpone(lambda: done.append(1), after=0.0, within=LONG)
-    watched.postpone(lambda: done.append(2), after=0.0, within=FOR_EVER, over=lambda: given_up.append(2))
     watched.close()
-    assert given_up == [2]
     answers.set()
     eventually(lambda: done, "what ends by itself is done", SOON)
     assert done == [1]

@@ -95,7 +95,7 @@ MUTANTS: dict[str, Mutant] = {
     "what was put off until the server answers is forgotten": Mutant(
         "redis-outage-8",
         "core/outage.py",
-        "        self._postponed.append(Postponed(moment + after, moment + within, work, over))\n",
+        "        self._postponed.append(Postponed(moment + after, moment + within, work))\n",
         "",
     ),
     "what is taken on keeps the time that it had on its way": Mutant(
