@@ -33,9 +33,9 @@ class FaultInjector:
         """Lose this half of the next requests of this verb: ``lose("acquire", "answer", "request")`` fails two."""
         self._losses.setdefault(verb, []).extend(halves)
 
-    def cut(self, half: Half = "request") -> None:
+    def cut(self) -> None:
         """From now on nothing comes through: the store is unreachable."""
-        self._dead = half
+        self._dead = "request"
 
     def mend(self) -> None:
         self._dead = None
