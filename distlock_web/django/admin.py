@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import Any
 
+from django.apps import apps
 from django.contrib import admin, messages
 from django.contrib.admin.models import DELETION, LogEntry
 from django.core.exceptions import PermissionDenied
@@ -13,6 +14,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllow
 from django.middleware.csrf import get_token
 from django.template import Context, Engine, Library
 from django.template.response import TemplateResponse
+from django.templatetags.static import static
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
@@ -116,6 +118,12 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
     def _url(self, view: str, *args: str) -> str:
         return reverse(f"admin:distlock_web_heldlock_{view}", args=args, current_app=self.admin_site.name)
 
+    def _file_url(self, name: str) -> str:
+        """Of a style sheet or a script: where the admin's own are, if staticfiles serves them; else ``asset_view``."""
+        if apps.is_installed("django.contrib.staticfiles"):
+            return static(f"distlock_web/{name}")
+        return f"{self._url('asset', name)}?v={VERSION}"
+
     def _live(
         self, request: HttpRequest, name: str, context: dict[str, Any], title: Any, more: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -128,15 +136,14 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic 
     ) -> HttpResponse:
         own = {"opts": self.opts, "title": title, "subtitle": None, "body": body}
         files = {
-            name.replace(".", "_"): f"{self._url('asset', name)}?v={VERSION}"
-            for name in ("held_locks.css", "admin.css", "held_locks.js")
+            name.replace(".", "_"): self._file_url(name) for name in ("held_locks.css", "admin.css", "held_locks.js")
         }
         everything = {**self.admin_site.each_context(request), **own, **files, **(more or {})}
         return TemplateResponse(request, "admin/distlock_web/heldlock/change_list.html", everything)
 
 
 def asset_view(request: HttpRequest, name: str) -> HttpResponse:
-    """A style sheet or a script. No secret: nobody has to log in."""
+    """A style sheet or a script, in a project without staticfiles. No secret: nobody has to log in."""
     found = asset(name, request.GET.get("v"))
     if found is None:
         raise Http404

@@ -25,7 +25,7 @@ from ..web.doctor import examine_store
 from ..web.request_ids import header_name, user_hook
 from ..web.settings import unknown_settings
 from .diagnosis import shared_caches
-from .locked_views import SKIP_REMEDY, is_api_view, is_outermost, locked_views, name_of, skips
+from .locked_views import SKIP_REMEDY, is_above_login, is_api_view, is_outermost, locked_views, name_of, skips
 from .middleware import RequestIDMiddleware
 from .stores import RESOURCES, project_mapping
 from .transactions import alias_of
@@ -136,6 +136,7 @@ def findings() -> list[Finding]:
         check_request_id,
         check_views,
         check_keys,
+        check_logins,
         check_transactions,
     ):
         try:
@@ -240,6 +241,27 @@ def check_keys(**kwargs: Any) -> Iterator[checks.CheckMessage]:
                 hint=f"Write {{{name}:int}} or {{{name}:uuid}} in the key, or <int:{name}> in the route. "
                 f"{{{name}:str}} says that it is a text.",
                 id="distlock_web.W007",
+            )
+
+
+_HELD = "Who is then sent to the login page, or gets a 403, has had the lock."
+_ANSWERED = "Who has lost the right to ask gets the answer of before, until it is forgotten."
+
+
+@checks.register(checks.Tags.urls)
+def check_logins(**kwargs: Any) -> Iterator[checks.CheckMessage]:
+    for where, _, view, function in _views():
+        if is_above_login(view, function):
+            harm = _ANSWERED if isinstance(function, Once) else _HELD
+            atomic = (
+                ' With until="commit" also put @transaction.non_atomic_requests above @api_view, or UntilCommitMixin '
+                "in front of the base classes."
+            )
+            yield checks.Warning(
+                f"{where}: its lock is taken before it is known who asks. {harm}",
+                hint=f"Put {function.decorator} below login_required and its like, and below @api_view; in a class, on "
+                f"the method, and not on dispatch.{atomic if function.until == 'commit' else ''}",
+                id="distlock_web.W009",
             )
 
 

@@ -10,8 +10,9 @@ from django.conf import settings
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.views import View
 
-from ..locks.decorator import LockedFunction, locks_on
+from ..locks.decorator import LockedFunction, locks_on, wrapped
 from ..locks.key_templates import bound_method
+from ..locks.once import Once
 
 Callback = Callable[..., Any]
 
@@ -109,6 +110,44 @@ def _api_view_function(view_class: Any) -> Callback | None:
 def is_outermost(view: Callback, function: LockedFunction) -> bool:
     """Whether the lock is around the whole view: on its function or on ``dispatch``, which ``as_view()`` copies."""
     return function in locks_on(view)
+
+
+def is_above_login(view: Callback, function: LockedFunction) -> bool:
+    """Whether the lock is taken before Django or REST framework looks at who asks; False where that does not show.
+
+    ``login_required`` and its like, and what they decorate a method with, have the attributes of a redirect to login.
+    """
+    view_class = class_of(view)
+    handlers = _handlers(view, view_class) if view_class is not None else ()
+    places = [view, *(getattr(view_class, name, None) for name in handlers)]
+    places += map(_behind_api_view, places[1:])
+    if any(_leads_to_login(each) for place in places for each in _below(place, function)):
+        return True
+    if view_class is None or not is_outermost(view, function):
+        return False
+    classes = [each for each in view_class.__mro__ if "dispatch" in vars(each)]
+    if function in locks_on(view_class.dispatch):
+        del classes[0]
+    if any(map(_leads_to_login, classes)):
+        return True
+    # Above REST framework's is where a lock may have to be: but its success= may take a refusal for a success, and
+    # once answers what it has answered to whoever has had the right.
+    permissions = getattr(view_class, "permission_classes", ())
+    kept = bool(function.options.hold_at_least) and function.success is not None and function.until != "commit"
+    return (kept or isinstance(function, Once)) and any(
+        getattr(each, "__name__", "") != "AllowAny" for each in permissions
+    )
+
+
+def _leads_to_login(found: object) -> bool:
+    return hasattr(found, "login_url") and hasattr(found, "redirect_field_name")  # the login page has one of them
+
+
+def _below(place: Any, function: LockedFunction) -> list[Any]:
+    """What the lock is around, from the outside in. Copies of its mark, by ``functools.wraps``, are above it."""
+    chain = wrapped(place)
+    marked = [number for number, each in enumerate(chain) if getattr(each, "__distlock__", None) is function]
+    return chain[marked[-1] + 1 :] if marked else []
 
 
 def _dotted(function: Any) -> str:

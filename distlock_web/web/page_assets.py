@@ -6,7 +6,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 TEMPLATES = Path(__file__).parent / "templates"
-_STATIC = Path(__file__).parent / "static"
+#: One for all frameworks. Django's staticfiles look for it there.
+_STATIC = Path(__file__).parents[1] / "django" / "static" / "distlock_web"
 _CSS = "text/css; charset=utf-8"
 _TYPES = {
     "held_locks.css": _CSS,

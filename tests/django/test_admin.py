@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -54,6 +55,32 @@ def target(*leases: Any) -> dict[str, Any]:
 
 def messages(response: Any) -> list[str]:
     return [str(message) for message in response.context["messages"]]
+
+
+def files_of(page: str) -> list[str]:
+    """The addresses of our style sheets and of our script."""
+    return re.findall(r'(?:href|src)="([^"]*/(?:held_locks|admin)\.[^"]*)"', page)
+
+
+def test_its_files_are_collected_and_have_the_names_of_the_storage(
+    releaser: Client, settings: Any, tmp_path: Path
+) -> None:
+    settings.STATIC_URL = "https://cdn.example/s/"
+    manifest = "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
+    settings.STATIC_ROOT = str(tmp_path)
+    settings.STORAGES = {**settings.STORAGES, "staticfiles": {"BACKEND": manifest}}
+    call_command("collectstatic", interactive=False, verbosity=0)
+    files = files_of(releaser.get(LIST).content.decode())
+    assert len(files) == 3
+    for address in files:
+        assert re.fullmatch(r"https://cdn.example/s/distlock_web/\w+\.[0-9a-f]{12}\.(css|js)", address)
+        assert (tmp_path / address.removeprefix("https://cdn.example/s/")).is_file()
+
+
+def test_its_files_come_from_the_page_itself_in_a_project_without_staticfiles(releaser: Client, settings: Any) -> None:
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "django.contrib.staticfiles"]
+    for address in files_of(releaser.get(LIST).content.decode()):
+        assert "immutable" in releaser.get(address)["Cache-Control"]
 
 
 def test_its_files_come_from_the_page_itself(releaser: Client) -> None:

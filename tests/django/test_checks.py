@@ -7,15 +7,18 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from django.contrib.auth.decorators import login_required, permission_required
+from django.contrib.auth.mixins import LoginRequiredMixin
 from django.core import checks, mail
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.http import require_POST
 from rest_framework import viewsets
 from rest_framework.decorators import action, api_view, permission_classes
-from rest_framework.permissions import AllowAny
+from rest_framework.permissions import AllowAny, IsAuthenticated
 from rest_framework.routers import DefaultRouter, SimpleRouter
 
 from distlock_web import distributed_lockable, once
@@ -274,6 +277,8 @@ def test_w004_comes_once_for_an_action_and_asks_for_nothing_that_is_there(
     assert str(late.hint).startswith('Say until="commit"')
 
 
+plainly = distributed_lockable(key="guarded")
+kept = distributed_lockable(key="guarded", hold_at_least=60, success=lambda response: True)
 done = once(key="kept", keep=60)
 
 
@@ -291,6 +296,57 @@ async def aview(request: HttpRequest) -> HttpResponse:
 @distributed_lockable(key="plain")
 def plain(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
+
+
+class Guarded(LoginRequiredMixin, View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+@method_decorator(plainly, name="dispatch")
+class AboveLogin(Guarded):
+    pass
+
+
+@method_decorator(plainly, name="dispatch")
+class Locked(View):
+    pass
+
+
+class BelowMixin(LoginRequiredMixin, Locked):
+    pass
+
+
+def for_members(locked: Any, *, above: bool) -> Any:
+    """An API view that asks for a login, with the lock above or below of REST framework."""
+    guarded = permission_classes([IsAuthenticated])
+    return locked(api_view(["POST"])(guarded(api))) if above else api_view(["POST"])(guarded(locked(api)))
+
+
+@pytest.mark.parametrize(
+    ("made", "warned"),
+    [
+        (plainly(login_required(view)), True),
+        (kept(login_required(aview)), True),
+        (require_POST(plainly(permission_required("shop.pay")(view))), True),
+        (login_required(plainly(view)), False),
+        (plainly(require_POST(view)), False),
+        (AboveLogin.as_view(), True),
+        (plainly(Guarded.as_view()), True),
+        (BelowMixin.as_view(), False),
+        (for_members(kept, above=True), True),
+        (for_members(kept, above=False), False),
+        (for_members(plainly, above=True), False),
+        (for_members(done, above=True), True),
+        (done(api_view(["POST"])(permission_classes([AllowAny])(api))), False),
+    ],
+)
+def test_w009_a_lock_above_the_login(urls: Any, made: Any, warned: bool) -> None:
+    """Who is sent to the login page, or gets a 403, has had the lock."""
+    urls(path("guarded/", made))
+    assert ("distlock_web.W009" in found()) == warned
+    if warned:
+        assert "before it is known who asks" in found()["distlock_web.W009"].msg
 
 
 def test_e004_a_store_that_does_not_exist(urls: Any) -> None:
