@@ -83,14 +83,6 @@ def test_its_files_come_from_the_page_itself_in_a_project_without_staticfiles(re
         assert "immutable" in releaser.get(address)["Cache-Control"]
 
 
-def test_its_files_come_from_the_page_itself(releaser: Client) -> None:
-    files = re.findall(r'(?:href|src)="([^"]*/(?:held_locks|admin)\.[^"]*)"', releaser.get(LIST).content.decode())
-    assert len(files) == 3
-    for address in files:
-        assert address.startswith(f"{LIST}assets/")
-        assert "immutable" in releaser.get(address)["Cache-Control"]
-
-
 def test_who_is_no_staff_is_sent_to_the_login(memory: None, elsewhere: Any) -> None:
     client, lease = client_of(staff=False), elsewhere("order:7")
     for response in (client.get(LIST), client.get(LIST + "lock/"), client.post(RELEASE, target(lease))):

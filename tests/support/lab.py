@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .history import History
+from distlock_web.testing.history import History
+
 from .processes import Worker
 from .redis_lock import KEY
 

@@ -29,7 +29,7 @@ MODULES = (
     f"{NAME}.backends.redis",
     f"{NAME}.backends.redlock",
     f"{NAME}.testing.contract.base",
-    f"{NAME}.testing.fault_injector",
+    f"{NAME}.testing.storm",
 )
 #: Modules of redis-py whose operating system is simulated, too.
 DRIVER = (
@@ -122,8 +122,7 @@ class Program:
         # A store loads its backend by name: it has to find this copy's.
         self["core.registry"].import_module = self._modules.__getitem__
         self.lock = self._modules[NAME].lock
-        self.storm: Any
-        [self.storm] = self.load("tests.support.storm")
+        self.storm: Any = self["testing.storm"]
 
     def __getitem__(self, name: str) -> Any:
         return self._modules[f"{NAME}.{name}"]

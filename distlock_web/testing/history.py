@@ -15,9 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
-from distlock_web.core.backend import SHARED
-from distlock_web.core.runtime import now
-
+from ..core.backend import SHARED
+from ..core.runtime import now
 from .linearizability import Operation, impossible, unexplained
 
 Kind: TypeAlias = Literal[
