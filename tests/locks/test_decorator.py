@@ -224,13 +224,3 @@ def test_a_lock_above_a_static_or_class_method_is_refused_at_import(kind: Any, d
             @decorate
             @kind
             def pay(*args: object) -> None: ...
-
-
-@BOTH
-def test_a_lock_on_a_class_is_refused_by_the_decorator_s_own_name(decorate: Any, name: str) -> None:
-    with pytest.raises(
-        ConfigurationError, match=rf"^{name} is for functions, not for the class Body.*{name}\(\.\.\.\)"
-    ):
-
-        @decorate
-        class Body: ...

@@ -61,13 +61,6 @@ class TestWhereNoWorkerIs:
         with pytest.raises(ConfigurationError, match=r"report: on_busy=\"retry\".* no task runs here"):
             distributed_lockable("report:{month}", on_busy="retry")(report)("May")
 
-    async def test_so_it_is_for_a_coroutine(self) -> None:
-        async def fetch(month: str) -> str:
-            return month
-
-        with pytest.raises(ConfigurationError, match="no task runs here"):
-            await distributed_lockable("report:{month}", on_busy="retry")(fetch)("May")
-
     @pytest.mark.parametrize("call", ["apply", "__call__"])
     def test_nobody_would_send_it_again_so_the_caller_is_told(self, call: str, elsewhere: Callable[..., Lease]) -> None:
         task = Mailbox().task()(distributed_lockable("report:{month}", on_busy="retry")(report))
