@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from ..core.config import check_plain, check_policy, refuse_coroutine, shown
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy
@@ -31,8 +31,8 @@ OnBusy: TypeAlias = "Literal['raise', 'skip', 'retry'] | Callable[..., Any]"
 OnBackendError: TypeAlias = "Literal['raise', 'open'] | Callable[..., Any]"
 
 
-class FunctionOptions(LockOptions, total=False):
-    """What ``distributed_lockable(...)`` takes: the options of a lock, and those beside them."""
+class CallOptions(TypedDict, total=False):
+    """What a decorator takes beside the options of a lock."""
 
     key: Key | None
     on_busy: OnBusy | None
@@ -41,6 +41,10 @@ class FunctionOptions(LockOptions, total=False):
     database: object
     methods: Iterable[str] | None
     success: Callable[[Any], object] | None
+
+
+class FunctionOptions(LockOptions, CallOptions, total=False):
+    """What ``distributed_lockable(...)`` takes."""
 
 
 OPTIONS = tuple(FunctionOptions.__annotations__)

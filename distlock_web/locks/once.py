@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from ..core.config import Duration, check_flag, check_seconds
 from ..core.errors import BackendUnavailable, ConfigurationError, KeyReused, LockBusy
 from ..core.registry import configured
 from ..core.runtime import Runtime, drive
 from . import call_site, chain, hooks
-from .decorator import LockedFunction, OnBackendError, OnBusy, decorator, take_key
+from .decorator import CallOptions, LockedFunction, decorator, take_key
 from .events import log_fields
-from .hooks import Integration, RunningTask, Until
-from .key_templates import Key, KeyInFront
+from .hooks import Integration, RunningTask
+from .key_templates import KeyInFront
 from .lease import Lease, OnLost
 from .options import Options, check_names, check_records
 from .scope import Scope
@@ -29,10 +29,9 @@ R = TypeVar("R")
 MAX_RESULT_BYTES = 64 * 1024
 
 
-class OnceOptions(TypedDict, total=False):
+class OnceOptions(CallOptions, total=False):
     """What ``once(...)`` takes: ``keep`` and ``result``, and options of ``distributed_lockable``."""
 
-    key: Key | None
     #: How long it stays done, from the beginning of its run.
     keep: Duration
     #: Store what it returns, and return that when it is done.
@@ -44,12 +43,6 @@ class OnceOptions(TypedDict, total=False):
     renew_for: Duration | None
     store: str | None
     on_lost: OnLost | None
-    on_busy: OnBusy | None
-    on_backend_error: OnBackendError | None
-    until: Until | None
-    database: object
-    methods: Iterable[str] | None
-    success: Callable[[Any], object] | None
 
 
 OPTIONS = tuple(OnceOptions.__annotations__)
