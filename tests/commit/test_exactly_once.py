@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from django.db import connections, transaction
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
 import distlock_web.sqlalchemy
@@ -218,3 +218,15 @@ def test_what_is_rolled_back_without_an_exception_is_not_done(order: Order, engi
     undone()
     assert orders(engine) == []
     assert order(engine, 1) == 1
+
+
+def test_a_commit_that_fails_leaves_no_record(engine: Engine) -> None:
+    def fail(connection: object) -> None:
+        raise ZeroDivisionError
+
+    event.listen(engine, "commit", fail, once=True)
+    with pytest.raises(ZeroDivisionError):
+        by_sqlalchemy(engine, 1)
+    assert (orders(engine), records(engine)) == ([], 0)
+    assert by_sqlalchemy(engine, 2) == 2
+    assert (orders(engine), records(engine)) == ([2], 1)

@@ -14,6 +14,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from distlock_web import LeaseLost, current_lease, distributed_lockable
+from distlock_web.locks.lease import OnLost
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.revoking import revoke
 
@@ -129,10 +130,11 @@ def test_set_rollback_rolls_back_and_answers(history: list[str], atomic_requests
     assert not written()
 
 
+@pytest.mark.parametrize("on_lost", ["raise", "warn"])
 def test_a_lease_that_is_lost_before_the_commit_writes_nothing(
-    history: list[str], atomic_requests: bool, get: Get
+    history: list[str], atomic_requests: bool, get: Get, on_lost: OnLost
 ) -> None:
-    @distributed_lockable(key="order", until="commit")
+    @distributed_lockable(key="order", until="commit", on_lost=on_lost)
     def view(request: HttpRequest) -> HttpResponse:
         lease = current_lease()
         assert lease is not None

@@ -17,6 +17,7 @@ from distlock_web import ConfigurationError, LeaseLost, current_lease, distribut
 from distlock_web.core.errors import OpenTransactionWarning
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
+from distlock_web.locks.lease import OnLost
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.held_locks import list_all
 from tests.support.databases import Database
@@ -96,8 +97,11 @@ def test_an_exception_rolls_back(
     assert count() == 0
 
 
-def test_a_lost_lease_writes_nothing(session: scoped_session[Session], count: Callable[[], int]) -> None:
-    @distributed_lockable(key="order", until="commit", database=session)
+@pytest.mark.parametrize("on_lost", ["raise", "warn", lambda lease: None])
+def test_a_lost_lease_writes_nothing(
+    session: scoped_session[Session], count: Callable[[], int], on_lost: OnLost
+) -> None:
+    @distributed_lockable(key="order", until="commit", database=session, on_lost=on_lost)
     def pay() -> None:
         session.add(Order())
         lease = current_lease()

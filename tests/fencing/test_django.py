@@ -223,6 +223,25 @@ def test_an_update_asks_for_exactly_its_fence(stock: Stock, fence: int) -> None:
     assert Stock.objects.get().count == 10
 
 
+def test_an_update_over_a_join(stock: Stock) -> None:
+    stock.warehouse = Warehouse.objects.create(name="north")
+    stock.save()
+    Stock.objects.fenced_get(5, pk=stock.pk)
+    north = Stock.objects.filter(warehouse__name="north")
+    assert north.fenced_update(5, count=1) == 1
+    with pytest.raises(StaleFence):
+        north.fenced_update(6, count=2)
+
+    def stamp_in_between(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith("UPDATE"):
+            execute(f"UPDATE {Stock._meta.db_table} SET fence = 7", None, False, context)
+        return execute(sql, params, many, context)
+
+    with pytest.raises(StaleFence), connection.execute_wrapper(stamp_in_between):
+        north.fenced_update(5, count=2)
+    assert Stock.objects.get().count == 1
+
+
 # Deleting ------------------------------------------------------------------------------------------------------------
 
 
