@@ -20,6 +20,7 @@ from distlock_web import NotHeld, attach, distributed_lockable, lock
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.web.streaming import spawn
 from tests.support.interruptions import Limit, in_a_thread_of_its_own, interrupted_at
 from tests.support.waiting import SOON
 
@@ -90,6 +91,20 @@ def test_a_release_that_the_end_of_the_loop_cancels_is_done_all_the_same(monkeyp
     asyncio.run(main())
     assert held() == []
     assert injector.calls[-2:] == ["release", "inspect"]
+
+
+def test_what_a_loop_was_to_close_is_closed_when_it_ends_before() -> None:
+    closed: list[str] = []
+
+    async def close() -> None:
+        await asyncio.sleep(SOON)
+        closed.append("in the loop")
+
+    async def main() -> None:
+        spawn(close, otherwise=lambda: closed.append("otherwise"))
+
+    asyncio.run(main())
+    assert closed == ["otherwise"]
 
 
 @pytest.mark.usefixtures("memory_store")

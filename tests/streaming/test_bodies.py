@@ -217,6 +217,14 @@ def test_a_file_that_the_server_sends_is_done_when_it_is_closed() -> None:
     assert export(RequestFactory().get("/")).headers[REPLAYED] == "true"
 
 
+@pytest.mark.parametrize("body", [[], [b"x"], iter([b"x"])])
+def test_a_response_that_nobody_reads_ends_with_its_close(injector: FaultInjector, body: Any) -> None:
+    response = streaming(body)
+    assert not is_free()
+    response.close()
+    assert is_free()
+
+
 async def test_a_task_that_is_cancelled_in_the_body_ends_it(injector: FaultInjector) -> None:
     ended = []
 
@@ -320,6 +328,12 @@ def test_a_body_keeps_the_context_of_others(injector: FaultInjector) -> None:
     assert list(distributed_lockable(key="export")(view)()) == [b"outside"]
 
 
+def test_until_return_ends_it_with_the_view(injector: FaultInjector) -> None:
+    response = streaming(Body().chunks(), until="return")
+    assert is_free()
+    response.close()
+
+
 def test_a_view_that_was_let_through_streams(injector: FaultInjector) -> None:
     def chunks() -> Iterator[str]:
         lease = current_lease()
@@ -417,7 +431,15 @@ async def test_a_loss_cancels_the_task_that_sends(injector: FaultInjector) -> No
         await asyncio.wait_for(asyncio.create_task(serve()), 30)
 
 
-# Between the view and the server --------------------------------------------------------------------------------------
+def test_nobody_is_told_when_a_closed_response_had_lost_it(
+    injector: FaultInjector, caplog: pytest.LogCaptureFixture
+) -> None:
+    response = streaming(Body().chunks())
+    next(iter(response))
+    take_away()
+    with caplog.at_level(logging.WARNING, "distlock_web"):
+        response.close()
+    assert "ended without its lock" in caplog.text
 
 
 async def until(condition: Callable[[], object]) -> None:

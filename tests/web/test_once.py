@@ -8,7 +8,9 @@ import json
 import re
 import secrets
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
@@ -35,10 +37,13 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from distlock_web import ConfigurationError, KeyReused, once
+from distlock_web import ConfigurationError, KeyReused, LockBusy, once
+from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.locks.once import Once
+from distlock_web.web.held_locks import list_all
 from distlock_web.web.once import MAX_COMPARED, MAX_KEPT
+from tests.support.waiting import eventually
 
 KEY = "pay:{request.headers[Idempotency-Key]}"
 runs = itertools.count(1)
@@ -784,6 +789,30 @@ def test_what_rest_framework_renders_as_no_json(case: str, rf: Any, settings: An
 # Clicks at the same moment ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("wait", "answers"), [(0, {b"paid 1", None}), (20, {b"paid 1"})])
+def test_two_clicks_at_the_same_moment(wait: int, answers: set[bytes | None], rf: Any) -> None:
+    """In flight it is refused, or has a place in the queue; who has waited gets the first one's answer."""
+    both_are_here, done = threading.Barrier(2), itertools.count(1)
+
+    @once(key=KEY, keep=60, wait=wait)
+    def pay(request: HttpRequest) -> HttpResponse:
+        if wait:
+            eventually(lambda: list_all(registry()).rows[0].lock.waiters, "the other one waits")
+        else:
+            both_are_here.wait(20)  # for the one that is refused
+        return HttpResponse(f"paid {next(done)}")
+
+    def click(_: int) -> bytes | None:
+        try:
+            return pay(rf.post("/", headers={"Idempotency-Key": "k"})).content
+        except LockBusy:
+            both_are_here.wait(20)
+            return None
+
+    with ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(click, range(2))) == answers
+
+
 # Forms --------------------------------------------------------------------------------------------------------------
 
 HIDDEN = re.compile(r'<input type="hidden" name="once" value="([\w-]{20,})">')
@@ -870,6 +899,3 @@ def test_what_is_no_response_is_said_not_to_be_kept(rf: Any, caplog: pytest.LogC
     other = rf.post("/", headers={"Idempotency-Key": "another"})
     assert (stored_price(other), stored_price(other)) == (7, 7)
     assert not [line for line in caplog.messages if "no response" in line]
-
-
-# On stores that others share ----------------------------------------------------------------------------------------
