@@ -8,9 +8,11 @@ import pytest
 import redis
 
 from distlock_web import BackendUnavailable, NotHeld, attach, configure, lock
+from distlock_web.backends.redis.transport.subscription import Grant
+from distlock_web.backends.redis.transport.waiter import ReceivedGrant, Waiter
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import Registry, registry
-from distlock_web.core.runtime import THREADS, drive, new_token
+from distlock_web.core.runtime import THREADS, drive, new_token, now
 from distlock_web.locks.lease import scope_of
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside, unrelated
@@ -41,6 +43,17 @@ def test_a_release_that_the_server_refuses_lets_nobody_in(
         lease = waiting.result(SOON)
         assert owner_of(client) == (scope_of(lease).holds[0].claim.token, str(lease.fence))
         lease.release()
+
+
+@pytest.mark.parametrize(("connection", "passed", "granted"), [(1, 1, True), (1, -1, False), (2, 1, False)])
+def test_news_that_is_older_than_the_servers_last_word_or_another_servers_grants_nothing(
+    connection: int, passed: int, granted: bool
+) -> None:
+    """Who was stopped for longer than its lease read of it afterwards, and entered; clocks of two servers differ."""
+    waiter = Waiter(Claim(NAME, new_token(), LONG), THREADS, connection=1)
+    waiter.sent_at, waiter.server_time_us = now(), 1_000_000
+    waiter.news = ReceivedGrant(Grant(7, waiter.server_time_us + passed), connection, now())
+    assert (waiter.granted_since() is not None) is granted
 
 
 def owner_of(client: redis.Redis) -> tuple[str, str]:

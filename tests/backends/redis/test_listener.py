@@ -168,7 +168,11 @@ def test_a_reader_that_was_interrupted_before_it_read_deafens_nobody(
     """A signal's exception came between taking its turn and reading."""
     monkeypatch.setattr(listener, "READER_LOST", 0.2)
     ear = registry().store("default").backend.server.listener  # type: ignore[attr-defined]
-    is_woken(lambda: ear._subscription.turn.acquire(timeout=SOON))
+
+    def lose() -> None:
+        assert ear._subscription.turn.acquire(timeout=SOON)
+
+    is_woken(lose)
 
 
 class Limit(BaseException):

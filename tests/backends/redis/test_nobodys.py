@@ -159,6 +159,24 @@ def test_a_late_cancel_spares_another_grant_of_the_same_token(waiting: Waiting) 
     assert (held(waiting.client) or {})["state"] == "released"
 
 
+def test_a_late_cancel_spares_one_that_has_asked_since(waiting: Waiting) -> None:
+    waiting.release()
+    assert isinstance(drive(waiting.port.acquire(waiting.claim, 0)), Granted)
+    drive(waiting.backend._sync_port.cancel_now(waiting.claim, fence=int((held(waiting.client) or {})["fence"])))
+    waiting.stays()
+
+
+def test_one_that_gave_up_and_waits_again_keeps_it(waiting: Waiting) -> None:
+    """Its token was remembered as given up: a message of its grant that was read once more gave its lock back."""
+    waiting.backend.server.listener.gave_up(waiting.claim.token)
+    waiting.answer = drive(waiting.port.acquire(waiting.claim, LONG))
+    waiting.release()
+    granted = waiting.wait()
+    assert isinstance(granted, Granted)
+    waiting.client.publish(f"distlock:wake:{waiting.store.ident}", f"{waiting.claim.token} {granted.fence} 1 {NAME}")
+    waiting.stays()
+
+
 def test_a_release_of_what_was_revoked_lets_the_others_of_its_process_have_the_free_lock(waiting: Waiting) -> None:
     """They stood aside, for it had been handed the lock; they slept on beside a free one."""
     second = waiting.claim._replace(token=new_token(waiting.store.ident))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from distlock_web import BackendUnavailable, LockBusy, configure, lock
+from tests.support.proxy import Proxy
 from tests.support.requirements import require
 from tests.support.stores.zookeeper import zookeeper_client
 from tests.support.waiting import eventually
@@ -41,6 +42,14 @@ def own_zookeeper() -> Iterator[ZooKeeperServer]:
         eventually(_first_lock, "it is warm")
         yield server
         server.resume()
+
+
+@pytest.fixture
+def proxied(zookeeper_server: ZooKeeperServer, zookeeper_url: str) -> Iterator[Proxy]:
+    """The default store is an empty ZooKeeper behind this proxy."""
+    with Proxy(zookeeper_server.port) as proxy:
+        configure({"default": settings_of(proxy.port, "/" + zookeeper_url.rpartition("/")[2])})
+        yield proxy
 
 
 def _first_lock() -> bool:

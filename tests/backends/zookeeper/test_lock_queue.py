@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoNodeError
 
-from distlock_web import configure, lock
+from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
 from distlock_web.backends.zookeeper import lock_queue, places
 from distlock_web.backends.zookeeper.nodes import digest_of, in_order, name_of, path_of
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive, new_token, now
 from tests.support.callers import Beside
+from tests.support.proxy import Proxy
 from tests.support.waiting import LONG, SOON, eventually
 from tests.support.zookeeper_server import ZooKeeperServer
 
@@ -156,6 +157,25 @@ def renewal(mine: Claim) -> Callable[[], Any]:
     return lambda: drive(registry().store("default").renewal_port().extend([mine], 5.0))
 
 
+@pytest.mark.parametrize("longer", [8.0, 300.0])
+@pytest.mark.parametrize("renewed_before", [False, True])
+def test_a_renewal_that_is_sent_after_an_extension_does_not_shorten_it(
+    late: Any, longer: float, renewed_before: bool
+) -> None:
+    """It was reckoned before: somebody else was let in. A longer one than the session is a node that is made anew."""
+    mine = claim(expire=3.0)
+    drive(port().acquire(mine, 0))
+    if renewed_before:
+        assert drive(port().extend([mine])) == [None]
+    finish = late(renewal(mine))
+    assert drive(port().extend([mine._replace(expire=longer)])) == [None]
+    assert finish() == [None]
+    (shown,) = drive(port().inspect([NAME]))
+    assert longer / 2 < shown.remaining <= longer + 0.1
+    assert drive(port().extend([mine])) == [None]
+    assert drive(port().release(mine)) is None
+
+
 def test_a_renewal_that_is_sent_after_a_release_does_not_end_its_cooldown(late: Any) -> None:
     mine = claim(expire=3.0)
     drive(port().acquire(mine, 0))
@@ -183,6 +203,27 @@ def test_what_is_parked_while_it_is_extended_keeps_the_longer_lease(late: Any, c
     assert not stat.ephemeralOwner
     (shown,) = drive(port().inspect([NAME]))
     assert shown.remaining > 20
+
+
+def test_an_extension_whose_answer_was_lost_is_not_taken_back_by_a_renewal(proxied: Proxy) -> None:
+    with lock("order:7"):
+        pass
+    mine = claim(expire=1.5)
+    drive(port().acquire(mine, 0))
+    proxied.lose_answer(b'"held"')
+    with pytest.raises(BackendUnavailable):
+        drive(port().extend([mine._replace(expire=30)]))
+    assert proxied.lost == 1
+    eventually(lambda: _renewed(mine), "the session goes on")
+    (shown,) = drive(port().inspect([NAME]))
+    assert shown.remaining > 20
+
+
+def _renewed(mine: Claim) -> bool:
+    try:
+        return bool(drive(port().extend([mine])) == [None])
+    except BackendUnavailable:
+        return False
 
 
 def test_what_is_made_anew_keeps_its_fence_and_what_is_known_of_the_one_before(client: Any) -> None:
@@ -408,3 +449,14 @@ def test_every_name_is_one_node(client: Any, name: str) -> None:
     assert isinstance(drive(port().acquire(mine, 0)), Granted)
     assert [found.name for found in drive(port().inspect())] == [name]
     drive(port().release(mine))
+
+
+def test_a_stranger_in_the_line_is_said_and_not_removed(client: Any) -> None:
+    with lock("order:7"):
+        pass
+    stranger = f"{path_of(NAME)}/{child_node(digest_of('x'), 0)}"
+    client.create(stranger, b"<xml/>")
+    with pytest.raises(ConfigurationError, match="none of this version's"):
+        lock("order:7").acquire()
+    assert client.exists(stranger)
+    assert len(line_of(client)) == 1, "and we have left the line"
