@@ -164,6 +164,25 @@ try:
 except KeyReused:
     pass
 """.replace("held_locks, lock", "KeyReused"),
+    ("once.md", "A webhook"): f"""{ELSEWHERE}
+from distlock_web import KeyReused
+def delivery(body):
+    return elsewhere(webhook, RequestFactory().post("/", body, content_type="application/json"))
+answers = [delivery({{"id": "e-1"}}) for _ in "12"]
+assert [answer.status_code for answer in answers] == [204, 204]
+assert "Idempotency-Replayed" in answers[1].headers
+for wrong in ({{}}, [1], "x"):
+    try:
+        delivery(wrong)
+        raise AssertionError
+    except KeyUnavailable as error:
+        assert error.missing == (("field", "id"),)
+try:
+    delivery({{"id": "e-1", "more": 1}})
+    raise AssertionError
+except KeyReused:
+    pass
+""",
     ("once.md", "A job, on every host"): 'assert report("2026-11") == report("2026-11") == {"rows": 7}',
     ("once.md", "Who asked"): """
 from django.test import Client
@@ -177,6 +196,16 @@ assert [answer.status_code for answer in answers] == [201, 201] and "Idempotency
 call_command("migrate", verbosity=0)
 assert buy(None, "bicycle").content == b"sold"
 assert Group.objects.get().name == "bicycle"
+""",
+    ("transactions.md", "One method of a class"): """
+from django.test import Client
+from django.urls import path
+urlpatterns = [path("orders/<pk>/", Orders.as_view({"put": "update", "get": "retrieve"}))]
+call_command("check", fail_level="WARNING")
+call_command("migrate", verbosity=0)
+client = Client(headers={"Host": "localhost"})
+assert client.put("/orders/7/").json() == "updated" and client.get("/orders/7/").json() == "as before"
+assert Group.objects.get().name == "7"
 """,
     ("keys.md", "One row, one key"): """
 from django.http import Http404
@@ -196,6 +225,17 @@ with lock(Group(pk=7)) as lease:
 with Session(engine) as session:
     assert session.get(Stock, 42).count == 8
 engine.dispose()
+""",
+    ("fencing.md", "Another service"): 'assert fence == int(headers["Lock-Fence"]) > 0',
+    ("fencing.md", "Plain SQL"): 'assert database.execute("SELECT remaining FROM stock").fetchone() == (19,)',
+    ("fencing.md", "A transfer between two accounts"): """
+from django.db import connection
+with connection.schema_editor() as editor:
+    editor.create_model(Account)
+Account.objects.bulk_create([Account(pk=1, balance=10), Account(pk=2, balance=0)])
+assert transfer(None, 1, 2).content == b"transferred"
+assert list(Account.objects.order_by("pk").values_list("balance", flat=True)) == [0, 10]
+assert transfer(None, 1, 1).status_code == 400
 """,
     ("README.md", "Django"): """
 from django.test import Client
@@ -220,10 +260,43 @@ assert answer.status_code == 409 and 0 < int(answer.headers["Retry-After"]) <= 1
 answer = app.test_client().post("/orders/7/pay")
 assert (answer.status_code, answer.text) == (200, "paid")
 """,
+    ("django.md", "Views"): """
+from asyncio import run
+from types import SimpleNamespace
+from django.test import RequestFactory
+request = RequestFactory().post("/")
+request.user = SimpleNamespace(pk=7)
+assert pay(request, 7).content == b"paid"
+assert run(transfer(request, 1, 2)).content == b"transferred"
+request.user.is_authenticated = True
+assert Checkout.as_view()(request).content == b"checked out"
+from django.contrib.auth.models import AnonymousUser
+settings.ALLOWED_HOSTS, urlpatterns = ["*"], []
+anonymous = RequestFactory().post("/checkout")
+anonymous.user = AnonymousUser()
+assert Checkout.as_view()(anonymous).headers["Location"] == "/accounts/login/?next=/checkout"
+assert profile(RequestFactory().get("/")).content == b"the form"  # its key, of a user, is not made
+assert report(request, 2026).content == b"the report"
+import contextvars
+from distlock_web import lock
+with lock("report:2026"):
+    assert contextvars.Context().run(report, request, 2026).status_code == 202
+""",
     ("django.md", "Django"): 'urlpatterns = []; call_command("check", fail_level="WARNING")',
     ("transfer.md", "Hand-over"): """
 lock("export:7").acquire().release()  # free: the task has released it
 assert export(*queue[0]) == "given up"
+""",
+    ("integrations.md", "An example"): """
+sell("bicycle")
+assert connection.execute("SELECT count(*), min(fence) > 0 FROM sale").fetchone() == (1, 1)
+assert not connection.in_transaction
+connection.execute("BEGIN")
+try:
+    sell("bicycle")
+    raise AssertionError
+except ConfigurationError:
+    connection.close()
 """,
     ("backends.md", "A small one"): """
 from distlock_web import attach, configure, lock
