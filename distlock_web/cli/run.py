@@ -29,6 +29,7 @@ from .parser import Context
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 PASSED_ON = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+_OF_KEYS = (signal.SIGINT, getattr(signal, "SIGQUIT", None))  # Ctrl-C and Ctrl-\
 #: Seconds after SIGKILL until a process is given up that the kernel cannot end just now.
 _UNKILLABLE = 5.0
 
@@ -157,10 +158,8 @@ class Run:
         fence = "" if lease.fence is None else str(lease.fence)  # and not that of an outer `distlock run`
         environment = {**os.environ, "DISTLOCK_KEY": key, "DISTLOCK_NAME": lease.name, "DISTLOCK_FENCE": fence}
         try:
-            group = os.getpgrp() if self._shares else 0  # 0: its own
-            self._pid = os.posix_spawn(
-                sys.executable, [*script, *argv], environment, setpgroup=group, setsigmask=PASSED_ON
-            )
+            group: dict[str, Any] = {} if self._shares else {"setpgroup": 0}  # 0: its own
+            self._pid = os.posix_spawn(sys.executable, [*script, *argv], environment, **group, setsigmask=PASSED_ON)
         except OSError as error:
             raise CommandFailed(f"{argv[0]}: {error.strerror}.", NOT_EXECUTABLE) from error
         for signum in self._early:
@@ -216,8 +215,9 @@ class Run:
 
     def _received(self, signum: int, frame: FrameType | None) -> None:
         if self._pid:
-            if not (self._shares and signal.Signals(signum).name in ("SIGINT", "SIGQUIT")):
-                self._send(signum)  # else its keys have sent it to the command as well
+            # The keys of a terminal have sent it to the command as well. PID 1 may have it from a container that ends.
+            if os.getpid() == 1 or not (self._shares and signum in _OF_KEYS):
+                self._send(signum)
             return
         self._early.append(signum)
         if not self._starting:

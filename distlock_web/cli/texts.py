@@ -83,8 +83,9 @@ the processes that the command has started.
 The command gets this process's input and output, and in its environment
 DISTLOCK_KEY, DISTLOCK_NAME (the name in the store) and DISTLOCK_FENCE, a number
 that grows with every holder: data can use it to refuse a late write.
-SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on. At a
-terminal the command shares it, and only the command itself is ended.
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on. With a
+controlling terminal the command shares it: the terminal sends Ctrl-C to both,
+and after a loss only the command itself is ended, not what it has started.
 
 With --once TIME, a command that has succeeded (status 0) does not run again for
 TIME, counted from its start, on any machine: the next one prints a line and

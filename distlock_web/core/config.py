@@ -146,7 +146,7 @@ class StoreConfig:
     backend: str = "redis"  #: an alias of ours or a dotted path
     location: str = field(default="", repr=False)  #: may have a password in it
     cache: str = ""  #: a Django cache whose server is used, in place of ``location``
-    database: str = ""  #: a database of Django or of Flask-SQLAlchemy, in place of ``location``
+    database: str = ""  #: a database of Django, in place of ``location``
     prefix: str = "disLock:"
     expire: float = 10.0
     wait: float | None = 0.0

@@ -71,7 +71,7 @@ def refuse_in_front(app: Flask) -> None:
     others = app.handle_user_exception
 
     def handle_user_exception(error: Exception) -> Any:
-        return Flask.handle_user_exception(app, error) if isinstance(error, REFUSALS) else others(error)
+        return type(app).handle_user_exception(app, error) if isinstance(error, REFUSALS) else others(error)
 
     app.handle_user_exception = handle_user_exception  # type: ignore[assignment, method-assign]
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from ..core.config import POLICIES, read_policy, unknown_name
+from ..core.config import POLICIES, SETTINGS, read_policy, unknown_name
 from ..core.errors import ConfigurationError
 
 #: What holds for every alias that does not say its own.
@@ -29,7 +29,11 @@ def unknown_settings(names: Collection[str], where: str) -> tuple[list[Configura
     for name in names:
         if not name.startswith("DISTLOCK") or name in known:
             continue
-        if get_close_matches(name, PROJECT_SETTINGS, 1, _ALIKE):
+        own = "LOCATION" if name == "DISTLOCK_URL" else name.removeprefix("DISTLOCK_")  # the first is the environment's
+        if own in SETTINGS:
+            text = f'{where} the setting {name!r}, which belongs to a store: DISTLOCK["default"]["{own}"].'
+            (others if "DISTLOCK" in names or name == "DISTLOCK_URL" else slips).append(text)
+        elif get_close_matches(name, PROJECT_SETTINGS, 1, _ALIKE):
             slips.append(unknown_name(f"{where} the setting", name, PROJECT_SETTINGS))
         else:
             read = ", ".join(PROJECT_SETTINGS)

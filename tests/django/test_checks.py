@@ -125,9 +125,24 @@ def test_e006_a_setting_that_does_not_exist(settings: Any, name: str, words: str
 def test_w008_a_setting_that_may_be_the_projects_own(settings: Any) -> None:
     settings.DISTLOCK_URL = "redis://127.0.0.1:6379/0"
     assert found() == {}, "DISTLOCK is made of it"
+    settings.DISTLOCK_PREFIX = "shop:"
+    assert 'DISTLOCK["default"]["PREFIX"]' in found()["distlock_web.W008"].msg
+    del settings.DISTLOCK_PREFIX
     settings.DISTLOCK_DASHBOARD_TITLE = "Locks"
     message = found()["distlock_web.W008"]
     assert (message.level, "'DISTLOCK_DASHBOARD_TITLE', which distlock_web does not read" in message.msg) == (30, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "own"), [("DISTLOCK_URL", "W008", "LOCATION"), ("DISTLOCK_EXPIRE", "E006", "EXPIRE")]
+)
+def test_a_stores_setting_without_distlock_is_told_where_it_belongs(
+    settings: Any, name: str, code: str, own: str
+) -> None:
+    """DISTLOCK_URL, which is the environment's, was an error: did you mean DISTLOCK_USER?"""
+    del settings.DISTLOCK
+    setattr(settings, name, 5)
+    assert f'DISTLOCK["default"]["{own}"]' in found()[f"distlock_web.{code}"].msg
 
 
 def deploy() -> list[checks.CheckMessage]:

@@ -82,8 +82,11 @@ def test_the_fields_can_be_written_as_json_and_hide_nothing_of_a_record(
         assert json.loads(json.dumps(fields(record))) == fields(record)
 
 
-#: What speaks of no lock: a listener that raises, threads of ours, settings.
-OF_NO_LOCK = ("The listener %r", "%r cannot keep up", "The watchdog failed", '%s", other')
+#: What speaks of no lock: a listener or a receiver that raises, threads of ours, settings.
+OF_NO_LOCK = (
+    "The receiver %r", "The listener %r", "%r cannot keep up",
+    "The watchdog failed", '%s", other', "distlock_web does not know",
+)  # fmt: skip
 
 
 def test_every_line_that_speaks_of_a_lock_has_fields() -> None:

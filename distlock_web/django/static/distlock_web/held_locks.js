@@ -18,21 +18,36 @@ if (root) { // else a page that stands still
         if (totals && figures) {
             totals.replaceChildren(figures);
         }
-        const standing = read() && !fresh.querySelector(".dl-error");
+        showErrors(fresh);
+        const standing = read();
         if (!standing) {
-            const chosen = new Set([...live.querySelectorAll("input[name=lock]:checked")].map((box) => box.value));
-            live.replaceChildren(...fresh.childNodes);
-            live.querySelectorAll("input[name=lock]").forEach((box) => { box.checked = chosen.has(box.value); });
+            const chosen = new Set([...live.querySelectorAll("input:checked")].map((box) => box.value));
+            [...live.children].forEach((child) => { child.matches(".dl-error") || child.remove(); });
+            live.append(...fresh.children);
+            live.querySelectorAll("input").forEach((box) => { box.checked = chosen.has(box.value); });
         }
         sayLive(standing);
         count();
     }
 
-    // Somebody reads: points at the list, or is in it with the keyboard.
+    // To who reads, too; and only where they are new, for a screen reader says them aloud.
+    function showErrors(fresh) {
+        const [shown, errors] = [live, fresh].map((place) => [...place.querySelectorAll(".dl-error")]);
+        const [before, now] = [shown, errors].map((all) => all.map((error) => error.textContent).join());
+        errors.forEach((error) => error.remove());
+        if (now !== before) {
+            shown.forEach((error) => error.remove());
+            live.prepend(...errors);
+        }
+    }
+
+    // Somebody reads: points at the list, is in it with the keyboard, or has marked something to copy it.
     function read() {
         const list = live.querySelector(".dl-table, .dl-queue");
         const points = window.matchMedia("(hover: hover)").matches && list && list.matches(":hover");
-        return Boolean(points || live.querySelector("table :focus-visible"));
+        const marked = getSelection();
+        const marks = marked.type === "Range" && live.contains(marked.anchorNode);
+        return Boolean(points || marks || live.querySelector(":focus-visible"));
     }
 
     // The refresh ----------------------------------------------------------------------------------------------------
