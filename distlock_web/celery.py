@@ -239,7 +239,7 @@ class Run:
         if scope is not None and scope.alive:
             transit = self._transit + _seconds_until(self._task.app, headers.get("eta"))
             try:
-                self._ticket = drive(ending.detach(scope, transit, THREADS))
+                self._ticket = drive(ending.detach(scope, transit, THREADS, nested=True))
                 self._scope = None  # not sooner: what could not be handed on ends with the run
             except DistLockError as error:
                 text = "%s is sent again without its lock, which it takes when it runs: %s"

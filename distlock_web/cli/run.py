@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator
@@ -78,6 +79,7 @@ class Run:
         self._starting = False
         self._early: list[int] = []  #: signals that came before the command was there
         self._lost = False
+        self._told = threading.Event()  #: of the loss
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -109,6 +111,8 @@ class Run:
 
     def _under_lock(self, wait: float | None) -> int:
         code = self._locked(wait)  # a loss may be noticed at its end
+        if self._lost:
+            self._told.wait(1.0)  # a thread of its own says so
         return LOST if self._lost and self._options.on_lost == "kill" else code
 
     def _locked(self, wait: float | None) -> int:
@@ -147,6 +151,7 @@ class Run:
         if ending:
             self._end()
         self._say(f"lost the lock {lease.name} ({lease.reason}); the command {'is ended' if ending else 'goes on'}.")
+        self._told.set()
 
     def _start(self, lease: Lease) -> None:
         self._starting = True

@@ -138,10 +138,13 @@ async def _leave_nothing(scope: Scope, error: BaseException, *, success: bool = 
         await undo(error, scope, partial(release_all, scope, success=success))
 
 
-async def detach(scope: Scope, transit: float, runtime: Runtime) -> str:
-    """Exchange the owner of every name for a ticket that ``attach`` understands, within ``transit`` seconds."""
+async def detach(scope: Scope, transit: float, runtime: Runtime, *, nested: bool = False) -> str:
+    """Exchange the owner of every name for a ticket that ``attach`` understands, within ``transit`` seconds.
+
+    ``nested``: also where blocks inside of it go on; these are without their lock then.
+    """
     scope.check_usable()
-    if scope.reentered or any(hold.depth > 1 for hold in scope.acquired):
+    if scope.reentered or (not nested and any(hold.depth > 1 for hold in scope.acquired)):
         raise ConfigurationError(
             f"The lock {names_of(scope)} is held by several blocks of this call chain: detach it from the outermost."
         )

@@ -77,8 +77,9 @@ async def acquire(scope: Scope, ticket: Ticket | None = None) -> None:
         chain.enter(scope)
     except BaseException as error:
         await abort(scope, error)
-        # Of several locks some are gone, or were ours until now: nobody can take on all of them with the ticket.
-        if ticket is not None and len(spec.names) > 1 and (scope.acquired or isinstance(error, NotHeld)):
+        # Some of its locks were ours until now: nobody can take on all of them with the ticket. Where not even the
+        # first was to be had, another use of the ticket may be taking them on.
+        if ticket is not None and scope.acquired and len(spec.names) > 1:
             await undo(error, scope, partial(_end_transit, scope, ticket))
         _tell_of_rejection(scope, error)
         raise

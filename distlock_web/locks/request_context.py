@@ -78,7 +78,14 @@ class RequestContext(AbstractContextManager[str]):
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             with scope():
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise ConfigurationError(
+                    f"{qualified_name(function)} is a plain function that returned a coroutine, whose body would run "
+                    f"outside of the scope: decorate the async function itself."
+                )
+            return result
 
         @functools.wraps(function)
         async def acall(*args: Any, **kwargs: Any) -> Any:

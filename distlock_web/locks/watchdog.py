@@ -118,7 +118,8 @@ async def _ask_to_extend(port: Port, claims: list[Claim]) -> list[Loss | Backend
 class WatchedHold:
     """A hold that the watchdog looks after: renewed until ``until``, or only watched for its deadline.
 
-    It is renewed while ``alive``: nobody could release a lease that nobody has any more, so that is left to its time.
+    It is renewed while ``alive``: nobody could release a lease that nobody has any more, so that is left to its time. A
+    block that is never left (of an ``ExitStack`` that nobody closes) has its lease until the process ends.
     """
 
     __slots__ = ("alive", "due", "gone", "hold", "renew", "until")
@@ -232,6 +233,7 @@ class Watchdog:
         self._postpone(items)
 
     def _is_to_renew(self, item: WatchedHold) -> bool:
+        item.due = now()  # before it is asked who is alive: from here on ``check_now`` counts anew
         if not item.hold.check():  # which tells of a loss
             self.remove([item])
             return False
@@ -260,8 +262,6 @@ class Watchdog:
         holds = [item.hold for item in items]
         store, claims = holds[0].store, [hold.claim for hold in holds]
         since = _asked_at(claims, holds)
-        for item in items:
-            item.due = since
         timeout = max(0.05, min(hold.deadline for hold in holds) - since)  # to the first deadline
         answers: Sequence[Loss | DistLockError | None]
         try:
@@ -291,7 +291,8 @@ class Watchdog:
         moment = now()
         for item in items:
             item.hold.mark_unsure()
-            item.due = min(moment + max(0.05, item.period / 4), max(item.hold.deadline, moment + 0.001))
+            if item.due != AT_ONCE:
+                item.due = min(moment + max(0.05, item.period / 4), max(item.hold.deadline, moment + 0.001))
 
 
 _watchdogs: weakref.WeakKeyDictionary[Store, Watchdog] = weakref.WeakKeyDictionary()

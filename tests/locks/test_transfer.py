@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextvars
 import dataclasses
 import json
 
@@ -19,7 +20,6 @@ from distlock_web.locks.scope import Scope
 from distlock_web.locks.transfer import Ticket
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import Beside, unrelated
-from tests.support.revoking import revoke
 from tests.support.waiting import SOON, eventually
 
 
@@ -53,13 +53,22 @@ def test_of_a_ticket_that_cannot_be_used_as_a_whole_nothing_stays_in_transit(
     assert held() == {}
 
 
-def test_nor_of_one_whose_first_lock_was_taken_away(store: str) -> None:
-    lease = lock(["a", "b"]).acquire()
-    ticket = lease.detach(transit=600)
-    assert revoke("disLock:a", lease.fences["disLock:a"])
-    with pytest.raises(NotHeld):
-        attach(ticket)
-    assert held() == {}
+def test_of_a_ticket_that_is_used_twice_at_once_the_first_use_goes_on(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one found the first lock gone, and freed the second under the hands of the first use."""
+    ticket, take_on = lock(["a", "b"]).acquire().detach(transit=600), engine._take_on
+
+    async def take_on_and_use_again(scope: Scope, port: Port, name: str, given: Ticket) -> None:
+        await take_on(scope, port, name, given)
+        monkeypatch.setattr(engine, "_take_on", take_on)
+        with pytest.raises(NotHeld):
+            contextvars.Context().run(attach, ticket)
+
+    monkeypatch.setattr(engine, "_take_on", take_on_and_use_again)
+    lease = attach(ticket)
+    assert set(held()) == {"disLock:a", "disLock:b"}
+    lease.release()
 
 
 @pytest.mark.parametrize("keys", ["a", ["a", "b"]], ids=["one", "two"])

@@ -33,6 +33,7 @@ from distlock_web import (
 from distlock_web import celery as celery_of_ours
 from distlock_web.celery import unique
 from distlock_web.core.registry import registry
+from distlock_web.locks import ending
 from distlock_web.testing import expire_lock
 from distlock_web.testing.fault_injector import FaultInjector
 from tests.support.callers import unrelated
@@ -194,21 +195,28 @@ def no_broker(*args: object, **options: object) -> None:
     raise OperationalError("no broker")
 
 
-def test_a_retry_that_cannot_hand_it_on_frees_it_at_its_end(mailbox: Mailbox) -> None:
-    """Nobody gave it back: until the end of its lease nobody had it, and nobody could."""
-    nested: list[Any] = []
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_retry_inside_of_a_nested_block_takes_it_along(
+    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """If it cannot be handed on it is free at the end of the run: until its lease was over nobody could have it."""
 
-    @mailbox.task(bind=True, autoretry_for=(OSError,), retry_backoff=True)
+    async def refuse(*args: Any, **options: Any) -> str:
+        raise BackendUnavailable("away")
+
+    @mailbox.task(bind=True)
     @distributed_lockable("report", expire=60)
     def report(self: Any) -> int:
-        if self.request.retries == 0:
-            nested.append(lock("report").acquire())  # and never released
-            raise OSError
+        with lock("report"):
+            if self.request.retries == 0:
+                raise self.retry(countdown=0)
         return self.request.retries
 
     unique(report).delay()
+    if fails:
+        monkeypatch.setattr(ending, "detach", refuse)
     assert mailbox.next().run()[0] == "RETRY"
-    assert states() == {}
+    assert states() == ({} if fails else {"disLock:report": "transit"})
     assert mailbox.next().run() == ("SUCCESS", 1)
 
 

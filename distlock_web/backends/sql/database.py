@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -30,6 +31,16 @@ T = TypeVar("T")
 
 #: How often a transaction is tried of which the database says that nothing was done.
 TRIES = 5
+
+_this_thread = threading.local()
+
+
+def in_transaction() -> bool:
+    """Whether this thread is in a transaction of ours: this is code that garbage runs which was collected inside of it.
+
+    A transaction of its own would wait for the one around it.
+    """
+    return getattr(_this_thread, "depth", 0) > 0
 
 
 class AllInUse(BackendUnavailable):
@@ -189,7 +200,9 @@ class Database:
         # committed. One that comes outside of the block leaves garbage, which keeps nobody's place.
         lent, usable, hangs = self._borrow(), False, False
         transaction = Transaction(lent.connection, self, seconds)
+        around = getattr(_this_thread, "depth", 0)
         try:
+            _this_thread.depth = around + 1
             if begin:
                 transaction.begin()
             result = work(transaction)
@@ -208,6 +221,7 @@ class Database:
             # A COMMIT waits for no row; and while the server is silent one that hangs keeps its place.
             raise self._translated(error, fault, hangs or seconds >= self.address.timeout) from error
         finally:
+            _this_thread.depth = around  # before any call, after which an exception may come
             if hangs:
                 self._hanging.append(lent)
             else:

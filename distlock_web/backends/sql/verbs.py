@@ -14,7 +14,7 @@ from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, limit_of
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.outage import Outage
 from ...core.runtime import now
-from .database import AllInUse, Database, Locked, Transaction
+from .database import AllInUse, Database, Locked, Transaction, in_transaction
 from .lease import GRACE, LeaseRow, as_info, lock_rows, microseconds, purge
 from .news import Poller
 from .shares import SEVERAL, Shares
@@ -118,6 +118,9 @@ class SQLVerbs:
             logger.info("Rows of unused lock names could not be deleted: %s", error)
 
     def cancel(self, claim: Claim) -> None:
+        if in_transaction():
+            self._cancel_later(claim)
+            return
         try:
             self._cancel(claim)
         except BackendUnavailable:
@@ -201,6 +204,10 @@ class SQLVerbs:
         return self._run_for_holder(work, seconds)
 
     def release(self, claim: Claim, cooldown: float, record: str | None) -> Loss | None:
+        if in_transaction():
+            self._cancel_later(claim)
+            return None
+
         def work(transaction: Transaction) -> Loss | None:
             return release(LeaseRow.lock(transaction, claim.name, claim.token), claim.token, cooldown, record)
 

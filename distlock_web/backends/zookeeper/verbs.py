@@ -49,7 +49,7 @@ class ZooKeeperVerbs:
         return answer
 
     def _tidy(self) -> None:
-        paths = self._places.ended()
+        paths = self._places.ended()[:MAX_PARKED]  # the others at the next look
         if paths:
             self._session.send(*map(delete_as_seen, paths))
         for path in paths:

@@ -17,6 +17,7 @@ from sqlalchemy.exc import StatementError
 from distlock_web import DistLockError, configure
 from distlock_web.backends import sql
 from distlock_web.backends.sql import sqlite_fork
+from distlock_web.backends.sql.database import in_transaction
 from distlock_web.core import pool
 from distlock_web.core.registry import registry
 from tests.support.callers import unrelated
@@ -44,16 +45,18 @@ def at_every_moment(
 ) -> int:
     """How many there are."""
     for step in range(100_000):
-        interrupted = False
+        interrupted, stayed = False, True
 
         def block() -> None:
-            nonlocal interrupted
+            nonlocal interrupted, stayed
             # What SQLite makes of one that comes in a function that it has called, and SQLAlchemy of some.
             with suppress(limit, DistLockError, StatementError):
                 interrupted = True
                 interrupted = interrupted_at(step, work, lambda file: file.startswith(places), limit)  # noqa: B023
+            stayed = in_transaction()
 
         in_a_thread_of_its_own(block)
+        assert not stayed
         if not interrupted:
             return step
         check()

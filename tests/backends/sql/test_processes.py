@@ -11,7 +11,7 @@ from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token
 from tests.support.callers import unrelated
 from tests.support.forking import Fork, beside_threads, both_forks, in_child
-from tests.support.waiting import LONG
+from tests.support.waiting import LONG, eventually
 
 pytestmark = beside_threads
 
@@ -65,3 +65,18 @@ def test_a_waiter_that_was_forgotten_stands_where_it_stood(settings: dict[str, A
     assert again.position == before.position
     drive(port.release(holder))
     assert isinstance(drive(port.acquire(first, 0)), Granted)
+
+
+def test_a_lock_that_garbage_releases_inside_a_transaction_is_released_after_it(settings: dict[str, Any]) -> None:
+    """On an SQLite it would wait for the transaction that it is in, and so would one for the same row elsewhere."""
+    backend = configure({"default": settings}).store("default").backend
+    lease, cancelled = unrelated("a"), Claim("disLock:b", new_token(), LONG)
+    assert isinstance(drive(backend.sync_port().acquire(cancelled, 0)), Granted)
+
+    def collects(transaction: Any) -> None:
+        lease.release()
+        drive(backend.sync_port().cancel(cancelled))
+
+    backend._requests.run(collects)  # type: ignore[attr-defined]
+    assert lease.state == "released"
+    eventually(lambda: drive(backend.sync_port().inspect()) == [], "both are free")
