@@ -18,7 +18,7 @@ from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
 from tests.support.callers import Beside
 from tests.support.modes import in_both_modes
-from tests.support.redis_lock import KEY, held, left_behind, the_lock, until_queued
+from tests.support.redis_lock import KEY, documented_rules, held, left_behind, the_lock, until_queued
 from tests.support.stores.sentinel import SentinelSetup
 from tests.support.waiting import LONG, SLACK, SOON, eventually
 
@@ -126,6 +126,20 @@ async def test_a_lock_that_was_handed_over_is_confirmed_before_its_block_begins(
 
 
 @in_both_modes
+async def test_who_waits_in_vain_for_the_replicas_leaves_the_lock_to_others(
+    harness: Harness, replicated: Replicated
+) -> None:
+    holder = await harness.acquire(the_lock())
+    waiting = harness.unrelated(lambda: harness.acquire(the_lock(wait=1.0)))
+    await until_queued(harness, replicated.client)
+    with replicated.frozen():
+        await harness.release(holder)
+        with pytest.raises(BackendUnavailable, match="min_replicas"):
+            await waiting.result()
+        assert left_behind(replicated.client) == {}
+
+
+@in_both_modes
 async def test_an_extension_that_too_few_have_leaves_the_lease_as_it_was(
     harness: Harness, replicated: Replicated
 ) -> None:
@@ -208,6 +222,13 @@ def test_a_master_that_is_demoted_meanwhile(make_redis: Callable[..., RedisServe
         client.replicaof("127.0.0.1", str(second.port))
         with pytest.raises(BackendUnavailable, match="replica"):
             waiting.result(SOON)
+
+
+def test_the_rights_in_the_documents_suffice(replicated: Replicated) -> None:
+    replicated.client.execute_command("ACL", "SETUSER", "locks", "on", ">pw", *documented_rules())
+    configure({"default": {"LOCATION": replicated.url, "OPTIONS": {**OPTIONS, "username": "locks", "password": "pw"}}})
+    with lock(KEY):
+        pass
 
 
 # Settings -----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -129,6 +129,14 @@ async def test_a_sentinel_with_a_password(harness: Harness, redis_server: RedisS
         await refused(harness, url, ConfigurationError, "does not let us in", "sentinel_kwargs", **wrong)
         options = {"sentinel_kwargs": {"password": "secret"}}
         harness.store = configure({"default": {"LOCATION": url, "OPTIONS": options}}).store("default")
+        await harness.release(await harness.acquire(the_lock()))
+
+
+@in_both_modes
+async def test_the_masters_password(harness: Harness, make_redis: Callable[..., RedisServer]) -> None:
+    with SentinelServer(make_redis("--requirepass", "secret").port, PATIENT) as sentinel:
+        url = at(sentinel.port).replace("://", "://:secret@")
+        harness.store = configure({"default": {"LOCATION": url}}).store("default")
         await harness.release(await harness.acquire(the_lock()))
 
 

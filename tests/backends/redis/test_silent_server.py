@@ -14,8 +14,9 @@ from distlock_web import BackendUnavailable, configure
 from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
 from distlock_web.testing.servers import RedisServer
+from tests.support.callers import Beside, unrelated
 from tests.support.modes import in_both_modes
-from tests.support.redis_lock import the_lock
+from tests.support.redis_lock import KEY, the_lock
 from tests.support.waiting import LONG, SOON
 
 pytestmark = pytest.mark.slow
@@ -59,6 +60,19 @@ async def test_a_request_that_is_refused_leaves_nothing_to_do(harness: Harness, 
     assert len(backend.server.outage._postponed) == postponed
     assert len(backend.server.ambiguous) <= 1
     assert not backend.server.listener.waiters, "nobody waits who was told so"
+
+
+@pytest.mark.timing
+def test_many_who_ask_at_once_of_a_silent_server_wait_together(server: RedisServer, beside: Beside) -> None:
+    """Not one after the other: the pool has room for two."""
+    configure({"default": {"LOCATION": server.url, "OPTIONS": {"socket_timeout": TIMEOUT, "max_connections": 2}}})
+    unrelated(KEY).release()
+    server.pause()
+    begun = now()
+    for asking in [beside(unrelated, f"key:{number}") for number in range(8)]:
+        with pytest.raises(BackendUnavailable):
+            asking.result(SOON)
+    assert now() - begun < 4 * TIMEOUT
 
 
 def test_a_timer_that_interrupts_the_thread_prolongs_no_time_out(server: RedisServer) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, event, select, text
 from sqlalchemy.engine import make_url
 
 from distlock_web import BackendUnavailable, DistLockError, LockBusy, configure, lock
@@ -279,6 +279,28 @@ def test_deadlocks_and_races_are_tried_again_inside(server_settings: dict[str, A
     answers = [beside(lambda claim=claim: drive(port.acquire(claim, 0))) for claim in claims]
     kinds = [type(answer.result(PATIENCE)) for answer in answers]
     assert (kinds.count(Granted), kinds.count(Busy)) == (3, 27)
+
+
+def test_a_deadlock_is_tried_again_and_not_for_ever(server_settings: dict[str, Any]) -> None:
+    engine = default_store(server_settings)._requests.engine
+    failing = 2
+
+    def deadlock(cursor: Any, statement: str, *rest: Any) -> None:
+        nonlocal failing
+        if statement.startswith("UPDATE") and failing:
+            failing -= 1
+            error = engine.dialect.loaded_dbapi.OperationalError(1213, "Deadlock found")
+            error.sqlstate = "40P01"
+            raise error
+
+    event.listen(engine, "do_execute", deadlock)
+    with lock("first"):
+        assert failing == 0
+    failing = 100
+    with pytest.raises(BackendUnavailable, match="undid the transaction"):
+        unrelated("first")
+    failing = 0
+    assert lines() == []
 
 
 def test_a_refusal_of_mariadb_costs_neither_an_ssl_context_nor_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
