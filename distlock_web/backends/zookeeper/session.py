@@ -97,6 +97,9 @@ class Session:
         ``ConfigurationError``. While it is silent nothing is sent; but what has a ``timeout`` of its own is: a renewal,
         which has a deadline.
         """
+        if threading.current_thread().name == THREAD:
+            # Garbage was collected there, and gives back a lock: it would wait for an answer that only it can read.
+            raise BackendUnavailable(f"{self.address.name} cannot be asked from the thread that reads its answers.")
         if timeout is None:
             self.outage.refuse_if_silent(nothing_done=False)
         has_all_its_time = timeout is None or timeout >= self.address.timeout

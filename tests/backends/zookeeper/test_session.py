@@ -247,6 +247,20 @@ def test_a_write_that_was_lost_with_its_connection_is_no_answer(alone: module.Se
     alone._client = None
 
 
+def test_kazoos_own_threads_are_never_made_to_wait_for_themselves(zookeeper_store: str) -> None:
+    """Garbage that is collected in one may release a lock."""
+    lease, refused = lock("order:7", expire=30).acquire(), threading.Event()
+
+    def release() -> None:
+        with pytest.raises(BackendUnavailable, match="from the thread that reads"):
+            lease.release()
+        refused.set()
+
+    session: Any = registry().store("default").backend._session  # type: ignore[attr-defined]
+    session._client.handler.spawn(release).join(SOON)
+    assert refused.is_set()
+
+
 @pytest.mark.slow
 def test_a_request_that_had_little_time_says_nothing_about_the_server(own_zookeeper: ZooKeeperServer) -> None:
     """A renewal that could wait for 50 ms, and did so in vain, had everybody else refused, "for 0.5 s now"."""
