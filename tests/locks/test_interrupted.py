@@ -22,7 +22,7 @@ from distlock_web.core.runtime import THREADS, drive
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.streaming import spawn
 from tests.support.interruptions import Limit, in_a_thread_of_its_own, interrupted_at
-from tests.support.waiting import SOON
+from tests.support.waiting import SOON, eventually
 
 
 def held() -> list[str]:
@@ -333,7 +333,7 @@ class Node:
 
 def abandoned(number: int) -> None:
     def generator() -> Iterator[None]:
-        with lock(f"garbage:{number}", expire=2, renew=number % 5 == 0):
+        with lock(f"garbage:{number}", expire=60, renew=number % 5 == 0):
             yield
 
     node = Node()
@@ -363,4 +363,4 @@ def test_garbage_that_is_collected_inside_our_own_mutexes_ends_its_block() -> No
     thread.join(60)
     assert len(done) == 400
     gc.collect()
-    assert held() == []
+    eventually(lambda: held() == [], "all are released")  # another thread of ours may be collecting the last of them
