@@ -116,6 +116,7 @@ def test_a_file_is_locked_no_longer_than_its_user_lives(
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_fork_waits_for_nobody_who_was_interrupted(sqlite_settings: dict[str, Any]) -> None:
     """Each later one waited for five seconds."""
+    gc.collect()  # a connection of another test that ends inside of ours would be interrupted in its place
     asked = database(sqlite_settings)
     ask(asked)
     at_every_moment(lambda: ask(asked), lambda: None, Limit)
