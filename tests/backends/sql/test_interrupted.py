@@ -58,6 +58,7 @@ def at_every_moment(
         in_a_thread_of_its_own(block)
         assert not stayed
         if not interrupted:
+            gc.collect()  # here, where nobody is told of connections that are left open
             return step
         check()
     raise AssertionError("it does not end")
