@@ -59,7 +59,8 @@ def run(options: Namespace, context: Context) -> int:
     except LockBusy as error:
         raise CommandFailed(f"{error} The command was not run.", options.busy_exit_code) from error
     except BackendUnavailable as error:
-        raise CommandFailed(str(error), UNAVAILABLE) from error
+        known = "" if running.has_lock else f"The lock {options.key!r} was not taken, and the command was not run. "
+        raise CommandFailed(f"{known}{error}", UNAVAILABLE) from error
     finally:
         scope.leave(outer)
 
@@ -76,7 +77,7 @@ class Run:
         self._errors = errors
         self._shares = _has_terminal()
         self._pid = 0  #: of the command, and of its group; 0: it does not run
-        self._starting = False
+        self.has_lock = False  #: it was taken, and the command is started
         self._early: list[int] = []  #: signals that came before the command was there
         self._lost = False
         self._told = threading.Event()  #: of the loss
@@ -154,7 +155,7 @@ class Run:
         self._told.set()
 
     def _start(self, lease: Lease) -> None:
-        self._starting = True
+        self.has_lock = True
         if self._early:  # Python drops what is raised in a garbage collection: the signal was lost
             raise Interrupted(self._early[0])
         argv, key = self._options.argv, self._options.key
@@ -225,7 +226,7 @@ class Run:
                 self._send(signum)
             return
         self._early.append(signum)
-        if not self._starting:
+        if not self.has_lock:
             raise Interrupted(signum)
 
     def _say(self, text: str) -> None:

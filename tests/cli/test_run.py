@@ -339,6 +339,7 @@ def test_what_cannot_be_run(redis_store: str, args: list[str], code: int, says: 
 def test_a_store_that_does_not_answer(unused_tcp_port: int) -> None:
     ended = distlock(f"redis://127.0.0.1:{unused_tcp_port}/0", "run", "-k", "x", "--", "true")
     assert ended.returncode == 69
+    assert ended.stderr.startswith("distlock: The lock 'x' was not taken, and the command was not run. ")
     assert "does not answer" in ended.stderr
 
 
