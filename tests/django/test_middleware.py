@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory
 from django.urls import include, path, re_path
 
-from distlock_web import aheld_locks, distributed_lockable, held_locks, lock
+from distlock_web import distributed_lockable, held_locks, lock
 from distlock_web.core import request_id
 from distlock_web.django.middleware import RequestIDMiddleware
 
@@ -60,51 +58,6 @@ async def test_the_context_is_cleared_when_what_is_inside_raises_or_is_cancelled
         with pytest.raises(type(error)):
             await RequestIDMiddleware(inside)(AsyncRequestFactory().get("/", headers={"Req-Id": "abc"}))
         assert request_id.current_origin() is None
-
-
-@distributed_lockable(key="view")
-async def streaming(request: HttpRequest) -> StreamingHttpResponse:
-    async def body() -> AsyncIterator[str]:
-        yield ""
-
-    return StreamingHttpResponse(body())
-
-
-def test_a_response_that_a_cancelled_middleware_has_keeps_no_lock() -> None:
-    """GZip compressed it when the client went: Django keeps the cancellation, and its frames the response."""
-    kept: list[BaseException] = []
-
-    async def ask() -> None:
-        asked = asyncio.Event()
-
-        async def compressed(request: HttpRequest) -> StreamingHttpResponse:
-            response = await streaming(request)
-            asked.set()
-            await asyncio.Event().wait()
-            return response
-
-        async def served() -> None:
-            try:
-                await RequestIDMiddleware(compressed)(RequestFactory().get("/"))
-            except asyncio.CancelledError as error:
-                kept.append(error)
-                raise
-
-        serving = asyncio.create_task(served())
-        await asked.wait()
-        assert await aheld_locks("view")
-        serving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await serving
-        async with lock("view", wait=2):
-            pass
-
-    gc.disable()
-    try:
-        asyncio.run(ask())
-    finally:
-        gc.enable()
-    assert kept
 
 
 async def test_an_async_request_never_leaves_its_thread(settings: Any) -> None:
