@@ -102,6 +102,15 @@ class OnTerminal:
         before, found, self.shown = self.shown.partition(text)
         return before + found
 
+    def is_at(self, prompt: str) -> None:
+        """Wait for a prompt that hears us: a shell drops what is pressed while it takes its terminal back."""
+        self.shows(prompt)
+        until = time.monotonic() + PATIENCE
+        while prompt not in self.shown and time.monotonic() < until:
+            self.press("\n")
+            self._read()
+        self.shows(prompt)
+
     def ends(self) -> int:
         """Its exit code. What it shows until then is read."""
         until = time.monotonic() + PATIENCE
