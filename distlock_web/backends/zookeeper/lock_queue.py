@@ -41,7 +41,7 @@ from .nodes import (
     path_of,
     record,
 )
-from .places import Lease, Place, Places
+from .places import UNKNOWN, Lease, Place, Places
 from .requests import delete_as_seen, get_request, look_requests, write, written
 from .session import Client, Request, Session, committed
 
@@ -163,7 +163,8 @@ class LockQueue:
     def _adopt(self, claim: Claim, view: View, child: Child) -> None:
         found = self.read(view, child)
         if found is not None:
-            self._places.add(Place(claim, child, WAITING, lease_of(found, view.version)))
+            # Of its lease it is not known when it began: it does not hold by that, nor does it wait before it says so.
+            self._places.add(Place(claim, child, UNKNOWN, lease_of(found, view.version)))
 
     def _make(self, path: str) -> Request:
         """The lock's own node. Its base is the time there, as we know it: that of a clock that was set back is less."""
@@ -218,7 +219,8 @@ class LockQueue:
             requests.append(lambda client: client.get_children_async(before, callback))
         mark_waiting = join and place.state != WAITING
         if mark_waiting:
-            data = place.says(WAITING, place.claim.expire)
+            # Before it is asked: if the answer is lost, others may take it for one that waits, and it may be the first.
+            place.state, data = UNKNOWN, place.says(WAITING, place.claim.expire)
             requests.append(lambda client: client.set_async(place.path, data))
         answers = self._send_watching(before, *requests)
         if mark_waiting and not isinstance(answers[-1], NoNodeError):

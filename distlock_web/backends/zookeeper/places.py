@@ -18,6 +18,8 @@ from .nodes import Child, Record, path_of
 MAX_RELEASED = 500
 #: Seconds between two looks for what was left behind, and after its end until a lease of ours is removed.
 TIDY_EVERY = 1.0
+#: What a node says to which a write was sent, or whose making was not answered: it may say that, and it may not.
+UNKNOWN = ""
 
 
 class Lease(NamedTuple):
@@ -44,7 +46,7 @@ class Place:
 
     claim: Claim
     child: Child
-    state: str  #: as ZooKeeper has it
+    state: str  #: as ZooKeeper has it; UNKNOWN: it is written again, whatever comes next
     lease: Lease
     granted: bool = False
     taken: int = 0  #: milliseconds since the epoch, by the leader's clock, when it got the lock

@@ -428,6 +428,94 @@ def test_those_of_the_process_that_looks_stay_in_the_line(client: Any) -> None:
     assert node.startswith(digest_of(mine.token))
 
 
+# Answers that never came -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def near(proxied: Proxy, zookeeper_settings: dict[str, Any]) -> Any:
+    """A port of another session, past the proxy that the default store is behind. That has a session of usual length."""
+    behind = {"LOCATION": zookeeper_settings["LOCATION"].replace(_port_of(zookeeper_settings), str(proxied.port))}
+    settings = {"default": {**behind, "OPTIONS": {"timeout": 0.5}}, "near": zookeeper_settings}
+    found = configure(settings).store("near").port(THREADS)
+    assert isinstance(drive(found.acquire(claim(name="warm"), 0)), Granted)
+    _until_answered(lambda: drive(port().inspect()))
+    return found
+
+
+def _port_of(settings: dict[str, Any]) -> str:
+    return str(settings["LOCATION"].rpartition(":")[2].partition("/")[0])
+
+
+def _until_answered(ask: Callable[[], Any]) -> Any:
+    answers: list[Any] = []
+
+    def answered() -> bool:
+        try:
+            answers.append(ask())
+        except BackendUnavailable:
+            return False
+        return True
+
+    eventually(answered, "it is answered")
+    return answers[0]
+
+
+def _unsent(*_: object) -> Any:
+    raise BackendUnavailable("ZooKeeper cannot be reached.")
+
+
+def _says(client: Any, token: str) -> str:
+    (node,) = [node for node in line_of(client) if node.startswith(digest_of(token))]
+    return str(json.loads(client.get(f"{path_of(NAME)}/{node}")[0])[0])
+
+
+@pytest.mark.parametrize(
+    "lost", [b"", b'"claimed"', b'"waiting"', b'"held"', b'"claimed" "waiting" "held"', b"unsent", b'"claimed" unsent']
+)
+@pytest.mark.parametrize("leaves", ["before it came", "before it looks again", "after"])
+def test_whichever_answer_is_lost_a_waiter_is_seen_to_wait_and_a_holder_to_hold(
+    near: Any, proxied: Proxy, client: Any, monkeypatch: pytest.MonkeyPatch, lost: bytes, leaves: str
+) -> None:
+    """One whose "I wait" was not answered took the lock without writing it: the next one went past it. And one whose
+    place was made without an answer never wrote that it waits: it was removed, as one whose lease was over."""
+    holder, mine, behind = claim(), claim(expire=8), claim()
+
+    def leave() -> None:
+        if not left:
+            left.append(drive(near.release(holder)))
+
+    left: list[Any] = []
+    drive(near.acquire(holder, 0))
+    if leaves == "before it came":
+        leave()
+    for state in lost.split():
+        if state == b"unsent":
+            monkeypatch.setattr(lock_queue.LockQueue, "_send_watching", _unsent)
+        else:
+            proxied.lose_answer(state)
+    try:
+        answer: Any = drive(port().acquire(mine, None))
+    except BackendUnavailable:
+        answer = None
+    monkeypatch.undo()
+    if leaves == "before it looks again":
+        leave()
+    if not isinstance(answer, Granted):
+        answer = _until_answered(lambda: drive(port().acquire(mine, None)))
+    if leaves == "after":
+        assert isinstance(answer, Busy)
+        assert _says(client, mine.token) == "waiting"
+        leave()
+        answer = _until_answered(lambda: drive(port().acquire(mine, None)))
+    assert isinstance(answer, Granted)
+    assert _says(client, mine.token) in ("claimed", "held")
+    busy = drive(near.acquire(behind, None))
+    assert isinstance(busy, Busy)
+    assert busy.remaining >= answer.since + mine.expire - now() - 0.01, "it is not let in while the other one holds"
+    assert drive(port().release(mine)) is None
+    assert isinstance(drive(near.acquire(behind, None)), Granted)
+
+
 def test_a_line_goes_on_where_its_numbers_begin_again() -> None:
     nodes = [child_node("0" * 32, number) for number in (-(2**31) + 1, 2**31 - 1, -(2**31), 2**31 - 2)]
     assert [child.number for child in in_order([*nodes, "lost+found"])] == [
