@@ -21,7 +21,8 @@ _USER = ("_user_id", "user_id")
 
 def asked() -> str:
     """Who asks for what, in the running request."""
-    where = (request.method, request.host, request.root_path + request.full_path)
+    # The query as bytes: it need not be text.
+    where = (request.method, request.host, request.root_path + request.path, request.query_string)
     return digest_of(*_who(), *where, request.mimetype, *_body())
 
 

@@ -289,6 +289,16 @@ def test_the_same_key_of_another_request_is_a_422_without_the_answer(send: Send,
     assert (again.run, again.replayed) == (first.run, True)
 
 
+def test_a_query_that_is_no_text_is_compared_all_the_same() -> None:
+    """It was a 500 at each view with ``once``, where Flask itself takes it."""
+    app = flask.Flask("shop")
+    DistLock(app)
+    app.add_url_rule("/", "pay", once(key="q", keep=60)(lambda: "paid"), methods=["POST"])
+    queries = ["q=\xff", "q=\xff", "q=\xfe"]
+    answers = [app.test_client().post(environ_overrides={"QUERY_STRING": query}).status_code for query in queries]
+    assert answers == [200, 200, 422]
+
+
 def test_the_422_says_why_in_the_form_that_the_client_wants(send: Send) -> None:
     send()
     problem = send(body=b"other", Accept="application/problem+json")
