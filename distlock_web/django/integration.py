@@ -17,7 +17,7 @@ from ..locks.hooks import Integration, TransactionManager
 from ..locks.lease import Lease
 from ..web.once import returned_class
 from ..web.success import is_failure
-from . import once
+from . import asked, once
 from .locked_views import is_async_view, made_name_of
 from .responses import request_in
 from .streaming import send_under_lock
@@ -66,7 +66,7 @@ class DjangoIntegration(Integration):
 
     async def asked(self, args: tuple[object, ...], locked: Any) -> str | None:
         request = request_in(args)
-        return None if request is None else await once.asked(args, request, asynchronous=locked.asynchronous)
+        return None if request is None else await asked.asked(args, request, asynchronous=locked.asynchronous)
 
     def streams(self, function: Callable[..., Any]) -> bool:
         return issubclass(returned_class(function), StreamingHttpResponse)

@@ -16,7 +16,7 @@ from ..locks.hooks import Integration
 from ..locks.lease import Lease
 from ..web.once import returned_class
 from ..web.success import is_failure
-from . import once
+from . import asked, once
 from .state import running_registry
 from .streaming import is_stream, is_view, send_under_lock
 from .views import apps_with_stores, refuse_registered
@@ -64,7 +64,7 @@ class FlaskIntegration(Integration):
         return is_failure(result.status_code, result.headers.get("Location"), _login_page())
 
     async def asked(self, args: tuple[object, ...], locked: object) -> str | None:
-        return once.asked() if is_view(locked) else None
+        return asked.asked() if is_view(locked) else None
 
     def streams(self, function: Callable[..., Any]) -> bool:
         return issubclass(returned_class(function), Iterator)

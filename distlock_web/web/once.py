@@ -1,19 +1,17 @@
-"""``once`` in a view: who asks for what, what is kept of the answer, and how that answer is made again.
+"""``once`` in a view: what is kept of the answer, and how that answer is made again.
 
-The rules that no framework owns. A framework brings the values of its request and of its response.
+The rules that no framework owns. A framework brings the values of its response. Who asks is in ``asked.py``.
 """
 
 from __future__ import annotations
 
 import html
-import json
 import logging
 import secrets
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping
-from hashlib import sha256
-from typing import Any, NamedTuple, Protocol, get_origin
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, get_origin
 
 logger = logging.getLogger("distlock_web")
 
@@ -24,8 +22,6 @@ FIELD = "once"
 
 #: Bytes of an answer's body that are kept.
 MAX_KEPT = 64 * 1024
-#: Bytes of a request's body that are compared. A larger one is the view's alone, which may read it in pieces.
-MAX_COMPARED = 2_621_440
 
 #: Headers of an answer that are kept. Never a cookie: it may be what logs its owner in.
 _KEPT = frozenset({
@@ -43,71 +39,7 @@ _KEPT = frozenset({
 _OF_BODY = frozenset({
     "content-disposition", "content-encoding", "content-language", "content-type", "etag", "last-modified",
 })  # fmt: skip
-#: Headers that say who a program is: of a request that has no user.
-CREDENTIALS = ("Authorization", "X-Api-Key")
-#: Fields of forms that differ from one rendering of a form to the next, whatever is filled in.
-_OF_RENDERING = frozenset({"csrfmiddlewaretoken", "csrf_token"})
-
 _NOT_KEPT = "This has been done. Its answer was not kept.\n"
-
-
-# Who asks for what ----------------------------------------------------------------------------------------------------
-
-
-def digest_of(*parts: str | bytes) -> str:
-    """A digest that no other sequence of parts has (SHA-256)."""
-    digest = sha256()
-    for part in parts:
-        data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(data))
-        digest.update(data)
-    return digest.hexdigest()
-
-
-class Upload(Protocol):
-    """An open file of a form."""
-
-    def read(self, size: int, /) -> bytes: ...
-    def seek(self, offset: int, /) -> object: ...
-    def tell(self) -> int: ...
-
-
-def form_parts(
-    fields: Iterable[tuple[str, Iterable[str]]], files: Iterable[tuple[str, str | None, Upload]]
-) -> Iterator[str]:
-    """What a form says, in place of its body: the boundary between its parts is another one for each request.
-
-    ``files``: field, name and content of each. It is left where it was found, for the view reads it, too.
-    """
-    for name, values in fields:
-        if name not in _OF_RENDERING:
-            yield json.dumps([name, *values])
-    for name, file_name, upload in files:
-        yield json.dumps([name, file_name, _content(upload)])
-
-
-def _content(upload: Upload) -> str:
-    """A digest of a file's content; "" of one that cannot be read twice."""
-    try:
-        place = upload.tell()
-        upload.seek(place)
-    except (AttributeError, OSError, ValueError):  # an upload handler of the project's own has sent it elsewhere
-        return ""
-    digest = sha256()
-    while chunk := upload.read(MAX_KEPT):
-        digest.update(chunk)
-    upload.seek(place)
-    return digest.hexdigest()
-
-
-def is_comparable(length: int | None) -> bool:
-    """Whether a body that is no form, and has so many bytes, is compared; None: who sends it does not say."""
-    return length is not None and length <= MAX_COMPARED
-
-
-def is_form(media_type: str) -> bool:
-    """Whether a body of this type is a form, which the framework reads."""
-    return media_type in ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
 # What is kept of an answer --------------------------------------------------------------------------------------------

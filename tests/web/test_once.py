@@ -41,8 +41,9 @@ from distlock_web import ConfigurationError, KeyReused, LockBusy, once
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.locks.once import Once
+from distlock_web.web.asked import MAX_COMPARED
 from distlock_web.web.held_locks import list_all
-from distlock_web.web.once import MAX_COMPARED, MAX_KEPT
+from distlock_web.web.once import MAX_KEPT
 from tests.support.waiting import eventually
 
 KEY = "pay:{request.headers[Idempotency-Key]}"
