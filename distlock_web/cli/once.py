@@ -17,19 +17,19 @@ from .parser import Context
 
 
 def once(options: Namespace, context: Context) -> int:
-    if (options.action == "forget") != (options.name is not None):
+    if (options.action == "forget") != (options.name is not None) or (options.action == "forget" and options.search):
         raise CommandFailed("once: use `once list` or `once forget KEY`.", USAGE)
     return _forget(options, context) if options.action == "forget" else _list(options, context)
 
 
 def _list(options: Namespace, context: Context) -> int:
-    browsed = browse(registry(), LockQuery(done=True), options.store)
+    browsed = browse(registry(), LockQuery(done=True, q=options.search), options.store)
     if options.json:
         context.out.line(json.dumps([fields(row) for row in browsed.rows], indent=2))
     elif browsed.rows:
         print_table([("DONE", "AGO", "KEPT", "BY"), *map(_cells, browsed.rows)], context.out)
     elif not browsed.errors:
-        context.out.line("Nothing is done.")
+        context.out.line(f"Nothing that is done matches {options.search!r}." if options.search else "Nothing is done.")
     if browsed.errors:
         raise listing_error(browsed.errors)
     return 0

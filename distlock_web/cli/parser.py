@@ -145,6 +145,7 @@ _COMMANDS: dict[str, list[Argument | list[Argument]]] = {
     "once": [
         _of("action", choices=["list", "forget"], help="show what is done, or let KEY run again"),
         _of("name", nargs="?", type=_name, metavar="KEY", help="as given to `run`, or as `once list` shows it"),
+        _of("--search", default="", metavar="WORDS", help="`once list`: only what has all of these words"),
         _store("only this store"),
         _json("an array, or an object"),
     ],

@@ -97,6 +97,7 @@ Show what was done once (`run --once`, @once) and does not run again for its
 time, the newest first, in all stores. Or forget one, so that it may run again.
 
   {program} once list
+  {program} once list --search report
   {program} once list --json | jq '.[].name'
   {program} once forget nightly""",
     "init": """\

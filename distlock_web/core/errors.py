@@ -79,6 +79,8 @@ class LockBusy(DistLockError):
         usual: float | None = None,
         held_for: float | None = None,
         record: str | None = None,
+        limit: int = 1,
+        full: bool = False,
     ) -> None:
         super().__init__(message, name=name)
         #: Seconds after which the present holder's lease ends unless it is renewed.
@@ -91,6 +93,10 @@ class LockBusy(DistLockError):
         self.held_for = held_for
         #: What ``once`` has kept of the run that is done. None: it is not done.
         self.record = record
+        #: How many may hold it at once, as the caller has asked for it.
+        self.limit = limit
+        #: As many wait for it as ``max_waiters`` lets: the caller was not let into the queue.
+        self.full = full
 
     @property
     def estimate(self) -> float:

@@ -260,6 +260,8 @@ def _busy_error(spec: Spec, name: str, answer: Busy) -> LockBusy:
         usual=spec.store.hold_times.usual(holder.function if who else spec.function, name),
         held_for=answer.held_for,
         record=answer.record,
+        limit=spec.limit,
+        full=answer.full,
     )
 
 

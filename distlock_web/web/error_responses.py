@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol, TypeAlias
 
+from ..core.backend import SHARED
 from ..core.errors import BackendUnavailable, KeyReused, KeyUnavailable, LockBusy
 from ..core.request_id import current_origin
 from ..locks.events import log_fields
@@ -123,12 +124,8 @@ def error_response(error: Refusal, request_id: str) -> ErrorResponse:
     """What to answer to a request that was refused with this error."""
     if isinstance(error, LockBusy):
         retry_after = max(1, math.ceil(error.estimate))
-        detail = plural(
-            "The same thing is being done at this moment. Please try again in a second.",
-            "The same thing is being done at this moment. Please try again in %(number)s seconds.",
-            retry_after,
-        )
-        return ErrorResponse(409, _("Already in progress"), detail, retry_after, request_id, "lock_busy")
+        title, detail = _busy(error, retry_after)
+        return ErrorResponse(409, title, detail, retry_after, request_id, "lock_busy")
     if isinstance(error, KeyUnavailable):
         return ErrorResponse(400, _("Incomplete request"), _missing(error), None, request_id, "lock_key_unavailable")
     if isinstance(error, KeyReused):
@@ -136,6 +133,27 @@ def error_response(error: Refusal, request_id: str) -> ErrorResponse:
         return ErrorResponse(422, _("Key used before"), detail, None, request_id, "lock_key_reused")
     detail = _("This cannot be done safely at the moment. Please try again later.")
     return ErrorResponse(503, _("Temporarily unavailable"), detail, None, request_id, "lock_unavailable")
+
+
+def _busy(error: LockBusy, seconds: int) -> tuple[str, str]:
+    """Title and text: others may do something else behind a ``limit``, and not the same thing."""
+    if error.full:
+        return _("Too many are waiting"), plural(
+            "Too many others are waiting already. Please try again in a second.",
+            "Too many others are waiting already. Please try again in %(number)s seconds.",
+            seconds,
+        )
+    if 1 < error.limit < SHARED:
+        return _("All places are taken"), plural(
+            "All places are taken at this moment. Please try again in a second.",
+            "All places are taken at this moment. Please try again in %(number)s seconds.",
+            seconds,
+        )
+    return _("Already in progress"), plural(
+        "The same thing is being done at this moment. Please try again in a second.",
+        "The same thing is being done at this moment. Please try again in %(number)s seconds.",
+        seconds,
+    )
 
 
 def _missing(error: KeyUnavailable) -> str:
