@@ -22,6 +22,7 @@ from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from enum import Enum
 from numbers import Integral
 from pathlib import PurePath
+from types import CodeType
 from typing import TypeAlias, TypeGuard
 from uuid import UUID
 
@@ -168,6 +169,25 @@ def _escape(char: str) -> str:
     return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
 
 
+def refuse_forgotten_f(given: object, code: CodeType) -> None:
+    """``ConfigurationError`` for a key with a field that ``code`` has as a constant: nothing would fill it in.
+
+    A text that was made at run time has its values already, and a client may have put braces into them.
+    """
+    for key in given if isinstance(given, (list, tuple)) else (given,):
+        field = _FIELD.search(key) if isinstance(key, str) and not is_ordinary(key) else None
+        if field is not None and _is_constant(key, code.co_consts):
+            raise ConfigurationError(
+                f"The key {key!r} has the field {field[0]}, but only the key of a decorator is filled in: an f is "
+                f"missing in front of the string. If the braces are part of the text, use escape_key(...)."
+            )
+
+
+def _is_constant(text: str, constants: Iterable[object]) -> bool:
+    """Whether it is one of them, itself: a text with the same characters may come from anywhere."""
+    return any(each is text or (isinstance(each, tuple) and _is_constant(text, each)) for each in constants)
+
+
 def whole_keys(given: object) -> tuple[str, ...]:
     """The keys that ``lock(...)`` was given, or that a key function gave: one, or several. ``ConfigurationError``."""
     if not _are_several(given):
@@ -188,13 +208,6 @@ def _are_several(given: object) -> TypeGuard[Iterable[object]]:
 def whole_key(key: object) -> str:
     """A key that was given as it is, to ``lock(...)``: a string, or an object that stands for a row."""
     if isinstance(key, str) and key:
-        if is_ordinary(key):
-            return key
-        if (field := _FIELD.search(key)) is not None:
-            raise ConfigurationError(
-                f"The key {key!r} has the field {field[0]}, but only the key of a decorator is filled in: an f is "
-                f"missing in front of the string. If the braces are part of the text, use escape_key(...)."
-            )
         return escape_literal(key)
     if isinstance(key, str) or text_of(key) is not None or key is None or isinstance(key, (list, dict)):
         raise ConfigurationError(

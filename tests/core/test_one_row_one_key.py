@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -20,6 +21,7 @@ from distlock_web.core import keys
 from distlock_web.core.runtime import drive
 from distlock_web.locks.hooks import Integration, install
 from distlock_web.locks.key_templates import KeyTemplates, MalformedValue
+from distlock_web.locks.lock import Lock
 
 pytestmark = pytest.mark.usefixtures("memory_store")
 
@@ -278,10 +280,32 @@ def test_a_library_of_a_release_that_ours_is_not_made_for_does_no_harm(monkeypat
 @pytest.mark.parametrize(
     "key", ["order:{order_id}", "{}", "a{0}b", "{order.pk}", "{order['id']}", "{str(order)}", "{ä}"]
 )
-def test_a_forgotten_f_is_refused(key: str) -> None:
-    for make in (lambda: lock(key), lambda: lock(["a", key]), lambda: name(lambda pk: key, 1)):
-        with pytest.raises(ConfigurationError, match="an f is missing in front of the string"):
-            make()
+@pytest.mark.parametrize(
+    "call",
+    [
+        "lock({key!r})",
+        "lock(['a', {key!r}])",
+        "lock(('a', 'b', {key!r}))",
+        "lock(['a', 'b', {key!r}, 'c'])",
+        "name(lambda pk: {key!r}, 1)",
+        "name(lambda pk: ['a', {key!r}], 1)",
+    ],
+)
+def test_a_forgotten_f_is_refused(key: str, call: str) -> None:
+    with pytest.raises(ConfigurationError, match="an f is missing in front of the string"):
+        eval(call.format(key=key))
+
+
+@pytest.mark.parametrize("text", ["report{1}", "{draft}", "a{b}c.txt", "{}"])
+def test_braces_in_a_text_that_was_made_at_run_time_are_text(text: str) -> None:
+    """The name of a client's file: what a client can send ends no request."""
+    whole = f"file:{text}"
+    expected = "disLock:file:" + escape_key(text)
+    makers: list[Callable[[], Lock]] = [lambda: lock(whole), lambda: lock([whole]), lambda: lock(f"file:{text}")]
+    for make in makers:
+        with make() as lease:
+            assert lease.name == expected
+    assert name(lambda pk: f"file:{pk}", text) == "file:" + escape_key(text)
 
 
 @pytest.mark.parametrize("text", ["{", "}", "{{", "a}b{c", '{"a": 1}', "{'a': 1}", "{ a", "{1, 2}"])
