@@ -33,9 +33,8 @@ class DjangoIntegration(Integration):
     def name_of(self, function: Callable[..., Any]) -> str | None:
         return made_name_of(function)
 
-    def request_method(self, args: tuple[object, ...], locked: object) -> str | None:
-        request = request_in(args)
-        return None if request is None else request.method
+    def request_of(self, args: tuple[object, ...], locked: object) -> Any:
+        return request_in(args)
 
     async def loaded(self, value: Any) -> Any:
         # Never request.auser() in its place: that is the session's user, whatever a middleware has made request.user.

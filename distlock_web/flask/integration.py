@@ -44,8 +44,8 @@ class FlaskIntegration(Integration):
             return None
         return f"{view_class.__module__}.{view_class.__qualname__}({function.__name__})"
 
-    def request_method(self, args: tuple[object, ...], locked: object) -> str | None:
-        return request.method if is_view(locked) else None
+    def request_of(self, args: tuple[object, ...], locked: object) -> Any:
+        return request if is_view(locked) else None
 
     def not_found(self, args: tuple[object, ...], locked: object) -> NotFound | None:
         return NotFound() if is_view(locked) else None

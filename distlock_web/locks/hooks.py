@@ -116,11 +116,11 @@ class Integration:
         """
         return None
 
-    def request_method(self, args: tuple[object, ...], locked: object) -> str | None:
-        """The HTTP method of the request that a view of its own was called with; None: it is no view that was called.
+    def request_of(self, args: tuple[object, ...], locked: object) -> Any:
+        """The request that a view of its own was called with; None: it is no view that was called.
 
-        Asked for views with ``methods=``, and before a policy that is ``for_views``. ``locked`` is what the decorated
-        function carries as ``__distlock__``.
+        It has a ``method``, in capitals. Asked for views with ``methods=`` or ``when=``, and before a policy that is
+        ``for_views``. ``locked`` is what the decorated function carries as ``__distlock__``.
         """
         return None
 

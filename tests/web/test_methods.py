@@ -1,4 +1,4 @@
-"""``methods=``: a view is locked for requests of these methods only, in Django, REST framework and Flask."""
+"""``methods=``, ``when=``: a view is locked for these requests only, in Django, REST framework and Flask."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import flask
 import pytest
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
-from django.urls import include, path
+from django.urls import clear_url_caches, include, path
 from django.utils.decorators import method_decorator
 from django.views import View
 from flask.views import MethodView
@@ -20,7 +20,7 @@ from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from distlock_web import ConfigurationError, configure, current_lease, distributed_lockable
+from distlock_web import ConfigurationError, configure, current_lease, distributed_lockable, once
 from distlock_web.flask import DistLock
 from distlock_web.locks import hooks
 from distlock_web.testing.plugin import hold_lock
@@ -192,6 +192,103 @@ def test_flask_locks_what_is_named_and_nothing_else(client: Any, name: str) -> N
     with client.application.app_context(), hold_lock("form"):
         assert client.post(f"/{name}").status_code == 409
         assert [client.open(f"/{name}", method=method).status_code for method in OPEN] == [200] * len(OPEN)
+
+
+# when= ---------------------------------------------------------------------------------------------------------------
+
+
+def pays(request: Any) -> bool:
+    return bool("pay" in request.headers.get("X-Action", ""))
+
+
+async def apays(request: Any) -> bool:
+    return pays(request)
+
+
+def chosen(view: Any, when: Any, **options: Any) -> Any:
+    return distributed_lockable(key="form", when=when, **options)(view)
+
+
+@pytest.fixture(params=["django", "django-async", "flask", "flask-async"])
+def choosing(request: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that asks a view with this ``when`` and options, and gives status and text."""
+    framework, _, colour = request.param.partition("-")
+    is_django = framework == "django"
+
+    def reply() -> Any:
+        return HttpResponse(answer()) if is_django else answer()
+
+    def plainly(*args: Any) -> Any:
+        return reply()
+
+    async def asynchronously(*args: Any) -> Any:
+        return reply()
+
+    configure({"default": {"BACKEND": "memory"}})
+
+    def asked(when: Any, *actions: str, method: str = "POST", **options: Any) -> list[str]:
+        view = chosen(asynchronously if colour else plainly, when, **options)
+        if is_django:
+            monkeypatch.setitem(globals(), "urlpatterns", [path("", view)])
+            settings.ROOT_URLCONF = __name__
+            clear_url_caches()
+            found = [Client().generic(method, "/", headers={"X-Action": action}) for action in actions]
+            return [one.content.decode() for one in found]
+        app = flask.Flask("shop")
+        app.config["DISTLOCK"] = {"default": {"BACKEND": "memory"}}
+        DistLock(app)
+        app.add_url_rule("/", "view", view, methods=EVERY)
+        client = app.test_client()
+        return [client.open("/", method=method, headers={"X-Action": action}).text for action in actions]
+
+    asked.asynchronous = bool(colour)  # type: ignore[attr-defined]
+    return asked
+
+
+def test_only_requests_for_which_it_is_true_are_locked(choosing: Any) -> None:
+    assert choosing(pays, "pay", "look") == ["locked", "without"]
+    assert choosing(pays, "pay", "look", method="GET") == ["locked", "without"]
+
+
+def test_with_methods_both_have_to_hold(choosing: Any) -> None:
+    assert choosing(pays, "pay", "look", methods=("POST",)) == ["locked", "without"]
+    assert choosing(pays, "pay", "look", method="PUT", methods=("POST",)) == ["without", "without"]
+
+
+def test_it_may_be_async_where_the_view_is(choosing: Any) -> None:
+    if choosing.asynchronous:
+        assert choosing(apays, "pay", "look") == ["locked", "without"]
+        assert choosing(lambda request: apays(request), "pay", "look") == ["locked", "without"]
+    else:
+        with pytest.raises(ConfigurationError, match=r"when is .*coroutine function"):
+            choosing(apays, "pay")
+
+
+@pytest.mark.parametrize("given", [True, "POST", ("POST",)])
+def test_what_is_no_function_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"when is .*a function of the request"):
+        chosen(function, given)
+
+
+def test_when_is_for_views(site: None) -> None:
+    with pytest.raises(ConfigurationError, match=r"when= is for views.*no request"):
+        chosen(lambda order: None, pays)(7)
+
+
+def test_once_runs_each_time_where_it_is_not_chosen(site: None) -> None:
+    runs = []
+
+    def pay(request: HttpRequest) -> HttpResponse:
+        runs.append(request.headers.get("X-Action"))
+        return HttpResponse("done")
+
+    view = once(key="form", keep=60, when=pays)(pay)
+    for action in ("look", "look", "pay", "pay"):
+        request = HttpRequest()
+        request.method = "POST"
+        request.META["HTTP_X_ACTION"] = action
+        assert view(request).content == b"done"
+    assert runs == ["look", "look", "pay"]
 
 
 # Both ---------------------------------------------------------------------------------------------------------------
