@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from ..core.config import check_plain, check_policy, refuse_coroutine, shown
@@ -40,6 +42,7 @@ class CallOptions(TypedDict, total=False):
     until: Until | None
     database: object
     methods: Iterable[str] | None
+    when: Callable[[Any], object] | None
     success: Callable[[Any], object] | None
 
 
@@ -82,8 +85,9 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
     the database (a Django alias, an SQLAlchemy session).
 
     ``methods=("POST",)``: a view is locked for requests of these methods only. GET includes HEAD; OPTIONS is never
-    locked. Functions that are not views are refused: when they are decorated, if no framework is loaded, else when they
-    are called.
+    locked. ``when=lambda request: request.POST["action"] == "pay"``: of these, only requests for which it is true.
+    Functions that are not views are refused: when they are decorated, if no framework is loaded, else when they are
+    called.
 
     ``success``: a function that gets the returned value, and says whether ``hold_at_least`` applies. Without it, a
     view's 4xx, 5xx or redirect to the login page is not a success. An exception never is.
@@ -119,6 +123,8 @@ def decorator(
         check_policy(on_backend_error, "on_backend_error")
     if options.get("success") is not None:
         _check_success(options["success"])
+    if options.get("when") is not None:
+        _check_when(options["when"])
     if options.get("methods") is not None:
         options["methods"] = _check_methods(options["methods"])
     bound: dict[Any, LockedFunction] = {}
@@ -159,7 +165,9 @@ class LockedFunction:
         self.database = options.get("database")
         self.success = options.get("success")
         self.methods = options.get("methods")
-        if self.methods is not None and not hooks.offered(Integration.request_method):
+        self.when = options.get("when")
+        self.chooses = self.methods is not None or self.when is not None
+        if self.chooses and not hooks.offered(Integration.request_of):
             raise self._no_view("no framework is loaded")
         if self.on_busy == "retry" and not hooks.know_tasks():
             raise ConfigurationError(
@@ -177,6 +185,7 @@ class LockedFunction:
             raise ConfigurationError(f"{self.name}: {NO_TASK}")
         check_plain(self.on_busy, f"{self.name}: on_busy")
         check_plain(self.on_backend_error, f"{self.name}: on_backend_error")
+        check_plain(self.when, f"{self.name}: when")
 
     def _transactions(self) -> TransactionManager | None:
         if self.until not in (None, "return", "commit"):
@@ -200,12 +209,17 @@ class LockedFunction:
             self.transactions.mark(wrapper, self.database)
         return wrapper
 
-    def is_open(self, args: tuple[Any, ...]) -> bool:
-        """Whether this call runs without the lock, for its request has another method than those that are locked."""
-        method = hooks.first(Integration.request_method, args, self)
-        if method is None:
+    async def is_open(self, args: tuple[Any, ...]) -> bool:
+        """Whether this call runs without the lock, for ``methods`` or ``when`` do not choose its request."""
+        request = hooks.first(Integration.request_of, args, self)
+        if request is None:
             raise self._no_view("this call has no request")
-        return method not in (self.methods or ())
+        if self.methods is not None and request.method not in self.methods:
+            return True
+        chosen = True if self.when is None else self.when(request)
+        if not self.asynchronous:
+            self._refuse_coroutine(chosen, "when", "but it is a plain function: ")
+        return not (await chosen if inspect.isawaitable(chosen) else chosen)
 
     def call_open(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the plain function as if it was not decorated."""
@@ -215,7 +229,8 @@ class LockedFunction:
 
     def _no_view(self, why: str) -> ConfigurationError:
         return ConfigurationError(
-            f"{self.name}: methods= is for views, and {why}; leave it out for other functions. The app "
+            f"{self.name}: {'when' if self.methods is None else 'methods'}= is for views, and {why}; leave it out for "
+            f"other functions. The app "
             f'"distlock_web.django" has to be in INSTALLED_APPS, or distlock_web.flask imported, before a view is '
             f"decorated."
         )
@@ -271,10 +286,7 @@ class LockedFunction:
         config, name = self.options.config(), "on_busy" if isinstance(error, LockBusy) else "on_backend_error"
         chosen = self._policy(name, getattr(config, name))
         if callable(chosen):
-            if (
-                getattr(chosen, "for_views", False) is True
-                and hooks.first(Integration.request_method, args, self) is None
-            ):
+            if getattr(chosen, "for_views", False) is True and hooks.first(Integration.request_of, args, self) is None:
                 raise error
             made = chosen(error, *args, **kwargs)
             if self.asynchronous:
@@ -305,12 +317,19 @@ class LockedFunction:
         return result
 
     def refuse_unlocked(self, result: object) -> None:
-        """``ConfigurationError`` if a plain function has returned a coroutine."""
-        if inspect.iscoroutine(result):
+        """``ConfigurationError`` if the function has returned what has yet to run, and would without the lock."""
+        if isinstance(result, CoroutineType) and not self.asynchronous:
             result.close()
             raise ConfigurationError(
                 f"{self.name} is a plain function that returned a coroutine, whose body would run without the lock: "
                 f"decorate the async function itself."
+            )
+        if not isinstance(result, _RUN_LATER) or self.until == "return":
+            return
+        if not hooks.first(Integration.is_stream, result, self):  # which goes on under the lock
+            raise ConfigurationError(
+                f"{self.name} returned a {type(result).__name__.strip('_')}, whose body would run without the lock. "
+                f'Write `with lock(...)` inside the generator. If its body needs no lock, say until="return".'
             )
 
     def succeeded(self, result: object) -> bool:
@@ -353,7 +372,7 @@ class LockedFunction:
 def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if locked.methods is not None and locked.is_open(args):
+        if locked.chooses and drive(locked.is_open(args)):
             return locked.call_open(function, args, kwargs)
         runtime = blocking_runtime()
         if locked.transactions is not None:
@@ -387,7 +406,7 @@ def _wrap_function(function: Callable[..., Any], locked: LockedFunction) -> Call
 def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Callable[..., Any]:
     @functools.wraps(function)
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if locked.methods is not None and locked.is_open(args):
+        if locked.chooses and await locked.is_open(args):
             return await function(*args, **kwargs)
         task = locked.task()
         scope = await locked.scope(TASKS, args, kwargs)
@@ -397,6 +416,7 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
             return await locked.rejected(error, scope, args, kwargs)
         try:
             result = await function(*args, **kwargs)
+            locked.refuse_unlocked(result)
             await locked.judge(result, scope)
             response = locked.streamed(result, scope)
         except BaseException as error:
@@ -440,6 +460,11 @@ def _check_success(success: object) -> None:
     check_plain(success, "success")
 
 
+def _check_when(when: object) -> None:
+    if not callable(when):
+        raise ConfigurationError(f"when is {shown(when)}; it has to be a function of the request, true where it locks.")
+
+
 def _check_methods(given: object) -> frozenset[str]:
     """The methods of requests that a view is locked for."""
     names = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
@@ -452,6 +477,14 @@ def _check_methods(given: object) -> frozenset[str]:
 
 
 _METHOD = re.compile(r"[A-Za-z-]+")
+
+#: What a call has returned before its body has begun.
+_RUN_LATER = (
+    GeneratorType,
+    AsyncGeneratorType,
+    contextlib._GeneratorContextManager,
+    contextlib._AsyncGeneratorContextManager,
+)
 
 #: What only the tasks of these libraries have, and which decorator makes such a task.
 _MAKERS_OF_TASKS = {
@@ -480,8 +513,22 @@ def _check(function: Any, decorator: str) -> None:
             )
     if not callable(function):
         raise ConfigurationError(f"{decorator} is for functions, not for {function!r}.")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if _is_generator(function) or _is_generator(type(function).__call__):
         raise ConfigurationError(
-            f"{decorator} cannot lock the generator {function.__qualname__}: its body runs after the call has "
-            f"returned. Write `with lock(...)` inside it, or decorate the view that returns it."
+            f"{decorator} cannot lock the generator {_name(function)}: its body runs after the call has returned. "
+            f"Write `with lock(...)` inside it, or decorate the view that returns it."
         )
+    # What contextlib has made of a generator: @contextmanager, or an object of that kind used as a decorator.
+    if getattr(function, "__globals__", None) is vars(contextlib) and _is_generator(undecorated(function)):
+        raise ConfigurationError(
+            f"{decorator} cannot lock {_name(function)}, a generator below a decorator of contextlib's: its body runs "
+            f"after the call has returned. Write `with lock(...)` inside it."
+        )
+
+
+def _is_generator(function: Any) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)

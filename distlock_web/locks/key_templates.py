@@ -9,6 +9,7 @@ import inspect
 import re
 import string
 import sys
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import MethodType
@@ -17,7 +18,16 @@ from uuid import UUID
 
 from ..core.config import is_async
 from ..core.errors import ConfigurationError, KeyUnavailable, Part
-from ..core.keys import SEPARATORS, escape_literal, escape_value, key_part, must_escape, text_of, whole_keys
+from ..core.keys import (
+    SEPARATORS,
+    escape_literal,
+    escape_value,
+    key_part,
+    must_escape,
+    refuse_forgotten_f,
+    text_of,
+    whole_keys,
+)
 from . import hooks
 from .hooks import Integration
 
@@ -83,6 +93,9 @@ def _sent_by_client(steps: list[tuple[bool, str | int]]) -> tuple[Part, str] | N
 class MalformedValue(KeyUnavailable):
     """A value of the call is not of the form that the key's conversion asks for: no number for ``{pk:int}``."""
 
+
+#: Arguments that stand in no key, so that a word of it is not meant for them.
+_NO_VALUES = ("self", "cls", "request")
 
 #: Characters of a template in events, and so in metrics.
 MAX_SHOWN_CHARS = 120
@@ -285,6 +298,7 @@ class KeyTemplates:
         self.function = qualified_name(function)
         self.asynchronous = asynchronous
         self.signature = signature_of(function)
+        given = key is not None
         if key is None:
             key = escape_literal(own_name(function))
         if not isinstance(key, (str, Iterable)) and not callable(key):
@@ -304,6 +318,21 @@ class KeyTemplates:
         }
         self.from_arguments = self.roots - self.variables.keys()
         self.fixed = self._fixed()
+        if given and self.fixed is not None:
+            self._warn_of_forgotten_braces(items, function)
+
+    def _warn_of_forgotten_braces(self, items: Iterable[object], function: Callable[..., Any]) -> None:
+        """``order:order_id`` is one lock for all orders, and nothing else would say so."""
+        words = set(re.findall(r"\w+", " ".join(map(str, items))))
+        for name in self.signature.parameters:
+            if name in words and name not in _NO_VALUES:
+                code = getattr(inspect.unwrap(function), "__code__", None)
+                text = (
+                    f"{self.function}: the key {items!r} names its argument {name!r} without braces, so all calls "
+                    f"share one lock. For a lock of each value write {{{name}}}."
+                )
+                where = (code.co_filename, code.co_firstlineno) if code is not None else (self.function, 0)
+                warnings.warn_explicit(text, UserWarning, *where)
 
     def _maker(self, item: str | Callable[..., Any]) -> Template | Callable[..., Any]:
         if isinstance(item, str):
@@ -338,16 +367,19 @@ class KeyTemplates:
                     bound = self._picked(args, kwargs)
                 found.append(await maker.name(bound, self.asynchronous))
             else:
-                found.extend(await self._called(maker(*args, **kwargs)))
+                found.extend(await self._called(maker, maker(*args, **kwargs)))
         return tuple(found)
 
-    async def _called(self, made: Any) -> tuple[str, ...]:
+    async def _called(self, maker: Callable[..., Any], made: Any) -> tuple[str, ...]:
         if inspect.iscoroutine(made) and not self.asynchronous:
             made.close()
             raise self._async_key()
         if isinstance(made, Awaitable):
             made = await made
         try:
+            code = getattr(maker, "__code__", None)
+            if code is not None:
+                refuse_forgotten_f(made, code)
             return whole_keys(made)
         except ConfigurationError as error:
             raise ConfigurationError(f"{self.function}: the key function gave {made!r}. {error}") from error

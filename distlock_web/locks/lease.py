@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Never, TypeAlias
 
 from ..core.backend import CallersTransaction
-from ..core.config import Duration, check_seconds, check_timeout
+from ..core.config import Duration, check_seconds, check_timeout, refuse_arguments
 from ..core.errors import ConfigurationError, DistLockError, LeaseLost, LossReason, NotHeld
 from ..core.keys import shorten, whole_key
 from ..core.runtime import TASKS, THREADS, Runtime, check_process, drive, now, refuse_in_event_loop
@@ -246,12 +246,14 @@ class Lease:
         """The asyncio twin of :meth:`release`."""
         await ending.end(self._scope, None, by_hand=True)
 
-    def extend(self, expire: Duration | None = None) -> None:
+    def extend(self, expire: Duration | None = None, **other_words: Never) -> None:
         """Give the lease at least ``expire`` seconds from now (default: its own ``expire``). Without a lock: nothing.
 
         Raises ``LeaseLost`` if the lease is lost, ``NotHeld`` if it is over, ``BackendUnavailable`` if the store does
         not answer.
         """
+        if other_words:
+            refuse_arguments("extend()", (), other_words)
         refuse_in_event_loop("`await lease.aextend()`")
         drive(watchdog.extend(self._scope, self._check_extension(expire), THREADS))
 

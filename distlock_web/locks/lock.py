@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from ..core.backend import retry_once
-from ..core.config import Duration, check_flag, check_seconds
-from ..core.errors import DistLockError, LockBusy
-from ..core.keys import is_ordinary, whole_keys
+from ..core.config import Duration, check_flag, check_seconds, refuse_arguments, shown
+from ..core.errors import ConfigurationError, DistLockError, LockBusy
+from ..core.keys import is_ordinary, refuse_forgotten_f, whole_keys
 from ..core.registry import registry
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
 from . import chain, ending, engine
@@ -39,8 +39,10 @@ class Lock:
         self._options = options
         self._line = line  #: ``module:line``, for people
 
-    def acquire(self) -> Lease:
+    def acquire(self, *words: Never, **other_words: Never) -> Lease:
         """Take the lock; wait for up to ``wait``. Raises ``LockBusy``, ``BackendUnavailable``, ``LeaseLost``."""
+        if words or other_words:
+            refuse_arguments("acquire()", words, other_words)
         return self._acquire_now()
 
     async def aacquire(self) -> Lease:
@@ -107,6 +109,14 @@ class Lock:
                 )
             raise AttributeError(f"A Lock has no {name!r}.{hint}", name=name, obj=self)
 
+        def __call__(self, *args: object, **kwargs: object) -> Any:
+            """It is no decorator: there the key may have fields of the call."""
+            key = ", ".join(map(repr, self._keys))
+            raise ConfigurationError(
+                f"lock({key}) is for blocks, `with lock(...):`, and is not called. A function runs under its lock "
+                f"with @distributed_lockable(key={key})."
+            )
+
     def __enter__(self) -> Lease:
         frame = sys._getframe(1)
         return self._acquire_now((self, id(frame) if frame.f_code.co_flags & _STANDS_STILL else 0))
@@ -145,7 +155,7 @@ class Lock:
             await ending.end(scope, error)
 
 
-def lock(key: object, **options: Unpack[LockOptions]) -> Lock:
+def lock(key: object, *others: Never, **options: Unpack[LockOptions]) -> Lock:
     """A lock on ``key``, or on several keys, all or none: ``with lock("stock:42", expire=10, wait=2) as lease:``.
 
     A key is a string, or an object of Django's ORM or of SQLAlchemy: ``lock(order)`` is the lock of its row.
@@ -165,7 +175,16 @@ def lock(key: object, **options: Unpack[LockOptions]) -> Lock:
     Raises ``ConfigurationError`` here, ``LockBusy`` or ``BackendUnavailable`` when the lock is taken, and ``LeaseLost``
     at the end of the block.
     """
-    keys = (key,) if type(key) is str and key and is_ordinary(key) else whole_keys(key)
+    if others:
+        raise ConfigurationError(
+            f"lock() takes one key, and options by name: not {shown(others[0])} beside it. Several keys are a list, "
+            f"lock([a, b]). A client is not given: the store is that of the settings (DISTLOCK, configure())."
+        )
+    if type(key) is str and key and is_ordinary(key):
+        keys: tuple[str, ...] = (key,)
+    else:
+        refuse_forgotten_f(key, sys._getframe(1).f_code)
+        keys = whole_keys(key)
     return Lock(keys, options_of(options), call_site(sys._getframe(1)))
 
 

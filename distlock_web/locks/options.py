@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from ..core.backend import SHARED
 from ..core.config import (
+    ELSEWHERE,
     Duration,
     StoreConfig,
     check_count,
@@ -72,25 +73,14 @@ class Unset:
 
 UNSET = Unset()
 
-#: The words of other libraries. ``timeout`` is how long the lock lives in redis-py, how long to queue in django-pglock.
-_ELSEWHERE = {
-    "timeout": "How long the lock lives is expire=10, how long to queue for it is wait=10.",
-    "blocking_timeout": "How long to queue is wait=10.",
-    "blocking": "Not to queue at all is wait=0, to queue for ever is wait=None.",
-    "auto_renewal": "To renew the lock while the block runs is renew=True.",
-    "auto_release_time": "How long the lock lives is expire=10.",
-    "ttl": "How long the lock lives is expire=10.",
-    "lock_id": "The lock's name is its key, the first argument.",
-}
-
 
 def check_names(function: str, given: Iterable[str], known: tuple[str, ...] = NAMES) -> None:
     """``ConfigurationError`` for an option that does not exist, with the one that was probably meant."""
     for name in given:
         if name not in known:
             where = f"{function} has the option"
-            if name in _ELSEWHERE:
-                raise ConfigurationError(f"{where} {name!r}, which does not exist. {_ELSEWHERE[name]}")
+            if name in ELSEWHERE:
+                raise ConfigurationError(f"{where} {name!r}, which does not exist. {ELSEWHERE[name]}")
             raise ConfigurationError(unknown_name(where, name, known))
 
 

@@ -106,9 +106,15 @@ def test_every_lock_of_a_view_is_held_until_its_body_is_sent(app: Flask, kind: s
     assert _held(app) == []
 
 
-def test_a_generator_of_a_function_that_is_no_view_is_just_a_generator(app: Flask) -> None:
+def test_a_generator_of_a_function_that_is_no_view_is_refused(app: Flask) -> None:
+    """Nobody sends it, so its body would run without the lock."""
     app.add_url_rule("/", "export", lambda: "".join(stacked()))
-    assert app.test_client().get("/").text == ""
+    app.testing = True
+    with pytest.raises(
+        ConfigurationError, match=r"stacked returned a generator, whose body would run without the lock"
+    ):
+        app.test_client().get("/")
+    assert _held(app) == []
 
 
 def test_a_body_is_sent_under_a_lock_that_each_request_makes_anew(app: Flask) -> None:

@@ -7,6 +7,8 @@ import inspect
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -95,6 +97,16 @@ async def an_async_generator() -> AsyncIterator[int]:
     yield 1
 
 
+class CalledAsGenerator:
+    def __call__(self) -> Iterator[int]:
+        yield 1
+
+
+class CalledAsAsyncGenerator:
+    async def __call__(self) -> AsyncIterator[int]:
+        yield 1
+
+
 class AClass:
     pass
 
@@ -121,6 +133,12 @@ class ADjangoTask:
         (ADjangoTask(), r"below @.*, the decorator of the task"),
         (a_generator, "with lock"),
         (an_async_generator, "with lock"),
+        (contextmanager(a_generator), "with lock"),
+        (asynccontextmanager(an_async_generator), "with lock"),
+        (contextmanager(a_generator)()(a_generator), "with lock"),
+        (partial(a_generator), "with lock"),
+        (CalledAsGenerator(), "with lock"),
+        (CalledAsAsyncGenerator(), "with lock"),
         (property(lambda self: 1), "functions"),
         (7, "functions"),
     ],
@@ -128,6 +146,69 @@ class ADjangoTask:
 def test_what_cannot_be_locked_is_refused_with_the_remedy(thing: Any, remedy: str) -> None:
     with pytest.raises(ConfigurationError, match=remedy):
         distributed_lockable(key="a")(thing)
+
+
+@pytest.mark.parametrize(
+    "key", ["order:order_id", "order_id", ["a", "b:order_id"], "order-order_id", "order:order_id:pay"]
+)
+@pytest.mark.parametrize("decorator", [distributed_lockable, partial(once, keep=60)])
+def test_an_argument_in_a_key_without_braces_is_warned_of(key: Any, decorator: Any) -> None:
+    def pay(request: object, order_id: int) -> None: ...
+
+    with pytest.warns(UserWarning, match=r"'order_id' without braces.*write \{order_id\}") as told:
+        decorator(key=key)(pay)
+    assert told[0].filename == __file__  # where the function is, whose line a reader looks for
+
+
+@pytest.mark.parametrize(
+    "key", ["order", "orders:order_ids", "webhook:request", "order:{order_id}", lambda order_id: "order_id"]
+)
+@pytest.mark.filterwarnings("error")
+def test_a_key_that_names_no_argument_is_not_warned_of(key: Any) -> None:
+    def pay(order_id: int, request: object = None) -> None: ...
+
+    distributed_lockable(key=key)(pay)
+
+
+def hidden(function: Any) -> Any:
+    """A decorator that does not say what it is around."""
+    return lambda *args: function(*args)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda: (n for n in range(2)),
+        lambda: an_async_generator(),
+        hidden(a_generator),
+        hidden(an_async_generator),
+        hidden(contextmanager(a_generator)),
+        hidden(asynccontextmanager(an_async_generator)),
+    ],
+)
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("decorator", [distributed_lockable(key="a", hold_at_least=60), once(key="a", keep=60)])
+async def test_a_body_that_would_run_without_the_lock_is_refused(
+    returned: Any, asynchronous: bool, decorator: Any
+) -> None:
+    """No lock is left, and nothing is done: neither a record nor ``hold_at_least`` stands for what has not run."""
+
+    async def acall() -> Any:
+        return returned()
+
+    if asynchronous:
+        with pytest.raises(ConfigurationError, match=r"would run without the lock.*`with lock"):
+            await decorator(acall)()
+    else:
+        with pytest.raises(ConfigurationError, match=r"would run without the lock.*`with lock"):
+            await asyncio.to_thread(decorator(lambda: returned()))
+    assert not await lock("a").alocked()
+    assert not await lock("once:a").alocked()
+
+
+def test_a_generator_whose_body_needs_no_lock_is_returned() -> None:
+    said = distributed_lockable(key="a", until="return")(lambda: (lock("a").locked() for _ in range(2)))
+    assert list(said()) == [False, False]
 
 
 def pay(order_id: int) -> str:

@@ -43,6 +43,32 @@ def test_the_word_of_another_library_is_answered_with_ours(name: str, meant: lis
         assert [word for word in meant if word not in str(caught.value)] == []
 
 
+untyped_lock: Any = lock
+
+
+@pytest.mark.usefixtures("memory_store")
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda taken: taken.acquire(blocking=False), "wait=0"),
+        (lambda taken: taken.acquire(False), "try_acquire"),
+        (lambda taken: taken.acquire(timeout=3), "wait=10"),
+        (lambda taken: taken.acquire(expire=3), r"stand in lock\(...\)"),
+        (lambda taken: taken.acquire(nonsense=3), r"stand in lock\(...\)"),
+        (lambda taken: taken.acquire().extend(additional_time=5), r"extend\(5\)"),
+        (lambda taken: taken.acquire().extend(5, replace_ttl=True), r"stand in lock\(...\)"),
+        (lambda taken: untyped_lock("client", "a"), r"lock\(\[a, b\]\).*the store is that of the settings"),
+        (lambda taken: untyped_lock("a", 10), "options by name: not 10"),
+        (lambda taken: taken(print), r"@distributed_lockable\(key='a'\)"),
+        (lambda taken: distributed_lockable(taken), "a key="),
+    ],
+)
+def test_a_call_as_other_libraries_have_it_is_answered_with_ours(call: Callable[[Any], object], meant: str) -> None:
+    taken: Any = lock("a")
+    with pytest.raises(ConfigurationError, match=meant):
+        call(taken)
+
+
 def test_a_lock_says_that_the_lease_is_released() -> None:
     a_lock: Any = lock("a")
     with pytest.raises(AttributeError, match=r"lease = lock\(\.\.\.\)\.acquire\(\), then lease\.release; or with lock"):
