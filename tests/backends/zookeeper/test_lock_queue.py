@@ -428,12 +428,12 @@ def test_those_of_the_process_that_looks_stay_in_the_line(client: Any) -> None:
     assert node.startswith(digest_of(mine.token))
 
 
-# Answers that never came -----------------------------------------------------------------------------------------------
+# Answers that never came ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def near(proxied: Proxy, zookeeper_settings: dict[str, Any]) -> Any:
-    """A port of another session, past the proxy that the default store is behind. That has a session of usual length."""
+    """A port of another session of usual length, past the proxy that the default store is behind."""
     behind = {"LOCATION": zookeeper_settings["LOCATION"].replace(_port_of(zookeeper_settings), str(proxied.port))}
     settings = {"default": {**behind, "OPTIONS": {"timeout": 0.5}}, "near": zookeeper_settings}
     found = configure(settings).store("near").port(THREADS)
