@@ -123,6 +123,15 @@ def in_real_transaction(connection: BaseDatabaseWrapper) -> bool:
     return connection.in_atomic_block and not in_test_case(connection)
 
 
+def _begun_without_autocommit(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a transaction is open that no ``atomic()`` has opened: without autocommit each statement begins one."""
+    driver = connection.connection
+    if driver is None or connection.autocommit:
+        return False
+    status = getattr(getattr(driver, "info", None), "transaction_status", None)  # psycopg's, of which 0 is idle
+    return bool(getattr(driver, "in_transaction", True) if status is None else status)  # sqlite3's; MySQL's do not tell
+
+
 def in_test_case(connection: BaseDatabaseWrapper) -> bool:
     """Whether nothing is open but the transaction that a TestCase wraps a test in."""
     blocks = connection.atomic_blocks
@@ -139,7 +148,7 @@ def savepoint_of_test_case(alias: str) -> transaction.Atomic:
 def open_transaction() -> str | None:
     """For the warning about plain locks: the transaction that the running code is inside of."""
     for connection in getattr(_opened, "connections", ()):
-        if connection.in_atomic_block and in_real_transaction(connection):
+        if in_real_transaction(connection) if connection.in_atomic_block else _begun_without_autocommit(connection):
             return f"a transaction on the database {connection.alias!r}"
     return None
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from flask import current_app, has_app_context
-from sqlalchemy import TextClause, event
-from sqlalchemy.orm import ORMExecuteState, Session, scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 from ..core.errors import ConfigurationError
 from ..locks.hooks import Context, Integration, TransactionManager
 from ..locks.lease import Lease
+from ..sqlalchemy.begun import has_changes
 from ..sqlalchemy.transactions import SessionTransactions
 
 R = TypeVar("R")
-
-_WRITTEN = "distlock_web_written"
-_WRITES = re.compile(r"\s*(INSERT|UPDATE|DELETE|MERGE|REPLACE)\b", re.IGNORECASE)
 
 
 class FlaskSQLAlchemyIntegration(Integration):
@@ -63,31 +59,4 @@ def open_transaction() -> str | None:
     scoped = _app_session()
     if scoped is None or not scoped.registry.has():
         return None
-    session = scoped()
-    if session.new or session.dirty or session.deleted or session.info.get(_WRITTEN):
-        return "the transaction of the app's SQLAlchemy session"
-    return None
-
-
-def _flushed(session: Session, context: Any) -> None:
-    session.info[_WRITTEN] = True
-
-
-def _executed(state: ORMExecuteState) -> None:
-    statement = state.statement
-    raw = isinstance(statement, TextClause) and _WRITES.match(statement.text)
-    if state.is_insert or state.is_update or state.is_delete or raw:
-        state.session.info[_WRITTEN] = True
-
-
-def _over(session: Session) -> None:
-    if not session.in_nested_transaction():  # a savepoint's end commits nothing
-        session.info.pop(_WRITTEN, None)
-
-
-# A session forgets after a flush that it has written; the warning needs to know until the commit. For all sessions of
-# the process: an app's are made anew for each of its contexts.
-event.listen(Session, "after_flush", _flushed)
-event.listen(Session, "do_orm_execute", _executed)
-event.listen(Session, "after_commit", _over)
-event.listen(Session, "after_rollback", _over)
+    return "the transaction of the app's SQLAlchemy session" if has_changes(scoped()) else None

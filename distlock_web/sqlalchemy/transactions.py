@@ -16,6 +16,7 @@ from ..core.keys import Row
 from ..core.request_id import ask_user
 from ..locks.hooks import Context, Integration, TransactionManager
 from ..locks.lease import Lease, before_commit
+from .begun import may_be_ended
 from .fencing import refusing_stale
 
 R = TypeVar("R")
@@ -31,16 +32,12 @@ class SessionTransactions:
         return "none"
 
     def refuse_open(self, function_name: str, database: Any) -> None:
-        session = _session(database)
-        _refuse_open(function_name, session)
-        ask_user()
-        if session.in_transaction():
-            # DISTLOCK_USER has read the database. What the function reads is to be no older than its lock.
-            session.rollback()
+        ask_user()  # which may read the database: now, for what the function reads is to be no older than its lock
+        _end_reads(function_name, _session(database))
 
     def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: Any) -> R:
         session = _session(database)
-        _refuse_open(function_name, session)  # again: to find the key, a row may have been read
+        _end_reads(function_name, session)  # again: to find the key, or who asks, a row may have been read
 
         def extend(committing: Session) -> None:
             # Every commit, also one of the function's own, has a full lease before it. LeaseLost stops it.
@@ -91,13 +88,21 @@ def _transaction_of(session: Session) -> _Transaction | None:
     return _Transaction(session, bind.engine)
 
 
-def _refuse_open(function_name: str, session: Session) -> None:
-    if session.in_transaction():
+def _end_reads(function_name: str, session: Session) -> None:
+    """The function is to begin its transaction inside of the lock.
+
+    One that has only read, as to know who is logged in, is ended: its reads may be older than the lock. Its objects are
+    read anew where they are used.
+    """
+    if not session.in_transaction():
+        return
+    if not may_be_ended(session):
         raise ConfigurationError(
-            f'{function_name}: until="commit" begins the transaction itself, but the session is in one already '
-            f"(a query before the lock is enough, in before_request for instance): its reads may be older than the "
-            f"lock. End it before the call: session.commit() or session.rollback()."
+            f'{function_name}: until="commit" begins the transaction itself, but the session is in one already, '
+            f"which cannot be ended here: it has changes, settings (SET) or row locks, or a block began it "
+            f"(session.begin(), a savepoint). End it before the call, with session.commit() or session.rollback()."
         )
+    session.rollback()
 
 
 def _session(database: Any) -> Session:

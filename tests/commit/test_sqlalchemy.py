@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import create_engine, event, select, text, update
+from sqlalchemy import create_engine, event, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
-from distlock_web import ConfigurationError, LeaseLost, current_lease, distributed_lockable, lock
-from distlock_web.core.errors import OpenTransactionWarning
+from distlock_web import LeaseLost, current_lease, distributed_lockable, lock
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.locks.lease import OnLost
@@ -145,29 +144,6 @@ def test_a_savepoint_rolls_back_alone(
     assert count() == 2
 
 
-def test_an_open_transaction_is_refused(session: scoped_session[Session]) -> None:
-    @distributed_lockable(key="order", until="commit", database=session)
-    def pay() -> None:
-        session.add(Order())
-
-    session.execute(text("SELECT 1"))
-    with pytest.raises(ConfigurationError, match=r"in one already .*session.commit\(\) or session.rollback\(\)"):
-        pay()
-    assert session().in_transaction()  # it is its owner's business
-    session.rollback()
-    pay()
-
-
-def test_a_key_that_reads_a_row_opens_one_too(session: scoped_session[Session]) -> None:
-    @distributed_lockable(key=lambda: session.get(Order, 1) or "none", until="commit", database=session)
-    def pay() -> None:
-        raise AssertionError
-
-    with pytest.raises(ConfigurationError, match="in one already"):
-        pay()
-    assert not list_all(registry()).rows
-
-
 def test_the_session_is_left_as_it_was(session: scoped_session[Session], history: list[str]) -> None:
     @distributed_lockable(key="order", until="commit", database=session)
     def pay() -> None:
@@ -233,27 +209,6 @@ def test_in_flask_the_apps_session_is_meant(app: Flask) -> None:
     assert orders(app) == 1
 
 
-def test_in_flask_a_query_before_the_view_is_refused_with_the_remedy(app: Flask) -> None:
-    end = False
-
-    @app.before_request
-    def who() -> None:
-        database(app).session.scalars(select(Order)).all()
-        if end:
-            database(app).session.rollback()
-
-    @app.post("/pay")
-    @distributed_lockable(key="order", until="commit")
-    def pay() -> str:
-        return "paid"
-
-    app.testing = True
-    with pytest.raises(ConfigurationError, match="in before_request for instance"):
-        app.test_client().post("/pay")
-    end = True
-    assert app.test_client().post("/pay").text == "paid"
-
-
 def test_in_flask_a_user_hook_may_read_the_database(app: Flask) -> None:
     """It did so while the lock was taken, and its transaction was taken for one from before the view: a 500, always."""
     asked: list[str] = []
@@ -279,37 +234,6 @@ def test_in_flask_a_user_hook_may_read_the_database(app: Flask) -> None:
     assert [app.test_client().post("/pay").text for _ in range(2)] == ["ann", "ann"]
     assert asked == ["/pay", "/pay"]  # once for each request, whatever it locks
     assert orders(app) == 3
-
-
-def test_in_flask_writes_that_are_not_committed_are_told_of(app: Flask) -> None:
-    with app.app_context():
-        session = database(app).session
-
-        def flushed() -> None:
-            session.add(Order())
-            session.flush()  # it is not among session.new any more
-
-        def before_savepoints() -> None:
-            flushed()
-            session.begin_nested().commit()  # the transaction around them goes on
-            session.begin_nested().rollback()
-
-        writes: list[Callable[[], object]] = [
-            lambda: session.add(Order()),
-            flushed,
-            before_savepoints,
-            lambda: session.execute(update(Order).values(state="paid")),
-            lambda: session.execute(text("UPDATE orders SET state = 'paid'")),
-        ]
-        for write in writes:
-            with pytest.warns(OpenTransactionWarning, match="the app's SQLAlchemy session"), lock("order"):
-                write()
-            session.rollback()
-        with lock("order"):  # committed inside, or nothing but read: nothing to tell
-            session.add(Order())
-            session.commit()
-            session.scalars(select(Order)).all()
-            session.execute(text("SELECT 1"))
 
 
 def test_without_a_framework_it_is_said_what_to_import() -> None:
