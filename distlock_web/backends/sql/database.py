@@ -23,7 +23,8 @@ from ...core.outage import Outage
 from ...core.runtime import THREADS, drive, now
 from . import sqlite_fork
 from .address import Address
-from .dialects import GONE, SILENT, Fault, SQLite, channel_of
+from .dialects import SQLite, channel_of
+from .faults import GONE, SILENT, Fault
 from .tables import Tables
 
 logger = logging.getLogger("distlock_web")
@@ -158,8 +159,17 @@ class Database:
             self._passing = sqlite_fork.gate.passing
             sqlite_fork.gate.pools.add(self.connections)
 
-    def run(self, work: Callable[[Transaction], T], timeout: float | None = None, *, begin: bool = True) -> T:
+    def run(
+        self,
+        work: Callable[[Transaction], T],
+        timeout: float | None = None,
+        *,
+        begin: bool = True,
+        create: bool = True,
+    ) -> T:
         """Do the work in a transaction: all of it, or nothing. Without ``begin`` each statement is one of its own.
+
+        Tables that are missing are made first, if the settings have us make them; not without ``create``.
 
         ``BackendUnavailable`` within a bounded time; it may have been done all the same, if that came of the commit.
         """
@@ -169,7 +179,7 @@ class Database:
         for tried in range(1, TRIES + 1):
             try:
                 with self._passing():
-                    return self._attempt(work, seconds, begin)
+                    return self._attempt(work, seconds, begin, create and self.address.create)
             except _Undone as undone:
                 kind = undone.fault.kind
                 if (
@@ -193,9 +203,10 @@ class Database:
 
     def create_tables(self) -> None:
         """Make the tables where they are missing. Another process may do the same at the same moment."""
-        self.run(lambda transaction: self.tables.metadata.create_all(transaction.connection), begin=False)
+        made = self.tables.metadata.create_all
+        self.run(lambda transaction: made(transaction.connection), begin=False, create=False)
 
-    def _attempt(self, work: Callable[[Transaction], T], seconds: float, begin: bool) -> T:
+    def _attempt(self, work: Callable[[Transaction], T], seconds: float, begin: bool, create: bool) -> T:
         # After an exception of a signal's handler nothing more is sent on the connection: its end undoes what was not
         # committed. One that comes outside of the block leaves garbage, which keeps nobody's place.
         lent, usable, hangs = self._borrow(), False, False
@@ -216,7 +227,7 @@ class Database:
                 fault = Fault("not_now", fault.meaning)
             hangs = transaction.ending and fault == SILENT
             usable = transaction.roll_back(fault)
-            if self._nothing_done(fault, transaction, begin):
+            if self._nothing_done(fault, transaction, create, lent.was_idle):
                 raise _Undone(error, fault) from error
             # A COMMIT waits for no row; and while the server is silent one that hangs keeps its place.
             raise self._translated(error, fault, hangs or seconds >= self.address.timeout) from error
@@ -265,12 +276,14 @@ class Database:
         outage = self._outage
         return outage is not None and drive(outage.answers(outage.ask(), seconds, THREADS))
 
-    def _nothing_done(self, fault: Fault, transaction: Transaction, begin: bool) -> bool:
+    def _nothing_done(self, fault: Fault, transaction: Transaction, create: bool, was_idle: bool) -> bool:
         """Whether the same may be tried again."""
         if fault.kind == "no_table":
-            return self.address.create and begin
+            return create
         if fault.kind == "silent":
             return not transaction.begun
+        if fault.kind == "not_here":  # on a fresh connection, which may lead to another server
+            return was_idle and not transaction.ending
         return fault.kind == "again" or (fault.kind == "gone" and not transaction.ending)
 
     def _connect(self) -> Connection:
@@ -288,8 +301,9 @@ class Database:
         fault = self.address.dialect.fault(error)
         if error.connection_invalidated and fault != SILENT:
             fault = GONE
-        if fault.kind in ("gone", "silent"):
-            self.connections.drop()  # the others are most likely dead, too: nobody has to find that out of each
+        if fault.kind in ("gone", "silent", "not_here"):
+            # The others are most likely dead, too, or lead to the same server: nobody has to find that out of each.
+            self.connections.drop()
         return fault
 
     def _translated(self, error: DBAPIError, fault: Fault, in_full: bool) -> DistLockError:

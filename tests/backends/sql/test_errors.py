@@ -7,14 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
 
 from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
-from distlock_web.backends.sql.dialects import MySQL
 from distlock_web.core.runtime import now
 from distlock_web.testing.servers import free_port
 from tests.support.database_servers import PostgresServer
@@ -108,21 +105,6 @@ def test_a_user_who_may_not(location: str, administration: Connection, password:
     locked_out = "ALTER ROLE locked NOLOGIN" if is_postgres(location) else "ALTER USER locked@'127.0.0.1' ACCOUNT LOCK"
     do(administration, locked_out)
     refused(password(RIGHT), not_accepted, wrong=True)
-
-
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        (1213, "again"), (3101, "again"), (1412, "again"), (3169, "gone"), (4031, "gone"), (3032, "not_now"),
-        (3159, "wrong"), (3572, "locked"), (1062, "again"), (1586, "again"),
-        # A column that must not be empty read as "others were in its way", after five tries.
-        (1048, "unknown"), (1452, "unknown"),
-    ],
-)  # fmt: skip
-def test_what_mysql_says_and_mariadb_does_not(code: int, kind: str) -> None:
-    """No MySQL is among the servers of the tests: the numbers are those of its manual."""
-    said = pymysql.err.OperationalError(code, "what it says")
-    assert MySQL(2.0, mariadb=False).fault(DBAPIError("COMMIT", None, said)).kind == kind
 
 
 def test_a_database_that_does_not_exist(location: str) -> None:
