@@ -1,6 +1,7 @@
 """``once`` in a view: who asks for what. A digest of that is in the record, and only the same gets the answer.
 
-The rules that no framework owns. A framework brings the values of its request.
+The rules that no framework owns. A framework brings the values of its request. What is not known is refused: a guess
+would show one caller what another one was answered.
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
-from typing import Protocol
+from typing import Any, NamedTuple
+
+from ..core.errors import ConfigurationError, KeyUnavailable
+from ..core.keys import text_of
 
 #: Bytes of a request's body that are compared. A larger one is the view's alone, which may read it in pieces.
 MAX_COMPARED = 2_621_440
@@ -31,47 +35,115 @@ def digest_of(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-class Upload(Protocol):
-    """An open file of a form."""
-
-    def read(self, size: int, /) -> bytes: ...
-    def seek(self, offset: int, /) -> object: ...
-    def tell(self) -> int: ...
+# Who ------------------------------------------------------------------------------------------------------------------
 
 
-def form_parts(
-    fields: Iterable[tuple[str, Iterable[str]]], files: Iterable[tuple[str, str | None, Upload]]
-) -> Iterator[str]:
-    """What a form says, in place of its body: the boundary between its parts is another one for each request.
-
-    ``files``: field, name and content of each. It is left where it was found, for the view reads it, too.
-    """
-    for name, values in fields:
-        if name not in _OF_RENDERING:
-            yield json.dumps([name, *values])
-    for name, file_name, upload in files:
-        yield json.dumps([name, file_name, _content(upload)])
+def user_parts(user: Any, ident: object) -> tuple[str, ...]:
+    """A user who is logged in: of this class, for two classes may number their users alike."""
+    kind = user.__class__  # of what a lazy object stands for
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if ident is None:
+        raise ConfigurationError(
+            f"once does not know who asks: the user of this request is a {name}, which does not say who it is. "
+            f"A user needs `is_authenticated`, and if that is true `pk` (Django) or `get_id()` (Flask-Login)."
+        )
+    return "user", name, str(ident)
 
 
-def _content(upload: Upload) -> str:
-    """A digest of a file's content; "" of one that cannot be read twice."""
-    try:
-        place = upload.tell()
-        upload.seek(place)
-    except (AttributeError, OSError, ValueError):  # an upload handler of the project's own has sent it elsewhere
-        return ""
-    digest = sha256()
-    while chunk := upload.read(_CHUNK):
-        digest.update(chunk)
-    upload.seek(place)
-    return digest.hexdigest()
+def content_of(session: Iterable[tuple[str, object]]) -> str:
+    """What a session says that is kept in a cookie, and has no other name."""
+    return json.dumps(sorted(session), default=_with_type)
 
 
-def is_comparable(length: int | None) -> bool:
-    """Whether a body that is no form, and has so many bytes, is compared; None: who sends it does not say."""
-    return length is not None and length <= MAX_COMPARED
+def _with_type(value: object) -> dict[str, str]:
+    return {f"{type(value).__module__}.{type(value).__qualname__}": str(value)}
+
+
+# For what: a body -----------------------------------------------------------------------------------------------------
+
+
+class File(NamedTuple):
+    """A file of a form."""
+
+    field: str
+    name: str | None
+    media_type: str | None
+    content: Any  #: it is open, and read from its beginning
 
 
 def is_form(media_type: str) -> bool:
     """Whether a body of this type is a form, which the framework reads."""
     return media_type in ("application/x-www-form-urlencoded", "multipart/form-data")
+
+
+def form_parts(fields: Iterable[tuple[str, Iterable[str]]], files: Iterable[File]) -> Iterator[str]:
+    """What a form says, in place of its body: the boundary between its parts is another one for each request."""
+    for name, values in fields:
+        if name not in _OF_RENDERING:
+            yield json.dumps(["field", name, *values])
+    for file in files:
+        yield json.dumps(["file", file.field, *_said_of(file)])
+
+
+def _said_of(file: File) -> list[str | None]:
+    return [file.name, file.media_type, _digest_of_content(file)]
+
+
+def _digest_of_content(file: File) -> str:
+    """It is left where it was found, for the view reads it, too. Whoever has read it before has left it at its end."""
+    content = file.content
+    try:
+        place = content.tell()
+        content.seek(0)
+    except (AttributeError, OSError, ValueError) as error:  # an upload handler has sent it elsewhere, or it is closed
+        raise ConfigurationError(
+            f"once cannot compare the file {file.field!r} of this form: a {type(content).__name__} that cannot be read "
+            f"twice ({error}). Use an upload handler that keeps the file, or put once on a function that the view "
+            f"calls, with a digest of the file in its key."
+        ) from error
+    digest = sha256()
+    while chunk := content.read(_CHUNK):
+        digest.update(chunk)
+    content.seek(place)
+    return digest.hexdigest()
+
+
+def refuse_emptied(length: int, media_type: str, boundary: str, how: str) -> None:
+    """For a form of so many bytes that has no fields: it was read before, and the framework found nothing.
+
+    Of a form that was sent empty, as a script's ``new FormData()``, there is the line that ends it. ``how``: the way
+    to read a body that keeps it.
+    """
+    ends = len(f"\r\n--{boundary}--\r\n") if media_type == "multipart/form-data" else 0
+    if length > ends:
+        raise KeyUnavailable(
+            f"once cannot compare this form: it has {length} bytes, and no field could be read. {_remedy(how)}"
+        )
+
+
+def read_before(how: str) -> ConfigurationError:
+    """For a body that somebody has read as a stream, before it could be compared."""
+    return ConfigurationError(f"once cannot compare the body of this request: it is no longer there. {_remedy(how)}")
+
+
+def _remedy(how: str) -> str:
+    return f"What reads it before the view (a middleware, the key) has to read {how}, and not the stream."
+
+
+def data_parts(data: object) -> Iterator[str]:
+    """What a parser has made of a body whose bytes are gone."""
+    yield json.dumps(data, default=_of_no_json)
+
+
+def _of_no_json(value: Any) -> object:
+    if hasattr(value, "read"):
+        file = File(
+            getattr(value, "name", ""), getattr(value, "name", None), getattr(value, "content_type", None), value
+        )
+        return {"file": _said_of(file)}
+    if (text := text_of(value)) is not None:
+        return {type(value).__name__: text}
+    raise ConfigurationError(
+        f"once cannot compare the data of this request: its parser has made a {type(value).__name__} of a part of it. "
+        f"What reads it before the view (a permission, the key) has to read request.body."
+    )

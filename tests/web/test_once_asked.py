@@ -1,0 +1,706 @@
+"""Who asks for what, to ``once``: every way to name a caller, and every way in which a body may have been read before.
+
+One rule for all of them: the same caller with the same body gets the answer again, another one gets a 422, and where
+it is not known which of the two it is, the call is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import flask
+import flask_login
+import pytest
+from django.contrib import messages
+from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.sessions.backends.signed_cookies import SessionStore as SignedCookies
+from django.core.files.uploadedfile import InMemoryUploadedFile, UploadedFile
+from django.core.files.uploadhandler import FileUploadHandler
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import path
+from django.utils.decorators import sync_and_async_middleware
+from django.utils.functional import SimpleLazyObject
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.decorators import api_view, authentication_classes, parser_classes, permission_classes
+from rest_framework.parsers import BaseParser, FileUploadParser, FormParser, JSONParser, MultiPartParser
+from rest_framework.permissions import BasePermission
+from rest_framework.response import Response
+from rest_framework.views import APIView
+from werkzeug.middleware.proxy_fix import ProxyFix
+
+from distlock_web import KeyReused, once
+from distlock_web.flask import DistLock
+from distlock_web.web.asked import is_form
+
+KEY = "pay:{request.headers[Idempotency-Key]}"
+runs = itertools.count(1)
+
+
+class Answer(NamedTuple):
+    status: int
+    text: str
+    replayed: bool
+
+
+#: ``send("POST", "/pay/", b"", "text/plain", **headers)``
+Send = Callable[..., Answer]
+
+urlpatterns: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def project(settings: Any) -> None:
+    settings.DISTLOCK = {"default": {"BACKEND": "memory"}}
+    settings.ROOT_URLCONF = __name__
+    settings.ALLOWED_HOSTS = ["*"]
+    settings.MIDDLEWARE = [
+        "distlock_web.django.middleware.RequestIDMiddleware",
+        f"{__name__}.known",
+        f"{__name__}.read",
+    ]
+
+
+def of_django(client: Any) -> Send:
+    def send(
+        method: str = "POST", address: str = "/pay/", body: bytes = b"", media_type: str = "text/plain", **headers: str
+    ) -> Answer:
+        said = {"Idempotency-Key": "k", **{name.replace("_", "-"): value for name, value in headers.items()}}
+        response = client.generic(method, address, body, media_type, headers=said)
+        response = asyncio.run(response) if asyncio.iscoroutine(response) else response
+        return Answer(response.status_code, response.content.decode(), "Idempotency-Replayed" in response.headers)
+
+    return send
+
+
+def of_flask(client: Any) -> Send:
+    def send(
+        method: str = "POST", address: str = "/pay/", body: bytes = b"", media_type: str = "text/plain", **headers: str
+    ) -> Answer:
+        said = {"Idempotency-Key": "k", **{name.replace("_", "-"): value for name, value in headers.items()}}
+        response = client.open(address, method=method, data=body, content_type=media_type, headers=said)
+        return Answer(response.status_code, response.text, "Idempotency-Replayed" in response.headers)
+
+    return send
+
+
+def pay(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"receipt {next(runs)}")
+
+
+async def apay(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"receipt {next(runs)}")
+
+
+# Who ----------------------------------------------------------------------------------------------------------------
+
+
+class Caller(NamedTuple):
+    """Somebody, and what the project puts into the request for them. ``person`` None: nobody can say who that is."""
+
+    person: str | None
+    put: Mapping[str, Any]
+    headers: Mapping[str, str] = {}
+
+
+class Person:
+    is_authenticated, is_anonymous = True, False
+
+    def __init__(self, **said: Any) -> None:
+        self.__dict__.update(said)
+
+
+class Customer(Person):
+    pass
+
+
+class Nobody:
+    """No framework knows whether that is logged in."""
+
+
+DJANGO: dict[str, Caller] = {
+    "no user": Caller("a visitor", {}),
+    "user None": Caller("a visitor", {"user": None}),
+    "a lazy None": Caller("a visitor", {"user": SimpleLazyObject(lambda: None)}),
+    "anonymous": Caller("a visitor", {"user": AnonymousUser()}),
+    "another method": Caller("a visitor", {"user": Person(is_authenticated=False)}),
+    "user 1": Caller("user 1", {"user": Person(pk=1)}),
+    "a lazy user 1": Caller("user 1", {"user": SimpleLazyObject(lambda: Person(pk=1))}),
+    "user 1 with another token": Caller("user 1", {"user": Person(pk=1), "auth": "b"}, {"Authorization": "JWT b"}),
+    "user 2": Caller("user 2", {"user": Person(pk=2)}),
+    "user 0": Caller("user 0", {"user": Person(pk=0)}),
+    "customer 1": Caller("customer 1", {"user": Customer(pk=1)}),
+    "no pk": Caller(None, {"user": Person(id=1, username="ann")}),
+    "a lazy user without pk": Caller(None, {"user": SimpleLazyObject(lambda: Person(username="ann"))}),
+    "not saved": Caller(None, {"user": User(username="ann")}),
+    "a text": Caller(None, {"user": "ann"}),
+    "no is_authenticated": Caller(None, {"user": Nobody()}),
+    "a program": Caller("program a", {}, {"Authorization": "Bearer a"}),
+    "another program": Caller("program b", {}, {"Authorization": "Bearer b"}),
+    "a key": Caller("key a", {}, {"X_Api_Key": "a"}),
+    "known by a cookie": Caller("token a", {"auth": "a"}),
+    "known by another": Caller("token b", {"auth": "b"}),
+    "known by a row": Caller("row 7", {"auth": User(pk=7)}),
+    "known by another row": Caller("row 8", {"auth": User(pk=8)}),
+    "a token that says nothing": Caller("a visitor", {"auth": {"scope": "all"}}),
+    "session a": Caller("session a", {"session": Person(session_key="a")}),
+    "session b": Caller("session b", {"session": Person(session_key="b")}),
+}
+
+
+def before(get_response: Any, does: Callable[[HttpRequest], object]) -> Any:
+    """A middleware of the project's that does this with each request."""
+
+    async def amiddleware(request: HttpRequest) -> Any:
+        does(request)
+        return await get_response(request)
+
+    def middleware(request: HttpRequest) -> Any:
+        does(request)
+        return get_response(request)
+
+    return amiddleware if asyncio.iscoroutinefunction(get_response) else middleware
+
+
+@sync_and_async_middleware
+def known(get_response: Any) -> Any:
+    """Who asks is known to the project."""
+
+    def name(request: HttpRequest) -> None:
+        for attribute, value in DJANGO[request.headers.get("X-Caller", "no user")].put.items():
+            setattr(request, attribute, value)
+
+    return before(get_response, name)
+
+
+class ByMiddleware(BaseAuthentication):
+    """REST framework has a user and a token of its own, which it asks for as late as that."""
+
+    def authenticate(self, request: Any) -> Any:
+        put = dict(DJANGO[request.headers.get("X-Caller", "no user")].put)
+        return (put.get("user"), put.get("auth")) if put.keys() & {"user", "auth"} else None
+
+
+class Late(APIView):
+    """As its documentation has it for a lazy authentication."""
+
+    authentication_classes = (ByMiddleware,)
+
+    def perform_authentication(self, request: Any) -> None:
+        pass
+
+    @once(key=KEY, keep=60)
+    def post(self, request: Any) -> Response:
+        return Response(f"receipt {next(runs)}")
+
+
+urlpatterns += [
+    path("pay/", once(key=KEY, keep=60)(pay)),
+    path("apay/", once(key=KEY, keep=60)(apay)),
+    path("rest/", api_view(["POST"])(authentication_classes([ByMiddleware])(once(key=KEY, keep=60)(pay)))),
+    path("late/", Late.as_view()),
+]
+
+
+def check_all_pairs(send: Callable[[Caller, str], Answer], callers: Mapping[str, Caller]) -> None:
+    """Each has paid, under a key of its own, and then all others ask with that key."""
+    for first in callers:
+        answer = send(callers[first], first)
+        if callers[first].person is None:
+            assert answer.status == 500, f"{first} is known to nobody, and got an answer: {answer}"
+            continue
+        assert (answer.status, answer.replayed) == (200, False), first
+        for second in callers:
+            again = send(callers[second], first)
+            if callers[second].person == callers[first].person:
+                assert again == Answer(200, answer.text, True), f"{first} is {second}"
+            else:
+                assert answer.text not in again.text, f"{second} was shown the receipt of {first}"
+                assert again.status == (500 if callers[second].person is None else 422), f"{second} is not {first}"
+
+
+@pytest.mark.parametrize("view", ["pay", "apay", "rest", "late"])
+def test_django_shows_a_receipt_to_nobody_else(view: str) -> None:
+    callers = {name: (caller, name) for name, caller in DJANGO.items()}
+
+    def send(caller: Caller, key: str) -> Answer:
+        client: Any = (AsyncClient if view == "apay" else Client)(raise_request_exception=False)
+        name = next(name for name, (each, _) in callers.items() if each is caller)
+        headers = {"Idempotency_Key": key, "X_Caller": name, **caller.headers}
+        return of_django(client)(address=f"/{view}/", **headers)
+
+    check_all_pairs(send, DJANGO)
+
+
+def test_django_says_which_user_it_does_not_know(caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(raise_request_exception=False)
+    of_django(client)(X_Caller="no pk")
+    assert f"the user of this request is a {__name__}.Person, which does not say who it is" in caplog.text
+
+
+class Staff(flask_login.UserMixin):
+    def __init__(self, ident: Any) -> None:
+        self.id = ident
+
+
+class Buyer(Staff):
+    pass
+
+
+#: ``put``: what Flask-Login has of it, what the session says.
+FLASK: dict[str, Caller] = {
+    "nobody": Caller("a visitor", {}),
+    "staff 7": Caller("staff 7", {"login": Staff(7)}),
+    "staff 7 with another token": Caller("staff 7", {"login": Staff("7")}, {"Authorization": "JWT b"}),
+    "staff 7 who buys, too": Caller("staff 7", {"login": Staff("7"), "session": {"user_id": 8}}),
+    "staff 8": Caller("staff 8", {"login": Staff(8)}),
+    "buyer 7": Caller("buyer 7", {"login": Buyer(7)}),
+    "by the session": Caller("user_id 7", {"session": {"user_id": 7}}),
+    "by the session as text": Caller("user_id 7", {"session": {"user_id": "7", "cart": 1}}),
+    "by the name of Flask-Login's": Caller("_user_id 7", {"session": {"_user_id": "7"}}),
+    "staff without id": Caller(None, {"login": Person(get_id=lambda: None)}),
+    "cart 1": Caller("cart 1", {"session": {"cart": 1}}),
+    "cart 1 as text": Caller("cart '1'", {"session": {"cart": "1"}}),
+    "cart 1 and messages": Caller("cart 1", {"session": {"cart": 1, "_flashes": [("info", "x")]}}),
+    "a program": Caller("program a", {}, {"Authorization": "Bearer a"}),
+    "a key": Caller("key a", {}, {"X_Api_Key": "a"}),
+}
+
+
+def test_flask_shows_a_receipt_to_nobody_else() -> None:
+    app = flask.Flask("shop")
+    app.secret_key = "not for the client"
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+    DistLock(app)
+    manager = flask_login.LoginManager(app)
+    manager.request_loader(lambda request: FLASK[request.headers["X-Caller"]].put.get("login"))
+
+    @app.before_request
+    def put() -> None:
+        flask.session.update(FLASK[flask.request.headers["X-Caller"]].put.get("session", {}))
+
+    app.add_url_rule("/pay/", "pay", once(key=KEY, keep=60)(lambda: f"receipt {next(runs)}"), methods=["POST"])
+
+    def send(caller: Caller, key: str) -> Answer:
+        name = next(name for name, each in FLASK.items() if each is caller)
+        return of_flask(app.test_client())(Idempotency_Key=key, X_Caller=name, **caller.headers)
+
+    check_all_pairs(send, FLASK)
+
+
+# Visitors, by their session -----------------------------------------------------------------------------------------
+
+
+class SessionStore(SignedCookies):
+    """As other packages have it: a session in a cookie of their own kind."""
+
+
+def begin(request: HttpRequest) -> HttpResponse:
+    request.session["basket"] = request.GET["basket"]
+    return HttpResponse("a form")
+
+
+@once(key=KEY, keep=60)
+def pay_and_tell(request: HttpRequest) -> HttpResponse:
+    messages.info(request, "Thank you")
+    return HttpResponse(f"receipt {next(runs)}")
+
+
+urlpatterns += [path("begin/", begin), path("tell/", pay_and_tell)]
+
+
+@pytest.mark.parametrize("save", [False, True])
+@pytest.mark.parametrize("engine", ["django.contrib.sessions.backends.cache", SignedCookies.__module__, __name__])
+def test_a_visitors_second_click_is_theirs_and_nobody_elses(engine: str, save: bool, settings: Any) -> None:
+    """A cookie that is signed anew with each answer is the same session; and so is one with a message to show."""
+    sites = "django.contrib"
+    settings.SESSION_ENGINE, settings.SESSION_SAVE_EVERY_REQUEST = engine, save
+    settings.MESSAGE_STORAGE = f"{sites}.messages.storage.session.SessionStorage"
+    settings.MIDDLEWARE = [
+        "distlock_web.django.middleware.RequestIDMiddleware",
+        f"{sites}.sessions.middleware.SessionMiddleware",
+        f"{sites}.messages.middleware.MessageMiddleware",
+    ]
+    clock = itertools.count(1_800_000_000)
+    visitor, another = Client(), Client()
+    with patch("django.core.signing.time.time", lambda: next(clock)):  # which is in what is signed, in seconds
+        visitor.get("/begin/?basket=1")
+        another.get("/begin/?basket=2")
+        for address in ("/pay/", "/tell/"):
+            first = of_django(visitor)(address=address, Idempotency_Key=address)
+            assert of_django(visitor)(address=address, Idempotency_Key=address) == first._replace(replayed=True)
+            assert of_django(another)(address=address, Idempotency_Key=address).status == 422
+            assert of_django(Client())(address=address, Idempotency_Key=address).status == 422
+
+
+# Where --------------------------------------------------------------------------------------------------------------
+
+#: Who serves both, and by which header a tenant is known there.
+TENANTS: dict[str, tuple[dict[str, Any], Callable[[str], dict[str, str]]]] = {
+    "its own Host": ({}, lambda name: {"Host": name}),
+    "behind a proxy": ({"USE_X_FORWARDED_HOST": True}, lambda name: {"Host": "backend", "X_Forwarded_Host": name}),
+    "not allowed": ({"ALLOWED_HOSTS": ["shop.example"]}, lambda name: {"Host": name}),
+}
+
+
+@pytest.mark.parametrize("how", TENANTS)
+def test_a_tenant_gets_no_receipt_of_another(how: str, settings: Any) -> None:
+    said, headers = TENANTS[how]
+    for name, value in said.items():
+        setattr(settings, name, value)
+    send = of_django(Client())
+    first = send(**headers("a.example"))
+    assert send(**headers("a.example")) == first._replace(replayed=True)
+    assert send(**headers("b.example")).status == 422
+
+
+def test_flask_knows_a_tenant_behind_a_proxy() -> None:
+    app = flask.Flask("shop")
+    DistLock(app)
+    app.wsgi_app = ProxyFix(app.wsgi_app, x_host=1)  # type: ignore[method-assign]
+    app.add_url_rule("/pay/", "pay", once(key=KEY, keep=60)(lambda: f"receipt {next(runs)}"), methods=["POST"])
+    send = of_flask(app.test_client())
+    first = send(X_Forwarded_Host="a.example")
+    assert send(X_Forwarded_Host="a.example") == first._replace(replayed=True)
+    assert send(X_Forwarded_Host="b.example").status == 422
+
+
+# For what: a body that somebody has read before ----------------------------------------------------------------------
+
+Content = Callable[[str], bytes]
+
+
+def multipart(*parts: tuple[str, str], file: str = 'filename="list.txt"', media_type: str = "text/plain") -> Content:
+    """The first of the parts is a file, with what its header says of it; the others are fields."""
+
+    def make(boundary: str) -> bytes:
+        lines = []
+        for number, (name, value) in enumerate(parts):
+            said = f"; {file}\r\nContent-Type: {media_type}" if number == 0 and file else ""
+            lines.append(f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{said}\r\n\r\n{value}\r\n')
+        return "".join([*lines, f"--{boundary}--\r\n"]).encode()
+
+    return make
+
+
+def plain(text: str) -> Content:
+    return lambda boundary: text.encode()
+
+
+#: By media type: bodies that differ from each other, as the view may see it.
+BODIES: dict[str, tuple[Content, ...]] = {
+    "application/json": tuple(map(plain, ('{"amount": 1}', '{"amount": 2}', '{"amount": 1, "to": 7}', "{}"))),
+    "text/plain": tuple(map(plain, ("apples", "apple", "pears!", ""))),
+    "application/octet-stream": tuple(map(plain, ("apples", "pears!"))),
+    "application/x-www-form-urlencoded": tuple(map(plain, ("a=1&b=2", "a=1&b=3", "a=1&a=2", "a=1", "a=2&a=1"))),
+    "multipart/form-data": (
+        multipart(("scan", "apples"), ("amount", "1")),
+        multipart(("scan", "apples"), ("amount", "2")),
+        multipart(("scan", "pears!"), ("amount", "1")),
+        multipart(("scan", ""), ("amount", "1")),
+        multipart(("copy", "apples"), ("amount", "1")),
+        multipart(("scan", "apples"), ("amount", "1"), file='filename="other.txt"'),
+        multipart(("scan", "apples"), ("amount", "1"), media_type="text/html"),
+        multipart(("scan", "apples"), ("amount", "1"), file=""),
+        multipart(("scan", "list.txt"), ("scan", hashlib.sha256(b"apples").hexdigest()), ("amount", "1"), file=""),
+        multipart(),
+    ),
+}
+#: Who reads in these ways leaves nothing to compare.
+STREAMS = {
+    "read()", "read(3)", "readline()", "lines", "read(), POST",
+    "stream", "stream(3)", "get_data uncached", "get_json uncached", "stream, form",
+}  # fmt: skip
+boundaries = (f"boundary{number}" for number in itertools.count())
+DJANGO_READS: dict[str, Callable[[HttpRequest], object]] = {
+    "nothing": lambda request: None,
+    "body": lambda request: request.body,
+    "POST": lambda request: request.POST,
+    "FILES": lambda request: [file.read() for file in request.FILES.values()],
+    "body, POST": lambda request: (request.body, request.POST),
+    "read()": lambda request: request.read(),
+    "read(3)": lambda request: request.read(3),
+    "readline()": lambda request: request.readline(),
+    "lines": list,
+    "read(), POST": lambda request: (request.read(), request.POST),
+}
+REST_READS: dict[str, Callable[[Any], object]] = {
+    "data": lambda request: request.data,
+    "POST": lambda request: request.POST,
+    "FILES": lambda request: [file.read() for file in request.FILES.values()],
+    "body": lambda request: request.body,
+    "stream": lambda request: request.stream and request.stream.read(),
+}
+
+
+@sync_and_async_middleware
+def read(get_response: Any) -> Any:
+    return before(get_response, lambda request: DJANGO_READS[request.headers.get("X-Read", "nothing")](request))
+
+
+class Reads(BasePermission):
+    def has_permission(self, request: Any, view: Any) -> bool:
+        if name := request.headers.get("X-Read-Later"):
+            REST_READS[name](request)
+        return True
+
+
+def seen(request: Any) -> str:
+    """What a view can see of its body, by whatever is left."""
+    attempts: dict[str, Callable[[], object]] = {
+        "form": lambda: sorted(request.POST.lists()),
+        "files": lambda: [(name, file.name, file.read()) for name, file in sorted(request.FILES.items())],
+        "stream": request.read,
+        "body": lambda: request.body,
+    }
+    found = {}
+    for name, attempt in attempts.items():
+        try:
+            found[name] = repr(attempt() or "")
+        except Exception as error:
+            found[name] = type(error).__name__
+        if (name == "files" and any(len(each) > 2 for each in found.values())) or (
+            name == "stream" and len(found[name]) > 3
+        ):
+            break
+    return json.dumps(found)
+
+
+def see(request: Any) -> HttpResponse:
+    return HttpResponse(seen(request))
+
+
+async def asee(request: Any) -> HttpResponse:
+    return HttpResponse(seen(request))
+
+
+class AsLines(BaseParser):
+    """Of the project's own: what it makes of a body is no JSON, and it keeps no bytes."""
+
+    media_type = "text/plain"
+
+    def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
+        return {"lines": stream.read().splitlines()}
+
+
+def rest(view: Any, last: Any) -> Any:
+    parsers = [JSONParser, FormParser, MultiPartParser, last]
+    return api_view(["POST", "PUT"])(parser_classes(parsers)(permission_classes([Reads])(view)))
+
+
+VIEWS: dict[str, Any] = {"see": see, "asee": asee}
+for name, view in VIEWS.items():
+    urlpatterns += [path(f"{name}/", view), path(f"once/{name}/", once(key=KEY, keep=60)(view))]
+PARSERS: dict[str, type[BaseParser]] = {"rest": FileUploadParser, "rest-lines": AsLines}
+for name, parser in PARSERS.items():
+    urlpatterns += [
+        path(f"{name}/see/", rest(see, parser)),
+        path(f"once/{name}/see/", rest(once(key=KEY, keep=60)(see), parser)),
+    ]
+
+
+def check_bodies(send: Callable[..., Answer], how: str, media_type: str, form: bool) -> bool:
+    """A body is sent under a key of its own, then all others are, with that key. Whether one with content is refused.
+
+    ``form``: it counts by what it says, so another boundary makes no difference.
+    """
+    contents, gone = BODIES[media_type], False
+    for first in {contents[0], contents[-1]}:
+        key, boundary = secrets.token_hex(), next(boundaries)
+
+        def post(content: Content, boundary: str = boundary, key: str = key, at: str = "once/") -> Answer:
+            told = f"; boundary={boundary}" if media_type.startswith("multipart") else ""
+            return send(f"/{at}", content(boundary), media_type + told, key)
+
+        answer, wanted = post(first), post(first, at="")
+        if answer.status >= 400:
+            assert answer.status in (400, 415, 500)
+            gone = gone or first(boundary) != b""
+            continue
+        assert answer == wanted, f"{how}, {media_type}: the view reads it as without once"
+        assert post(first, next(boundaries) if form else boundary) == answer._replace(replayed=True), (how, media_type)
+        for second in contents:
+            if second is not first:
+                other = post(second, next(boundaries))
+                assert other.status in (422, 400, 500), f"{how}, {media_type}: {second('b')!r} is {first('b')!r}"
+    return gone
+
+
+@pytest.mark.parametrize("how", DJANGO_READS)
+@pytest.mark.parametrize("view", ["see", "asee", "rest/see"])
+def test_a_body_that_django_has_read_before(view: str, how: str) -> None:
+    client: Any = (AsyncClient if view == "asee" else Client)(raise_request_exception=False)
+    for method, media_type in itertools.product(("POST", "PUT"), BODIES):
+
+        def send(at: str, body: bytes, media_type: str, key: str, method: str = method) -> Answer:
+            said = {"Idempotency_Key": key, "X_Read": how, "Content_Disposition": "attachment; filename=list.txt"}
+            return of_django(client)(method, f"{at}{view}/", body, media_type, **said)
+
+        # Django itself reads a form of a POST alone.
+        form = is_form(media_type) and (method == "POST" or view == "rest/see")
+        gone = check_bodies(send, f"{method} {how}", media_type, form)
+        assert gone == (how in STREAMS), f"{method} {media_type}: what is gone cannot be compared, and all else is"
+
+
+@pytest.mark.parametrize("how", REST_READS)
+@pytest.mark.parametrize("view", ["rest", "rest-lines"])
+def test_a_body_that_rest_framework_has_read_before(view: str, how: str) -> None:
+    client = Client(raise_request_exception=False)
+    for method, media_type in itertools.product(("POST", "PUT"), BODIES):
+
+        def send(at: str, body: bytes, media_type: str, key: str, method: str = method) -> Answer:
+            said = {"Idempotency_Key": key, "X_Read_Later": how}
+            said["Content_Disposition"] = "attachment; filename=list.txt"
+            return of_django(client)(method, f"{at}{view}/see/", body, media_type, **said)
+
+        gone = check_bodies(send, f"{method} {how}", media_type, is_form(media_type) and how != "body")
+        # What no parser reads is a 415, with and without once.
+        unread = view == "rest-lines" and media_type == "application/octet-stream" and how not in ("body", "stream")
+        assert gone == (unread or how in STREAMS), f"{method} {media_type}"
+
+
+def test_the_error_says_how_to_read_a_body(caplog: pytest.LogCaptureFixture) -> None:
+    client = of_django(Client(raise_request_exception=False))
+    assert client(address="/once/see/", body=b"{}", X_Read="read()").status == 500
+    assert "has to read request.body, as in json.loads(request.body), and not the stream" in caplog.text
+
+
+def test_a_limit_of_the_project_is_for_those_who_read_at_once(settings: Any) -> None:
+    """A view may read a larger body in pieces. That was compared by its length."""
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 5
+    send = of_django(Client(raise_request_exception=False))
+    first, other = send(address="/once/see/", body=b"apples"), send(address="/once/see/", body=b"pears!")
+    assert (json.loads(first.text)["stream"], other.status) == ("b'apples'", 422)
+    assert send(address="/once/see/", body=b"apples") == first._replace(replayed=True)
+
+
+def test_a_body_that_does_not_say_how_long_it_is(rf: Any) -> None:
+    """It is there under ASGI, in a file. Two of them were one body."""
+
+    def request(body: bytes) -> ASGIRequest:
+        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [
+            (b"idempotency-key", b"k"), (b"host", b"testserver"), (b"content-type", b"text/plain"),
+            (b"transfer-encoding", b"chunked"),
+        ]}  # fmt: skip
+        return ASGIRequest(scope, BytesIO(body))
+
+    view: Any = once(key=KEY, keep=60)(asee)
+    assert json.loads(asyncio.run(view(request(b"apples"))).content)["stream"] == "b'apples'"
+    with pytest.raises(KeyReused):
+        asyncio.run(view(request(b"pears!")))
+    assert "Idempotency-Replayed" in asyncio.run(view(request(b"apples"))).headers
+
+
+class InABucket(UploadedFile):  # type: ignore[type-arg]
+    def tell(self) -> int:
+        raise OSError("sent elsewhere")
+
+
+class Elsewhere(FileUploadHandler):
+    def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
+        pass
+
+    def file_complete(self, file_size: int) -> InABucket:
+        return InABucket(None, self.file_name, self.content_type, file_size, self.charset)
+
+
+def test_a_file_that_cannot_be_read_twice_is_refused(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+    settings.FILE_UPLOAD_HANDLERS = [f"{__name__}.Elsewhere"]
+    body = BODIES["multipart/form-data"][0]("b")
+    answer = of_django(Client(raise_request_exception=False))(body=body, media_type="multipart/form-data; boundary=b")
+    assert answer.status == 500
+    assert (
+        "cannot compare the file 'scan' of this form: a InABucket that cannot be read twice (sent elsewhere)"
+        in caplog.text
+    )
+
+
+FLASK_READS: dict[str, Callable[[], object]] = {
+    "nothing": lambda: None,
+    "get_data": lambda: flask.request.get_data(),
+    "data": lambda: flask.request.data,
+    "get_json": lambda: flask.request.get_json(force=True, silent=True),
+    "form": lambda: flask.request.form,
+    "values": lambda: flask.request.values,
+    "files": lambda: [file.read() for file in flask.request.files.values()],
+    "get_data, form": lambda: (flask.request.get_data(), flask.request.form),
+    "stream": lambda: flask.request.stream.read(),
+    "stream(3)": lambda: flask.request.stream.read(3),
+    "lines": lambda: list(flask.request.stream),
+    "get_data uncached": lambda: flask.request.get_data(cache=False),
+    "get_json uncached": lambda: flask.request.get_json(force=True, silent=True, cache=False),
+    "stream, form": lambda: (flask.request.stream.read(), flask.request.form),
+}
+
+
+def flask_sees() -> Any:
+    request = flask.request
+    files = [(name, file.filename, file.read()) for name, file in sorted(request.files.items())]
+    form = sorted(request.form.lists())
+    return {"form": form, "files": repr(files), "body": "" if form or files else request.get_data(as_text=True)}
+
+
+@pytest.fixture
+def reading() -> flask.Flask:
+    app = flask.Flask("shop")
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+    DistLock(app)
+
+    @app.before_request
+    def read_it() -> None:
+        FLASK_READS[flask.request.headers.get("X-Read", "nothing")]()
+
+    app.add_url_rule("/see/", "plain", lambda: flask_sees(), methods=["POST", "PUT"])
+    app.add_url_rule("/once/see/", "once", once(key=KEY, keep=60)(flask_sees), methods=["POST", "PUT"])
+    return app
+
+
+@pytest.mark.parametrize("how", FLASK_READS)
+def test_a_body_that_flask_has_read_before(reading: flask.Flask, how: str) -> None:
+    client = of_flask(reading.test_client())
+
+    def send(at: str, body: bytes, media_type: str, key: str) -> Answer:
+        return client("POST", f"{at}see/", body, media_type, Idempotency_Key=key, X_Read=how)
+
+    for media_type in BODIES:
+        assert check_bodies(send, how, media_type, is_form(media_type)) == (how in STREAMS), media_type
+
+
+def test_flask_says_how_to_read_a_body(reading: flask.Flask, caplog: pytest.LogCaptureFixture) -> None:
+    assert of_flask(reading.test_client())(address="/once/see/", body=b"{}", X_Read="stream").status == 500
+    assert "has to read request.get_data() or request.get_json(), and not the stream" in caplog.text
+
+
+class Watched(InMemoryUploadedFile):
+    """Says in which thread it is read."""
+
+    def __init__(self) -> None:
+        super().__init__(BytesIO(b"apples"), "file", "list.txt", "text/plain", 6, None)
+        self.readers: set[int] = set()
+
+    def read(self, *args: Any) -> bytes:
+        self.readers.add(threading.get_ident())
+        return super().read(*args)
+
+
+@pytest.mark.parametrize("view", [pay, apay])
+def test_a_file_is_not_hashed_in_an_event_loop(rf: Any, view: Any) -> None:
+    """While one client's 300 MB were, no other request of the worker moved."""
+    request, file = rf.post("/", headers={"Idempotency-Key": "k"}), Watched()
+    request.FILES.appendlist("file", file)
+    response = once(key=KEY, keep=60)(view)(request)
+    if asyncio.iscoroutine(response):
+        response = asyncio.run(response)
+    assert response.status_code == 200
+    assert len(file.readers) == 1
+    assert (threading.get_ident() in file.readers) is (view is pay)
