@@ -147,6 +147,8 @@ def test_redlocks_clocks(make_redis: Callable[..., RedisServer]) -> None:
         assert "DL202" not in found(url)
         ahead.shift(3.0)
         assert f"3.0 s apart: Redis at 127.0.0.1:{ahead.port} is ahead of" in found(url)["DL202"].problem
+        ahead.shift(0.3)  # a lease of 10 s allows for 0.1 s
+        assert "A lease of 10 s allows for 0.102 s" in found(url)["DL202"].harm
         ahead.shift(0.0)
         assert "DL202" not in found(url)
 

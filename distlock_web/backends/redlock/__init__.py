@@ -28,7 +28,7 @@ class RedlockBackend:
 
     def __init__(self, config: StoreConfig) -> None:
         nodes, delay = quorum_config(config)
-        self._restart_delay = delay
+        self._restart_delay, self._expire = delay, config.expire
         self.capabilities = replace(type(self).capabilities, max_expire=delay or float("inf"))
         self._nodes = [Node(node) for node in nodes]
         self._check(f"DISTLOCK[{config.alias!r}]")
@@ -60,7 +60,7 @@ class RedlockBackend:
         return self._async_port
 
     def diagnose(self) -> list[Finding]:
-        return diagnose(self._nodes, self._restart_delay)
+        return diagnose(self._nodes, self._restart_delay, self._expire)
 
     def prepare(self) -> str:
         """Tell nodes that are new who they are, so that their delay is over before the first lock is asked for."""

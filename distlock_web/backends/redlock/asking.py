@@ -49,6 +49,9 @@ class Question:
     deadline: float = 0.0  #: when the node is
     by_source: bool = False
     repeated: bool = False
+    sent_at: float = 0.0
+    #: µs that the node's clock is ahead of ``now()``, at least and at most: it was read between question and answer.
+    ahead: tuple[float, float] = (0.0, 0.0)
 
     @property
     def answered(self) -> bool:
@@ -76,12 +79,11 @@ class Question:
         """By a task."""
         try:
             try:
-                self.sent = True
-                reply = await self.node.server.tasks().run(self.script, self.keys, self.args)
+                reply = await self._run()
             except BackendUnavailable as error:
                 if not (self.wanted and isinstance(error.__cause__, ENDED)):
                     raise  # else its connection had ended before it was used, which says nothing of the server
-                reply = await self.node.server.tasks().run(self.script, self.keys, self.args)
+                reply = await self._run()
         except DistLockError as error:
             self.fail(error)
         except asyncio.CancelledError:  # with its event loop
@@ -89,6 +91,14 @@ class Question:
             raise
         else:
             self.take(reply)
+
+    async def _run(self) -> Reply:
+        before, self.sent, self.sent_at = self.sent, True, now()
+        try:
+            return await self.node.server.tasks().run(self.script, self.keys, self.args)
+        except BackendUnavailable as error:
+            self.sent = before or not error.nothing_done  # else each call would leave an undo for a node that is down
+            raise
 
     def leave(self) -> None:
         """Nobody waits for the answer any more."""
@@ -114,6 +124,8 @@ class Question:
             self.error = no_vote(node, reply)
             if self.script is VOTE:
                 node.unheard.discard(token)
+                self.ahead = reply[1] - now() * 1_000_000, reply[1] - self.sent_at * 1_000_000
+                node.ahead_us = int(self.ahead[1])
             if self.script is VOTE or self.error is not None or isinstance(node.no_vote, WrongQuorum):
                 node.no_vote = self.error
 
@@ -149,7 +161,7 @@ class Channel:
         self._questions: deque[Question] = deque()
 
     def send(self, question: Question) -> None:
-        question.channel, question.sent = self, True
+        question.channel, question.sent, question.sent_at = self, True, now()
         self._questions.append(question)
         try:
             self.connection.send(question.script.call(question.keys, question.args, by_source=question.by_source))

@@ -6,21 +6,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ...core.backend import drift
 from ...core.errors import DistLockError
 from ...core.findings import Finding
 from ..redis.diagnose import diagnose as of_server
 from ..redis.diagnose import server_time
-from .node import APART_US, Node
-
-#: Seconds between the clocks of two nodes that show that nobody sets them: NTP keeps them within milliseconds.
-MAX_APART = APART_US / 2_000_000
+from .node import Node
 
 
-def diagnose(nodes: Sequence[Node], restart_delay: float) -> list[Finding]:
+def diagnose(nodes: Sequence[Node], restart_delay: float, expire: float) -> list[Finding]:
     """What is wrong with these nodes, each asked for itself. Raises ``DistLockError`` if none of them answers."""
     found: list[Finding] = []
     silent: dict[str, DistLockError] = {}
-    ahead: dict[str, float] = {}
+    ahead: dict[str, tuple[float, float]] = {}
     for node in nodes:
         try:
             ahead[str(node)] = _ahead(node)
@@ -29,7 +27,7 @@ def diagnose(nodes: Sequence[Node], restart_delay: float) -> list[Finding]:
             silent[str(node)] = error
     if len(silent) == len(nodes):
         raise next(iter(silent.values()))
-    return [*found, *_silent(silent, len(nodes)), *_clocks(ahead)]
+    return [*found, *_silent(silent, len(nodes)), *_clocks(ahead, expire)]
 
 
 def _of_node(node: Node, restart_delay: float) -> Iterator[Finding]:
@@ -53,23 +51,24 @@ def _silent(silent: Mapping[str, DistLockError], nodes: int) -> Iterator[Finding
         )
 
 
-def _clocks(ahead: Mapping[str, float]) -> Iterator[Finding]:
+def _clocks(ahead: Mapping[str, tuple[float, float]], expire: float) -> Iterator[Finding]:
     if not ahead:
         return
-    first, last = min(ahead, key=ahead.__getitem__), max(ahead, key=ahead.__getitem__)
-    apart = ahead[last] - ahead[first]
-    if apart > MAX_APART:
+    first, last = min(ahead, key=lambda node: ahead[node][1]), max(ahead, key=lambda node: ahead[node][0])
+    apart = (sum(ahead[last]) - sum(ahead[first])) / 2
+    if ahead[last][0] - ahead[first][1] > drift(expire):  # surely
         yield Finding(
             "DL202",
             "warning",
             f"The clocks of the nodes are {apart:.1f} s apart: {last} is ahead of {first}.",
-            "When somebody corrects a clock, leases end that much too early or too late on that node.",
+            f"A lease of {expire:g} s allows for {drift(expire):.3g} s. Locks that need both nodes are taken later, or "
+            "not at all; and when somebody corrects a clock, leases end early or late on that node.",
             "NTP on every node, which corrects a clock by its speed and not by a step.",
         )
 
 
-def _ahead(node: Node) -> float:
-    """Seconds that the node's clock is ahead of ours, to within the half of a round trip."""
+def _ahead(node: Node) -> tuple[float, float]:
+    """Seconds that the node's clock is ahead of ours, at least and at most."""
     before = time.time()
     at_node = server_time(node.address)
-    return at_node - (before + time.time()) / 2
+    return at_node - time.time(), at_node - before

@@ -16,6 +16,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, drift
 from ...core.errors import BackendUnavailable, ConfigurationError
@@ -104,15 +105,22 @@ class RedlockPort:
         quorum.raise_if_wrong()
         answered = [each for each in questions if each.answered]  # now: others may answer while these are undone
         granted = [each for each in answered if gave(each)]
-        fence = await self._agree_on_fence(claim, attempt, granted) if self._is_majority(granted) else 0
-        if fence and now() - begun < claim.expire - drift(claim.expire):
+        # A clock that was set ahead may have ended another's lease: by more than that allows for, it is waited for.
+        early = max(0.0, quorum.apart(granted) - drift(claim.expire))
+        fence = await self._agree_on_fence(claim, attempt, granted) if early <= quorum.timeout else 0
+        if fence and now() - begun + early < claim.expire - drift(claim.expire):
+            if early:
+                await self.runtime.parker().park(early)
             return Granted(fence, begun)
         given = dict.fromkeys(each.node for each in asked if gave(each) or each.is_open)
         await self._undo(claim, attempt, list(given), waits=wait != 0)
         if len(granted) >= quorum.needed:
             raise BackendUnavailable(
                 f"A majority granted {claim.name!r}, but that took {now() - begun:.2f} s of the lease of "
-                f"{claim.expire:g} s, or the clocks of the nodes differ (`distlock doctor` says by how much)."
+                f"{claim.expire:g} s."
+                if early <= quorum.timeout
+                else f"A majority granted {claim.name!r}, but their clocks are {quorum.apart(granted):.2f} s apart, so "
+                f"that another's lease may not be over. NTP has to correct them (`distlock doctor` says which)."
             )
         if len(answered) < quorum.needed:
             raise unavailable(questions, quorum.needed)
@@ -130,32 +138,24 @@ class RedlockPort:
         """A node may give another fence than this: where it has given a greater one, or its time is further behind."""
         head, expire = (claim.token, attempt), _ms(claim.expire)
         tail = (expire, fence or "", ahead, claim.holder)
-        sent, delay, teller = now(), self._quorum.delay_us, self._quorum.teller() if wait != 0 else None
+        delay, teller = self._quorum.delay_us, self._quorum.teller() if wait != 0 else None
 
         def args(node: Node) -> Args:
             return (*head, node.who, delay, *tail, 1 if node is teller else "")
 
         within = min(self._quorum.timeout, claim.expire)
-        questions = await self._quorum.ask(VOTE, [claim.name], args, self._is_decided, within=within)
-        for question in questions:
-            if question.answered:
-                question.node.ahead_us = int(question.reply[1] - sent * 1_000_000)
-        return questions
+        return await self._quorum.ask(VOTE, [claim.name], args, partial(self._is_decided, claim), within=within)
 
-    def _is_decided(self, questions: Sequence[Question]) -> bool:
-        """Who has a majority is known."""
+    def _is_decided(self, claim: Claim, questions: Sequence[Question]) -> bool:
+        """Who has a majority is known, and its clocks agree."""
         answered = [each for each in questions if each.answered]
         if len(answered) < self._quorum.needed:
             return False
         granted = [each for each in answered if each.reply[0]]
         if len(granted) >= self._quorum.needed:
-            return self._is_majority(granted)
+            return self._quorum.apart(granted) <= drift(claim.expire)
         votes = Counter(each.reply[3] for each in answered if not each.reply[0])
         return max(votes.values()) >= self._quorum.needed
-
-    def _is_majority(self, granted: Sequence[Question]) -> bool:
-        needed = self._quorum.needed
-        return len(granted) >= needed and len(self._quorum.of_one_time(granted)) >= needed
 
     async def _agree_on_fence(self, claim: Claim, attempt: int, granted: Sequence[Question]) -> int:
         """One that a majority knows before it is given: the next majority gives a greater one. 0: there is none."""

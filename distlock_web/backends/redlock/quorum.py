@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from statistics import median
 
@@ -65,8 +66,19 @@ class Quorum:
             raise unavailable(questions, self.needed)
         return answered
 
+    def apart(self, votes: Sequence[Question]) -> float:
+        """Seconds that the clocks of a majority of these votes may be apart: of that whose clocks agree best.
+
+        No clock is read at the same moment as another: the time that the answers took is in it.
+        """
+        spreads = []
+        for least, _ in (vote.ahead for vote in votes):
+            most = sorted(vote.ahead[1] for vote in votes if vote.ahead[0] >= least)
+            spreads += [each - least for each in most[self.needed - 1 : self.needed]]
+        return min(spreads, default=math.inf) / 1_000_000
+
     def of_one_time(self, questions: Sequence[Question]) -> list[Question]:
-        """The most of them whose clocks agree: one that was set ahead may have ended leases, or its own delay."""
+        """The most of them whose clocks agree well enough to say when a node was born."""
         if not self.restart_delay:
             return list(questions)
         groups = [
@@ -109,8 +121,14 @@ class Quorum:
         return any(map(gave, told))
 
     async def look(self) -> list[Question]:
-        """Who the nodes are, and what time it is there."""
-        return await self.ask(FOUND, [], lambda node: (node.who, 0, 0, "look"))
+        """Who the nodes are, and what time it is there. Raises where two of them are databases of one server."""
+        looked = await self.ask(FOUND, [], lambda node: (node.who, 0, 0, "look"))
+        by_run: dict[bytes, Node] = {}
+        for node, run in ((each.node, each.reply[3]) for each in looked if each.answered and each.reply[3] != b"-"):
+            if run in by_run:
+                raise WrongQuorum(f"{by_run[run].member} and {node.member} are one server, and would vote twice.")
+            by_run[run] = node
+        return looked
 
     async def prepare(self) -> str:
         """See ``RedlockBackend.prepare``."""

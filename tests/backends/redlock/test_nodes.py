@@ -253,6 +253,65 @@ async def _is_free(server: RedisServer) -> bool:
     return left_on([server]) == {}
 
 
+def test_what_a_node_that_is_down_was_never_asked_is_not_undone_there(quorum: Quorum) -> None:
+    """Each refused call of a task left a request in memory, and the node got all of them when it came back."""
+    servers, harness = quorum
+    backend: Any = harness.store.backend
+    node = backend._nodes[0]
+
+    async def case() -> None:
+        assert isinstance(await harness.port.acquire(claim(name="disLock:order:7"), 0), Granted)
+        servers[0].kill()
+        for _ in range(30):
+            assert isinstance(await harness.port.acquire(claim(name="disLock:order:7"), 0), Busy)
+        assert len(node.outage._postponed) < 5, "but what was asked when it went"
+
+    harness.run(case())
+
+
+def test_a_foreign_key_ends_no_other_lease(quorum: Quorum) -> None:
+    """The script is one for all leases of a renewal, and ended there."""
+    servers, harness = quorum
+
+    async def case() -> None:
+        claims = [claim(name=f"disLock:{number}", expire=300) for number in range(4)]
+        for each in claims:
+            assert isinstance(await harness.port.acquire(each, 0), Granted)
+        for server in servers:
+            with redis.Redis.from_url(server.url) as client:
+                client.delete("disLock:1", "disLock:2")
+                client.hset("disLock:1", "x", "y")
+                client.set("disLock:2", "a cart")
+        assert await harness.port.extend(claims) == [None, "taken", "taken", None]
+
+    harness.run(case())
+
+
+def test_full_nodes_release_by_force_and_remember_a_cooldown(quorum: Quorum) -> None:
+    """A server that is full refuses a SET, but not behind a command that frees memory."""
+    servers, harness = quorum
+
+    async def case() -> None:
+        one, other = claim(name="disLock:1", expire=300), claim(name="disLock:2", expire=300)
+        for each in (one, other):
+            assert isinstance(await harness.port.acquire(each, 0), Granted)
+        (line,) = await harness.port.inspect(["disLock:1"])
+        for server in servers:
+            with redis.Redis.from_url(server.url) as client:
+                client.config_set("maxmemory", 1)
+        try:
+            assert await harness.port.revoke("disLock:1", line.fence or 0)
+            assert await harness.port.extend([one]) == ["revoked"]
+            assert await harness.port.release(other, cooldown=300) is None
+        finally:
+            for server in servers:
+                with redis.Redis.from_url(server.url) as client:
+                    client.config_set("maxmemory", 0)
+        assert [(each.name, each.state) for each in await harness.port.inspect()] == [("disLock:2", "cooldown")]
+
+    harness.run(case())
+
+
 def test_acquired_in_a_thread_and_released_in_a_task(slow: Proxy) -> None:
     """As with a synchronous view whose answer is streamed under ASGI: what a slow node had is given back, too."""
     lock("other", expire=30).acquire().release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, TypeAlias
@@ -12,7 +13,9 @@ import redis
 
 from distlock_web import BackendUnavailable, ConfigurationError, Lease, LockBusy, configure, lock
 from distlock_web.backends.redis.scripts import Script
+from distlock_web.backends.redlock.asking import Question
 from distlock_web.backends.redlock.node import Node
+from distlock_web.backends.redlock.quorum import Quorum
 from distlock_web.backends.redlock.scripts import FOUND, VOTE
 from distlock_web.core.backend import Granted
 from distlock_web.core.runtime import drive, now
@@ -226,6 +229,39 @@ def test_a_clock_that_is_ahead_of_the_others_has_no_vote(clocks: list[ShiftedRed
     assert not takes()
     c.start()
     eventually(takes, "when c is old enough there are two whose clocks agree")
+
+
+@pytest.mark.parametrize("restart_delay", [0, DELAY])
+@pytest.mark.parametrize("step", [0.15, 0.9, 60])
+def test_a_clock_that_is_set_ahead_gives_nobody_a_lock_that_is_held(
+    clocks: list[ShiftedRedis], old: Open, open_store: Open, step: float, restart_delay: int
+) -> None:
+    """A step ends a vote early. A small one is waited for; with a great one the node's vote does not count."""
+    _, b, c = clocks
+    if restart_delay:
+        old(clocks)
+    else:
+        open_store(clocks, restart_delay=0)
+    held = take(DELAY)
+    with redis.Redis.from_url(c.url) as client:
+        client.delete(NAME)  # as where another came at the same moment, and gave this vote back
+    b.shift(step)
+    assert lost_before_another_has_it(held)
+    b.shift(0)
+    assert takes()
+
+
+def test_clocks_are_compared_as_of_one_moment(node: Node) -> None:
+    """A slow answer, or a busy process, makes no clock a wrong one; and what it hides is counted."""
+    quorum = Quorum([node] * 3, 0)
+
+    def apart(*ahead: tuple[float, float]) -> float:
+        return quorum.apart([Question(node, VOTE, node.keys(NAME), (), ahead=each) for each in ahead])
+
+    assert apart((0, 1_000), (0, 2_000), (9e6, 9e6)) == 0.002
+    assert apart((-300_000, 200_000), (0, 1_000), (9e6, 9e6)) == 0.5
+    assert apart((0, 1_000), (50_000, 60_000), (51_000, 59_000)) == 0.01
+    assert apart((0, 1_000)) == math.inf
 
 
 def test_nodes_that_come_back_with_clocks_behind_are_not_believed_though_they_agree(

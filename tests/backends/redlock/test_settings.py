@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from distlock_web import ConfigurationError, configure, lock
-from distlock_web.core.registry import Store
 from distlock_web.testing.servers import RedisServer
 from tests.support.stores.redlock import redlock_url
 
@@ -88,11 +87,14 @@ def test_a_lease_longer_than_a_node_is_left_out_for_is_refused() -> None:
         lock("order:7", expire=21).acquire()
 
 
-def test_one_server_under_two_names_is_refused(own_nodes: list[RedisServer], open_store: Callable[..., Store]) -> None:
-    """Two votes of one server are a majority of three, and survive nothing."""
+@pytest.mark.parametrize("database", [0, 1])
+@pytest.mark.parametrize("restart_delay", [0, 60])
+def test_one_server_under_two_names_is_refused(own_nodes: list[RedisServer], database: int, restart_delay: int) -> None:
+    """Two votes of one server are a majority of three, and survive nothing. Two databases are one server."""
     first, second, _, _, _ = own_nodes
-    url = f"redlock://127.0.0.1:{first.port},localhost:{first.port},127.0.0.1:{second.port}/0?restart_delay=0"
-    registry = configure({"default": {"LOCATION": url, "OPTIONS": PATIENT}})
+    places = f"127.0.0.1:{first.port}/0", f"localhost:{first.port}/{database}", f"127.0.0.1:{second.port}/0"
+    options = {"nodes": [f"redis://{place}" for place in places], "restart_delay": restart_delay, **PATIENT}
+    registry = configure({"default": {"BACKEND": "redlock", "OPTIONS": options}})
     try:
         with pytest.raises(ConfigurationError, match="are one server, and would vote twice"):
             lock("order:7").acquire()

@@ -119,6 +119,12 @@ MUTANTS: dict[str, Mutant] = {
     "the lease of a quorum is counted from its last answer": Mutant(
         "redlock-23", "backends/redlock/port.py", "return Granted(fence, begun)", "return Granted(fence, now())"
     ),
+    "the clocks of votes are not compared": Mutant(
+        "redlock-ahead-14",
+        "backends/redlock/port.py",
+        "early = max(0.0, quorum.apart(granted) - drift(claim.expire))",
+        "early = 0.0 if len(granted) >= quorum.needed else 10.0",
+    ),
     "a majority is one node fewer": Mutant(
         "redlock-0",
         "backends/redlock/quorum.py",

@@ -275,10 +275,14 @@ class RedlockScenario(RedisScenario):
     """A quorum. What is said of one server's data holds for a minority of these."""
 
     restart_delay = 2.0
+    servers_drift = 0.0  # NTP sets the clocks of a majority; of the others one or two are set, away from it
 
     def __init__(self, seed: int, programs: list[Program]) -> None:
         self.servers = 5 if seed % 4 == 3 else 3
         super().__init__(seed, programs)
+        for node in self.nodes:
+            node.machine.wall_ahead = node.right_clock = self.nodes[0].right_clock + self.random.uniform(0, 0.002)
+        self._direction = self.random.choice((1, -1))
         self._at_fault_for("nodes are new", self.restart_delay + 1.0 + TRACES)
         self.rage += self.restart_delay + 1.0
 
@@ -293,6 +297,18 @@ class RedlockScenario(RedisScenario):
 
     def forgotten(self, node: RedisNode) -> None:
         """One of them is not all of them."""
+
+    def set_a_clock(self) -> None:
+        """Of a minority, and never there and back again: docs/redlock.md excepts it."""
+        if self.random.random() < 0.5:
+            self.random.choice(self.alive()).machine.wall_ahead += self.random.uniform(-1000, 1000)
+        else:
+            node = self.random.choice(self.nodes[: self.servers // 2])
+            self._at_fault_for(f"{node.machine.name}'s clock set", TRACES)
+            node.machine.wall_ahead += self._direction * self._step()
+
+    def _step(self) -> float:
+        return self.random.choice((0.01, 0.05, 0.3, 60)) * self.random.random()
 
     def limits(self) -> dict[str, Any]:
         # Nodes that are new count from when a majority of them could first be asked, which a fault may put off.
@@ -321,6 +337,28 @@ class ClockSetAfterStart(RedlockScenario):
 
     def _set_clock(self, node: RedisNode) -> None:
         node.machine.wall_ahead += 60.0
+
+
+class ClockSetAhead(RedlockScenario):
+    """One node's clock is set ahead while somebody has a lock by its vote, and set right when all of these are over."""
+
+    locks = 1
+
+    def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
+        return [(0.5, self.set_one_ahead), (1.0, self.cut_a_way)]
+
+    def set_one_ahead(self) -> None:
+        machine, seconds = self.nodes[0].machine, LONGEST + self.restart_delay
+        if machine.wall_ahead == self.nodes[0].right_clock:
+            self._at_fault_for(f"{machine.name}'s clock ahead", seconds + TRACES)
+            machine.wall_ahead += self._step()
+            self.world.after(seconds, self._set_right)
+
+    def _set_right(self) -> None:
+        self.nodes[0].machine.wall_ahead = self.nodes[0].right_clock
+
+    def limits(self) -> dict[str, Any]:
+        return {}
 
 
 class LateMessages(RedlockScenario):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .redis_scenarios import (
     ClockSetAfterStart,
+    ClockSetAhead,
     LateMessages,
     LongOutage,
     RedisOnce,
@@ -26,6 +27,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "redlock": RedlockScenario,
     "redis-outage": LongOutage,
     "sentinel-ghosts": ReplicaWithGhosts,
+    "redlock-ahead": ClockSetAhead,
     "redlock-clock": ClockSetAfterStart,
     "redlock-late": LateMessages,
 }

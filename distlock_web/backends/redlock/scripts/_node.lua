@@ -23,12 +23,13 @@ local function clock() -- µs
   return time[1] * 1000000 + time[2]
 end
 
+local function run_id()
+  return string.match(call('INFO', 'server'), 'run_id:(%w+)') or '-'
+end
+
 -- The run of the server, as long as it matters: with a delay of 0 the nodes keep every write through a restart.
 local function current_run(who)
-  if string.sub(who, -2) == ';0' then
-    return '-'
-  end
-  return string.match(call('INFO', 'server'), 'run_id:(%w+)') or '-'
+  return string.sub(who, -2) == ';0' and '-' or run_id()
 end
 
 -- Why this node has no vote for who asks; nil: it has. `delay`: µs that have to have passed since its birth.

@@ -11,13 +11,13 @@ if lost == 0 and attempt ~= '' and attempt ~= lock.attempt then
   return 2 -- a later attempt has this vote: it is alive, and this comes late
 end
 if lost == 0 and lock.state ~= 'cooldown' then
+  call('ZREM', INDEX, N) -- a write that a full server allows: what follows is allowed after it
   if cooldown > 0 then
     lock.state = 'cooldown'
     write(lock, cooldown)
     list(clock(), cooldown)
   else
     call('DEL', N)
-    call('ZREM', INDEX, N)
   end
 end
 if ARGV[4] == '1' then

@@ -9,7 +9,7 @@ if not lock or lock.fence ~= ARGV[1] or lock.state == 'revoked' then
 end
 -- The tombstone lives as long as the vote would have: until then its holder may ask, and is told.
 lock.state = 'revoked'
+call('ZREM', INDEX, N) -- a write that a full server allows: the next one is allowed after it
 write(lock, math.max(call('PTTL', N), 5000))
-call('ZREM', INDEX, N)
 tell()
 return 1
