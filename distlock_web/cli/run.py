@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import signal
 import sys
@@ -13,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, cast
 
-from ..core.errors import BackendUnavailable, LockBusy
+from ..core.errors import BackendUnavailable, KeyReused, LockBusy
 from ..core.findings import TableMaking
 from ..core.registry import registry
 from ..core.runtime import now
@@ -58,6 +60,12 @@ def run(options: Namespace, context: Context) -> int:
         return SIGNALLED + interrupted.signum
     except LockBusy as error:
         raise CommandFailed(f"{error} The command was not run.", options.busy_exit_code) from error
+    except KeyReused as error:
+        raise CommandFailed(
+            f"Another command was done under the key {options.key!r}, and this one was not run. Give it a key of its "
+            f"own, or let the key run again: `distlock once forget`.",
+            USAGE,
+        ) from error
     except BackendUnavailable as error:
         known = "" if running.has_lock else f"The lock {options.key!r} was not taken, and the command was not run. "
         raise CommandFailed(f"{known}{error}", UNAVAILABLE) from error
@@ -131,7 +139,9 @@ class Run:
         def command() -> int:
             return self._command(cast(Lease, current_lease()))
 
-        command.__qualname__ = "command"  # a record is its function's: other versions have to find it
+        # A record is its function's, and so this command's: its words may be secret, and so are not in it.
+        digest = hashlib.sha256(json.dumps(given.argv).encode("utf-8", "surrogateescape")).hexdigest()
+        command.__qualname__ = f"command:{digest[:16]}"
         code: int | None = kept(command)()
         if code is None:
             self._say(f"{given.key} was done, and is not run again for its time (`distlock once list`).")

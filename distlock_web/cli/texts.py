@@ -89,7 +89,9 @@ and after a loss only the command itself is ended, not what it has started.
 
 With --once TIME, a command that has succeeded (status 0) does not run again for
 TIME, counted from its start, on any machine: the next one prints a line and
-exits 0. After a failure it runs again. For cron on every host:
+exits 0. After a failure it runs again. Another command under the same key, or
+the same one with other arguments, is not run: exit status 64. For cron on every
+host:
 
   {program} run --key nightly --once 20h --no-wait -E 0 -- ./backup.sh""",
     "once": """\

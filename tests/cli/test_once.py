@@ -41,6 +41,26 @@ def test_a_command_that_has_failed_is_run_again(redis_store: str, log: Path) -> 
     assert runs(log) == 2
 
 
+def test_another_command_under_the_same_key_is_refused_and_not_run(redis_store: str, log: Path) -> None:
+    """Two projects with one Redis: the second one's backup is not skipped as if it had been made."""
+    job(redis_store, log)
+    other = distlock(redis_store, "run", "--key", "nightly", "--once", "20h", "--", "sh", "-c", f"echo other >> {log}")
+    assert other.returncode == 64
+    assert "Another command was done under the key 'nightly', and this one was not run." in other.stderr
+    assert runs(log) == 1
+    assert job(redis_store, log)[0] == 0
+    assert str(log) not in distlock(redis_store, "once", "list", "--json").stdout  # its arguments may be secret
+
+
+def test_what_is_done_is_searched(redis_store: str, log: Path) -> None:
+    job(redis_store, log)
+    once(key="another", keep="1h")(lambda: None)()
+    found = distlock(redis_store, "once", "list", "--search", "ANOTH")
+    assert ("another" in found.stdout, "nightly" in found.stdout) == (True, False)
+    assert distlock(redis_store, "once", "list", "--search", "x").stdout == "Nothing that is done matches 'x'.\n"
+    assert distlock(redis_store, "once", "forget", "nightly", "--search", "x").returncode == 64
+
+
 def test_what_is_done_is_listed_and_forgotten(redis_store: str, log: Path) -> None:
     assert distlock(redis_store, "once", "list").stdout == "Nothing is done.\n"
     job(redis_store, log)
