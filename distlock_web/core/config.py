@@ -138,6 +138,10 @@ class DatabaseAddress:
         return self.kind == "sqlite" and (self.name in ("", ":memory:") or "mode=memory" in self.name)
 
 
+#: What names begin with where no ``PREFIX`` is set: that of the seeds.
+DEFAULT_PREFIX = "disLock:"
+
+
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
     """One alias of ``DISTLOCK``: where its locks live and what they default to."""
@@ -147,7 +151,7 @@ class StoreConfig:
     location: str = field(default="", repr=False)  #: may have a password in it
     cache: str = ""  #: a Django cache whose server is used, in place of ``location``
     database: str = ""  #: a database of Django, in place of ``location``
-    prefix: str = "disLock:"
+    prefix: str = DEFAULT_PREFIX
     expire: float = 10.0
     wait: float | None = 0.0
     renew: bool = False

@@ -42,7 +42,7 @@ def found(settings: dict[str, Any]) -> dict[str, Finding]:
 
 
 def at(url: str, **options: Any) -> dict[str, Finding]:
-    return found({"LOCATION": url, "OPTIONS": options})
+    return found({"LOCATION": url, "PREFIX": "shop:", "OPTIONS": options})
 
 
 # Redis ---------------------------------------------------------------------------------------------------------------
@@ -87,6 +87,12 @@ def test_out_of_reach_and_refused(make_redis: MakeRedis, unused_tcp_port: int) -
 def test_memory_and_a_wrong_option() -> None:
     assert found({"BACKEND": "memory"}).keys() == {"DL003"}
     assert found({"BACKEND": "memory", "OPTIONS": {"size": 3}}).keys() == {"DL002", "DL003"}
+
+
+def test_names_that_begin_as_in_every_other_project(redis_url: str) -> None:
+    finding = found({"LOCATION": redis_url})["DL008"]
+    assert (finding.severity, "answers of once" in finding.harm) == ("info", True)
+    assert "DL008" not in found({"LOCATION": redis_url, "PREFIX": "shop:"})
 
 
 def test_the_trial_lock_excludes_no_doctor_and_stays_with_nobody(redis_store: str) -> None:
@@ -177,7 +183,7 @@ def test_the_pool_of_a_cache_is_in_its_database(settings: Any) -> None:
 def test_flask(redis_url: str) -> None:
     configure({"default": {"LOCATION": "redis://127.0.0.1:1/0"}})  # not the app's: nobody asks it
     app = Flask("shop")
-    app.config["DISTLOCK"] = {"default": {"LOCATION": redis_url}}
+    app.config["DISTLOCK"] = {"default": {"LOCATION": redis_url, "PREFIX": "shop:"}}
     DistLock(app)
 
     result = app.test_cli_runner().invoke(args=["distlock", "doctor", "--json"])

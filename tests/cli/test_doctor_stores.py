@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 def found(location: str, **options: Any) -> dict[str, Finding]:
-    store = configure({"default": {"LOCATION": location, "OPTIONS": options}}).store("default")
+    store = configure({"default": {"LOCATION": location, "PREFIX": "shop:", "OPTIONS": options}}).store("default")
     return {finding.code: finding for finding in doctor.examine_store(store)}
 
 

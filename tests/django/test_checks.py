@@ -153,11 +153,11 @@ def deploy() -> list[checks.CheckMessage]:
 def test_deploy_asks_every_store(settings: Any, redis_url: str, make_redis: Any) -> None:
     closed = make_redis("--requirepass", "secret").url
     settings.DISTLOCK = {
-        "default": {"LOCATION": redis_url},
-        "away": {"LOCATION": f"redis://127.0.0.1:{free_port()}"},
-        "closed": {"LOCATION": closed},
-        "open": {"LOCATION": closed, "ON_BACKEND_ERROR": "open"},
-        "wrong": {"LOCATION": redis_url, "OPTIONS": {"soket_timeout": 1}},
+        "default": {"LOCATION": redis_url, "PREFIX": "shop:"},
+        "away": {"LOCATION": f"redis://127.0.0.1:{free_port()}", "PREFIX": "shop:"},
+        "closed": {"LOCATION": closed, "PREFIX": "shop:"},
+        "open": {"LOCATION": closed, "ON_BACKEND_ERROR": "open", "PREFIX": "shop:"},
+        "wrong": {"LOCATION": redis_url, "PREFIX": "shop:", "OPTIONS": {"soket_timeout": 1}},
     }
     assert [message.id for message in checks.run_checks() if str(message.id).startswith("distlock_web")] == [
         "distlock_web.E001"
