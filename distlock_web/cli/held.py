@@ -120,7 +120,8 @@ def fields(row: LockRow) -> dict[str, Any]:
     lock = row.lock
     return {
         "store": row.alias, "name": lock.name, "state": lock.state, **_holder(row.holder),
-        "since": lock.since, "remaining": round(lock.remaining, 3), "fence": lock.fence, "waiters": lock.waiters,
+        "since": lock.since, "remaining": round(lock.remaining, 3), "renews": row.holder.renews,
+        "fence": lock.fence, "waiters": lock.waiters,
         "holders": lock.holders, "limit": None if lock.limit == SHARED else lock.limit,
     }  # fmt: skip
 
@@ -165,10 +166,16 @@ def _described(row: LockRow) -> list[tuple[str, str]]:
         ("program", " ".join(filter(None, (holder.command, holder.worker))) or "-"),
         ("request id", holder.request_id or "-"),
         ("since", since),
-        ("left", f"{lock.remaining:.1f}s" + (f" of {holder.expire:g}s" if holder.expire else "")),
+        ("left", _left(row)),
         ("fence", "-" if lock.fence is None else str(lock.fence)),
         ("waiters", str(lock.waiters)),
     ]
+
+
+def _left(row: LockRow) -> str:
+    holder = row.holder
+    whole = f" of {holder.expire:g}s" if holder.expire else ""
+    return f"{row.lock.remaining:.1f}s{whole}" + (", renewed by its holder" if holder.renews else "")
 
 
 def _waiters(row: LockRow) -> list[WaiterInfo] | None:

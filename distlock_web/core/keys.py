@@ -194,7 +194,10 @@ def whole_keys(given: object) -> tuple[str, ...]:
         return (whole_key(given),)
     keys = tuple(map(whole_key, given))
     if not keys:
-        raise ConfigurationError("A lock needs at least one key.")
+        raise ConfigurationError(
+            "The list of keys is empty, and a lock needs at least one key. Where a call has nothing to lock, raise "
+            "KeyUnavailable in the key function: a client gets a 400."
+        )
     return keys
 
 

@@ -236,9 +236,10 @@ class HolderInfo:
     command: str = ""  #: the program that runs: ``manage.py migrate``, ``gunicorn``
     worker: str = ""  #: the thread's or the asyncio task's name
     user: str = ""  #: whose request it is, as ``DISTLOCK_USER`` says
+    renews: bool = False  #: it renews the lease: what is left says nothing about when it ends
 
     @classmethod
-    def current(cls, function: str = "", expire: float = 0.0, asynchronous: bool = False) -> str:
+    def current(cls, function: str = "", expire: float = 0.0, asynchronous: bool = False, renews: bool = False) -> str:
         """Whoever runs now, in the words that :meth:`loads` reads. Made for every lock that is taken: it is quick.
 
         ``asynchronous``: it is an asyncio task that takes it.
@@ -246,11 +247,12 @@ class HolderInfo:
         origin = _origin.get()
         constant = _constant(function, expire, os.getpid())
         tail = _in_task() if asynchronous else _this_thread.words or _in_thread()
+        end = ",1]" if renews else "]"
         if origin is None:
-            return f'["","",{constant},"{(_token.get() or request_token())[:_SHOWN_DIGITS]}",{tail},""]'
+            return f'["","",{constant},"{(_token.get() or request_token())[:_SHOWN_DIGITS]}",{tail},""{end}'
         path, token = _quoted(origin.path[:_MAX_FIELD_CHARS]), origin.token[:_SHOWN_DIGITS]
         user = '""' if origin.user is None else _quoted(origin.user())
-        return f'[{_quoted(origin.request_id)},{path},{constant},"{token}",{tail},{user}]'
+        return f'[{_quoted(origin.request_id)},{path},{constant},"{token}",{tail},{user}{end}'
 
     @classmethod
     def loads(cls, text: str) -> HolderInfo:
@@ -263,10 +265,11 @@ class HolderInfo:
             if not isinstance(words, list):
                 return cls()
             request_id, path, function, host, pid, expire, request, *more = words
-            names = [str(word) for word in more[:3]]
+            command, worker, user = (*map(str, more[:3]), "", "", "")[:3]
             return cls(
-                str(request_id), str(path), str(function), str(host), int(pid), float(expire), str(request), *names
-            )
+                str(request_id), str(path), str(function), str(host), int(pid), float(expire), str(request),
+                command, worker, user, more[3:4] == [1],
+            )  # fmt: skip
         except (ValueError, TypeError, OverflowError, RecursionError):  # Infinity, or a thousand brackets
             return cls()
 

@@ -251,7 +251,7 @@ class Scope:
     def claimant(self) -> str:
         """Who asks: what a store keeps beside the lock."""
         spec = self.spec
-        return HolderInfo.current(spec.function or spec.template, spec.expire, self.runtime is TASKS)
+        return HolderInfo.current(spec.function or spec.template, spec.expire, self.runtime is TASKS, spec.renew)
 
     def log_fields(self, event: str, **known: object) -> dict[str, object]:
         """``extra=`` for a log record about all locks of the block."""

@@ -16,6 +16,9 @@ from .held_locks import LockRow, readable_holder
 from .printable import printable
 from .texts import _, plural
 
+#: Characters at the end of a lock's name that are always seen.
+TAIL_CHARS = 8
+
 
 class LockKey(NamedTuple):
     """One acquisition, or what it has left, as a form sends it back.
@@ -91,7 +94,9 @@ class LockPresenter(HolderPresenter):
         self.store = row.alias
         self.name = printable(lock.name)
         self.prefix = printable(prefix) if prefix and lock.name.startswith(prefix) else ""
-        self.short_name = self.name[len(self.prefix) :]
+        short_name = self.name[len(self.prefix) :]
+        #: A name without room is cut between the two: which row it is stands at its end.
+        self.stem, self.tail = short_name[:-TAIL_CHARS], short_name[-TAIL_CHARS:]
         self.fence = "" if lock.fence is None else str(lock.fence)
         self.key = "" if lock.fence is None else LockKey(row.alias, lock.name, lock.fence, row.done).dumps()
         self.held, self.done = lock.state == "held" and not row.sharing, row.done
@@ -100,6 +105,7 @@ class LockPresenter(HolderPresenter):
         self.age = span(now - lock.since) if lock.since else "–"
         self.begun = _("%(time)s ago", time=self.age)
         self.left = span(lock.remaining)
+        self.renewed = row.holder.renews and self.held
         self.until = moment(now + lock.remaining)
         whole = now - lock.since + lock.remaining if row.done else row.holder.expire  # what is done has no lease
         self.percent = str(_percent(lock.remaining, whole))

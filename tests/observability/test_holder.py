@@ -24,7 +24,8 @@ from distlock_web.core.registry import registry
 from distlock_web.django.middleware import RequestIDMiddleware
 from distlock_web.flask import DistLock
 from distlock_web.testing.harness import Harness
-from distlock_web.web.held_locks import list_all
+from distlock_web.web.held_locks import find_lock, list_all
+from distlock_web.web.lock_presenter import Links, LockPresenter
 from tests.support.modes import in_both_modes
 
 SOURCE = Path(__file__).read_text().splitlines()
@@ -207,6 +208,15 @@ def test_the_user_is_asked_when_a_lock_is_taken_and_not_for_every_request(memory
 def test_what_an_older_version_has_stored_is_read() -> None:
     old = json.dumps(["r-1", "GET /", "shop.pay", "web-1", 7, 10.0, "abcd0123"])
     assert HolderInfo.loads(old) == HolderInfo("r-1", "GET /", "shop.pay", "web-1", 7, 10.0, "abcd0123")
+
+
+@pytest.mark.parametrize("renew", [False, True])
+def test_it_is_said_whether_the_holder_renews(memory_store: None, renew: bool) -> None:
+    """What is left of a lease that is renewed says nothing about when the lock is free."""
+    with lock("a", renew=renew):
+        row = find_lock(registry(), "a")
+    assert row.holder.renews is renew
+    assert LockPresenter(row, Links("", "", "")).renewed is renew
 
 
 def test_what_a_newer_version_says_beyond_is_passed_over() -> None:

@@ -8,7 +8,9 @@ import pickle
 
 import pytest
 
-from distlock_web import BackendUnavailable, KeyReused, KeyUnavailable, LockBusy, distributed_lockable
+from distlock_web import BackendUnavailable, KeyReused, KeyUnavailable, LockBusy, distributed_lockable, lock
+from distlock_web.core.backend import SHARED
+from distlock_web.testing.plugin import hold_lock
 from distlock_web.web.error_responses import Refusal, error_response, log_refused
 from tests.support.callers import unrelated
 
@@ -32,6 +34,29 @@ def test_retry_after_is_never_zero(remaining: float, said: int) -> None:
 def test_each_refusal_has_a_status_and_an_event_of_htmx(error: Refusal, status: int, event: str) -> None:
     answer = error_response(error, "r")
     assert (answer.status, list(json.loads(answer.htmx_headers["HX-Trigger"]))) == (status, [event])
+
+
+@pytest.mark.parametrize(
+    ("error", "title", "begins"),
+    [
+        (LockBusy(retry_after=2), "Already in progress", "The same thing is being done"),
+        (LockBusy(retry_after=2, limit=3), "All places are taken", "All places are taken at this moment"),
+        (LockBusy(retry_after=2, limit=SHARED), "Already in progress", "The same thing is being done"),
+        (LockBusy(retry_after=2, full=True), "Too many are waiting", "Too many others are waiting"),
+        (LockBusy(retry_after=2, full=True, limit=3), "Too many are waiting", "Too many others are waiting"),
+    ],
+)
+def test_a_busy_lock_is_told_in_words_that_are_true(error: LockBusy, title: str, begins: str) -> None:
+    answer = error_response(error, "r-1")
+    assert (answer.status, answer.title) == (409, title)
+    assert answer.detail.startswith(begins)
+    assert answer.detail.endswith("in 2 seconds.")
+
+
+def test_the_words_are_those_of_the_lock_that_was_asked_for(memory_store: None) -> None:
+    with hold_lock("full"), pytest.raises(LockBusy) as busy:
+        lock("full", limit=3, wait=0).acquire()
+    assert (busy.value.limit, busy.value.full) == (3, False)
 
 
 def test_the_line_of_a_refused_request_says_which_lock(memory_store: None, caplog: pytest.LogCaptureFixture) -> None:

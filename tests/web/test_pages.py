@@ -133,7 +133,7 @@ def test_the_list_one_lock_and_a_fragment(site: Site) -> None:
     assert [each.status for each in (page, fragment, detail, *searched)] == [200] * 5
     for text in ("abc-123", "POST /shop/pay/", "<span>9s</span>"):
         assert text in page.text
-    assert '<span class="dl-prefix">disLock:</span>order:7</a>' in page.text
+    assert '<span class="dl-prefix">disLock:</span><span class="dl-stem"></span><span>order:7</span></a>' in page.text
     assert "order:7" in fragment.text
     assert "<html" not in fragment.text
     assert "no-store" in fragment.headers["Cache-Control"]

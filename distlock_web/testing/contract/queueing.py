@@ -67,8 +67,9 @@ class QueueCases(Cases):
                 pass
 
         async def refused() -> None:
-            with pytest.raises(LockBusy, match="max_waiters=1"):  # else it would wait for ever
+            with pytest.raises(LockBusy, match="max_waiters=1") as caught:  # else it would wait for ever
                 await harness.acquire(one_may_wait)
+            assert caught.value.full  # a client is told so
 
         async with harness.inside(the_lock(expire=300)):
             actor = harness.unrelated(waiter)
