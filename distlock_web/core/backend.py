@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from .config import DatabaseAddress, StoreConfig
-from .errors import BackendUnavailable
+from .errors import BackendUnavailable, DistLockError
 from .runtime import Runtime
 
 Args = TypeVarTuple("Args")
@@ -167,10 +167,11 @@ class Port(Protocol):
 
     async def extend(
         self, claims: Sequence[Claim], timeout: float | None = None
-    ) -> Sequence[Loss | BackendUnavailable | None]:
+    ) -> Sequence[Loss | DistLockError | None]:
         """Give each lease that is still ours at least its ``expire`` again. ``timeout`` bounds the request.
 
-        Where a store is several servers, one that does not answer fails its own claims only: the error is their answer.
+        Where a store is several servers, one that does not answer, or refuses, fails its own claims only: the error is
+        their answer.
         """
 
     async def release(self, claim: Claim, cooldown: float = 0.0, record: str | None = None) -> Loss | None:

@@ -104,7 +104,7 @@ def _settle(
     return outages
 
 
-async def _ask_to_extend(port: Port, claims: list[Claim]) -> list[Loss | BackendUnavailable | None]:
+async def _ask_to_extend(port: Port, claims: list[Claim]) -> list[Loss | DistLockError | None]:
     """An answer for each claim. Where there was none it is asked once more: all, or the claims of a silent server."""
     losses = list(await retry_once(port.extend, claims))
     unanswered = [place for place, loss in enumerate(losses) if isinstance(loss, BackendUnavailable)]

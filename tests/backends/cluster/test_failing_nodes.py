@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from distlock_web import BackendUnavailable, LockBusy, configure, lock
+from distlock_web import BackendUnavailable, ConfigurationError, LockBusy, configure, held_locks, lock
 from distlock_web.backends.redis.cluster.route import Route
 from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
@@ -120,6 +120,35 @@ def test_leases_at_other_nodes_are_renewed_while_one_hangs(cluster_store: Cluste
     hanging.resume()
     eventually(lambda: theirs.state == "held", "renewed again")
     for lease in (theirs, *short):
+        lease.release()
+
+
+def test_leases_at_other_nodes_are_renewed_while_one_refuses(cluster_store: Cluster) -> None:
+    """Its password was changed, or its ACL. That is no outage, and ended every renewal of the process."""
+    refusing, *others = cluster_store.masters
+    theirs = unrelated(cluster_store.name_at(refusing), expire=300, renew=True)
+    fine = [unrelated(cluster_store.name_at(other), expire=300, renew=True) for other in others]
+    port, leases = registry().store("default").backend.renewal_port(), (theirs, *fine)
+    claims = [scope_of(lease).holds[0].claim for lease in leases]
+    with refusing.client as operator:  # whose connection goes on
+        operator.config_set("requirepass", "new")
+        try:
+            operator.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+            def refuses() -> bool:
+                refusal, *extended = drive(port.extend(claims, 5.0))
+                assert extended == [None] * len(fine)
+                return isinstance(refusal, ConfigurationError) and "password" in str(refusal)
+
+            eventually(refuses, "its connections have ended")
+            with pytest.raises(ConfigurationError, match="password"):
+                drive(port.extend(claims[:1], 5.0))
+            with pytest.raises(ConfigurationError, match="password"):  # and not: those of the others are all
+                held_locks()
+        finally:
+            operator.config_set("requirepass", "")
+    assert drive(port.extend(claims, 5.0)) == [None] * len(claims)
+    for lease in leases:
         lease.release()
 
 

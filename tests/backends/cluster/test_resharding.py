@@ -15,6 +15,7 @@ from distlock_web.backends.redis.cluster import route
 from distlock_web.core.backend import Claim
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token, now
+from distlock_web.locks.lease import scope_of
 from tests.support.callers import Beside, unrelated
 from tests.support.lab import Lab
 from tests.support.modes import modes
@@ -176,6 +177,25 @@ def test_a_free_lock_in_a_moving_slot_is_refused_in_bounded_time_and_leaves_noth
     with lock(KEY, expire=LONG):
         pass
     assert [key for key in move.target.ask("KEYS", "*") if "~held" not in key] == []
+
+
+def test_a_renewal_does_not_follow_a_moving_slot_for_long(
+    cluster_store: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease of 0.3 s was lost beside it, though the node had extended it: its answer waited for the slot's."""
+    monkeypatch.setattr(route, "FOLLOW", 60)
+    moving, port = unrelated(KEY, expire=300), registry().store("default").backend.renewal_port()
+    other = unrelated(cluster_store.name_at(cluster_store.serving(SLOT), "beside"), expire=300)
+    move = cluster_store.move(SLOT)
+    move.carry(keys_of(move)["index"])
+    begun = now()
+    half_moved, extended = drive(port.extend([scope_of(lease).holds[0].claim for lease in (moving, other)], 5.0))
+    assert now() - begun < SOON
+    assert isinstance(half_moved, BackendUnavailable)
+    assert extended is None
+    move.finish()
+    for lease in (moving, other):
+        lease.release()
 
 
 def test_a_slot_that_moves_to_and_fro_under_load_loses_no_update(cluster: Cluster, cluster_lab: Lab) -> None:

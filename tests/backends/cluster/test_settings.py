@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distlock_web import BackendUnavailable, ConfigurationError, DistLockError, configure, lock
+from distlock_web import BackendUnavailable, ConfigurationError, DistLockError, configure, held_locks, lock
 from distlock_web.core.runtime import now
 from distlock_web.testing.servers import free_port
 from tests.support.redis_lock import documented_rules
@@ -63,8 +63,18 @@ def test_a_node_that_hangs_and_one_that_is_gone_do_not_matter_where_another_answ
 def test_slots_that_nobody_serves() -> None:
     with ClusterNode() as lonely:
         error = refused({"LOCATION": f"redis+cluster://127.0.0.1:{lonely.port}/"})
-    assert isinstance(error, BackendUnavailable)
-    assert "serves" in str(error)
+        assert isinstance(error, BackendUnavailable)
+        assert "serves" in str(error)
+        with pytest.raises(BackendUnavailable, match="serves"):  # and not: nothing is held
+            held_locks()
+
+
+def test_a_node_without_slots_hides_no_other(cluster: Cluster) -> None:
+    """It was taken out of the cluster and goes on, or has come back without its file, and stands first."""
+    with ClusterNode() as stranger:
+        configure({"default": {"LOCATION": f"redis+cluster://127.0.0.1:{stranger.port},{cluster.url.split('//')[1]}"}})
+        with lock("k"):
+            assert [row.lock.name for row in held_locks()] == ["disLock:k"]
 
 
 @pytest.mark.parametrize("password", ["", "wrong@"])

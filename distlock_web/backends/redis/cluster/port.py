@@ -22,7 +22,7 @@ from ..transport.exchange import Exchange, Reply
 from ..transport.replicas import GivesLock
 from ..transport.server import Server
 from .redirects import redirect_of
-from .route import Route, SlotMoving
+from .route import FOLLOW_TOGETHER, Route, SlotMoving
 from .routes import Node, Routes
 from .slots import SlotKeys, slot_of, tags
 
@@ -114,21 +114,19 @@ class ClusterPort:
     def _route(self, claim: Claim, start: Node | None = None) -> Route:
         return Route(self._routes, self.runtime, self._port_of, slot_of(claim.name), claim, start)
 
-    def _route_to(self, slot: int) -> Route:
-        return Route(self._routes, self.runtime, self._port_of, slot)
+    def _route_to(self, slot: int, until: float | None = None) -> Route:
+        return Route(self._routes, self.runtime, self._port_of, slot, until=until)
 
     # Several locks -----------------------------------------------------------------------------------------------
 
-    async def extend(
-        self, claims: Sequence[Claim], timeout: float | None = None
-    ) -> list[Loss | BackendUnavailable | None]:
+    async def extend(self, claims: Sequence[Claim], timeout: float | None = None) -> list[Loss | DistLockError | None]:
         by_slot = _by_slot(claims, lambda claim: claim.name)
         calls = {slot: extension(some, self._keys) for slot, some in by_slot.items()}
         answers = await self._of_slots(EXTEND, calls, timeout, extends if self._routes.base.min_replicas else None)
-        if all(isinstance(answer, BackendUnavailable) for answer in answers.values()):
+        if all(isinstance(answer, DistLockError) for answer in answers.values()):
             _all_or_raise(answers)
-        in_turn: dict[int, Iterator[Loss | BackendUnavailable | None]] = {
-            slot: repeat(answer) if isinstance(answer, BackendUnavailable) else iter(losses(answer))
+        in_turn: dict[int, Iterator[Loss | DistLockError | None]] = {
+            slot: repeat(answer) if isinstance(answer, DistLockError) else iter(losses(answer))
             for slot, answer in answers.items()
         }
         return [next(in_turn[slot_of(claim.name)]) for claim in claims]
@@ -186,18 +184,18 @@ class ClusterPort:
         calls: Mapping[int, Call],
         timeout: float | None = None,
         confirm: GivesLock | None = None,
-    ) -> dict[int, Reply | BackendUnavailable]:
+    ) -> dict[int, Reply | DistLockError]:
         """What this script answers to the call for each slot: in one write to each node.
 
-        A node that does not answer fails its own slots only. What is not an outage is raised.
+        A node that does not answer, or refuses us, fails its own slots only. ``timeout``: somebody else waits.
         """
         until = None if timeout is None else now() + timeout
         by_node: dict[Node, list[int]] = {}
-        found: dict[int, Reply | BackendUnavailable] = {}
+        found: dict[int, Reply | DistLockError] = {}
         for slot in calls:
             try:
                 by_node.setdefault(await self._routes.owner(slot, self.runtime), []).append(slot)
-            except BackendUnavailable as error:  # a slot that nobody serves
+            except DistLockError as error:  # a slot that nobody serves
                 found[slot] = error
 
         def left() -> float | None:
@@ -214,28 +212,27 @@ class ClusterPort:
             return answers
 
         async def ask(node: Node) -> None:
-            for slot, answer in zip(by_node[node], await run(node), strict=True):
-                if not isinstance(answer, DistLockError):
-                    found[slot] = answer
-                elif redirect_of(answer, node.at) is None and not isinstance(answer, BackendUnavailable):
-                    raise answer
-                else:
+            answers = await run(node)
+            follow = None if timeout is None else now() + FOLLOW_TOGETHER
+            for slot, answer in zip(by_node[node], answers, strict=True):
+                found[slot] = answer
+                if isinstance(answer, BackendUnavailable) or redirect_of(answer, node.at) is not None:
                     again = methodcaller("run", script, calls[slot], left(), confirm)
-                    found[slot] = await self._elsewhere(slot, node, answer, again)
+                    found[slot] = await self._elsewhere(self._route_to(slot, follow), slot, node, answer, again)
 
         # First those that answer: nobody's renewal waits for a node that is known to hang.
         await self._together(ask, sorted(by_node, key=lambda node: node.server.outage.silent))
         return found
 
     async def _elsewhere(
-        self, slot: int, node: Node, error: DistLockError, verb: Callable[[RedisPort], Awaitable[T]]
-    ) -> T | BackendUnavailable:
+        self, route: Route, slot: int, node: Node, error: DistLockError, verb: Callable[[RedisPort], Awaitable[T]]
+    ) -> T | DistLockError:
         """The answer of the node that has the slot now; else the failure of the one that was asked."""
         if isinstance(error, BackendUnavailable) and not await self._routes.replaced(slot, node, self.runtime):
             return error
         try:
-            return await self._route_to(slot).send(verb)
-        except BackendUnavailable as again:
+            return await route.send(verb)
+        except DistLockError as again:
             return again
 
     async def _together(self, work: Callable[[Node], Awaitable[T]], nodes: Iterable[Node]) -> list[T]:
@@ -246,7 +243,7 @@ class ClusterPort:
 
 def _all_or_raise(found: dict[int, Reply]) -> dict[int, Reply]:
     for answer in found.values():
-        if isinstance(answer, BackendUnavailable):
+        if isinstance(answer, DistLockError):
             raise answer
     return found
 

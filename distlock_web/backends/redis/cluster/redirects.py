@@ -39,9 +39,9 @@ _ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (\S*):(\d+)")
 _HALF_MOVED = re.compile(r"(?:^|-)TRYAGAIN\b|non local key|undeclared keys were accessed during rehashing")
 
 
-def redirect_of(error: DistLockError, asked: NodeAddress) -> Moved | Ask | TryAgain | None:
-    """What this error of the node that was asked says about where the slot is; None: nothing."""
-    reply = error.__cause__
+def redirect_of(error: object, asked: NodeAddress) -> Moved | Ask | TryAgain | None:
+    """What this answer of the node that was asked says, if it is an error, about where the slot is; None: nothing."""
+    reply = error.__cause__ if isinstance(error, DistLockError) else None
     if not isinstance(reply, ErrorReply):
         return None
     text = str(reply)

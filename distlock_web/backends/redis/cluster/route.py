@@ -23,6 +23,8 @@ PAUSE, MAX_PAUSE = 0.01, 0.2
 AT_ONCE = 3
 #: Seconds that a request follows its slot. The keys of a lock are together again within milliseconds, as a rule.
 FOLLOW = 1.0
+#: The same for all slots of one renewal together: the answers for other leases, which may be short, wait for them.
+FOLLOW_TOGETHER = 0.1
 
 
 class SlotMoving(BackendUnavailable):
@@ -42,6 +44,7 @@ class Route:
         slot: int,
         claim: Claim | None = None,
         start: Node | None = None,
+        until: float | None = None,
     ) -> None:
         self._routes = routes
         self._runtime = runtime
@@ -51,7 +54,7 @@ class Route:
         self._token = claim.token if claim else ""
         self._start = start
         self._unclear = False  #: a node may have done it: its answer was lost
-        self._until: float | None = None
+        self._until = until  #: when it is followed no longer; None: ``FOLLOW`` after the first time
         self._redirects = 0
 
     async def send(self, verb: Callable[[RedisPort], Awaitable[T]]) -> T:
@@ -101,10 +104,10 @@ class Route:
         moment = now()
         if self._until is None:
             self._until = moment + FOLLOW
-        elif moment > self._until:
+        elif self._redirects and moment > self._until:
             raise SlotMoving(
-                f"The slot {self._slot} of the Redis Cluster has been moving for more than {FOLLOW:g} s: the keys of a "
-                f"lock in it are at two nodes ({error.__cause__ or error})."
+                f"The slot {self._slot} of the Redis Cluster is moving, and for too long: the keys of a lock in it are "
+                f"at two nodes ({error.__cause__ or error})."
             ) from error
         self._redirects += 1
         if half_moved or self._redirects > AT_ONCE:

@@ -38,7 +38,7 @@ class Topology:
         self._changed = changed  #: called when slots have moved
         self._owners: list[NodeAddress | None] = [None] * SLOTS
         self._nodes: dict[NodeAddress, None] = {}  # masters and replicas
-        self._hanging: dict[NodeAddress, None] = {}
+        self._hanging: dict[NodeAddress, None] = {}  # or of no use
         self._seen = float("-inf")  # when we began to ask, the last time that somebody answered or all failed
         self._asking_since = float("inf")
         self._error: DistLockError | None = None
@@ -114,7 +114,7 @@ class Topology:
         return 0.0
 
     def _look(self) -> DistLockError | None:
-        """Ask one node after the other until one answers; if none does, the reason."""
+        """Ask one node after the other until one knows the slots; if none does, the reason."""
         errors: list[DistLockError] = []
         for node in self._candidates():
             address = self._address_of(node)
@@ -122,6 +122,10 @@ class Topology:
                 owners, nodes = _ask(address, node)
             except (RedisError, OSError) as error:
                 errors.append(_explained(error, address))
+                self._hanging[node] = None
+                continue
+            if not any(owners):  # it has left the cluster, or not joined it yet: the others know more
+                errors.append(BackendUnavailable(f"{address.name} knows no node of its cluster that serves a slot."))
                 self._hanging[node] = None
                 continue
             self._hanging.pop(node, None)
