@@ -34,7 +34,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "prometheus": ({"core", "locks"}, {"prometheus_client"}),
     "opentelemetry": ({"core", "locks"}, {"opentelemetry"}),
     "celery": ({"core", "locks"}, {"celery"}),
-    "testing": ({"core", "locks", "__init__"}, {"pytest"}),
+    "testing": ({"core", "locks", "__init__"}, {"pytest", "django", "flask", "sqlalchemy"}),
 }
 #: The driver of each backend.
 DRIVERS: dict[str, set[str]] = {
@@ -108,6 +108,18 @@ def test_a_backend_imports_core_and_its_driver_and_no_other_backend() -> None:
     for name, paths in by_backend.items():
         ours = {"core", f"backends.{name}"} | ON_TOP.get(name, set())
         assert beyond(paths, ours, DRIVERS.get(name, set())) == []
+
+
+def test_of_the_tools_for_tests_only_race_knows_frameworks_and_imports_none_that_is_not_used() -> None:
+    frameworks, knows = {"django", "flask", "sqlalchemy"}, set()
+    for path in below("testing"):
+        if frameworks & {root(module) for module in imports(path)}:
+            knows.add(path.relative_to(PACKAGE / "testing").parts[0])
+            top = [node for node in source.tree(path).body if isinstance(node, ast.Import | ast.ImportFrom)]
+            named = {alias.name for node in top for alias in node.names if isinstance(node, ast.Import)}
+            named |= {node.module or "" for node in top if isinstance(node, ast.ImportFrom) and not node.level}
+            assert frameworks.isdisjoint(map(root, named)), path
+    assert knows == {"race"}
 
 
 def test_every_part_has_a_rule() -> None:

@@ -2,6 +2,7 @@
 
 - For a project's tests, in this module: ``hold_lock``, ``lose_lock``, ``expire_lock``, ``store_down``,
   ``assert_lock_free``; ``locks_in_memory`` in place of a server, and ``LocksInMemory``, the same for ``unittest``.
+- ``race``: tries the orders of what two callers do at once, until one shows their race.
 - ``plugin``: the same for pytest. pytest loads it if distlock_web is installed; it does nothing until it is used.
 - ``contract``: the cases that every backend has to pass, with threads and with asyncio. A subclass runs them.
 - ``harness``: the tools of the contract's cases, for cases of your own that run in both modes.

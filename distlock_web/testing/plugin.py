@@ -1,4 +1,4 @@
-"""A pytest plugin for projects that use distlock_web: their locks in memory.
+"""A pytest plugin for projects that use distlock_web: their locks in memory, and ``race``.
 
 pytest loads it by itself, where distlock_web is installed. ``-p no:distlock_web.testing.plugin`` keeps it from that.
 """
@@ -6,10 +6,15 @@ pytest loads it by itself, where distlock_web is installed. ``-p no:distlock_web
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import pytest
 
 from .fakes import assert_lock_free, expire_lock, hold_lock, locks_in_memory, lose_lock, store_down
+
+if TYPE_CHECKING:
+    from .race import Race
 
 __all__ = ["assert_lock_free", "distlock_fake", "expire_lock", "hold_lock", "lose_lock", "store_down"]
 
@@ -26,3 +31,19 @@ def distlock_fake() -> Iterator[None]:
     """
     with locks_in_memory():
         yield
+
+
+@pytest.fixture
+def race(request: pytest.FixtureRequest) -> Race:
+    """``race(call, callers=2)``: try the orders of what they do, until one gives what none gives after the other.
+
+    A Flask app that the test has as the fixture ``app`` gives the clients.
+    """
+    from .race import Race
+
+    app = request.getfixturevalue("app") if "app" in request.fixturenames else None
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    return Race(
+        client=getattr(app, "test_client", None),
+        uncaptured=nullcontext if capture is None else capture.global_and_fixture_disabled,
+    )
