@@ -13,7 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..core.backend import SHARED, Busy, Capabilities, Claim, Ends, Granted, LockInfo, Loss, WaiterInfo, limit_of
+from ..core.backend import (
+    SHARED,
+    Busy,
+    Capabilities,
+    Claim,
+    Ends,
+    Granted,
+    LockInfo,
+    Loss,
+    WaiterInfo,
+    at_once,
+    limit_of,
+)
 from ..core.config import StoreConfig, without_credentials
 from ..core.errors import ConfigurationError
 from ..core.runtime import TASKS, THREADS, Parker, Runtime, now
@@ -69,7 +81,7 @@ class _Lock:
 
     def admits(self, token: str) -> bool:
         """Whether this one may have it beside those that have it."""
-        return len(self.owners) < min(self.limit, limit_of(token))
+        return len(self.owners) < at_once(self.limit, limit_of(token))
 
     def ends(self) -> Ends[float]:
         return Ends(sorted(owner.until for owner in self.owners.values()), self.limit)

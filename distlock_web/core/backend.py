@@ -70,6 +70,14 @@ def limit_of(token: str) -> int:
     return int(token.partition("/")[2] or 1)
 
 
+def at_once(one: int, other: int) -> int:
+    """How many may hold a lock where some of them let so many and some so many: the smaller number of these two.
+
+    Readers let in any number, but readers alone: they and those with a number of their own exclude each other.
+    """
+    return min(one, other) if (one == SHARED) == (other == SHARED) else 1
+
+
 class Ends(NamedTuple, Generic[Moment]):
     """When the leases on a lock end, the first in front, and how many of them it admits."""
 
@@ -78,14 +86,14 @@ class Ends(NamedTuple, Generic[Moment]):
 
     def free_at(self, token: str) -> Moment:
         """When so many have ended that this token may have it; all of them, where others wait in front of it."""
-        needed = len(self.moments) - min(self.limit, limit_of(token)) + 1
+        needed = len(self.moments) - at_once(self.limit, limit_of(token)) + 1
         return self.moments[needed - 1 if needed > 0 else -1] if self.moments else 0
 
 
 class Claim(NamedTuple):
     """One acquisition of one name: what is asked of the store, and the proof afterwards.
 
-    A lock may be held by as many as each of them lets (:func:`limit_of` its token): the smallest number counts.
+    A lock may be held by as many as each of its holders lets (:func:`limit_of` its token, :func:`at_once`).
     """
 
     name: str

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..core.backend import SHARED, Busy, Claim, Granted, Port, limit_of, limited, retry_once
+from ..core.backend import SHARED, Busy, Claim, Granted, Port, at_once, limit_of, limited, retry_once
 from ..core.errors import BackendUnavailable, ConfigurationError, LockBusy, NotHeld
 from ..core.request_id import HolderInfo
 from ..core.runtime import new_token, now
@@ -233,10 +233,10 @@ async def _reenter(scope: Scope, port: Port, name: str, until: float | None) -> 
 def _check_limit(spec: Spec, hold: Hold) -> None:
     """``ConfigurationError`` for a block that would wait until its own call chain has gone."""
     limit = limit_of(hold.claim.token)
-    if spec.limit >= limit:
+    if at_once(spec.limit, limit) >= limit:
         return
     outer = "shared" if limit == SHARED else f"with limit={limit}"
-    wants = "to be alone" if spec.limit == 1 else f"at most {spec.limit} holders"
+    wants = {1: "to be alone", SHARED: "readers only"}.get(spec.limit, f"at most {spec.limit} holders")
     raise ConfigurationError(
         f"This call chain holds the lock {hold.name!r} {outer}, and a block inside it wants {wants}: it would wait "
         f"for itself for ever. Take the lock in the outer block as the inner block needs it."

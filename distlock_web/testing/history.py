@@ -12,10 +12,11 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
-from ..core.backend import SHARED
+from ..core.backend import at_once
 from ..core.runtime import now
 from .linearizability import Operation, impossible, unexplained
 
@@ -167,11 +168,11 @@ def _sections(events: list[Event]) -> Iterator[Section]:
 
 
 def _overlaps(sections: list[Section]) -> Iterator[str]:
-    """More are inside than the smallest of their limits lets; of a plain lock, more than one."""
+    """More are inside than their limits let; of a plain lock, more than one."""
     inside: list[Section] = []
     for section in sections:
         inside = [each for each in inside if each.end > section.begin]
-        if len(inside) >= min(each.limit for each in (section, *inside)):
+        if inside and len(inside) >= reduce(at_once, [each.limit for each in (section, *inside)]):
             last = max(inside, key=lambda each: each.end)
             yield (
                 f"overlap: {section.actor} (fence {section.fence}) began {last.end - section.begin:.6f} s before the "
@@ -235,7 +236,7 @@ def _idle(events: list[Event], bound: float) -> Iterator[str]:
     idle_since = 0.0
     for event in events:
         limits = [each.limit for each in wanting.values()]
-        idles = wanting and not faults and len(holding) < min(*limits, *holding.values(), SHARED)
+        idles = wanting and not faults and len(holding) < reduce(at_once, [*limits, *holding.values()])
         if idles:
             first = min(wanting.values(), key=lambda each: each.at)
             idle = event.at - max(idle_since, first.at)

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from ...core.backend import SHARED, Ends, LockInfo, limit_of
+from ...core.backend import SHARED, Ends, LockInfo, at_once, limit_of
 from .tables import MICROSECONDS, AnyTransaction, from_ascii, to_ascii
 
 #: What the row of such a lock has for its token and its state.
@@ -93,7 +93,7 @@ class Shares:
 
     def admits(self, token: str) -> bool:
         """Whether this token may have it beside those that have it."""
-        return len(self.holding) < min(self.limit, limit_of(token))
+        return len(self.holding) < at_once(self.limit, limit_of(token))
 
     def lines(self, row: Row[Any], waiters: int) -> list[LockInfo]:
         """A line for each that has the lock of this row; only the first tells of those who wait."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -199,6 +200,65 @@ class SharingCases(Cases):
         assert {(line.holders, line.limit) for line in await port.inspect([NAME])} == {(2, 2)}
         await port.release(new[0])
         assert isinstance(await port.acquire(place(3), 0), Granted)
+
+    @pytest.mark.parametrize(("inside", "comes"), [(SHARED, 9), (9, SHARED)])
+    @needs("sharing")
+    @case
+    async def test_readers_and_those_with_a_limit_exclude_each_other(
+        self, harness: Harness, inside: int, comes: int
+    ) -> None:
+        """One with ``limit=9`` was let in beside readers, as if it were one of them."""
+        port, first, second, other = harness.port, place(inside), place(inside, expire=300), place(comes)
+        for one in (first, second):
+            assert isinstance(await port.acquire(one, 0), Granted)
+        busy = await port.acquire(other, 0)
+        assert isinstance(busy, Busy)
+        assert busy.remaining > 40, "until the last of them has gone, and not the first"
+        assert isinstance(await port.acquire(place(inside), 0), Granted), "their like come in"
+        await port.release(first)
+        assert isinstance(await port.acquire(other, 0), Busy)
+
+    @pytest.mark.parametrize(("inside", "comes"), [(SHARED, 9), (9, SHARED)])
+    @needs("sharing", "waiting")
+    @case
+    async def test_and_wait_for_the_last_of_the_others(self, harness: Harness, inside: int, comes: int) -> None:
+        holders, entered = [place(inside, expire=300) for _ in range(2)], 0
+        for one in holders:
+            assert isinstance(await harness.port.acquire(one, 0), Granted)
+
+        async def come() -> None:
+            nonlocal entered
+            options: dict[str, Any] = {"shared": True} if comes == SHARED else {"limit": comes}
+            async with harness.inside(the_lock(wait=None, expire=300, **options)):
+                entered += 1
+                await harness.until(lambda: _true(entered == 2))
+
+        coming = [harness.unrelated(come) for _ in range(2)]
+        await harness.waiters(NAME, 2)
+        await harness.port.release(holders[0])
+        assert not entered
+        await harness.port.release(holders[1])
+        for actor in coming:
+            await actor.result()
+        assert await _is_free(harness)
+
+    @pytest.mark.parametrize(
+        ("outer", "inner", "wants"),
+        [
+            ({"shared": True}, {"limit": 9}, "at most 9 holders"),
+            ({"limit": 3}, {"shared": True}, "readers only"),
+            ({"limit": 3}, {"limit": 2}, "at most 2 holders"),
+            ({"limit": 3}, {}, "to be alone"),
+        ],
+    )
+    @needs("sharing")
+    @case
+    async def test_a_block_inside_that_would_wait_for_the_one_around_it_is_refused(
+        self, harness: Harness, outer: dict[str, Any], inner: dict[str, Any], wants: str
+    ) -> None:
+        async with harness.inside(the_lock(**outer)):
+            with pytest.raises(ConfigurationError, match=f"wants {wants}: it would wait for itself"):
+                await harness.acquire(the_lock(wait=None, **inner))
 
     @needs("sharing")
     @case

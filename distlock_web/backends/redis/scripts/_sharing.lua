@@ -3,11 +3,17 @@
 --   <token>   "until state fence since holder"; until: the µs at which its lease ends
 --
 -- Such a token ends with how many may hold the lock, itself among them: "/<n>". The smallest of these numbers counts. A token
--- without one, the plain lock's, wants to be alone.
+-- without one, the plain lock's, wants to be alone. A reader's number is SHARED: it lets in readers alone.
 -- States as in _lock.lua: held, granted and cooldown; released and revoked, tombstones, which hold nothing.
 
 local function limit_of(token) -- or of an entry of a line, which begins with it
   return tonumber(string.match(token, '^[^%s/]+/(%d+)') or 1)
+end
+
+local SHARED = 1000000
+
+local function at_once(one, other)
+  return (one >= SHARED) == (other >= SHARED) and math.min(one, other) or 1
 end
 
 -- One share more: of how many hold the lock and may, the µs at which their leases end, and which of them ends first; and of
@@ -100,7 +106,7 @@ end
 
 -- Whether this token may have the lock, beside those that have it.
 local function admits(lock, token)
-  return is_free(lock) or (lock.state == 'shared' and lock.count < math.min(lock.limit, limit_of(token)))
+  return is_free(lock) or (lock.state == 'shared' and lock.count < at_once(lock.limit, limit_of(token)))
 end
 
 -- In how many ms so many leases have ended that one with this limit may have it; all of them, where others stand in front.
@@ -114,7 +120,7 @@ local function free_in(lock, limit, now)
     table.sort(lock.ends)
     lock.sorted = true
   end
-  local needed = lock.count - math.min(lock.limit, limit) + 1
+  local needed = lock.count - at_once(lock.limit, limit) + 1
   local ends = lock.ends[needed > 0 and needed or lock.count] or 0
   return math.max(math.ceil((ends - now) / 1000), 1)
 end
