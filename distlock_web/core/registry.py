@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from statistics import median
 from typing import Any, TypeAlias
 from weakref import WeakSet, finalize
@@ -125,14 +126,10 @@ class Store:
         module, _, name = config.path.rpartition(".")
         try:
             backend_class = getattr(import_module(module), name)
-        except ModuleNotFoundError as error:
-            if (error.name and error.name.startswith("distlock_web")) or config.path == config.backend:
-                raise ConfigurationError(f"{where}: {config.path} cannot be imported ({error}); {_WANTED}.") from error
-            raise ConfigurationError(
-                f"{where} is {config.backend!r}, whose driver is not installed ({error.name}): "
-                f'pip install "distlock_web[{config.extra}]".'
-            ) from error
         except (ImportError, AttributeError) as error:
+            if config.path != config.backend and (why := _of_driver(error)):
+                install = f'pip install "distlock_web[{config.extra}]"'
+                raise ConfigurationError(f"{where} is {config.backend!r}, {why}: {install}.") from error
             raise ConfigurationError(f"{where}: {config.path} cannot be imported ({error}); {_WANTED}.") from error
         for setting in config.given:
             if setting not in backend_class.settings:
@@ -147,6 +144,22 @@ class Store:
 
 #: What is right where a backend cannot be imported.
 _WANTED = "it has to be the name of a backend, or the dotted path of a class"
+
+
+def _of_driver(error: Exception) -> str:
+    """What a backend of ours misses of its driver; "": it is not about a driver."""
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if name in ("", "distlock_web"):
+        return ""
+    if find_spec(name) is None:
+        return f"whose driver is not installed ({name})"
+    from importlib.metadata import PackageNotFoundError, version  # 10 ms, which nobody else has to wait for
+
+    try:
+        found = f"{name} {version(name)}"
+    except PackageNotFoundError:  # it is packed under another name, or not by pip
+        found = f"the {name} that is installed"
+    return f"for which {found} is too old or too new ({error})"
 
 
 def _close_aside(backend: Backend, pid: int) -> None:

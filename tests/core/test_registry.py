@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import redis
 
 from distlock_web import ConfigurationError, configure, lock
 from distlock_web.backends.memory import MemoryBackend
@@ -48,6 +50,30 @@ def test_the_environment_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> 
     assert (config.backend, config.location) == ("redis", "redis://example:6379/3")
     configure({"default": {"BACKEND": "memory"}})
     assert registry().store("default").config.backend == "memory"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ModuleNotFoundError("No module", name="nowhere"), r"whose driver is not installed \(nowhere\)"),
+        (
+            ModuleNotFoundError("No module named 'redis.new'", name="redis.new"),
+            rf"for which redis {re.escape(redis.__version__)} is too old or too new \(No module named 'redis\.new'\)",
+        ),
+        (ImportError("cannot import name 'New' from 'redis.lock'", name="redis.lock"), r"for which redis .*'New'"),
+        (ImportError("no word of it", name="_socket"), r"for which the _socket that is installed is too old"),
+    ],
+)
+def test_a_driver_that_is_too_old_is_not_one_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, error: ImportError, said: str
+) -> None:
+    def fails(name: str) -> None:
+        raise error
+
+    monkeypatch.setattr(module, "import_module", fails)
+    configure({"default": {"LOCATION": "redis://127.0.0.1"}})
+    with pytest.raises(ConfigurationError, match=rf"is 'redis', {said}.*: pip install \"distlock_web\[redis\]\"\.$"):
+        lock("a").acquire()
 
 
 @pytest.mark.parametrize("url", ["redsi://example", "redis://example:port/0"])

@@ -245,7 +245,7 @@ def _sentinel(master: Address, node: tuple[str, int], given: _Given, where: str)
     kwargs |= {
         "socket_timeout": share,
         "socket_connect_timeout": share,
-        "driver_info": driver_info(),
+        **driver_info("driver_info" in known),
         **own,
         "host": node[0],
         "port": node[1],

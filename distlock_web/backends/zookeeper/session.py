@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
+from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
@@ -22,7 +23,6 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    SessionClosedRequireSaslError,
     SessionExpiredError,
     UnimplementedError,
     ZookeeperError,
@@ -50,6 +50,9 @@ Request: TypeAlias = "Callable[[Client], Any]"
 
 #: Answers about nodes, which the algorithm has to hear.
 NODE_ERRORS = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
+#: What it says to somebody with the wrong credentials. kazoo has the last of them since 2.11.
+_NO_SASL = getattr(exceptions, "SessionClosedRequireSaslError", AuthFailedError)
+_REFUSED = (NoAuthError, AuthFailedError, InvalidACLError, _NO_SASL)
 #: What kazoo says where there was no answer.
 _UNANSWERED = (ConnectionLoss, ConnectionClosedError, SessionExpiredError)
 
@@ -171,7 +174,7 @@ class Session:
             )  # another thread of kazoo's may have yet to hand it over
         except NODE_ERRORS as error:
             return error
-        except (NoAuthError, AuthFailedError, InvalidACLError, SessionClosedRequireSaslError) as error:
+        except _REFUSED as error:
             raise ConfigurationError(
                 f'{name} refuses us ({type(error).__name__}): OPTIONS["auth"] has to name a user who may read, write, '
                 f"create and delete there, the same in every process."

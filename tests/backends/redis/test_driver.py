@@ -31,4 +31,4 @@ def private_names_of_redis_py(path: Path) -> set[str]:
 
 def test_they_are_in_one_file() -> None:
     found = {path.name: names for path in FILES if (names := private_names_of_redis_py(path))}
-    assert found == {"driver.py": {"_sock", "_writer", "_close"}}
+    assert found == {"driver.py": {"_sock", "_writer"}}

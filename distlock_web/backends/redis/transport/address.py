@@ -14,11 +14,13 @@ import redis
 import redis.asyncio as aioredis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
-from redis.driver_info import DriverInfo
 from redis.retry import Retry
 
 from ....core.config import StoreConfig, check_seconds, unknown_name, without_credentials
 from ....core.errors import ConfigurationError
+
+if int(redis.__version__.partition(".")[0]) < 5:  # the first that can be told not to speak RESP3
+    raise ImportError("redis-py has to be 5.0.1 or newer", name="redis")
 
 DriverConnection: TypeAlias = redis.connection.AbstractConnection
 AsyncDriverConnection: TypeAlias = aioredis.connection.AbstractConnection
@@ -130,8 +132,8 @@ def checked(
     given = kwargs.pop("pool_timeout", TIMEOUT)
     pool_timeout = check_seconds(given, f'{where}["OPTIONS"]["pool_timeout"]', zero=True, text=True)
     replicas = _replicas(kwargs, where)
-    if "driver_info" in known and not {"driver_info", "lib_name", "lib_version"} & kwargs.keys():
-        kwargs["driver_info"] = driver_info()
+    if not {"driver_info", "lib_name", "lib_version"} & kwargs.keys():
+        kwargs |= driver_info("driver_info" in known)
     kwargs.update(OURS)
     return Address(
         connection_class, kwargs, max_connections, pool_timeout or 0.0, _name(kwargs), config.prefix, *replicas
@@ -139,9 +141,16 @@ def checked(
 
 
 @cache
-def driver_info() -> DriverInfo:
-    """What redis-py tells the server of itself: read from its package once, and not for each connection (2 ms)."""
-    return DriverInfo()
+def driver_info(known: bool) -> dict[str, Any]:
+    """What redis-py tells the server of itself: read from its package once, and not for each connection (2 ms).
+
+    ``known``: it has such a keyword, as it has since 7.1. Before that it read it once by itself.
+    """
+    if not known:
+        return {}
+    from redis.driver_info import DriverInfo
+
+    return {"driver_info": DriverInfo()}
 
 
 def _replicas(kwargs: dict[str, Any], where: str) -> tuple[int, float]:

@@ -48,5 +48,7 @@ def transport_of(connection: AsyncDriverConnection) -> asyncio.WriteTransport:
 
 
 def close_now(connection: AsyncDriverConnection) -> None:
-    """Let go of it, without waiting for the server."""
-    connection._close()  # type: ignore[no-untyped-call]
+    """Let go of it, without waiting for the server; also outside of a task, and if it was not opened to its end."""
+    writer, connection._writer = connection._writer, None  # which says that it is closed
+    if writer is not None:
+        writer.close()

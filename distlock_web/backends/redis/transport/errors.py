@@ -111,8 +111,10 @@ def translated(error: BaseException, address: Address) -> DistLockError:
     for phrase, meaning in _IN_PHRASES.items():
         if phrase in text:
             return ConfigurationError(f"{where} {meaning} ({text}).")
+    # With what redis-py had caught: of its release 5 the text is "Error 1" in asyncio.
+    of_tls = f"{text} {error.__context__}".upper().replace(" ", "_")
     for phrase, meaning in _OF_TLS.items():
-        if phrase in text.upper().replace(" ", "_"):
+        if phrase in of_tls:
             return ConfigurationError(f"{where} {meaning} ({text.rstrip('.')}).")
     word = _WORD.search(text)
     if word is not None:

@@ -48,16 +48,15 @@ class _DriverWire:
 
     def read(self, timeout: float | None = None) -> Reply:
         connection = self._connection
+        if timeout is not None:  # on the socket: redis-py's read_response takes one since 8.0
+            socket_of(connection).settimeout(max(0.001, timeout))  # with 0 it would not wait at all
         try:
-            if timeout is None:
-                return connection.read_response(disable_decoding=True, disconnect_on_error=False)
-            try:
-                patience = max(0.001, timeout)  # 0 would be an error
-                return connection.read_response(disable_decoding=True, disconnect_on_error=False, timeout=patience)
-            finally:
-                socket_of(connection).settimeout(self._limit)  # redis-py sets the whole time-out
+            return connection.read_response(disable_decoding=True, disconnect_on_error=False)
         except ResponseError as error:
             return ErrorReply.from_driver(error)
+        finally:
+            if timeout is not None:
+                socket_of(connection).settimeout(self._limit)
 
 
 class _KernelWire:
