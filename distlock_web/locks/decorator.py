@@ -501,9 +501,10 @@ def _check(function: Any, decorator: str) -> None:
             f"{decorator} is for functions, not for the class {function.__name__}: decorate a method, or "
             f'in Django use @method_decorator({decorator}(...), name="dispatch").'
         )
-    if isinstance(function, (staticmethod, classmethod)):
+    if isinstance(function, (staticmethod, classmethod, property, functools.cached_property)):
+        inner = undecorated(getattr(function, "fget", None) or getattr(function, "func", function))
         raise ConfigurationError(
-            f"{decorator} goes below @{type(function).__name__}, next to the function {function.__qualname__}."
+            f"{decorator} goes below @{type(function).__name__}, next to the function {_name(inner)}."
         )
     for verb, maker in _MAKERS_OF_TASKS.items():
         if hasattr(function, verb):

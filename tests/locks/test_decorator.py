@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import pytest
@@ -139,7 +139,8 @@ class ADjangoTask:
         (partial(a_generator), "with lock"),
         (CalledAsGenerator(), "with lock"),
         (CalledAsAsyncGenerator(), "with lock"),
-        (property(lambda self: 1), "functions"),
+        (property(lambda self: 1), "below @property"),
+        (cached_property(lambda self: 1), "below @cached_property"),
         (7, "functions"),
     ],
 )
