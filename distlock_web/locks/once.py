@@ -6,19 +6,19 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MethodType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from ..core.config import Duration, check_flag, check_seconds
 from ..core.errors import BackendUnavailable, ConfigurationError, KeyReused, LockBusy
-from ..core.registry import configured
 from ..core.runtime import Runtime, drive
 from . import call_site, chain, hooks
-from .decorator import CallOptions, LockedFunction, decorator, take_key
+from .decorator import CallOptions, LockedFunction, decorator, take_key, undecorated
 from .events import log_fields
 from .hooks import Integration, RunningTask
 from .key_templates import KeyInFront
 from .lease import Lease, OnLost
-from .options import Options, check_names, check_records
+from .options import Options, check_names
 from .scope import Scope
 
 logger = logging.getLogger("distlock_web")
@@ -27,6 +27,16 @@ R = TypeVar("R")
 
 #: Bytes of JSON that ``result=True`` stores at most.
 MAX_RESULT_BYTES = 64 * 1024
+
+
+#: Methods that a framework calls on an object that it has made: a management command's, a task's.
+_OF_FRAMEWORKS = ("handle", "run")
+#: What such an object has: a command of Django's, a task of Celery's.
+_MADE_BY_FRAMEWORKS = ("run_from_argv", "apply_async")
+#: What every management command is called with, whatever it does.
+_OF_COMMANDS = frozenset({
+    "verbosity", "settings", "pythonpath", "traceback", "no_color", "force_color", "skip_checks", "stdout", "stderr",
+})  # fmt: skip
 
 
 class OnceOptions(CallOptions, total=False):
@@ -39,6 +49,7 @@ class OnceOptions(CallOptions, total=False):
     prefix: str | None
     expire: Duration | None
     wait: Duration | None
+    max_waiters: int | None
     renew: bool | None
     renew_for: Duration | None
     store: str | None
@@ -66,11 +77,13 @@ def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Cal
     because that transaction may be rolled back after the record was written. ``on_backend_error="open"`` is refused as
     well, and the store's setting of it is ignored.
 
-    Without ``key`` all calls are the same one: that is refused for a function with arguments, and for a view.
+    Without ``key`` all calls are the same one: that is refused for a function with arguments, for a view, and for a
+    method, whose object is an argument. A task of Celery's with ``bind=True`` and a command's ``handle`` need none.
 
-    Raises ``ConfigurationError`` when it is applied, also for a store without records (Redlock, ZooKeeper). If the
-    store is not known yet, the first call raises it. A call raises ``KeyReused`` if the key was used by another
-    function, or, for a view, by another client or with other data. It also raises what ``distributed_lockable`` raises.
+    Raises ``ConfigurationError`` when it is applied. For a store without records (Redlock, ZooKeeper) the first call
+    raises it, or Flask where the view is registered, or ``manage.py check``. A call raises ``KeyReused`` if the key was
+    used by another function, or, for a view, by another client or with other data. It also raises what
+    ``distributed_lockable`` raises.
     """
     check_names("once", options, OPTIONS)
     if first_key is not None:
@@ -109,7 +122,7 @@ class Once(LockedFunction):
         super().__init__(function, lock_options, options)
         self.has_key = options.get("key") is not None
         if not self.has_key:
-            self._check_arguments()
+            self._check_arguments(function)
         if hooks.first(Integration.streams, self.function):
             raise ConfigurationError(
                 f"{self.name} says that it returns a stream, which once cannot keep: use distributed_lockable with "
@@ -123,28 +136,49 @@ class Once(LockedFunction):
         self.keep = keep
         self.keeps_result = keeps_result
         lock_options.records = True
-        known = configured()
-        if known is not None and lock_options.store in known.stores:
-            check_records(known.store(lock_options.store))
 
-    def _check_arguments(self) -> None:
+    def _check_arguments(self, function: Callable[..., Any]) -> None:
         """``ConfigurationError`` if calls that ask for different things would have one key, and so one answer."""
-        names = list(self.keys.signature.parameters)
-        behind_self = names[:1] in (["self"], ["cls"])
-        named = [
-            name
-            for name, each in self.keys.signature.parameters.items()
-            if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-        ][behind_self:]
-        if not named and (behind_self or not names):  # what the framework hands to each method of this name
-            return
-        fields = [name for name in named if name != "request"]
-        fields += ["request.headers[Idempotency-Key]"] if "request" in named else []
+        parameters = self.keys.signature.parameters
+        self.takes_object = next(iter(parameters), "") in ("self", "cls")
+        named = [name for name, each in parameters.items() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        if named[self.takes_object :]:
+            fields = [name for name in named[self.takes_object :] if name != "request"]
+            if "request" not in named:
+                raise self._no_key(fields)
+            raise self._no_key([*fields, "request.headers[Idempotency-Key]"], "or all other requests get a 422")
+        if isinstance(function, MethodType):
+            self._check_object(function.__self__)
+        elif self.takes_object:
+            owner, _, own_name = self.function.__qualname__.rpartition(".")
+            if owner and not owner.endswith("<locals>") and own_name not in _OF_FRAMEWORKS:
+                raise self._no_key(["self.pk" if named == ["self"] else "cls.__name__"])
+        elif parameters:  # *args, that no object comes before
+            raise self._no_key([])
+
+    def _no_key(self, fields: list[str], harm: str = "or all calls get the first one's answer") -> ConfigurationError:
         key = ":".join([self.name.rpartition(".")[2], *(f"{{{field}}}" for field in fields)])
-        harm = "or all other requests get a 422" if "request" in named else "or all calls get the first one's answer"
-        raise ConfigurationError(f'{self.name} has arguments: once needs a key, such as key="{key}", {harm}.')
+        return ConfigurationError(f'{self.name} has arguments: once needs a key, such as key="{key}", {harm}.')
+
+    def _check_object(self, made: object) -> None:
+        """``ConfigurationError`` if it is not an object that a framework makes, and makes one of.
+
+        A subclass has the same function, and would have the same record.
+        """
+        own = any(undecorated(each) is self.function for each in vars(type(made)).values())
+        if not own or not any(hasattr(made, verb) for verb in _MADE_BY_FRAMEWORKS):
+            raise self._no_key(["self.pk"])
+
+    def _check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The same of a call without a key: what its object is, and what ``*args`` and ``**kwargs`` stand for."""
+        if self.takes_object:
+            self._check_object(args[0] if args else None)
+        if args[self.takes_object :] or kwargs.keys() - _OF_COMMANDS:
+            raise self._no_key([name for name in kwargs if name not in _OF_COMMANDS] or ["..."])
 
     async def scope(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
+        if not self.has_key and self.keys.signature.parameters:
+            self._check_call(args, kwargs)
         scope = await super().scope(runtime, args, kwargs)
         if len(scope.spec.names) > 1:
             raise ConfigurationError(f"{self.name}: once needs one key, not {len(scope.spec.names)}.")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import logging
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from celery import Celery, Task
+from django.core.management import BaseCommand
 
 from distlock_web import (
     BackendUnavailable,
@@ -27,9 +30,9 @@ from distlock_web.core.registry import registry
 from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks import call_site, hooks
 from distlock_web.locks.once import MAX_RESULT_BYTES, once
-from distlock_web.testing.plugin import hold_lock
+from distlock_web.testing import hold_lock, locks_in_memory
 from tests.support.callers import Beside
-from tests.support.waiting import LONG, eventually
+from tests.support.waiting import LONG, SOON, eventually
 
 
 class Counted:
@@ -247,9 +250,14 @@ def test_what_cannot_be_right_is_refused(store: str, options: Any, message: str)
 class Job:
     def nothing(self) -> None: ...
 
-    def month(self, month: str) -> None: ...
+    async def anothing(self) -> None: ...
 
-    def handle(self, *args: object, **options: object) -> None: ...
+    def rest(self, *args: object, **options: object) -> None: ...
+
+    @classmethod
+    def of_class(cls) -> None: ...
+
+    def month(self, month: str) -> None: ...
 
 
 def nothing() -> None: ...
@@ -273,7 +281,7 @@ def view(request: object) -> None: ...
 def viewset(self: object, request: object, pk: str, **kwargs: object) -> None: ...
 
 
-@pytest.mark.parametrize("function", [nothing, anothing, Job.nothing, Job.handle])
+@pytest.mark.parametrize("function", [nothing, anothing])
 def test_without_arguments_it_needs_no_key(function: Any) -> None:
     once(keep=60)(function)
 
@@ -284,6 +292,10 @@ def test_without_arguments_it_needs_no_key(function: Any) -> None:
         (report, "report:{month}"),
         (several, "several:{month}:{year}"),
         (Job.month, "month:{month}"),
+        (Job.nothing, "nothing:{self.pk}"),
+        (Job.anothing, "anothing:{self.pk}"),
+        (Job.rest, "rest:{self.pk}"),
+        (Job.of_class.__func__, "of_class:{cls.__name__}"),  # type: ignore[attr-defined]
         (rest, "rest"),
         (view, "view:{request.headers[Idempotency-Key]}"),
         (viewset, "viewset:{pk}:{request.headers[Idempotency-Key]}"),
@@ -298,18 +310,98 @@ def test_with_arguments_it_needs_a_key(function: Any, key: str) -> None:
     distributed_lockable()(function)
 
 
-@pytest.mark.parametrize("known", ["before", "after"])
-def test_a_store_without_records_is_refused(known: str) -> None:
-    stores = {"default": {"LOCATION": "zookeeper://127.0.0.1:1"}}
-    if known == "before":
-        configure(stores)
-        with pytest.raises(ConfigurationError, match="the store 'default' cannot: use Redis"):
-            once(key="a", keep=1)(lambda: None)
-        return
+class Command(BaseCommand):
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument("--month")
+
+    @once(keep=60, result=True)
+    def handle(self, *args: object, **options: object) -> int:  # type: ignore[override]
+        return next(runs)
+
+
+class AnotherCommand(Command):
+    pass
+
+
+class SameName:
+    handle = Command.handle
+
+
+class Reports(Task):
+    name = "reports"
+
+    @once(keep=60, result=True)
+    def run(self) -> int:
+        return next(runs)
+
+
+class OtherReports(Reports):
+    name = "other"
+
+
+class Bound:
+    def send(self) -> int:
+        return next(runs)
+
+
+@once(keep=60, result=True)
+def with_self(self: object) -> int:
+    return next(runs)
+
+
+runs = itertools.count(1)
+tasks = Celery("jobs", set_as_current=False)
+bound_task = tasks.task(bind=True)(with_self)
+reports, other_reports = tasks.register_task(Reports()), tasks.register_task(OtherReports())
+
+
+def test_the_object_that_a_framework_makes_is_no_argument(store: str) -> None:
+    """A command's ``handle``, a task with ``bind=True`` and a task's own class: there is one, and it says nothing."""
+    for call in (lambda: Command().handle(), bound_task, reports):
+        assert call() == call()
+    assert Command().handle(verbosity=1, no_color=False, stdout=None) == Command().handle()
+
+
+@pytest.mark.parametrize(
+    ("call", "key"),
+    [
+        (lambda: with_self(Bound()), "with_self:{self.pk}"),
+        (lambda: AnotherCommand().handle(), "handle:{self.pk}"),
+        (lambda: SameName().handle(), "handle:{self.pk}"),  # type: ignore[misc]
+        (other_reports, "run:{self.pk}"),
+        (lambda: Command().handle(month="May"), "handle:{month}"),
+        (lambda: once(keep=60)(Bound().send), "send:{self.pk}"),
+    ],
+)
+def test_every_other_object_is_an_argument(store: str, call: Callable[[], object], key: str) -> None:
+    """``Invoice(2).send()`` was not sent, and told that invoice 1 is."""
+    with pytest.raises(ConfigurationError, match=re.escape(f'key="{key}"')):
+        call()
+
+
+def test_a_store_without_records_is_refused() -> None:
+    configure({"default": {"LOCATION": "zookeeper://127.0.0.1:1"}})
     function = once(key="a", keep=1)(lambda: None)
-    configure(stores)
     with pytest.raises(ConfigurationError, match="the store 'default' cannot: use Redis"):
         function()
+
+
+def test_a_store_is_not_made_where_a_function_is_decorated() -> None:
+    """A module may be imported within a test whose locks are in memory, where the settings' store cannot be made."""
+    configure({"default": {"BACKEND": "tests.no.such.store"}})
+    with locks_in_memory():
+        assert once(key="a", keep=1, result=True)(lambda: 1)() == 1
+
+
+def test_its_queue_may_have_an_end(store: str, counted: Counted, beside: Beside) -> None:
+    """Clients who repeat one request filled all threads of a server."""
+    function = counted.once(wait=LONG, max_waiters=1)
+    with hold_lock("once:job:1"):
+        waiting = beside(function)
+        eventually(lambda: drive(port().inspect(["disLock:once:job:1"]))[0].waiters, "one waits")
+        with pytest.raises(LockBusy):
+            function()
+    assert waiting.result(SOON) == function() == {"number": 1, "run": 1}
 
 
 def test_another_function_with_the_same_key_is_told_so(store: str, counted: Counted) -> None:
