@@ -36,6 +36,7 @@ DATABASES = {
         # WAL: readers do not wait for the writer. IMMEDIATE: a transaction that will write queues when it begins,
         # where SQLite waits for its turn; later it would be refused at once.
         "OPTIONS": {"timeout": 20, "init_command": "PRAGMA journal_mode=WAL;", "transaction_mode": "IMMEDIATE"},
+        "TEST": {"NAME": f"{DATABASE}.tests"},  # a file: two connections to a database in memory have no locks
     }
 }
 

@@ -319,6 +319,7 @@ with client.session_transaction() as before:
     before.update(role="operator")
 assert client.get("/ops/locks/release/").status_code == 200
 """,
+    ("race.md", "What it cannot see"): 'cache = {"count": 1}; refresh(cache); assert cache == {"count": 2}',
     ("tasks.md", "Sent once"): """
 assert result.id and unique(export).delay(7) is None and unique(export).delay(8).id
 """,
@@ -350,6 +351,10 @@ BEFORE: dict[Script, str] = {
     ("testing.md", "Flask"): 'import sys; sys.modules["shop"] = sys.modules["__main__"]',
     ("django.md", "Views"): WITH_STORE,
     ("admin.md", "Django"): WITH_ADMIN,
+    # In a project they are run by test_race_page.py.
+    ("race.md", "Django"): f"{WITH_DATABASE}\nimport sys; sys.modules['shop.models'] = sys.modules['__main__']",
+    ("race.md", "unittest"): f"{WITH_DATABASE}\nimport sys; sys.modules['shop.models'] = sys; sys.Stock = 0",
+    ("race.md", "Flask"): 'import sys; sys.modules["app"] = sys.modules["__main__"]',
 }
 
 

@@ -44,11 +44,13 @@ class Outcome:
 
     def assert_as_one_after_the_other(self) -> None:
         """``AssertionError``, with the order and what was done in it, if there is a race."""
+        __tracebackhide__ = True  # of pytest: the report is what is read
         if self.is_race:
             raise AssertionError(str(self))
 
     def assert_race(self) -> None:
         """``AssertionError`` if no order has shown one: for code that is known to have it."""
+        __tracebackhide__ = True
         if not self.is_race:
             raise AssertionError(str(self))
 
