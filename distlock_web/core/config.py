@@ -126,7 +126,7 @@ class DatabaseAddress:
     kind: str  #: ``postgresql``, ``mysql`` or ``sqlite``
     name: str  #: for SQLite its file
     host: str = ""
-    port: int | None = None
+    port: int | str | None = None  #: several, one for each of several hosts, as text: as libpq takes them
     user: str = ""
     password: str = field(default="", repr=False)
     connect_args: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: further keywords of its driver

@@ -125,7 +125,7 @@ def text_of(found: object) -> str | None:
     if isinstance(found, Integral) or (isinstance(found, float) and found.is_integer()):
         return str(int(found))  # True, which finds row 1, is 1
     if isinstance(found, float):
-        return repr(float(found))
+        return _decimal(Decimal(repr(float(found))))  # the number that Python prints, which is meant
     if isinstance(found, Decimal):
         return _decimal(found)
     if isinstance(found, datetime) and found.tzinfo is not None:

@@ -79,9 +79,18 @@ def server_address(kind: str, settings: Mapping[str, Any]) -> DatabaseAddress:
         kind=kind,
         name=str(settings["NAME"] or ""),
         host=host,
-        port=int(port) if port else None,
+        port=_port(port),
         user=settings["USER"],
         password=settings["PASSWORD"],
         connect_args=arguments,
         migrated=True,
     )
+
+
+def _port(given: object) -> int | str | None:
+    text = str(given or "")
+    if not all(part.isdecimal() for part in text.split(",") if text):
+        raise ConfigurationError(
+            f"DATABASES has the PORT {text!r}; it has to be a number, or one for each of several hosts."
+        )
+    return int(text) if text.isdecimal() else text or None

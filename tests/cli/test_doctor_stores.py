@@ -108,14 +108,17 @@ def test_postgresql_alone_and_with_a_standby(postgres_server: PostgresServer) ->
     reading = "SELECT sync_state FROM pg_stat_replication"
     with DurablePostgres() as server, psycopg.connect(server.url, autocommit=True) as admin:
         assert found(server.url) == {}
+        admin.execute("CREATE ROLE app LOGIN")
+        unseen = server.url.replace("postgres@", "app@")  # who sees that there is a standby, and not what it is
         with standby(server):
             eventually(lambda: admin.execute(reading).fetchone(), "the log is read")
-            assert "1 standby, none of them synchronous" in found(server.url)["DL306"].problem
+            for url in (server.url, unseen):
+                assert "1 standby, none of them synchronous" in found(url)["DL306"].problem
         with standby(server, "--synchronous"):
             admin.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             admin.execute("SELECT pg_reload_conf()")
             eventually(lambda: admin.execute(reading).fetchall() == [("sync",)], "it is synchronous")
-            assert found(server.url) == {}
+            assert found(server.url) == found(unseen) == {}
             admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
             admin.execute("SELECT pg_reload_conf()")
 

@@ -61,6 +61,8 @@ SAME = [
     (10, 1e1, Decimal("1E+1"), Decimal("10.0"), "10"),
     (10**20, 1e20, Decimal("1E+20"), "1" + "0" * 20),
     (1.5, Decimal("1.5"), Decimal("1.50"), "1.5"),
+    (0.1, Decimal("0.1"), "0.1"),
+    (1e-7, Decimal("1e-7"), "0.0000001"),
     (Decimal("1E+999999999"), Decimal("10E+999999998"), "1E+999999999"),
     (Status.PAID, "paid"),
     (Level.HIGH, 7, "7"),
@@ -82,6 +84,12 @@ SAME = [
 def test_equal_values_have_one_text(values: tuple[object, ...]) -> None:
     assert {name("{pk}", value) for value in values} == {escape_key(values[-1])}
     assert {escape_key(value) for value in values} == {escape_key(values[-1])}
+
+
+def test_a_float_is_the_number_that_python_prints() -> None:
+    """And not the one that is nearest to it in binary, though that is equal to it."""
+    assert 0.1 == Decimal(0.1) != Decimal("0.1")  # noqa: RUF032 - that number
+    assert keys.text_of(0.1) == keys.text_of(Decimal("0.1")) != keys.text_of(Decimal(0.1))  # noqa: RUF032
 
 
 @given(st.decimals(), st.decimals())

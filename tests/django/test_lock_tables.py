@@ -183,6 +183,23 @@ def test_the_projects_transactions_are_where_the_locks_of_its_database_are(vendo
     assert not is_at(locks, _Transaction(connected("/run/b.sock")).address) or not host
 
 
+def test_several_hosts_with_a_port_each_are_those_of_the_locks() -> None:
+    """Django and libpq take such a list: the first lock was a bare ValueError, and so was the commit of ``once``."""
+    from distlock_web.django.databases import address_of
+
+    def connected(port: object, vendor: str = "postgresql") -> Any:
+        place = {"NAME": "n", "HOST": "a,b", "PORT": port, "USER": "u", "PASSWORD": "p", "OPTIONS": {}}
+        return SimpleNamespace(vendor=vendor, settings_dict=place)
+
+    locks = address(StoreConfig("default", backend="sql", resource=lambda: address_of(connected("5432,5433"))))
+    assert (locks.url.host, locks.url.port, locks.connect_args["port"]) == ("a,b", None, "5432,5433")
+    assert is_at(locks, _Transaction(connected("5432,5433")).address)
+    for other in ("5432,5434", 5432, "5432", ""):
+        assert not is_at(locks, _Transaction(connected(other)).address)
+    with pytest.raises(ConfigurationError, match=r"PORT 'five,5'; it has to be a number"):
+        address_of(connected("five,5"))
+
+
 @pytest.mark.parametrize(
     ("options", "arguments"),
     [

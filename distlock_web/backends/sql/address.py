@@ -71,6 +71,12 @@ def address(config: StoreConfig) -> Address:
 
     if config.resource is not None:
         kind, url, connect_args, migrated = _from_framework(cast(DatabaseAddress, config.resource()))
+        if migrated and "schema" in options:
+            raise ConfigurationError(
+                f'{where}["OPTIONS"] has "schema" beside DATABASE: there the migrations make the tables, and not in '
+                f'another schema. Leave it out. On PostgreSQL an entry of DATABASES may name the schema: "OPTIONS": '
+                f'{{"options": "-c search_path=locks"}}.'
+            )
     else:
         (kind, url), connect_args, migrated = _from_location(config.location, where), {}, False
     shortest = 0.05 if kind in ("sqlite", "postgresql") else MYSQL_MIN_TIMEOUT
@@ -101,8 +107,10 @@ def _from_framework(known: DatabaseAddress) -> tuple[str, URL, Mapping[str, Any]
         # transaction has that would wait for itself. So the locks of a framework's database have a file beside it.
         return known.kind, URL.create(known.kind, database=f"{real_path(known.name)}.locks"), {}, False
     name, user, password = known.name or None, known.user or None, known.password or None
-    url = URL.create(known.kind, user, password, known.host or None, known.port, name)
-    return known.kind, url, known.connect_args, known.migrated
+    # Several hosts and ports are for the driver to read: a URL has one.
+    port, several = (None, {"port": known.port}) if isinstance(known.port, str) else (known.port, {})
+    url = URL.create(known.kind, user, password, known.host or None, port, name)
+    return known.kind, url, {**several, **known.connect_args}, known.migrated
 
 
 def real_path(name: str) -> str:

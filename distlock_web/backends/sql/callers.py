@@ -53,11 +53,11 @@ def is_at(ours: Address, theirs: DatabaseAddress) -> bool:
     sockets = {each["unix_socket"] for each in (ours.connect_args, theirs.connect_args) if "unix_socket" in each}
     if len(sockets) > 1:  # two servers of MySQL's on this machine
         return False
-    return (url.database, _place(kind, url.host, url.port)) == (
+    return (url.database, _place(kind, url.host, ours.connect_args.get("port") or url.port)) == (
         theirs.name,
         _place(kind, theirs.host, theirs.port),
     )
 
 
-def _place(kind: str, host: str | None, port: int | None) -> tuple[str, int]:
+def _place(kind: str, host: str | None, port: int | str | None) -> tuple[str, int | str]:
     return "" if (host or "") in _LOCAL else str(host), port or _PORTS[kind]

@@ -31,7 +31,9 @@ def _postgresql(connection: Connection) -> Iterator[Finding]:
         if _one(connection, f"SHOW {setting}") == "off":
             yield _not_durable(f"{setting} is off", f"{setting} = on")
     states = connection.exec_driver_sql("SELECT sync_state FROM pg_stat_replication").scalars().all()
-    if states and not {"sync", "quorum"} & set(states):
+    # Who is not in pg_monitor sees that there are standbys, and not what they are.
+    unseen = None in states and _one(connection, "SHOW synchronous_standby_names") != ""
+    if states and not unseen and not {"sync", "quorum"} & set(states):
         yield Finding(
             "DL306",
             "warning",

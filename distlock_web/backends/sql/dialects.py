@@ -114,6 +114,7 @@ class MySQL(Dialect):
 
     def __init__(self, timeout: float, *, mariadb: bool) -> None:
         self.timeout = timeout
+        self._tls_contexts: dict[str, Any] = {}
         self.title = "MariaDB" if mariadb else "MySQL"  # whoever calls it MySQL may be mistaken: see connected()
 
     def connect_args(self) -> dict[str, Any]:
@@ -127,7 +128,7 @@ class MySQL(Dialect):
     def connect(self, given: dict[str, Any]) -> Any:
         from .pymysql_connection import connect
 
-        return connect(given, KEEPALIVE)
+        return connect(given, KEEPALIVE, self._tls_contexts)
 
     def connected(self, connection: Any) -> None:
         # Read committed: a statement sees what was committed while it waited for the row. It knows whole seconds only.

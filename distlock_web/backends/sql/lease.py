@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Executable, Row
 
 from ...core.backend import Claim, LockInfo, Loss, limit_of
 from ...core.blocking_port import stagger
@@ -366,8 +366,16 @@ def purge(transaction: Transaction, age: float) -> int:
             transaction.run(tables.insert, {**NOBODY, "name_key": FLOOR, "name": FLOOR, "fence": fence})
         else:
             transaction.run(tables.raise_floor, {"highest": fence})
-    transaction.run(tables.forget_waiters, {"age": microseconds(age)})
     return len(idle)
+
+
+def purge_ended(transaction: Transaction, ended: tuple[Executable, Executable], age: float) -> int:
+    """The same of another table: one of ``Tables.ended``."""
+    (find, forget), given = ended, {"age": microseconds(age)}
+    keys = [row.key for row in transaction.run(find, given).all()]
+    if keys:
+        transaction.run(forget, {**given, "keys": keys})
+    return len(keys)
 
 
 def as_info(row: Row[Any], waiters: int) -> LockInfo:

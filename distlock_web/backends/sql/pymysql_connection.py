@@ -1,9 +1,15 @@
-"""Connections of PyMySQL. Their server is reached first: else a refusal costs an SSL context, and more."""
+"""Connections of PyMySQL. Their server is reached first: else a refusal costs an SSL context, and more.
+
+Those of one store have one SSL context: to make one costs 50 ms of CPU, so that callers who came together were answered
+late, and in another order.
+"""
 
 from __future__ import annotations
 
 import inspect
+import os
 import socket
+from contextlib import suppress
 from typing import Any
 
 from pymysql.connections import Connection
@@ -15,10 +21,35 @@ _BY_PYMYSQL = {"unix_socket", "bind_address", "read_default_file", "defer_connec
 _SIGNATURE = inspect.signature(Connection)
 
 
-def connect(given: dict[str, Any], keepalive: int) -> Any:
+class _Connection(Connection):  # type: ignore[misc]
+    """``contexts``: those that were made for the connections before, by what they were made of."""
+
+    def __init__(self, contexts: dict[str, Any], **given: Any) -> None:
+        self._contexts = contexts
+        super().__init__(**given)
+
+    def _create_ssl_ctx(self, sslp: Any) -> Any:
+        # Not by ``ssl=``, which takes a context, too: it then refuses a server that has no TLS.
+        files = [_changed(path) for path in sslp.values()] if isinstance(sslp, dict) else ()
+        made_of = repr((sslp, files))
+        context = self._contexts.get(made_of)
+        if context is None:
+            self._contexts.clear()  # a file has changed
+            context = self._contexts[made_of] = super()._create_ssl_ctx(sslp)
+        return context
+
+
+def _changed(path: object) -> object:
+    """When a file was changed, such as a certificate that was renewed."""
+    with suppress(OSError, ValueError):
+        return os.stat(path).st_mtime_ns if isinstance(path, (str, bytes)) else None
+    return None
+
+
+def connect(given: dict[str, Any], keepalive: int, contexts: dict[str, Any]) -> Any:
     """``keepalive``: seconds between two questions of the kernel on a connection that says nothing."""
     if _BY_PYMYSQL & given.keys():
-        return Connection(**given)
+        return _Connection(contexts, **given)
     _SIGNATURE.bind(**given)  # a keyword that it does not have is a wrong setting, also while the host is away
     host = given.get("host") or "localhost"
     try:
@@ -33,7 +64,7 @@ def connect(given: dict[str, Any], keepalive: int) -> Any:
             reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, keepalive)
             reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
             reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, keepalive * 4000)
-        connection = Connection(**given, defer_connect=True)
+        connection = _Connection(contexts, **given, defer_connect=True)
         connection.connect(reached)
     except BaseException:
         reached.close()

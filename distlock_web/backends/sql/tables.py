@@ -39,7 +39,7 @@ from ...core.runtime import IDENT_DIGITS
 MICROSECONDS = 1_000_000
 #: How many of the queue are read at a time, to find the first who lives; how many processes are told at a time.
 HEADS = 8
-#: Rows of names that one call purges at most.
+#: Rows of a table that one call purges at most. All that have ended would take longer than an answer may.
 MAX_PURGED = 500
 #: The row that has the highest fence of those that were purged. No digest looks like this.
 FLOOR = "floor"
@@ -164,7 +164,6 @@ class Tables:
         self.kept = select(record.c.record).where(of_key, record.c.fence == bindparam("of", type_=BigInteger))
         self.keep_again = record.update().where(of_key)
         self.keep = record.insert()
-        self.forget_records = record.delete().where(record.c.expires_at < clock)
         done = lease.c.name_key == record.c.name_key, lease.c.fence == record.c.fence, lease.c.state == "done"
         self.done = self.taken.where(*done, record.c.expires_at > clock).order_by(lease.c.since.desc())
 
@@ -208,8 +207,12 @@ class Tables:
         idle = select(lease.c.name_key, lease.c.fence).where(lease.c.expires_at < before, lease.c.name_key != FLOOR)
         self.idle = idle.order_by(lease.c.expires_at).limit(MAX_PURGED).with_for_update()
         self.forget = lease.delete().where(lease.c.name_key.in_(self._keys))
-        self.forget_waiters = waiter.delete().where(waiter.c.deadline < before)
-        self.forget_shares = self.holder.delete().where(self.holder.c.expires_at < before)
+        #: Of the other tables: what has ended, and how it is deleted if it has ended still.
+        self.ended = (
+            _ended(waiter.c.token, waiter.c.deadline, before),
+            _ended(self.holder.c.token, self.holder.c.expires_at, before),
+            _ended(self.record.c.name_key, self.record.c.expires_at, before),
+        )
         highest = bindparam("highest", type_=BigInteger)
         self.raise_floor = (
             lease.update().where(lease.c.name_key == FLOOR, lease.c.fence < highest).values(fence=highest)
@@ -217,6 +220,11 @@ class Tables:
 
     def named(self, names: Sequence[str]) -> ColumnElement[bool]:
         return self.lease.c.name_key.in_([key_of(name) for name in names])
+
+
+def _ended(key: Column[str], ends: Column[int], before: ColumnElement[int]) -> tuple[Executable, Executable]:
+    ended = select(key.label("key")).where(ends < before).order_by(ends).limit(MAX_PURGED)
+    return ended, key.table.delete().where(key.in_(bindparam("keys", expanding=True)), ends < before)
 
 
 class AnyTransaction(Protocol):

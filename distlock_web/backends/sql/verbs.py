@@ -6,6 +6,7 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Row
@@ -15,7 +16,7 @@ from ...core.errors import BackendUnavailable, DistLockError
 from ...core.outage import Outage
 from ...core.runtime import now
 from .database import AllInUse, Database, Locked, Transaction, in_transaction
-from .lease import GRACE, LeaseRow, as_info, lock_rows, microseconds, purge
+from .lease import GRACE, LeaseRow, as_info, lock_rows, microseconds, purge, purge_ended
 from .news import Poller
 from .shares import SEVERAL, Shares
 from .tables import MICROSECONDS
@@ -111,9 +112,8 @@ class SQLVerbs:
     def _purge(self) -> None:
         try:
             self._database.run(lambda transaction: purge(transaction, FORGET_AFTER))
-            self._database.run(lambda transaction: transaction.run(transaction.tables.forget_records))
-            age = {"age": microseconds(FORGET_AFTER)}
-            self._database.run(lambda transaction: transaction.run(transaction.tables.forget_shares, age))
+            for ended in self._database.tables.ended:
+                self._database.run(partial(purge_ended, ended=ended, age=FORGET_AFTER))
         except DistLockError as error:  # the next one purges
             logger.info("Rows of unused lock names could not be deleted: %s", error)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from distlock_web import ConfigurationError, configure, lock
 from distlock_web.core.config import DatabaseAddress, parse
@@ -112,3 +113,22 @@ def test_a_file_has_one_file_of_locks_whatever_leads_to_it(
         registry.close()
     assert sorted(file.name for file in tmp_path.rglob("*.locks")) == ["db.sqlite3.locks"]
     assert (shared / "db.sqlite3.locks").exists()
+
+
+def test_a_framework_may_name_several_hosts(postgres_settings: dict[str, Any]) -> None:
+    url = make_url(postgres_settings["LOCATION"])
+    several = DatabaseAddress(
+        "postgresql", str(url.database), "127.0.0.1,127.0.0.1", f"{url.port},{url.port}", "postgres"
+    )
+    configure({"default": {"DATABASE": "default"}}, resources={"DATABASE": lambda name: several})
+    with lock("a") as lease:
+        assert lease.fence
+
+
+def test_a_schema_beside_tables_that_a_framework_migrates_is_refused() -> None:
+    """The locks looked in the schema, the migrations had made the tables elsewhere, and the error said: migrate."""
+    known = DatabaseAddress("postgresql", "shop", migrated=True)
+    settings = {"DATABASE": "default", "OPTIONS": {"schema": "locks"}}
+    registry = configure({"default": settings}, resources={"DATABASE": lambda name: known})
+    with pytest.raises(ConfigurationError, match=r'"schema" beside DATABASE.*search_path'):
+        _ = registry.store("default").backend

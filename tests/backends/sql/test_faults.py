@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +16,14 @@ from sqlalchemy import Connection, event, select, text
 from sqlalchemy.engine import make_url
 
 from distlock_web import BackendUnavailable, DistLockError, LockBusy, configure, lock
+from distlock_web.backends.sql.pymysql_connection import _Connection
 from distlock_web.backends.sql.tables import key_of
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import drive, new_token, now
 from distlock_web.testing.servers import free_port
 from tests.support.callers import Beside, unrelated
+from tests.support.database_servers import MariaDBServer
 from tests.support.proxy import Proxy
 from tests.support.stores.sql import end, keep, somebody_elses
 from tests.support.waiting import LONG, PATIENCE, SLACK, SOON, eventually
@@ -310,3 +315,44 @@ def test_a_refusal_of_mariadb_costs_neither_an_ssl_context_nor_a_traceback(monke
     configure({"default": {"LOCATION": f"mysql://127.0.0.1:{free_port()}/x"}})
     with pytest.raises(BackendUnavailable, match="cannot be reached"):
         unrelated("a")
+
+
+@pytest.mark.parametrize("connect_args", [{}, {"ssl_disabled": True}, {"unix_socket": "of the server"}])
+def test_the_connections_of_one_store_have_one_tls_context(
+    mariadb_settings: dict[str, Any],
+    mariadb_server: MariaDBServer,
+    monkeypatch: pytest.MonkeyPatch,
+    beside: Beside,
+    connect_args: dict[str, Any],
+) -> None:
+    """Each made its own, in 50 ms of CPU: eight callers that came together were answered late, and out of order."""
+    if "unix_socket" in connect_args:
+        connect_args = {"unix_socket": str(Path(mariadb_server.folder, "socket"))}
+    made: list[object] = []
+    create = ssl.create_default_context
+
+    def counted(**options: Any) -> Any:
+        made.append(options)
+        return create(**options)
+
+    monkeypatch.setattr("ssl.create_default_context", counted)
+    backend = default_store(mariadb_settings, connect_args=connect_args)
+    claims = [Claim(f"{NAME}:{number}", new_token(), LONG) for number in range(8)]
+    for answer in [beside(lambda each=each: drive(backend.sync_port().acquire(each, 0))) for each in claims]:
+        assert isinstance(answer.result(PATIENCE), Granted)
+    assert [loss for loss in drive(backend.renewal_port().extend(claims, None)) if loss] == []
+    assert len(made) == (0 if "ssl_disabled" in connect_args else 1)
+
+
+def test_a_certificate_that_was_renewed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ssl.create_default_context", lambda **_: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    contexts: dict[str, Any] = {}
+    file = tmp_path / "ca.pem"
+    file.touch()
+    several = []
+    for age in (1, 1, 2):
+        os.utime(file, (age, age))
+        connection = _Connection(contexts, ssl_ca=str(file), defer_connect=True)
+        several.append(connection.ctx)
+    assert several[0] is several[1] is not several[2]
+    assert len(contexts) == 1
