@@ -13,8 +13,9 @@ from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch
 from django.utils.functional import LazyObject
 
-from ..locks.hooks import Integration, TransactionManager
+from ..locks.hooks import Answer, Integration, TransactionManager
 from ..locks.lease import Lease
+from ..locks.once import Once
 from ..web.once import returned_class
 from ..web.success import is_failure
 from . import asked, once
@@ -61,7 +62,8 @@ class DjangoIntegration(Integration):
     def is_failure(self, result: Any, locked: object) -> bool:
         if not isinstance(result, HttpResponseBase):
             return False
-        return is_failure(result.status_code, result.headers.get("Location"), _login_page())
+        location, is_for_others = result.headers.get("Location"), isinstance(locked, Once)
+        return is_failure(result.status_code, location, _login_page(), is_for_others=is_for_others)
 
     async def asked(self, args: tuple[object, ...], locked: Any) -> str | None:
         request = request_in(args)
@@ -70,11 +72,15 @@ class DjangoIntegration(Integration):
     def streams(self, function: Callable[..., Any]) -> bool:
         return issubclass(returned_class(function), StreamingHttpResponse)
 
-    async def answer_of(self, result: Any, locked: Any) -> dict[str, Any] | None:
-        return await once.answer_of(result, locked.name, asynchronous=locked.asynchronous)
+    async def answer_of(self, result: Any, args: tuple[object, ...], locked: Any) -> dict[str, Any] | None:
+        request = request_in(args)
+        if request is None:
+            return None
+        return await once.answer_of(result, request, locked.name, asynchronous=locked.asynchronous)
 
-    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> HttpResponseBase | None:
-        return None if request_in(args) is None else once.replay(kept)
+    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Answer | None:
+        request = request_in(args)
+        return None if request is None else once.replay(kept, request)
 
 
 def _login_page() -> str:

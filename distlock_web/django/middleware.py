@@ -17,9 +17,11 @@ from django.urls import get_script_prefix
 
 from ..core.request_id import DEFAULT_HEADER
 from ..web.error_responses import REFUSALS
+from ..web.once import REPLAYED
 from ..web.request_ids import RequestScope, environ_key, header_name, note_route, user_hook
 from . import responses
 from .ninja_errors import let_refusals_through
+from .once import REPLAYS
 from .streaming import send_in_request
 
 
@@ -56,6 +58,8 @@ class RequestIDMiddleware:
         finally:
             scope.leave(outer)
         response.headers.setdefault(header, scope.request_id)
+        if hasattr(request, REPLAYS):
+            response.headers[REPLAYED] = "true"
         return response
 
     async def __acall__(self, request: HttpRequest) -> HttpResponseBase:
@@ -73,6 +77,8 @@ class RequestIDMiddleware:
         finally:
             scope.leave(outer)
         response.headers.setdefault(header, scope.request_id)
+        if hasattr(request, REPLAYS):
+            response.headers[REPLAYED] = "true"
         return response
 
     def process_view(self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any) -> Any:

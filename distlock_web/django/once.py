@@ -1,58 +1,100 @@
-"""``once`` in Django: what is kept of a response, and how that is made again."""
+"""``once`` in Django: what is kept of an answer, and how that is made again."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.utils.translation import get_language
 
+from ..locks.hooks import Answer
+from ..locks.plain_values import unpack
 from ..web import once
-from ..web.once import keep
+from ..web.once import keep, keep_value
+
+#: What a request carries whose view has answered again: the middleware marks the response, whoever makes it.
+REPLAYS = "distlock_replays"
 
 
-async def answer_of(response: Any, function: str, *, asynchronous: bool) -> dict[str, Any] | None:
-    """What is kept of a response, which is rendered for that; None of what is none."""
-    if not isinstance(response, HttpResponseBase):
-        return None
-    if not getattr(response, "is_rendered", True):
-        if hasattr(response, "data") and not hasattr(response, "accepted_renderer"):
-            return _data(response, function)
-        render: Any = response.render  # type: ignore[attr-defined]
-        response = await sync_to_async(render)() if asynchronous else render()
-    body = None if response.streaming else response.content
-    return keep(function, response.status_code, response.items(), body)
+async def answer_of(result: Any, request: HttpRequest, function: str, *, asynchronous: bool) -> dict[str, Any]:
+    """What is kept of what a view returned: of a response, which is rendered for that, or of a value (Ninja's)."""
+    if not isinstance(result, HttpResponseBase):
+        return keep_value(function, result)
+    if not getattr(result, "is_rendered", True):
+        if hasattr(result, "data") and not hasattr(result, "accepted_renderer"):
+            return _data(result, function)
+        result = await _rendered(result, asynchronous=asynchronous)
+    body = None if result.streaming else result.content
+    nonce = _nonce(request)
+    has_own_nonce = body is not None and nonce is not None and nonce.encode() in body
+    kept = keep(function, result.status_code, _headers(result, request), body, policy_follows=has_own_nonce)
+    if has_own_nonce:
+        kept["nonce"] = nonce
+    # What a decorator has marked for a middleware, such as xframe_options_exempt.
+    marks = [name for name, value in vars(result).items() if value is True and name not in _OWN_MARKS]
+    return {**kept, "marks": marks} if marks else kept
+
+
+_OWN_MARKS = frozenset({"closed", "streaming", "_is_rendered"})
+
+
+def _nonce(request: Any) -> str | None:
+    """What the page's Content-Security-Policy will name, if the view has asked for it: Django's and django-csp's."""
+    nonce = getattr(request, "_csp_nonce", None)  # lazy, and false until somebody asks
+    return str(nonce) if nonce else None
+
+
+async def _rendered(response: Any, *, asynchronous: bool) -> Any:
+    """The response when it has been rendered, now. It stays that one if a callback has put another in its place."""
+    made = await sync_to_async(response.render)() if asynchronous else response.render()
+    if made is not response:
+        response.render = lambda: made  # as it is asked for by Django, once more
+    return made
+
+
+def _headers(response: Any, request: HttpRequest) -> list[tuple[str, str]]:
+    """With the language, of which the middleware would say that it is the second client's."""
+    headers = list(response.items())
+    language = get_language() if hasattr(request, "LANGUAGE_CODE") else None  # LocaleMiddleware's
+    if language is not None and not response.has_header("Content-Language"):
+        headers.append(("Content-Language", language))
+    return headers
 
 
 def _data(response: Any, function: str) -> dict[str, Any]:
-    """REST framework has not chosen the renderer yet: it does that when the method has returned."""
-    from rest_framework.renderers import JSONRenderer
-
+    """REST framework renders it when the method has returned, the second time as the first."""
     headers = [(name, value) for name, value in response.items() if name.lower() != "content-type"]
     if response.content_type:
         headers.append(("Content-Type", response.content_type))
-    try:
-        # Bytes are for a renderer of the project's own, which would not know them again.
-        body = None if isinstance(response.data, bytes) else JSONRenderer().render(response.data)
-    except (TypeError, ValueError):  # a model for a template, for instance: the work is done all the same
-        body = None
-    kept = keep(function, response.status_code, headers, body)
-    return {**kept, "is_data": "body" in kept, "template_name": response.template_name}
+    kept = keep_value(function, response.data, response.status_code, headers)
+    return {**kept, "template_name": response.template_name, "exception": response.exception}
 
 
-def replay(kept: Mapping[str, Any]) -> HttpResponseBase:
-    """The response again."""
-    made = once.replay(kept)
-    if kept.get("is_data"):
+def replay(kept: Mapping[str, Any], request: HttpRequest) -> Answer:
+    """The answer again."""
+    setattr(request, REPLAYS, True)
+    if "value" in kept and "template_name" not in kept:
+        return Answer(unpack(kept["value"]))
+    if "value" in kept:
         from rest_framework.response import Response
 
-        headers = dict(made.headers)
+        headers = {**dict(kept["headers"]), once.REPLAYED: "true"}
         own = headers.pop("Content-Type", None)
-        data = json.loads(made.body) if made.body else None
-        template = kept.get("template_name")
-        response: HttpResponseBase = Response(data, made.status, template, headers=headers, content_type=own)
-        return response
-    return HttpResponse(made.body, status=made.status, headers=dict(made.headers))
+        return Answer(
+            Response(
+                unpack(kept["value"]), kept["status"], kept["template_name"], headers, kept["exception"],
+                content_type=own,
+            )
+        )  # fmt: skip
+    made = once.replay(kept)
+    response = HttpResponse(made.body, status=made.status, headers=dict(made.headers))
+    if all(name.lower() != "content-type" for name, _ in made.headers):
+        del response.headers["Content-Type"]  # Django's own
+    if "nonce" in kept:
+        request._csp_nonce = kept["nonce"]  # type: ignore[attr-defined]
+    for name in kept.get("marks", ()):
+        setattr(response, name, True)
+    return Answer(response)

@@ -15,7 +15,7 @@ from ..web.request_ids import header_name, user_hook
 from ..web.settings import unknown_settings, with_policies
 from .cli import command
 from .middleware import RequestIDMiddleware, note_request
-from .once import field
+from .once import Answered, field
 from .responses import handle_error
 from .state import KEY, AppState
 from .views import check_views
@@ -53,6 +53,7 @@ class DistLock:
         for error in REFUSALS:
             if error not in app.error_handler_spec[None][None]:
                 app.register_error_handler(error, handle_error)
+        app.register_error_handler(Answered, Answered.get_response)  # under TRAP_HTTP_EXCEPTIONS Flask asks for one
         app.cli.add_command(command)
         app.jinja_env.globals.setdefault("once", field)
 

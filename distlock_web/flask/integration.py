@@ -7,13 +7,14 @@ from typing import Any
 
 from flask import current_app, g, has_request_context, request, session, url_for
 from flask.views import View
-from werkzeug.exceptions import NotFound
+from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import BuildError
 from werkzeug.wrappers import Response
 
 from ..core.registry import Registry
-from ..locks.hooks import Integration
+from ..locks.hooks import Answer, Integration
 from ..locks.lease import Lease
+from ..locks.once import Once
 from ..web.once import returned_class
 from ..web.success import is_failure
 from . import asked, once
@@ -57,23 +58,29 @@ class FlaskIntegration(Integration):
         return is_stream(result, locked)
 
     def is_failure(self, result: Any, locked: object) -> bool:
-        if isinstance(result, tuple) and is_view(locked):
-            result = _head_of(*result)
+        is_for_others = isinstance(locked, Once)
         if not isinstance(result, Response):
-            return False
-        return is_failure(result.status_code, result.headers.get("Location"), _login_page())
+            answers = once.is_of_request(locked) if is_for_others else is_view(locked)
+            if not (isinstance(result, tuple | HTTPException) and answers):
+                return False
+            result = once.head_of(result)
+        location = result.headers.get("Location")
+        return is_failure(result.status_code, location, _login_page(), is_for_others=is_for_others)
 
     async def asked(self, args: tuple[object, ...], locked: object) -> str | None:
-        return asked.asked() if is_view(locked) else None
+        return asked.asked() if once.is_of_request(locked) else None
 
     def streams(self, function: Callable[..., Any]) -> bool:
         return issubclass(returned_class(function), Iterator)
 
-    async def answer_of(self, result: Any, locked: Any) -> dict[str, Any] | None:
-        return once.answer_of(result, locked.name) if is_view(locked) else None
+    async def answer_of(self, result: Any, args: tuple[object, ...], locked: Any) -> dict[str, Any] | None:
+        if once.is_of_request(locked):
+            return once.answer_of(result, locked.name)
+        once.warn_of_lost(result, locked)
+        return None
 
-    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Response | None:
-        return once.replay(kept) if is_view(locked) else None
+    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Answer | None:
+        return once.replay(kept) if once.is_of_request(locked) else None
 
     def stream(self, result: Any, locked: object, lease: Lease) -> Response | None:
         return send_under_lock(result, locked, lease)
@@ -88,13 +95,3 @@ def _login_page() -> str:
         return url_for(view)
     except BuildError:  # there is no such endpoint, or it wants arguments: it sends nobody there
         return ""
-
-
-def _head_of(body: Any, *more: Any) -> Response:
-    """Status and headers of what a view returns as ``(body, status)``, ``(body, headers)`` or all three.
-
-    Not by ``make_response``: an API's resource may return what only its own renderer knows.
-    """
-    known = body.status if isinstance(body, Response) else None
-    status = next((each for each in more if isinstance(each, int | str)), known)
-    return Response(status=status, headers=next((each for each in more if not isinstance(each, int | str)), None))

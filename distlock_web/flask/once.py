@@ -2,45 +2,149 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flask import Response, current_app
+from flask import after_this_request, current_app, has_request_context, request
 from markupsafe import Markup
-from werkzeug.wrappers import Response as AnyResponse
+from werkzeug.datastructures import Headers
+from werkzeug.exceptions import HTTPException
+from werkzeug.wrappers import Response
 
+from ..locks.hooks import Answer
+from ..locks.plain_values import unpack
 from ..web import once
-from ..web.once import keep
+from ..web.once import is_kept, keep, keep_value, kept_of
+from .streaming import is_view
+
+logger = logging.getLogger("distlock_web")
+
+
+class Answered(HTTPException):
+    """The line in place of a value that was not kept: what is above the view would take it for the value."""
+
+    description = once.NOT_KEPT.strip()
+
+
+def is_of_request(locked: Any) -> bool:
+    """Whether the locked function answers this request, for ``once``: its view, or what that view calls in its place.
+
+    Such a one has a key of the request, and no ``result=True``. A decorator without ``functools.wraps`` hides a view.
+    """
+    return is_view(locked) or (
+        has_request_context() and "request" in locked.keys.variables and not getattr(locked, "keeps_result", False)
+    )
+
+
+def warn_of_lost(result: Any, locked: Any) -> None:
+    """A decorator without ``functools.wraps`` may hide a view: then Flask makes a 500 of the second answer."""
+    if has_request_context() and result is not None and not getattr(locked, "keeps_result", False):
+        fields = {"lock_event": "done", "lock_function": locked.name}
+        logger.warning(
+            "%s was called in a request and is not its view. It returned a %s, and a repeated call will get None. "
+            "Where it is the view, the decorators above it need functools.wraps; elsewhere set result=True.",
+            locked.name, type(result).__name__, extra=fields,
+        )  # fmt: skip
 
 
 def answer_of(result: Any, function: str) -> dict[str, Any]:
-    """What is kept of what a view returned. Raises ``TypeError`` for None, as Flask will."""
-    response, body = _response(result), None
-    if response is None:
-        head = ("", *result[1:]) if isinstance(result, tuple) else ""
-        response = current_app.make_response(head)
-    elif not response.is_streamed:
-        body = response.get_data()
-    return keep(function, response.status_code, response.headers.items(), body)
-
-
-def _response(result: Any) -> AnyResponse | None:
-    """The response that Flask makes of this; None of a generator, or of what an API renders."""
-    content = result[0] if isinstance(result, tuple) and result else result
+    """What is kept of what a view returned: of a response, or of a value, which may have a status and headers."""
+    content, more = parts_of(result)
+    response = response_of(content)
     if isinstance(content, Iterator):
-        return None
+        kept = keep(function, 200, (), None)  # a response was made of it already
+    elif response is None:
+        kept = {**keep_value(function, content), "is_value": True}
+    else:
+        body = response.get_data() if response.is_sequence else None
+        kept = keep(function, response.status_code, response.headers.items(), body)
+        kept["is_error"] = isinstance(content, HTTPException)
+    if is_kept(kept):
+        return {**kept, "more": [_kept_part(each) for each in more]}
+    head = head_of(result)
+    return {**kept, "status": head.status_code, "headers": kept_of(head.headers.items())}
+
+
+def parts_of(result: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What a view returned, without the status and the headers, and these: ``(body, status, headers)`` or less."""
+    if type(result) is tuple and len(result) in (2, 3) and all(map(_is_part, result[1:])):
+        return result[0], result[1:]
+    return result, ()
+
+
+def _is_part(value: Any) -> bool:
+    """Whether it can be a status, or headers."""
+    if value is None or isinstance(value, int | str):
+        return value != ""
     try:
-        return current_app.make_response(result)
-    except TypeError:
-        if result is None:
-            raise
-        return None
+        Headers(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
-def replay(kept: Mapping[str, Any]) -> AnyResponse:
-    """The response again."""
-    made = once.replay(kept)
-    return Response(made.body, made.status, made.headers)
+def response_of(content: Any) -> Response | None:
+    """The response that this is. Not by ``make_response``: that runs what else Flask takes, WSGI applications."""
+    if isinstance(content, HTTPException):
+        return content.get_response(request.environ)
+    return content if isinstance(content, Response) else None
+
+
+def head_of(result: Any) -> Response:
+    """Status and headers of what a view returned, in a response without a body."""
+    content, more = parts_of(result)
+    response = response_of(content)
+    head = current_app.response_class() if response is None else Response(status=response.status)
+    if response is not None:
+        head.headers = Headers(response.headers)
+    for each in more:
+        if isinstance(each, int):
+            head.status_code = each
+        elif isinstance(each, str):
+            head.status = each
+        elif each is not None:
+            head.headers.update(each)
+    return head
+
+
+def _kept_part(part: Any) -> Any:
+    if part is None or isinstance(part, int | str):
+        return int(part) if isinstance(part, int) else part
+    return {
+        "headers": kept_of(Headers(part).items()),
+        "as": "dict" if isinstance(part, dict) else "Headers" if isinstance(part, Headers) else "list",
+    }
+
+
+def _part(kept: Any) -> Any:
+    if not isinstance(kept, dict):
+        return kept
+    pairs = [(name, value) for name, value in kept["headers"]]
+    return {"dict": dict, "Headers": Headers, "list": list}[kept["as"]](pairs)
+
+
+def replay(kept: Mapping[str, Any]) -> Answer:
+    """The answer again. Raises :class:`Answered`."""
+    after_this_request(_mark)
+    if "value" in kept:
+        content = unpack(kept["value"])
+    else:
+        made = once.replay(kept)
+        content = current_app.response_class(made.body, made.status, made.headers)
+        if all(name.lower() != "content-type" for name, _ in made.headers):
+            del content.headers["Content-Type"]  # Flask's own
+        if kept.get("is_value"):
+            raise Answered(response=content)
+        if kept.get("is_error"):
+            content = HTTPException(response=content)
+    more = tuple(map(_part, kept.get("more", ())))
+    return Answer((content, *more) if more else content)
+
+
+def _mark(response: Any) -> Any:
+    response.headers[once.REPLAYED] = "true"
+    return response
 
 
 def field() -> Markup:

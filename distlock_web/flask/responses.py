@@ -27,6 +27,7 @@ from ..web.error_responses import (
     log_refused,
     offered,
 )
+from .once import Answered
 
 
 @for_views
@@ -71,7 +72,8 @@ def refuse_in_front(app: Flask) -> None:
     others = app.handle_user_exception
 
     def handle_user_exception(error: Exception) -> Any:
-        return type(app).handle_user_exception(app, error) if isinstance(error, REFUSALS) else others(error)
+        ours = isinstance(error, (*REFUSALS, Answered))
+        return type(app).handle_user_exception(app, error) if ours else others(error)
 
     app.handle_user_exception = handle_user_exception  # type: ignore[assignment, method-assign]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from ..core import keys, registry
 from ..core.errors import ConfigurationError, LockBusy
@@ -77,6 +77,12 @@ class RunningTask(Protocol):
 
     def retry(self, error: LockBusy) -> Exception:
         """Have the task run again when the lock may be free. What the function raises then, to end this run."""
+
+
+class Answer(NamedTuple):
+    """What a view answers again: a response, or the value that it had returned, which may be None."""
+
+    value: Any
 
 
 class Integration:
@@ -199,15 +205,16 @@ class Integration:
         """Whether it says that it returns a streaming response, by its annotation: ``once`` refuses it then."""
         return False
 
-    async def answer_of(self, result: Any, locked: object) -> dict[str, Any] | None:
-        """What ``once`` keeps of a response that a view of its own returned: what :meth:`replay` makes it of, in JSON.
+    async def answer_of(self, result: Any, args: tuple[object, ...], locked: object) -> dict[str, Any] | None:
+        """What ``once`` keeps of what a view of its own returned, called with ``args``: for :meth:`replay`, in JSON.
 
-        None: the result is no response.
+        None: no view of its own was called. Nobody may be told another answer than the first, and the work is done: of
+        an answer that cannot be made again as it was, it keeps that it was not kept.
         """
         return None
 
-    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Any | None:
-        """The response made again of what was kept of it; None: no view of its own was called."""
+    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Answer | None:
+        """The answer made again of what was kept of it; None: no view of its own was called."""
         return None
 
     def running_task(self) -> RunningTask | None:

@@ -19,14 +19,12 @@ from .hooks import Integration, RunningTask
 from .key_templates import KeyInFront
 from .lease import Lease, OnLost
 from .options import Options, check_names
+from .plain_values import NotPlain, pack, unpack
 from .scope import Scope
 
 logger = logging.getLogger("distlock_web")
 P = ParamSpec("P")
 R = TypeVar("R")
-
-#: Bytes of JSON that ``result=True`` stores at most.
-MAX_RESULT_BYTES = 64 * 1024
 
 
 #: Methods that a framework calls on an object that it has made: a management command's, a task's.
@@ -65,8 +63,8 @@ def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Cal
     It is a lock, with the options of :func:`distlock_web.distributed_lockable`. ``on_busy`` is for a call while another
     one still runs. A successful run leaves a *record*, and the function does not run again until ``keep`` seconds have
     passed since that run began. Calls within that time, and calls that have waited for the run, get its answer: for a
-    view the stored response, otherwise None. With ``result=True`` they get what the function returned: JSON of at most
-    64 KB that reads back equal.
+    view the stored answer, otherwise None. With ``result=True`` they get what the function returned: plain data, of at
+    most 64 KB as JSON. What is no such is not kept: the log says so, and they get None.
 
     After an exception, or if ``success`` says no, there is no record, and the next call runs: *at least once*. The same
     happens if the process dies, if the lease is lost, if the store does not answer at the end, or if the run takes
@@ -218,7 +216,7 @@ class Once(LockedFunction):
         def run() -> Any:
             result = function(*args, **kwargs)
             self.refuse_unlocked(result)
-            drive(self.judge(result, scope))
+            drive(self.judge(result, scope, args))
             if scope.record is None:
                 raise _NoSuccess(result)
             return result
@@ -228,36 +226,22 @@ class Once(LockedFunction):
         except _NoSuccess as failure:
             return failure.result
 
-    async def judge(self, result: Any, scope: Scope) -> None:
+    async def judge(self, result: Any, scope: Scope, args: tuple[Any, ...]) -> None:
         if not self.succeeded(result):
             return
         self.refuse_open_transaction()  # one that the function has begun, and not committed
-        if self.keeps_result:
-            self._check_result(result)
-        kept = await hooks.afirst(Integration.answer_of, result, self)
-        if scope.asked != self.name and kept is None and result is not None and not self.keeps_result:
-            logger.warning(
-                "%s was called with a request and returned a %s, which is no response: a repeated call will get "
-                "None. Return a response, or set result=True.", self.name, type(result).__name__,
-                extra=scope.log_fields("done"),
-            )  # fmt: skip
-        scope.record = json.dumps({"asked": scope.asked, "kept": kept, "result": result if self.keeps_result else None})
+        kept = await hooks.afirst(Integration.answer_of, result, args, self)
+        record: dict[str, Any] = {"asked": scope.asked, "kept": kept}
+        if kept is None and self.keeps_result:
+            try:
+                record["result"] = pack(result)
+            except NotPlain as why:  # the work is done all the same
+                logger.warning(
+                    "%s: recorded as done, but without its result: it %s. A repeated call will get None.",
+                    self.name, why, extra=scope.log_fields("done"),
+                )  # fmt: skip
+        scope.record = json.dumps(record)
         scope.spec = scope.spec._replace(hold_at_least=self.keep)
-
-    def _check_result(self, result: Any) -> None:
-        """``ConfigurationError`` if it is no JSON, or not all of it: the second answer would not be the first."""
-        try:
-            text = json.dumps(result, allow_nan=False)
-            wrong = "" if json.loads(text) == result else "which is another value when it is read back"
-        except (TypeError, ValueError, RecursionError) as error:
-            text, wrong = "", f"which is no JSON ({error})"
-        if len(text) > MAX_RESULT_BYTES:
-            wrong = f"of {len(text)} bytes as JSON, where {MAX_RESULT_BYTES} fit"
-        if wrong:
-            raise ConfigurationError(
-                f"{self.name}: once with result=True stores what it returns as JSON, and it has returned a "
-                f"{type(result).__name__}, {wrong}. It is not recorded as done."
-            )
 
     async def rejected(
         self, error: LockBusy | BackendUnavailable, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -272,10 +256,16 @@ class Once(LockedFunction):
                 f"another address.",
                 name=error.name,
             )
-        response = None if record["kept"] is None else hooks.first(Integration.replay, record["kept"], args, self)
-        if response is not None:
-            return response
+        kept = record["kept"]
+        answer = None if kept is None else hooks.first(Integration.replay, kept, args, self)
+        if answer is not None:
+            return answer.value
         fields = log_fields("done", self.options.store, error.name or "", self.keys.template, function=self.name)
         ago = "" if error.held_for is None else f" (begun {error.held_for:.0f} s ago)"
-        logger.info("%s was done%s, and does not run again. Its key: %s", self.name, ago, error.name, extra=fields)
-        return record["result"] if self.keeps_result else None
+        is_lost = self.keeps_result and "result" not in record
+        logger.log(
+            logging.WARNING if is_lost else logging.INFO,
+            "%s was done%s, and does not run again. Its key: %s%s", self.name, ago, error.name,
+            ". Its result was not kept: this call gets None" if is_lost else "", extra=fields,
+        )  # fmt: skip
+        return unpack(record["result"]) if self.keeps_result and not is_lost else None

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import html
 import logging
+import re
 import secrets
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, get_origin
+
+from ..locks.plain_values import MAX_BYTES, NotPlain, pack
 
 logger = logging.getLogger("distlock_web")
 
@@ -21,7 +24,7 @@ REPLAYED = "Idempotency-Replayed"
 FIELD = "once"
 
 #: Bytes of an answer's body that are kept.
-MAX_KEPT = 64 * 1024
+MAX_KEPT = MAX_BYTES
 
 #: Headers of an answer that are kept. Never a cookie: it may be what logs its owner in.
 _KEPT = frozenset({
@@ -30,35 +33,90 @@ _KEPT = frozenset({
     "content-security-policy-report-only", "cross-origin-embedder-policy", "cross-origin-opener-policy",
     "cross-origin-resource-policy", "permissions-policy", "referrer-policy", "x-content-type-options",
     "x-frame-options",
-    "allow", "cache-control", "content-disposition", "content-encoding", "content-language", "content-location",
-    "content-type", "etag", "expires", "hx-location", "hx-push-url", "hx-redirect", "hx-refresh", "hx-replace-url",
-    "hx-reselect", "hx-reswap", "hx-retarget", "hx-trigger", "hx-trigger-after-settle", "hx-trigger-after-swap",
-    "last-modified", "link", "location", "retry-after", "vary",
+    "accept-ranges", "allow", "cache-control", "content-disposition", "content-encoding", "content-language",
+    "content-location", "content-range", "content-type", "etag", "expires", "hx-location", "hx-push-url",
+    "hx-redirect", "hx-refresh", "hx-replace-url", "hx-reselect", "hx-reswap", "hx-retarget", "hx-trigger",
+    "hx-trigger-after-settle", "hx-trigger-after-swap", "last-modified", "link", "location", "retry-after", "vary",
+    "www-authenticate",
+    # In place of a body that the web server has.
+    "x-accel-buffering", "x-accel-charset", "x-accel-expires", "x-accel-limit-rate", "x-accel-redirect", "x-sendfile",
 })  # fmt: skip
 #: Those that speak of the body, and not of another one in its place.
 _OF_BODY = frozenset({
-    "content-disposition", "content-encoding", "content-language", "content-type", "etag", "last-modified",
+    "accept-ranges", "cache-control", "content-disposition", "content-encoding", "content-language", "content-location",
+    "content-range", "content-type", "etag", "expires", "last-modified", "x-accel-buffering", "x-accel-charset",
+    "x-accel-expires", "x-accel-limit-rate", "x-accel-redirect", "x-sendfile",
 })  # fmt: skip
-_NOT_KEPT = "This has been done. Its answer was not kept.\n"
+#: The mark of a page whose Content-Security-Policy names what may run there, for this response alone.
+_NONCE = re.compile(rb"\snonce\s*=")
+#: Of these the line that stands in place of the body is none: a part of it, and none because the client has it.
+_ABOUT_ANOTHER_BODY = frozenset({206, 304})
+NOT_KEPT = "This has been done. Its answer was not kept.\n"
 
 
 # What is kept of an answer --------------------------------------------------------------------------------------------
 
 
-def keep(function: str, status: int, headers: Iterable[tuple[str, str]], body: bytes | None) -> dict[str, Any]:
-    """What is kept of an answer, for JSON. ``body``: None of one that cannot be read here."""
-    allowed = [[name, value] for name, value in headers if name.lower() in _KEPT]
-    kept: dict[str, Any] = {"status": status, "headers": allowed}
-    if body is None or len(body) > MAX_KEPT:
-        long = "" if body is None else f"its body has {len(body):,} bytes, more than {MAX_KEPT:,}"
-        why = long or "it is streamed, or rendered by an API later"
-        fields = {"lock_event": "done", "lock_function": function}
-        logger.warning("%s: recorded as done, but without its answer: %s.", function, why, extra=fields)
-        return kept
+def keep(
+    function: str, status: int, headers: Iterable[tuple[str, str]], body: bytes | None, *, policy_follows: bool = False
+) -> dict[str, Any]:
+    """What is kept of a response, for JSON. ``body``: None of one that cannot be read here.
+
+    ``policy_follows``: the nonce of its scripts will be the second response's.
+    """
+    kept: dict[str, Any] = {"status": status, "headers": kept_of(headers)}
+    if body is None:
+        return _without(kept, function, "it is streamed")
+    if len(body) > MAX_KEPT:
+        return _without(kept, function, f"its body has {len(body):,} bytes, more than {MAX_KEPT:,}")
+    if status == 304:
+        return _without(kept, function, "it is for a client that has the page")
+    policies = [value for name, value in kept["headers"] if name.lower() == "content-security-policy"]
+    if has_nonce(body) and not (policy_follows or any("'nonce-" in policy for policy in policies)):
+        return _without(kept, function, "it has a nonce, and the policy that names it is not the view's")
     try:
         kept["body"] = body.decode()
     except UnicodeDecodeError:
         kept["base64"] = b64encode(body).decode()
+    return kept
+
+
+def keep_value(
+    function: str, value: object, status: int = 200, headers: Iterable[tuple[str, str]] = ()
+) -> dict[str, Any]:
+    """What is kept of a value, of which a framework makes the response: the value itself, as "value".
+
+    What is above the view, a schema or a renderer, has to have the second time what it had the first. The status and
+    the headers are for a value that is not kept.
+    """
+    kept: dict[str, Any] = {"status": status, "headers": kept_of(headers)}
+    if isinstance(value, str) and has_nonce(value.encode("utf-8", "replace")):
+        return _without(kept, function, "it has a nonce, and the policy that names it is not the view's")
+    try:
+        kept["value"] = pack(value)
+    except NotPlain as why:
+        return _without(kept, function, f"it {why}")
+    return kept
+
+
+def is_kept(kept: Mapping[str, Any]) -> bool:
+    """Whether it can be given again."""
+    return not kept.keys().isdisjoint(("body", "base64", "value"))
+
+
+def kept_of(headers: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """The headers that are kept, of these."""
+    return [[name, value] for name, value in headers if name.lower() in _KEPT]
+
+
+def has_nonce(page: bytes) -> bool:
+    """Whether a page's scripts are dead where its body is sent with another policy."""
+    return _NONCE.search(page) is not None
+
+
+def _without(kept: dict[str, Any], function: str, why: str) -> dict[str, Any]:
+    fields = {"lock_event": "done", "lock_function": function}
+    logger.warning("%s: recorded as done, but without its answer: %s.", function, why, extra=fields)
     return kept
 
 
@@ -93,16 +151,17 @@ class Replay(NamedTuple):
 
 
 def replay(kept: Mapping[str, Any]) -> Replay:
-    """The answer again, with its own status, marked by :data:`REPLAYED`. If its body was not kept, a line says so."""
+    """The response again, with its own status, marked by :data:`REPLAYED`. If it was not kept, a line says so."""
     status, headers = kept["status"], [(name, value) for name, value in kept["headers"]]
     if "base64" in kept:
         body = b64decode(kept["base64"])
     elif "body" in kept:
         body = kept["body"].encode()
     else:
+        status = 200 if status in _ABOUT_ANOTHER_BODY else status
         headers = [(name, value) for name, value in headers if name.lower() not in _OF_BODY]
-        headers.append(("Content-Type", "text/plain; charset=utf-8"))
-        body = _NOT_KEPT.encode() if status not in (204, 304) else b""
+        headers += [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")]
+        body = NOT_KEPT.encode() if status != 204 else b""
     return Replay(status, [*headers, (REPLAYED, "true")], body)
 
 

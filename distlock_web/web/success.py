@@ -8,14 +8,17 @@ _NEXT = re.compile(r"[^#]*\?(?:[^#]*&)?next=")
 _ORIGIN = re.compile(r"(?:\w+:)?//[^/?#]*")
 
 
-def is_failure(status: int, location: str | None = None, login_page: str = "") -> bool:
+def is_failure(status: int, location: str | None = None, login_page: str = "", *, is_for_others: bool = False) -> bool:
     """Whether a response is an error (4xx, 5xx), or a redirect to the login page.
+
+    ``is_for_others``: and whether it is nothing that others may be told. A 304 is for who has the page already, for
+    whom a decorator may have made it without the view.
 
     That is one to ``login_page``, or one whose address names where to come back to: ``?next=/orders/7``. Without this a
     single anonymous request would keep everybody out for as long as the work itself does. A login page at "/" tells
     nothing: that is also where a success leads.
     """
-    if status >= 400:
+    if status >= 400 or (status == 304 and is_for_others):
         return True
     if not 300 <= status < 400 or not location:
         return False

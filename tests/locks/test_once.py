@@ -7,8 +7,12 @@ import inspect
 import itertools
 import logging
 import re
+from collections import OrderedDict
 from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from celery import Celery, Task
@@ -27,12 +31,19 @@ from distlock_web import (
 from distlock_web.backends.memory import MemoryPort
 from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import THREADS, drive
+from distlock_web.core.runtime import THREADS
 from distlock_web.locks import call_site, hooks
-from distlock_web.locks.once import MAX_RESULT_BYTES, once
+from distlock_web.locks.once import once
+from distlock_web.locks.plain_values import MAX_BYTES
 from distlock_web.testing import hold_lock, locks_in_memory
 from tests.support.callers import Beside
 from tests.support.waiting import LONG, SOON, eventually
+
+
+def endless() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
 
 
 class Counted:
@@ -131,21 +142,50 @@ def test_a_failure_leaves_no_record(store: str, answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "result", [object(), {1, 2}, (1, 2), {1: 2}, float("nan"), "x" * MAX_RESULT_BYTES, [[]] * 3 + [(1,)]]
+    "result",
+    [object(), {1, 2}, iter("ab"), float("nan"), "x" * MAX_BYTES, [Decimal("NaN")], [[0, lambda: 1]], endless()],
 )
-def test_a_result_that_does_not_read_back_equal_is_refused_and_not_recorded(store: str, result: object) -> None:
+def test_a_result_that_does_not_read_back_equal_is_not_kept_but_that_it_is_done_is(
+    store: str, result: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its caller was told of an error, and the next one did it again."""
+    runs = []
+
     @once(key="job", keep=LONG, result=True)
     def run() -> object:
+        runs.append(1)
         return result
 
-    for _ in range(2):
-        with pytest.raises(ConfigurationError, match=r"test_once.*run: once with result=True stores"):
-            run()
-    assert drive(port().inspect(["disLock:once:job"])) == []
+    assert run() is result
+    assert "recorded as done, but without its result: it" in caplog.messages[-1]
+    assert run() is None
+    assert "Its result was not kept: this call gets None" in caplog.messages[-1]
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert len(runs) == 1
 
 
-@pytest.mark.parametrize("result", [None, True, 0, "", "ä\n\ud800", [1, {"a": None}], {"a": 1.5}])
-def test_what_is_json_comes_back(store: str, result: object) -> None:
+@pytest.mark.parametrize(
+    "result",
+    [
+        None,
+        True,
+        0,
+        "",
+        "ä\n\ud800",
+        [1, {"a": None}],
+        {"a": 1.5},
+        (1, [(2,)]),
+        {1: 2, (3,): {}},
+        {"": "empty"},
+        {"": ["tuple", []]},
+        Decimal("9.90"),
+        [b"\xff", UUID(int=7)],
+        datetime(2026, 11, 23, 12, 30, tzinfo=UTC),
+        "世" * 20_000,
+        OrderedDict(a=1),
+    ],
+)
+def test_what_is_plain_data_comes_back(store: str, result: object) -> None:
     @once(key="job", keep=LONG, result=True)
     def run() -> object:
         return result
@@ -199,11 +239,11 @@ class Requests(hooks.Integration):
     async def asked(self, args: tuple[object, ...], locked: object) -> str | None:
         return f"digest of {args[0]}" if isinstance(args[0], str) else None
 
-    async def answer_of(self, result: Any, locked: object) -> dict[str, Any] | None:
-        return {"status": result.real} if isinstance(result, complex) else None
+    async def answer_of(self, result: Any, args: tuple[object, ...], locked: object) -> dict[str, Any] | None:
+        return {"status": result.real} if isinstance(args[0], str) else None
 
-    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Any | None:
-        return complex(kept["status"], 1)
+    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> hooks.Answer | None:
+        return hooks.Answer(complex(kept["status"], 1))
 
 
 @pytest.fixture

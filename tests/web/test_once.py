@@ -30,14 +30,16 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.utils.functional import SimpleLazyObject
 from django.views import View
+from django.views.decorators.http import condition
 from flask.sessions import SessionInterface, SessionMixin
 from rest_framework.decorators import api_view, renderer_classes
 from rest_framework.renderers import BaseRenderer, TemplateHTMLRenderer
 from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
+from werkzeug.exceptions import NotFound
 
-from distlock_web import ConfigurationError, KeyReused, LockBusy, once
+from distlock_web import ConfigurationError, KeyReused, LockBusy, distributed_lockable, once
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.locks.once import Once
@@ -769,8 +771,8 @@ class AsBytes(BaseRenderer):
 PAGES: dict[str, tuple[Any, type[BaseRenderer], bytes, bool]] = {
     "template": ({"order": 7}, TemplateHTMLRenderer, b"order 7", True),
     "no JSON": ({"order": Template("7")}, TemplateHTMLRenderer, b"order &lt;Template", False),
-    "bytes": (b"%PDF", AsBytes, b"%PDF", False),
-    "no text": (b"\xff", AsBytes, b"\xff", False),
+    "bytes": (b"%PDF", AsBytes, b"%PDF", True),
+    "no text": (b"\xff", AsBytes, b"\xff", True),
 }
 
 
@@ -892,21 +894,104 @@ def test_a_function_that_a_view_calls_has_no_request() -> None:
     assert answers[0] == answers[1] == charge(7)
 
 
+def in_flask(*views: Callable[..., Any], config: Any = None) -> Callable[[str], Any]:
+    app = flask.Flask("shop")
+    app.config.update(config or {"PROPAGATE_EXCEPTIONS": False})
+    DistLock(app)
+    for view in views:
+        app.add_url_rule(f"/{view.__name__}", view_func=view, methods=["POST", "GET"])
+    return lambda name: app.test_client().post(f"/{name}", headers={"Idempotency-Key": "k"})
+
+
+@once(key="v2:{request.headers[Idempotency-Key]}", keep=60)
+def paid() -> str:
+    return f"paid {next(runs)}"
+
+
+def another_view() -> str:
+    return paid()
+
+
+def hidden() -> Any:
+    """As a decorator without ``functools.wraps`` leaves it."""
+    return once(key="hidden", keep=60)(lambda: "paid")()
+
+
+def test_what_a_view_calls_with_a_key_of_the_request_answers_it() -> None:
+    """The first was a 200, and the second a 500: it counted as a function, whose answer is not kept."""
+    post = in_flask(another_view)
+    first, second = post("another_view"), post("another_view")
+    assert (first.status_code, second.status_code, second.text) == (200, 200, first.text)
+    assert second.headers["Idempotency-Replayed"] == "true"
+
+
+def test_what_is_lost_of_a_function_in_a_request_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    post = in_flask(hidden)
+    assert post("hidden").status_code == 200
+    assert [line for line in caplog.messages if "is not its view. It returned a str" in line]
+    assert post("hidden").status_code == 500
+
+
+@pytest.mark.parametrize("trapped", [False, True])
+def test_a_value_that_was_not_kept_is_told_past_all_that_would_take_it_apart(trapped: bool) -> None:
+    """``marshal_with`` made of the line what the view's schema says: ``{"paid": 0}``."""
+    pay = once(key="pay", keep=60)(lambda: {"paid": {7}})
+
+    def marshalled() -> Any:
+        return str(pay())
+
+    pay.__name__ = marshalled.__name__
+    marshalled.__wrapped__ = pay  # type: ignore[attr-defined]
+    post = in_flask(marshalled, config={"TRAP_HTTP_EXCEPTIONS": trapped, "PROPAGATE_EXCEPTIONS": False})
+    first, second = post("marshalled"), post("marshalled")
+    assert (first.text, second.text) == ("{'paid': {7}}", "This has been done. Its answer was not kept.\n")
+    assert second.status_code == 200
+
+
+def fails() -> Any:
+    return flask.abort(404) if flask.request.args else NotFound()
+
+
+@pytest.mark.parametrize("decorate", [once(key="fails", keep=60), distributed_lockable(key="fails", hold_at_least=60)])
+def test_an_error_that_a_view_returns_is_no_success(decorate: Any) -> None:
+    """Flask takes it as if it was raised. It was kept, and held the lock."""
+    post = in_flask(decorate(fails))
+    answers = [post("fails") for _ in "12"]
+    assert [answer.status_code for answer in answers] == [404, 404]
+    assert "Idempotency-Replayed" not in answers[1].headers
+
+
+def test_a_304_is_no_answer_for_others(rf: Any) -> None:
+    """``@condition`` made it for one who had the page; the next one, who had not, got a 304, too."""
+
+    @once(key="page", keep=60)
+    @condition(etag_func=lambda request: '"1"')
+    def page(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("the page")
+
+    has, has_not = page(rf.get("/", headers={"If-None-Match": '"1"'})), page(rf.get("/"))
+    assert (has.status_code, has_not.status_code, has_not.content) == (304, 200, b"the page")
+
+
 @once(key="price:{request.headers[Idempotency-Key]}", keep=60)
-def price(request: HttpRequest) -> int:
-    return 7
+def price(request: HttpRequest) -> Any:
+    return PRICES.pop()
 
 
-@once(key="price:{request.headers[Idempotency-Key]}", keep=60, result=True)
-def stored_price(request: HttpRequest) -> int:
-    return 7
+PRICES: list[Any] = []
 
 
-def test_what_is_no_response_is_said_not_to_be_kept(rf: Any, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("value", [7, None, False, [], ("paid", 201)])
+def test_a_value_is_answered_as_a_value(rf: Any, value: Any) -> None:
+    """As Ninja's operations return it."""
+    PRICES[:] = [value]
     request = rf.post("/", headers={"Idempotency-Key": "k"})
-    assert (price(request), price(request)) == (7, None)
-    assert [line for line in caplog.messages if "returned a int, which is no response" in line]
-    caplog.clear()
-    other = rf.post("/", headers={"Idempotency-Key": "another"})
-    assert (stored_price(other), stored_price(other)) == (7, 7)
-    assert not [line for line in caplog.messages if "no response" in line]
+    assert (price(request), price(request)) == (value, value)
+
+
+def test_of_a_value_that_is_not_kept_it_is_said(rf: Any, caplog: pytest.LogCaptureFixture) -> None:
+    PRICES[:] = [object()]
+    request = rf.post("/", headers={"Idempotency-Key": "k"})
+    price(request)
+    assert [line for line in caplog.messages if "without its answer: it has builtins.object" in line]
+    assert price(request).content == b"This has been done. Its answer was not kept.\n"
