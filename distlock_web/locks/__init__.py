@@ -11,7 +11,7 @@
     watchdog          leases are extended: by hand, and by one thread for each store, which tells of losses as well
 
     decorator         distributed_lockable; key_templates: its key=, and what a function is called
-    once              once, a decorated function whose end leaves a record
+    once              once, a decorated function whose end leaves a record; plain_values: what it keeps of values
     hooks             what a framework or a database library offers: Integration
     transfer          the ticket between detach and attach
     fencing           fences on their way to where they are checked

@@ -603,7 +603,8 @@ class Robots(flask.Response):
         self.headers.setdefault("X-Robots-Tag", "noindex")
 
 
-def flask_site(name: str, *, asynchronous: bool = False) -> Site:
+def flask_site(name: str, *, asynchronous: bool = False, schema: Callable[[Any], Any] = lambda view: view) -> Site:
+    """``schema``: what is below ``once``."""
     add, make_app = FLASK[name]
 
     def site(rows: Mapping[str, Row], guard: Guard) -> Send:
@@ -611,7 +612,7 @@ def flask_site(name: str, *, asynchronous: bool = False) -> Site:
         app.response_class = Robots
         app.config.update(PROPAGATE_EXCEPTIONS=False, USE_X_SENDFILE=True)
         numbers = {name: f"n{number}" for number, name in enumerate(rows)}
-        add(app, {numbers[name]: guard(name)(in_flask(row)) for name, row in rows.items()})
+        add(app, {numbers[name]: guard(name)(schema(in_flask(row))) for name, row in rows.items()})
         DistLock(app)
 
         def send(name: str, headers: Mapping[str, str]) -> Reply:
@@ -727,3 +728,18 @@ def test_answers_in_flask(site: str) -> None:
 
 def test_coroutines_in_flask() -> None:
     check(flask_site("plain", asynchronous=True), {**VALUES, **ANSWERS})
+
+
+#: What makes data of an object, below ``once``, by the site that it is on.
+SCHEMAS: dict[str, Callable[[Any], Any]] = {
+    "flask_restful": flask_restful.marshal_with({"paid": flask_restful.fields.Raw}),
+    "flask_restx": flask_restx.marshal_with({"paid": flask_restx.fields.Raw}),
+    "plain": flask_smorest.Blueprint("other", "other").response(201, Out),
+    "APIFlask": apiflask.APIBlueprint("other", "other").output(Out, 201),
+}
+
+
+@pytest.mark.parametrize("site", SCHEMAS)
+def test_above_a_schema_it_keeps_what_the_schema_has_made(site: str) -> None:
+    made = flask_site(site, schema=SCHEMAS[site])
+    check(made, {"object": Row(VALUES["object"].make), "status": Row(lambda: (SimpleNamespace(paid=7), 202))})
