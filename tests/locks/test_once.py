@@ -31,7 +31,7 @@ from distlock_web import (
 from distlock_web.backends.memory import MemoryPort
 from distlock_web.core.backend import Port
 from distlock_web.core.registry import registry
-from distlock_web.core.runtime import THREADS
+from distlock_web.core.runtime import THREADS, drive
 from distlock_web.locks import call_site, hooks
 from distlock_web.locks.once import once
 from distlock_web.locks.plain_values import MAX_BYTES
