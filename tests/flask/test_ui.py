@@ -253,7 +253,7 @@ def test_a_projects_own_page_is_around_it(tmp_path: Path) -> None:
         page = app.test_client().get("/distlock/")
     assert '<html lang="de"><h1>The shop /shop.css</h1>' in page.text
     assert "/distlock/assets/held_locks.css?v=" in page.text
-    assert "&lt;order&gt;</a>" in page.text
+    assert "<span>&lt;order&gt;</span></a>" in page.text
     assert "default-src" not in page.headers["Content-Security-Policy"]
     assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"]
     assert page.headers["X-Frame-Options"] == "DENY"
