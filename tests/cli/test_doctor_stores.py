@@ -109,6 +109,7 @@ def test_postgresql_alone_and_with_a_standby(postgres_server: PostgresServer) ->
     with DurablePostgres() as server, psycopg.connect(server.url, autocommit=True) as admin:
         assert found(server.url) == {}
         admin.execute("CREATE ROLE app LOGIN")
+        admin.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO app")
         unseen = server.url.replace("postgres@", "app@")  # who sees that there is a standby, and not what it is
         with standby(server):
             eventually(lambda: admin.execute(reading).fetchone(), "the log is read")
