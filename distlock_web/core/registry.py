@@ -193,8 +193,12 @@ class Registry:
             raise ConfigurationError(unknown_name("DISTLOCK has no store", alias, tuple(self.stores))) from None
 
     def close(self) -> None:
+        """Close all stores. One that fails, perhaps somebody's own, keeps none of the others open."""
         for store in self.stores.values():
-            store.close()
+            try:
+                store.close()
+            except Exception:
+                logger.exception("The store %r could not be closed", store.alias)
 
 
 def with_resource(config: StoreConfig, resources: Resources) -> StoreConfig:
@@ -261,9 +265,9 @@ def unconfigure() -> None:
 
 def _replace(registry: Registry | None) -> None:
     global _configured, _failed
-    if _configured is not None:
-        _configured.close()
-    _configured, _failed = registry, None
+    before, _configured, _failed = _configured, registry, None
+    if before is not None:
+        before.close()
 
 
 def configured() -> Registry | None:

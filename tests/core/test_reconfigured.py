@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import redis
 
 from distlock_web import configure, lock
+from distlock_web.backends.memory import MemoryBackend
 from distlock_web.backends.redis.transport import listener
-from distlock_web.core.registry import registry
+from distlock_web.core.config import StoreConfig
+from distlock_web.core.registry import configured, registry, unconfigure
 from tests.support.callers import Beside, unrelated
 from tests.support.redis_lock import queued
 from tests.support.waiting import SOON
+
+
+class Own(MemoryBackend):
+    """Somebody's store, whose end fails."""
+
+    closed: ClassVar[list[str]] = []
+
+    def __init__(self, config: StoreConfig) -> None:
+        super().__init__(config)
+        self.alias = config.alias
+
+    def close(self) -> None:
+        self.closed.append(self.alias)
+        if self.alias == "b":
+            raise OSError("Bad file descriptor")
+
+
+@pytest.mark.parametrize("end", ["configured anew", "forgotten"])
+def test_a_store_that_cannot_be_closed_keeps_no_other_one_open_nor_the_new_ones_out(
+    caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    """Its error came out of ``configure``, and the stores before it stayed in force."""
+    Own.closed.clear()
+    before = configure({alias: {"BACKEND": f"{__name__}.Own"} for alias in ("default", "b", "c")})
+    for alias in before.stores:
+        lock("a", store=alias).acquire().release()
+    if end == "forgotten":
+        unconfigure()
+        assert configured() is None
+    else:
+        configure({"default": {"BACKEND": "memory"}, "new": {"BACKEND": "memory"}})
+        lock("a", store="new").acquire().release()
+    assert Own.closed == ["default", "b", "c"]
+    assert "'b' could not be closed" in caplog.text
 
 
 def again(**changes: Any) -> None:
