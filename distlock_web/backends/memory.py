@@ -83,6 +83,10 @@ class _Lock:
         """Whether this one may have it beside those that have it."""
         return len(self.owners) < at_once(self.limit, limit_of(token))
 
+    def count_waiters(self) -> int:
+        """Those that are alive: nobody would ever wake in a closed event loop."""
+        return sum(waiter.parker.hears() for waiter in self.queue.values())
+
     def ends(self) -> Ends[float]:
         return Ends(sorted(owner.until for owner in self.owners.values()), self.limit)
 
@@ -162,7 +166,7 @@ class MemoryPort:
             return Busy(remaining, remaining, holder=owner.holder, held_for=held_for, record=owner.record)
         waiter = lock.queue.get(claim.token)
         if waiter is None:
-            if claim.max_waiters is not None and len(lock.queue) >= claim.max_waiters:
+            if claim.max_waiters is not None and lock.count_waiters() >= claim.max_waiters:
                 return Busy(remaining, remaining, holder=owner.holder, held_for=held_for, full=True)
             place, parker = next(self._table.places), self._parker(claim.token)
             waiter = lock.queue[claim.token] = _Waiter(claim, place, parker, time.time())

@@ -80,6 +80,22 @@ def test_a_waiter_whose_event_loop_has_closed_is_not_handed_the_lock(port: Memor
     assert drive(port.extend([gone, waiting])) == ["taken", None]
 
 
+@pytest.mark.parametrize("alive", [0, 1, 2])
+def test_a_waiter_whose_event_loop_has_closed_takes_nobodys_place(port: MemoryPort, alive: int) -> None:
+    """Behind one that is alive it counted for ``max_waiters``."""
+    acquired(port, claim())
+    for _ in range(alive):
+        queued(port, claim())
+
+    async def wait() -> None:
+        assert isinstance(await registry().store("default").port(TASKS).acquire(claim(), None), Busy)
+
+    asyncio.run(wait())
+    asyncio.run(wait())
+    assert queued(port, claim()._replace(max_waiters=alive)).full
+    assert not queued(port, claim()._replace(max_waiters=alive + 1)).full
+
+
 def test_fences_grow_though_the_clock_is_set_back(port: MemoryPort, monkeypatch: pytest.MonkeyPatch) -> None:
     first = claim()
     fence = acquired(port, first).fence or 0
