@@ -91,7 +91,7 @@ class Unique:
         # The options are those of the run. Here nothing waits, nothing is released, and all is over in a moment.
         runtime = TASKS if locked.asynchronous else THREADS
         spec = drive(locked.spec(runtime, _with_self(self._task, args), kwargs))
-        scope = Scope(spec._replace(wait=0.0, on_lost="raise", hold_at_least=0.0), THREADS)
+        scope = Scope(spec._replace(wait=0.0, on_lost="raise", hold_at_least=0.0), THREADS, in_block=False)
         scope.warned = True
         running = current_task._get_current_object()
         try:

@@ -2,7 +2,8 @@
 
 The chain is the value of one context variable, and immutable: to enter or leave a scope sets a new value, and tasks and
 threads that have inherited the old one keep it. That a scope has ended is noted in the scope. The variable is never
-reset by its token, for a block may end in another context than it began in.
+reset by its token, for a block may end in another context than it began in. Blocks nest, leases do not: a lease that
+was taken by hand is here for blocks to enter, and one that a ``with`` has entered is where that stands, alone.
 
 References are weak, for a lease that nobody has any more is nobody's: left to its time (``if lock(...).try_acquire():
 ...``), it must not make the next job of the same thread a nested one. A ``with`` block that runs is in ``_blocks``.
@@ -10,11 +11,14 @@ References are weak, for a lease that nobody has any more is nobody's: left to i
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import threading
 import weakref
 from contextvars import ContextVar
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from types import FrameType
 from typing import TypeAlias
 
 from ..core.errors import ConfigurationError
@@ -34,9 +38,16 @@ _COMPACT_FROM = 64
 
 _chain: ContextVar[Chain] = ContextVar("distlock_chain", default=OUTSIDE)
 
-#: The scopes whose ``with lock(...):`` has not ended yet, of all threads. Each operation on it is one step of C.
-_blocks: set[Scope] = set()
+#: The scopes whose ``with lock(...):`` has not ended yet, of all threads, in the order in which they began. Each
+#: operation on it is one step of C.
+_blocks: dict[Scope, None] = {}
 after_fork(_blocks.clear)  # they go on in the parent; most of their threads are not here
+
+#: Where a block stands whose frame is a call's, and whether that is ``contextlib``'s: an ``ExitStack`` has entered it.
+#: Its frame is not kept, as that of a generator or a coroutine is, which stands still and may go on anywhere.
+CALLED, STACKED = "called", "stacked"
+STANDS_STILL = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+STACKS = vars(contextlib)
 
 #: The thread that collects garbage just now, before Python 3.12, which collects between two instructions only.
 _collecting: int | None = None
@@ -61,8 +72,8 @@ def enter(scope: Scope) -> None:
         chain = _without(chain, None)
         length = 1 if chain is None else chain[2] + 1
     if scope.opener is not None:
-        _blocks.add(scope)
-    _chain.set((weakref.ref(scope), chain, length))
+        _blocks[scope] = None
+    _chain.set((scope.entry or weakref.ref(scope), chain, length))
 
 
 def leave(scope: Scope) -> None:
@@ -87,48 +98,59 @@ def is_inside(scope: Scope) -> bool:
     """Whether the running code is inside of this scope."""
     chain = _chain.get()
     while chain is not None:
-        if chain[0]() is scope:
+        if _inside_by(chain[0]) is scope:
             return True
         chain = chain[1]
     return False
 
 
-def find_block(opener: object, closed_in: int | None = None) -> Scope | None:
+def place_of(frame: FrameType) -> FrameType | str:
+    """Where a block stands: in this frame, if that may go on in another context; else in a call."""
+    if frame.f_globals is STACKS:
+        return STACKED
+    return frame if frame.f_code.co_flags & STANDS_STILL else CALLED
+
+
+def find_block(opener: object, frame: FrameType, closed: bool = False) -> Scope | None:
     """The scope whose ``with`` block on this object ends here. None: it began in the process that forked this one.
 
-    Several threads and tasks may use one lock object: it is the innermost block of this call chain, if there is one. A
-    generator may be closed in anybody's call chain, by garbage collection: ``closed_in`` is the id of its frame, or 0.
+    Several threads, tasks and generators may use one lock object: it is the innermost block of this call chain that
+    stands where this one ends. A generator may go on in another context, and be closed in anybody's call chain, by
+    garbage collection: ``closed``.
     """
-    blocks = _blocks if closed_in is None else _closed_blocks(opener, closed_in)
-    chain = _chain.get()
+    stacked = frame.f_globals is STACKS
+    place = STACKED if stacked else frame if frame.f_code.co_flags & STANDS_STILL else CALLED
+    chain = None if closed and stacked else _chain.get()
     while chain is not None:
         scope = chain[0]()
-        if scope is not None and scope.opener is not None and scope.opener[0] is opener and scope in blocks:
+        known = None if scope is None else scope.opener
+        if known is not None and known[0] is opener and known[1] is place and scope in _blocks:
             return scope
         chain = chain[1]
-    return _block_of_another_context(opener, blocks)
+    return _find_elsewhere(opener, place, closed)
 
 
 def exit_block(scope: Scope) -> None:
     """Its ``with`` block ends here."""
-    _blocks.discard(scope)
+    _blocks.pop(scope, None)
+    scope.opener = None  # it may have a frame, which may have the lease
 
 
-def _closed_blocks(opener: object, frame: int) -> set[Scope]:
-    """What may end where a generator is closed: the block that stands in its frame.
-
-    A block that an ``ExitStack`` has entered stands in none. If there are several then, it is one whose lock is lost or
-    over: the innermost of this call chain may be somebody's who is still inside.
-    """
-    blocks = {scope for scope in _blocks.copy() if scope.opener is not None and scope.opener[0] is opener}
-    here = {scope for scope in blocks if frame and scope.opener == (opener, frame)}
-    over = {scope for scope in blocks if scope.state not in ("held", "unsure")}
-    return here or over or blocks
-
-
-def _block_of_another_context(opener: object, among: set[Scope]) -> Scope | None:
-    """The block ends in another context than it began in, as a generator's may."""
-    blocks = [scope for scope in among.copy() if scope.opener is not None and scope.opener[0] is opener]
+def _find_elsewhere(opener: object, place: FrameType | str, closed: bool) -> Scope | None:
+    """The block ends in another context than it began in, or has begun in another place."""
+    blocks = [scope for scope in list(_blocks) if (known := scope.opener) is not None and known[0] is opener]
+    here = [scope for scope in blocks if (known := scope.opener) is not None and known[1] is place]
+    if here and isinstance(place, FrameType):
+        return here[-1]
+    blocks = here or blocks
+    if closed:  # the innermost of this call chain may be somebody's who is still inside
+        blocks = [scope for scope in blocks if scope.state not in ("held", "unsure")] or blocks
+    chain = _chain.get()
+    while chain is not None:
+        scope = chain[0]()
+        if scope is not None and scope in blocks:
+            return scope
+        chain = chain[1]
     if len(blocks) > 1:
         # Guessing among several live ones could release the lock of somebody who is still inside.
         blocks = [scope for scope in blocks if not scope.alive]
@@ -147,7 +169,7 @@ def innermost_scope() -> Scope | None:
     check_process()
     chain = _chain.get()
     while chain is not None:
-        scope = chain[0]()
+        scope = _inside_by(chain[0])
         if scope is not None and scope.alive:
             return scope
         chain = chain[1]
@@ -158,7 +180,7 @@ def find_enclosing(store: Store, name: str) -> tuple[Scope, Hold] | None:
     """The innermost live scope of the call chain that holds this name, and its hold."""
     chain = _chain.get()
     while chain is not None:
-        scope = chain[0]()
+        scope = _inside_by(chain[0])
         if scope is not None and name in scope.spec.names and scope.spec.store is store and scope.alive:
             for hold in scope.holds:
                 if hold.claim.name == name:
@@ -183,13 +205,20 @@ def swap_scopes(chain: Chain = OUTSIDE) -> Chain:
     return before
 
 
-def _counts(scope: Scope | None) -> bool:
+def _inside_by(reference: weakref.ref[Scope]) -> Scope | None:
+    """The scope that one is inside of who has this in his chain. None: it is gone, or was entered elsewhere since."""
+    scope = reference()
+    return scope if scope is not None and (scope.entry is None or scope.entry is reference) else None
+
+
+def _counts(reference: weakref.ref[Scope]) -> bool:
+    scope = _inside_by(reference)
     return scope is not None and (scope.alive or scope in _blocks)
 
 
 def _current(chain: Chain) -> Chain:
     """The chain without scopes in front that are over."""
-    while chain is not None and not _counts(chain[0]()):
+    while chain is not None and not _counts(chain[0]):
         chain = chain[1]
     return chain
 
@@ -198,8 +227,7 @@ def _without(chain: Chain, left: Scope | None) -> Chain:
     """The chain without this scope, and without any that is over."""
     kept: list[weakref.ref[Scope]] = []
     while chain is not None:
-        scope = chain[0]()
-        if scope is not left and _counts(scope):
+        if chain[0]() is not left and _counts(chain[0]):
             kept.append(chain[0])
         chain = chain[1]
     for length, reference in enumerate(reversed(kept), 1):

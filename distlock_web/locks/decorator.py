@@ -273,7 +273,7 @@ class LockedFunction:
             if self._policy("on_backend_error", scope.spec.store.config.on_backend_error) != "open":
                 raise
             logger.error("%s runs without its lock: %s", self.name, error, extra=scope.log_fields("let_through"))
-            scope = Scope(scope.spec, scope.runtime)
+            scope = Scope(scope.spec, scope.runtime, in_block=scope.in_block)
             scope.locked = False
             chain.enter(scope)
             engine.tell_of_no_lock(scope, error)

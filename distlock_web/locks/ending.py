@@ -6,8 +6,8 @@
                      ``release``, by hand   the same                  what fails
     lost             either of them         cancel, of what an        LeaseLost: at the end of a block as on_lost
                                             extension may have left   says, never in place of its own exception
-    handed over      ``detach``             detach; if that fails,    the ticket, or what failed
-                                            cancel of both owners
+    handed over      ``detach``             detach; if that fails,    the ticket, or what failed, and at the end of a
+                                            cancel of both owners     block LeaseLost as for one that is lost
     never begun      ``abort``              release of what it had    what stopped it
     interrupted      any of them            the same again, by the    the interruption
                                             blocking port
@@ -47,14 +47,15 @@ T = TypeVar("T")
 
 async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASKS, *, by_hand: bool = False) -> None:
     """The scope is over: release what it took, once, whatever happens, and never hide the block's own exception."""
-    # A nested scope in a task of its own may outlive the one whose lock it re-entered: from then on it had no lock.
-    orphaned = scope.orphaned() if scope.reentered else None
     first = scope.close(runtime)
     chain.leave(scope)
     if not first:
         if by_hand:
             raise scope.over_error()
         return
+    if scope.reentered and error is None and scope.spec.hold_at_least and scope.gone is None:
+        for turn in scope.reentered:  # whoever releases it keeps it taken
+            turn.hold.keep_until = max(turn.hold.keep_until, turn.since + scope.spec.hold_at_least)
     try:
         if scope.acquired:
             await shielded(scope, partial(release_all, scope, success=error is None))
@@ -67,14 +68,14 @@ async def end(scope: Scope, error: BaseException | None, runtime: Runtime = TASK
         if runtime is THREADS and not isinstance(failure, DistLockError):  # a signal's may come before anything is sent
             await _leave_nothing(scope, failure, success=error is None)
         _note_unreleased(scope, failure, error)
-    lost = scope.lost_hold() or orphaned
-    if lost is None:
-        if error is None and call_site.transaction_lookups:
-            scope.warn_once()
-    elif by_hand:
-        raise lost.lost_error()
-    else:
-        _tell_of_loss(scope, lost.lost_error(), error)
+    lost = scope.lost_hold()
+    loss = scope.gone if lost is None else lost.lost_error
+    if loss is not None:
+        if by_hand:
+            raise loss()
+        _tell_of_loss(scope, loss(), error)
+    elif error is None and call_site.transaction_lookups:
+        scope.warn_once()
 
 
 def _tell_of_loss(scope: Scope, loss: LeaseLost, error: BaseException | None) -> None:
@@ -164,15 +165,19 @@ async def detach(scope: Scope, transit: float, runtime: Runtime, *, nested: bool
         )
     ticket = Ticket.of(scope)
     try:
-        first = scope.close(runtime)
-        chain.leave(scope)
-        if first:
+        if scope.close(runtime):
             await runtime.shield(_hand_over(scope, ticket.proof, transit))
+            chain.leave(scope)
             return ticket.text
     except BaseException as error:
-        # Nobody has the ticket: nothing may stay behind that only the ticket can take on.
+        # Nobody has the ticket: nothing may stay behind that only the ticket can take on. So a block that goes on has
+        # no lock from here on, and its end says so.
         scope.close(runtime)  # a signal's exception may have come before
-        chain.leave(scope)
+        scope.without(scope.acquired[0], "unreachable")
+        if scope.in_block:
+            scope.reopen()
+        else:
+            chain.leave(scope)
         await undo(error, scope, partial(_take_back, scope, ticket.proof, transit))
         raise
     raise scope.over_error()
@@ -291,10 +296,12 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
                 await cancel_quietly(scope, claim, port)
                 hold.cancelled()
             continue
-        cooldown, record = 0.0, None
+        cooldown, record, until = 0.0, None, hold.keep_until
         if success and scope.spec.hold_at_least:  # so long it stays taken in all
-            cooldown = max(0.0, hold.since + scope.spec.hold_at_least - now())
-            record = scope.record if cooldown else None
+            until = max(until, hold.since + scope.spec.hold_at_least)
+        if until:
+            cooldown = max(0.0, until - now())
+            record = scope.record if success and cooldown else None
         failed: DistLockError | None = None
         loss: LossReason | None
         try:

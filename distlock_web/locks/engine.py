@@ -205,29 +205,61 @@ async def _reenter(scope: Scope, port: Port, name: str, until: float | None) -> 
     spec = scope.spec
     while (found := chain.find_enclosing(spec.store, name)) is not None:
         outer, hold = found
-        if hold.check():
+        if outer.gone is None and hold.check():
+            if not outer.in_block and not scope.in_block:
+                raise _own_lease_error(spec, hold)
             _check_limit(spec, hold)
             gate = outer.gate(hold)
-            turn = scope.line_up(hold, gate)
+            if not chain.is_inside(outer):  # a lease, and somebody has entered it elsewhere: the gate is his
+                continue
+            turn = scope.line_up(gate)
             admission = gate.try_enter(turn)
             if admission == "busy" and spec.wait != 0:
                 scope.has_waited = True
                 with watchdog.keep_alive(scope.holds):
-                    admission = await gate.enter(turn, scope.runtime, _left(scope, until))
-            if admission == "busy":
-                left = hold.remaining
-                raise _busy_error(spec, name, Busy(left, left, holder=hold.claim.holder, held_for=now() - hold.since))
-            if admission == "ours" and hold.check():
-                scope.reenter(hold)
-                if spec.expire > hold.claim.expire:
-                    await watchdog.extend_holds(port, [hold], spec.expire)
-                    hold.renew_to(spec.expire)
+                    admission = await gate.enter(turn, scope.runtime, _left(scope, until), spec.max_waiters)
+            if admission in ("busy", "full"):
+                raise _busy_error(spec, name, _busy_with(hold)._replace(full=admission == "full"))
+            if admission == "ours" and outer.gone is None and hold.check():
+                scope.reenter(turn)
+                await _give_time(port, hold, spec.expire)
                 return True
             turn.leave()
-        if outer.alive:
-            raise hold.lost_error(_STILL_INSIDE)
-        # The block around us has ended meanwhile: it is not one.
+        loss = outer.gone or (None if hold.check() else hold.lost_error)
+        if loss is not None and outer.alive:
+            raise loss(_STILL_INSIDE)
+        # The block around us has ended meanwhile, or is a lease that was entered elsewhere: it is not around us.
     return False
+
+
+async def _give_time(port: Port, hold: Hold, expire: float) -> None:
+    """About the lease that a nested block asks for: at least half of it, without a request where that is left."""
+    if expire > hold.claim.expire:
+        await watchdog.extend_holds(port, [hold], expire)
+        hold.renew_to(expire)
+    elif hold.remaining < expire / 2:
+        await watchdog.extend_holds(port, [hold], expire)
+
+
+def _busy_with(hold: Hold) -> Busy:
+    """What a store would say of a lock that this process holds."""
+    left = hold.remaining
+    return Busy(left, left, holder=hold.claim.holder, held_for=now() - hold.since)
+
+
+def _own_lease_error(spec: Spec, hold: Hold) -> ConfigurationError | LockBusy:
+    """What ``acquire()`` is told whose own call chain has a lease of the lock, which only blocks enter.
+
+    Who hands leases on, to threads or tasks, is none of those that work under them.
+    """
+    if spec.wait != 0:
+        return ConfigurationError(
+            f"The lock {hold.name!r} is held by this call chain, by a lease: acquire() would wait for itself. Enter "
+            f"that lease by `with`, release it, or ask with wait=0.",
+            name=hold.name,
+        )
+    message = f"The lock {hold.name!r} is held by this call chain, by a lease: enter it by `with`, or release it."
+    return _busy_error(spec, hold.name, _busy_with(hold), message)
 
 
 def _check_limit(spec: Spec, hold: Hold) -> None:
@@ -246,14 +278,14 @@ def _check_limit(spec: Spec, hold: Hold) -> None:
 # A block that does not begin ----------------------------------------------------------------------------------------
 
 
-def _busy_error(spec: Spec, name: str, answer: Busy) -> LockBusy:
+def _busy_error(spec: Spec, name: str, answer: Busy, message: str = "") -> LockBusy:
     """What to say of a lock that somebody else has: who, as far as the store tells, and how long it usually takes."""
     holder = HolderInfo.loads(answer.holder)
     who = holder.describe()
     since = "" if answer.held_for is None else f", for {answer.held_for:.1f} s"
     full = f" Nobody else may wait (max_waiters={spec.max_waiters})." if answer.full else ""
     return LockBusy(
-        f"Somebody else holds the lock {name!r}{': ' if who else ''}{who}{since}.{full}",
+        message or f"Somebody else holds the lock {name!r}{': ' if who else ''}{who}{since}.{full}",
         name=name,
         retry_after=answer.remaining,
         holder=holder if who else None,

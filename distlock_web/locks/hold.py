@@ -7,17 +7,17 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
-from ..core.backend import DRIFT_RATIO, DRIFT_SECONDS, Claim, Granted, drift
+from ..core.backend import DRIFT_RATIO, DRIFT_SECONDS, SHARED, Claim, Granted, drift, limit_of
 from ..core.errors import LeaseLost, LossReason
 from ..core.registry import Store
 from ..core.request_id import HolderInfo
 from ..core.runtime import Parker, Process, Runtime, acquisition_number, check_process, now
 from . import events
 
-#: What a nested block hears at the gate; ``closed``: the outer block has ended.
-Admission: TypeAlias = Literal["ours", "busy", "closed"]
+#: What a nested block hears at the gate; ``full``: as many wait as it lets; ``closed``: the outer block has ended.
+Admission: TypeAlias = Literal["ours", "busy", "full", "closed"]
 
 #: held: ours. unsure: the store is not answering, the deadline has not come. releasing: the release is on its way.
 State: TypeAlias = Literal["held", "unsure", "lost", "releasing", "released"]
@@ -29,8 +29,8 @@ _EXPLAIN: dict[LossReason, str] = {
     "renew_for)",
     "taken": "its lease ended, and somebody else has it now",
     "revoked": "it was released by force",
-    "unreachable": "the store did not answer until the lease had ended",
-    "ended": "the block that took it has ended",
+    "unreachable": "the store did not answer until the lease had ended, or when it was to be handed over",
+    "ended": "the block that took it has ended, or the one around it",
     "forked": "it belongs to the process this one was forked from",
 }
 
@@ -43,7 +43,7 @@ class Hold:
 
     __slots__ = (
         "_asked_until", "_early", "_generation", "_lock", "_on_end", "_reason", "_state",
-        "claim", "deadline", "fence", "nested", "since", "store", "template", "waited",
+        "claim", "deadline", "fence", "keep_until", "nested", "since", "store", "template", "waited",
     )  # fmt: skip
 
     def __init__(self, store: Store, claim: Claim, granted: Granted, template: str = "", waited: float = 0.0) -> None:
@@ -57,6 +57,7 @@ class Hold:
         self.deadline = granted.since + claim.expire - (claim.expire * DRIFT_RATIO + DRIFT_SECONDS)
         self._asked_until = self.deadline  # what was asked for, answered or not
         self.nested: set[Turn] = set()  #: of the blocks that have re-entered it
+        self.keep_until = 0.0  #: by our clock, as ``hold_at_least`` of a block that has re-entered it says
         self._state: State = "held"
         self._reason: LossReason | None = None
         self._early = 0.0  #: seconds before the deadline that the store said it is not ours
@@ -116,8 +117,9 @@ class Hold:
         if not self.check():
             raise self.lost_error()
 
-    def lost_error(self, advice: str = "") -> LeaseLost:
-        reason = self.reason or "ended"
+    def lost_error(self, advice: str = "", *, otherwise: LossReason = "ended") -> LeaseLost:
+        """What a block is told. ``otherwise``: why it has the hold no more, though that is not lost."""
+        reason = self.reason or otherwise
         why = _EXPLAIN[reason].format(expire=self.claim.expire)
         if self._early:
             left = f"{self._early:.1f} s left (released by force, flushed, evicted or deleted)"
@@ -262,6 +264,13 @@ class Hold:
                 logger.exception("A callback at the end of a lock failed", extra=self.log_fields("error"))
 
 
+class Nested(Protocol):
+    """A block that is inside of a hold of a block around it."""
+
+    def outlive(self, hold: Hold) -> None:
+        """The block around has ended before this one."""
+
+
 class Turn:
     """Of one nested block in a hold of a block around it.
 
@@ -269,15 +278,16 @@ class Turn:
     any two steps, and whoever ends the block leaves it.
     """
 
-    __slots__ = ("_generation", "_inside", "gate", "hold", "parker")
+    __slots__ = ("_block", "_generation", "gate", "hold", "parker", "since")
 
-    def __init__(self, hold: Hold, gate: ReentryGate, inside: object) -> None:
-        self.hold = hold
+    def __init__(self, gate: ReentryGate, block: Nested) -> None:
+        self.hold = gate.hold
         self.gate = gate
         self.parker: Parker | None = None  #: who waits for it
+        self.since = 0.0  #: by our clock, when it came
         self._generation = Process.generation
         # When the block is garbage, nobody will ever leave by hand.
-        self._inside: weakref.ref[object] | None = weakref.ref(inside, self._forgotten)
+        self._block: weakref.ref[Nested] | None = weakref.ref(block, self._forgotten)
 
     def _forgotten(
         self, _: object, check: Callable[[], object] = check_process, process: type[Process] = Process
@@ -290,23 +300,31 @@ class Turn:
         """The block is not inside of the hold any more, and does not wait for it."""
         self.hold.nested.discard(self)
         self.gate.leave(self)
-        self._inside = None
+        self._block = None
+
+    def outlive(self) -> None:
+        """The block around has ended: this one is without the lock from now on, and is told."""
+        reference = self._block
+        if reference is not None and (block := reference()) is not None:
+            block.outlive(self.hold)
 
 
 class ReentryGate:
     """Lets one nested block at a time into a hold, first come, first served; into a shared one, all that come.
 
     Siblings are tasks or threads that inherited the same hold. If all of them re-entered, they would exclude nobody.
-    Inside a shared hold there are only others that exclude nobody.
+    Inside a shared hold there are only others that exclude nobody. Each block has gates of its own into its holds: who
+    came in by one is inside until that block ends, though the hold may go on.
 
     Garbage that is collected inside of a method may leave the gate, in this very thread. So the mutex is reentrant, and
     each method is right wherever that happens. To be woken is a hint: whoever wakes looks whether it may enter.
     """
 
-    __slots__ = ("_closed", "_inside", "_lock", "_shared", "_waiting")
+    __slots__ = ("_closed", "_inside", "_lock", "_shared", "_waiting", "hold")
 
-    def __init__(self, shared: bool = False) -> None:
-        self._shared = shared
+    def __init__(self, hold: Hold) -> None:
+        self.hold = hold
+        self._shared = limit_of(hold.claim.token) == SHARED
         self._lock = threading.RLock()
         self._inside: Turn | None = None
         self._closed = False
@@ -320,15 +338,18 @@ class ReentryGate:
             if not self._shared and (self._inside is not None or (self._waiting and self._waiting[0] is not turn)):
                 return "busy"
             self._inside = turn
-            turn.hold.nested.add(turn)
+            turn.since = now()
+            self.hold.nested.add(turn)
             self._forget(turn)
             return "ours"
 
-    async def enter(self, turn: Turn, runtime: Runtime, wait: float | None) -> Admission:
+    async def enter(self, turn: Turn, runtime: Runtime, wait: float | None, max_waiters: int | None) -> Admission:
         """Wait for our turn, at most ``wait`` seconds (None: for ever). Whoever does not get it leaves."""
         until = None if wait is None else now() + wait
         turn.parker = runtime.parker()
         with self._lock:
+            if max_waiters is not None and self._count_waiters() >= max_waiters:
+                return "full"
             self._waiting.append(turn)  # from here on who leaves sees us
         while (admission := self.try_enter(turn)) == "busy":
             left = None if until is None else until - now()
@@ -336,6 +357,10 @@ class ReentryGate:
                 break
             await turn.parker.park(left)
         return admission
+
+    def _count_waiters(self) -> int:
+        """Those that are alive: of a closed event loop nobody would ever wake."""
+        return sum(turn.parker is None or turn.parker.hears() for turn in self._waiting)
 
     def leave(self, turn: Turn) -> None:
         """Neither inside nor waiting any more. The next one is woken, of those whose event loop still runs."""
@@ -350,12 +375,28 @@ class ReentryGate:
                 self._forget(first)
 
     def close(self) -> None:
-        """The outer block has ended: whoever waits here takes the lock from the store, like everybody else."""
+        """The block has ended: who is inside is without the lock, and told; who waits takes it from the store."""
+        self._turn_away()
+        for turn in self._turns_inside():
+            turn.outlive()
+
+    def close_if_empty(self) -> bool:
+        """The lease is entered elsewhere: who waits here is a stranger to it. False: somebody is inside."""
+        with self._lock:
+            if self._closed or self._turns_inside():
+                return False
+            self._turn_away()
+            return True
+
+    def _turn_away(self) -> None:
         with self._lock:
             self._closed = True
             for turn in self._waiting.copy():
                 if turn.parker is not None:
                     turn.parker.unpark()
+
+    def _turns_inside(self) -> list[Turn]:
+        return [turn for turn in self.hold.nested.copy() if turn.gate is self]
 
     def _forget(self, waiting: Turn) -> None:
         try:

@@ -53,20 +53,17 @@ class Lost:
     async def _wait(self, runtime: Runtime, timeout: float | None) -> bool:
         scope, parker = self._scope, runtime.parker()
         until = None if timeout is None else now() + timeout
-        holds = scope.holds
-        for hold in holds:
-            hold.on_end(parker.unpark)
+        scope.on_end(parker.unpark)
         try:
             while scope.alive and scope.state in ("held", "unsure"):
                 # Let through without a lock: nothing can be lost, and nobody tells of the end.
-                left = scope.remaining if holds else 1.0
+                left = scope.remaining if scope.holds else 1.0
                 if until is not None and (left := min(left, until - now())) <= 0:
                     break
                 await parker.park(left + 0.001)  # a millisecond past the deadline, not one before it
             return self.is_set()
         finally:
-            for hold in holds:
-                hold.forget_callback(parker.unpark)
+            scope.forget_callback(parker.unpark)
 
 
 class Lease:
@@ -143,10 +140,10 @@ class Lease:
     def _enter(self) -> None:
         scope = self._scope
         scope.check_usable()
+        scope.begin_block()
         if scope.spec.on_lost == "cancel":
             scope.bind_task()
-        if not chain.is_inside(scope):
-            chain.enter(scope)
+        chain.enter(scope)
 
     # What it is ---------------------------------------------------------------------------------------------------
 
@@ -212,7 +209,8 @@ class Lease:
         """Why the lease is lost: expired, taken, revoked, unreachable, ended or forked. None if it is not lost."""
         if self._scope.state != "lost":
             return None
-        return next((reason for hold in self._scope.holds if (reason := hold.reason)), "ended")
+        gone = self._scope.gone
+        return next((reason for hold in self._scope.holds if (reason := hold.reason)), gone().reason if gone else None)
 
     @property
     def remaining(self) -> float:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from ..core.backend import retry_once
@@ -17,16 +16,8 @@ from . import chain, ending, engine
 from .call_site import call_site
 from .lease import Lease
 from .options import LockOptions, Options, options_of
-from .scope import Scope, Spec
+from .scope import Opener, Scope, Spec
 from .transfer import Ticket
-
-#: What stands still with its frame, and may be closed by garbage collection.
-_STANDS_STILL = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
-
-
-def _frame_of(block: FrameType) -> int:
-    """The id of a generator's or coroutine's frame, where it stands still; 0: a call's, whose id is soon another's."""
-    return id(block) if block.f_code.co_flags & _STANDS_STILL else 0
 
 
 class Lock:
@@ -78,15 +69,16 @@ class Lock:
         spec = self._options.spec(self._keys, runtime)
         return bool(await retry_once(spec.store.listing_port(runtime).inspect, spec.names))
 
-    def _scope(self, runtime: Runtime, opener: tuple[Lock, int] | None) -> Scope:
-        return Scope(self._options.spec(self._keys, runtime, "", None, self._line), runtime, opener)
+    def _scope(self, runtime: Runtime, opener: Opener | None) -> Scope:
+        spec = self._options.spec(self._keys, runtime, "", None, self._line)
+        return Scope(spec, runtime, opener, opener is not None)
 
-    async def _acquire(self, opener: tuple[Lock, int] | None = None) -> Lease:
+    async def _acquire(self, opener: Opener | None = None) -> Lease:
         scope = self._scope(TASKS, opener)
         await engine.acquire(scope)
         return Lease(scope)
 
-    def _acquire_now(self, opener: tuple[Lock, int] | None = None) -> Lease:
+    def _acquire_now(self, opener: Opener | None = None) -> Lease:
         scope = self._scope(blocking_runtime(), opener)
         try:
             drive(engine.acquire(scope))
@@ -118,8 +110,10 @@ class Lock:
             )
 
     def __enter__(self) -> Lease:
-        frame = sys._getframe(1)
-        return self._acquire_now((self, id(frame) if frame.f_code.co_flags & _STANDS_STILL else 0))
+        frame = sys._getframe(1)  # as ``chain.place_of``, without a call more
+        if frame.f_globals is chain.STACKS:
+            return self._acquire_now((self, chain.STACKED))
+        return self._acquire_now((self, frame if frame.f_code.co_flags & chain.STANDS_STILL else chain.CALLED))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -129,7 +123,7 @@ class Lock:
         # ConfigurationError is find_block's: there is no such block to release.
         scope = None
         try:
-            scope = chain.find_block(self, _frame_of(sys._getframe(1)) if kind is GeneratorExit else None)
+            scope = chain.find_block(self, sys._getframe(1), kind is GeneratorExit)
             if scope is not None:
                 chain.exit_block(scope)
                 ending.end_now(scope, error)
@@ -137,19 +131,18 @@ class Lock:
             raise
         except BaseException as interruption:
             if scope is None:
-                scope = chain.find_block(self, _frame_of(sys._getframe(1)) if kind is GeneratorExit else None)
+                scope = chain.find_block(self, sys._getframe(1), kind is GeneratorExit)
             if scope is not None:
                 drive(ending.abort(scope, interruption))
             raise
 
     async def __aenter__(self) -> Lease:
-        frame = sys._getframe(1)
-        return await self._acquire((self, _frame_of(frame)))
+        return await self._acquire((self, chain.place_of(sys._getframe(1))))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        scope = chain.find_block(self, _frame_of(sys._getframe(1)) if kind is GeneratorExit else None)
+        scope = chain.find_block(self, sys._getframe(1), kind is GeneratorExit)
         if scope is not None:
             chain.exit_block(scope)
             await ending.end(scope, error)
@@ -212,10 +205,12 @@ async def _attach(text: str, expire: Duration | None, renew: bool | None, runtim
         expire=ticket.expire if expire is None else check_seconds(expire, "expire", minimum=shortest),
         wait=0.0,
         renew=ticket.renew if renew is None else check_flag(renew, "renew"),
+        renew_for=ticket.renew_for,
+        hold_at_least=ticket.hold_at_least,
         template=site,
         prefix=ticket.prefix,
     )
-    scope = Scope(spec, runtime)
+    scope = Scope(spec, runtime, in_block=False)
     try:
         await engine.acquire(scope, ticket)
         return Lease(scope)

@@ -6,11 +6,12 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable
-from types import CodeType
+from functools import partial
+from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ..core.backend import SHARED, Claim, Granted, limit_of
-from ..core.errors import NotHeld
+from ..core.backend import Claim, Granted
+from ..core.errors import ConfigurationError, LeaseLost, LossReason, NotHeld
 from ..core.registry import Store
 from ..core.request_id import HolderInfo
 from ..core.runtime import TASKS, Process, Runtime, check_process, in_event_loop
@@ -19,6 +20,10 @@ from .hold import Hold, ReentryGate, State, Turn
 
 #: What happens when the locks are lost: raise at the end of the block, log, cancel the task, or call with the scope.
 WhenLost: TypeAlias = "Literal['raise', 'warn', 'cancel'] | Callable[[Scope], object]"
+
+
+#: The object whose ``with`` block runs, and where it stands, as ``chain.place_of`` says it.
+Opener: TypeAlias = "tuple[object, FrameType | str]"
 
 
 class Spec(NamedTuple):
@@ -40,6 +45,12 @@ class Spec(NamedTuple):
     limit: int = 1  #: how many may hold each of them; 1: we alone
 
 
+class Entry(weakref.ref["Scope"]):
+    """A reference to a scope that is no other's: where a ``with`` has entered its lease."""
+
+    __slots__ = ()
+
+
 def _no_task() -> None:
     return None
 
@@ -51,15 +62,25 @@ class Scope:
     """
 
     __slots__ = (
-        "__weakref__", "_cancelled", "_gates", "_generation", "_on_end", "_open", "_task", "_unwatch",
-        "acquired", "asked", "has_waited", "holds", "locked", "opener", "record", "reentered", "runtime", "spec",
-        "turns", "waited", "warned",
+        "__weakref__", "_callbacks", "_cancelled", "_gates", "_generation", "_on_end", "_open", "_task", "_unwatch",
+        "acquired", "asked", "entry", "gone", "has_waited", "holds", "in_block", "locked", "opener", "record",
+        "reentered", "runtime", "spec", "turns", "waited", "warned",
     )  # fmt: skip
 
-    def __init__(self, spec: Spec, runtime: Runtime, opener: tuple[object, int] | None = None) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        runtime: Runtime,
+        opener: Opener | None = None,
+        in_block: bool = True,
+    ) -> None:
         self.spec = spec
         self.runtime = runtime  #: of the thread or task that uses it now, and ends it
-        self.opener = opener  #: the object whose ``with`` block this is, and the id of its frame; None: it is not one's
+        self.opener = opener  #: None: it is no ``with lock(...):``, or that has ended
+        #: False: a lease that was taken by hand, and that no ``with`` has entered yet.
+        self.in_block = in_block
+        #: By which ``with`` has entered such a lease: inside of it is who has this in his chain. None: who has any.
+        self.entry: Entry | None = None
         #: False: the store did not answer and ``on_backend_error="open"`` let the call through without a lock.
         self.locked = True
         self.asked = ""  #: of ``once``: whose the record is
@@ -69,8 +90,11 @@ class Scope:
         self.waited = 0.0  #: seconds in the queue for the name that was asked for last
         self.holds: list[Hold] = []  #: both of these
         self.acquired: list[Hold] = []  #: by this block, and released at its end
-        self.reentered: list[Hold] = []  #: of a block around it
-        self.turns: list[Turn] = []  #: in those, or waited for
+        self.reentered: list[Turn] = []  #: in holds of the blocks around it
+        self.turns: list[Turn] = []  #: those, and what is waited for
+        #: What it is told where it has no lock though no hold is lost: the block around has ended, a hand-over failed.
+        self.gone: Callable[..., LeaseLost] | None = None
+        self._callbacks: list[Callable[[], object]] = []
         self._gates: dict[str, ReentryGate] = {}
         self._generation = Process.generation
         self._open = [True]  # emptied by whoever ends the block: list.pop is atomic
@@ -88,22 +112,45 @@ class Scope:
         self.acquired.append(hold)
         return hold
 
-    def line_up(self, hold: Hold, gate: ReentryGate) -> Turn:
+    def line_up(self, gate: ReentryGate) -> Turn:
         """A turn in a hold of a block around this one: from here on it is left when this one ends."""
-        turn = Turn(hold, gate, self)
+        turn = Turn(gate, self)
         self.turns.append(turn)
         return turn
 
-    def reenter(self, hold: Hold) -> None:
+    def reenter(self, turn: Turn) -> None:
         """It is our turn in a hold of a block around this one."""
-        self.reentered.append(hold)
-        self.holds.append(hold)
+        self.reentered.append(turn)
+        self.holds.append(turn.hold)
+
+    def begin_block(self) -> None:
+        """A ``with lease:`` enters the lease here: it belongs to the running code, and to nobody else who had it.
+
+        ``ConfigurationError`` if it is in a block already, or if blocks of the call chain that took it are inside.
+        """
+        closed = list[str]()
+        free = not self.in_block
+        for hold in self.holds:
+            if free := free and self.gate(hold).close_if_empty():
+                closed.append(hold.name)
+        if not free or self.in_block:  # asked again: the gates may be of a block that has begun just now
+            for name in closed:
+                self._gates.pop(name, None)
+            raise ConfigurationError(
+                f"The lease of {names_of(self)} is entered already, by a block that has not ended: one `with` at a "
+                f"time enters a lease. Let that block end, or use a lock(...) of its own here."
+            )
+        # Marked, then the gates are thrown away: who finds a new one sees the mark.
+        self.entry, self.in_block = Entry(self), True
+        self._gates = {}
 
     def raise_if_lost(self) -> None:
         """``LeaseLost`` for the first hold that is not surely ours any more."""
         for hold in self.holds:
             if not hold.check():
                 raise hold.lost_error()
+        if self.gone is not None:
+            raise self.gone()
 
     def check_usable(self) -> None:
         """``NotHeld`` if the block is over; ``LeaseLost`` if a lock is lost, also to a fork, which the parent kept."""
@@ -120,9 +167,19 @@ class Scope:
                 return hold
         return None
 
-    def orphaned(self) -> Hold | None:
-        """A hold of a block around this one that has ended since."""
-        return next((hold for hold in self.reentered if hold.state in ("releasing", "released")), None)
+    def outlive(self, hold: Hold) -> None:
+        """The block around it has ended, in whose hold it was: it holds nothing any more, nor does what is inside."""
+        if self._open:
+            self.without(hold, "ended")
+
+    def without(self, hold: Hold, reason: LossReason) -> None:
+        """It has this hold no more: tell who listens, and those inside."""
+        self.gone = self.gone or partial(hold.lost_error, otherwise=reason)
+        if self._unwatch is not None:
+            self._unwatch()
+        self._close_gates()
+        for callback in self._callbacks.copy():
+            callback()
 
     @property
     def alive(self) -> bool:
@@ -130,20 +187,25 @@ class Scope:
         return bool(self._open) and self._generation == Process.generation
 
     @property
+    def over(self) -> bool:
+        """Whether the block has ended. In a copy of the process it is as it was at the fork."""
+        return not self._open
+
+    @property
     def state(self) -> State:
         """``held``, ``unsure`` (the store is not answering), ``lost``, ``releasing`` or ``released``."""
         states = {hold.state for hold in self.holds}
-        if "lost" in states:
+        if "lost" in states or self.gone is not None:
             return "lost"
         if not self._open:
             return "releasing" if "releasing" in states else "released"
-        if states & {"releasing", "released"}:
-            return "lost"  # a nested block whose outer block has ended
         return "unsure" if "unsure" in states else "held"
 
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends unless it is renewed, on the safe side of the store's clock."""
+        if self.gone is not None:
+            return 0.0
         return min((hold.remaining for hold in self.holds), default=0.0)
 
     # How it ends --------------------------------------------------------------------------------------------------
@@ -160,11 +222,18 @@ class Scope:
             self.runtime = runtime
         except IndexError:
             first = False  # but it may have been interrupted before it closed the gates
-        # Marked, then the gates are read; gate() adds its gate, then reads the mark: no gate stays open.
         if self._gates:
-            for gate in self._gates.copy().values():
-                gate.close()
+            self._close_gates()
         return first
+
+    def reopen(self) -> None:
+        """It was to be handed over, and that has failed: its block, which goes on, is told at its end."""
+        self._open.append(True)
+
+    def _close_gates(self) -> None:
+        # Marked, then the gates are read; gate() adds its gate, then reads the mark: no gate stays open.
+        for gate in self._gates.copy().values():
+            gate.close()
 
     def over_error(self) -> NotHeld:
         """What to raise when something is asked of the scope after its end."""
@@ -172,8 +241,8 @@ class Scope:
 
     def gate(self, hold: Hold) -> ReentryGate:
         """The gate into this hold; closed if the block has ended meanwhile."""
-        gate = self._gates.setdefault(hold.name, ReentryGate(limit_of(hold.claim.token) == SHARED))
-        if not self._open:
+        gate = self._gates.setdefault(hold.name, ReentryGate(hold))
+        if not self._open or self.gone is not None:
             gate.close()
         return gate
 
@@ -188,8 +257,7 @@ class Scope:
             self._unwatch()
         if self.turns:
             if self._on_end is not None:
-                for turn in self.turns.copy():
-                    turn.hold.forget_callback(self._on_end)
+                self.forget_callback(self._on_end)
             for turn in self.turns.copy():
                 turn.leave()
             self.turns.clear()
@@ -199,6 +267,8 @@ class Scope:
         if self._unwatch is not None:
             self._unwatch()
         self._unwatch = stop
+        if self.gone is not None:
+            stop()
 
     def warn_once(self) -> None:
         """Warn, once, if the running code is inside a transaction that ends after this block."""
@@ -226,8 +296,21 @@ class Scope:
                     call(scope)
 
         self._on_end = changed
+        self.on_end(changed)
+
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Call back, from any thread, once one of its locks is lost or released, or not its own any more."""
+        self._callbacks.append(callback)
         for hold in self.holds:
-            hold.on_end(changed)
+            hold.on_end(callback)
+        if self.gone is not None:
+            callback()
+
+    def forget_callback(self, callback: Callable[[], object]) -> None:
+        if callback in self._callbacks:
+            self._callbacks.remove(callback)
+        for hold in self.holds:
+            hold.forget_callback(callback)
 
     def cancel_when_lost(self) -> None:
         """Cancel the task in the block when the locks are lost (``on_lost="cancel"``)."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..core.config import check_seconds
 from ..core.errors import ConfigurationError, NotHeld
+from ..core.runtime import now
 from .scope import Scope
 
 
@@ -26,28 +27,40 @@ class Ticket:
     fences: dict[str, int | None]  #: by name
     expire: float
     renew: bool
+    renew_for: float | None  #: what is left of it
+    hold_at_least: float  #: what is left of it
     prefix: str  #: what the names begin with
 
     @classmethod
     def of(cls, scope: Scope) -> Ticket:
         """A new ticket over the locks that the scope has acquired."""
         spec, fences = scope.spec, {hold.name: hold.fence for hold in scope.acquired}
-        fields = [spec.store.alias, list(fences.items()), spec.expire, spec.renew, spec.prefix, secrets.token_hex(16)]
+        moment, since = now(), min(hold.since for hold in scope.acquired)
+        # Times that are left, not ends: clocks of two machines are never compared. What a ticket is on its way for does
+        # not count.
+        renew_for = None if spec.renew_for is None else max(0.0, since + spec.renew_for - moment)
+        keep_until = max(since + spec.hold_at_least, *(hold.keep_until for hold in scope.acquired))
+        hold_at_least = max(0.0, keep_until - moment)
+        held = list(fences.items())
+        how = (spec.expire, spec.renew, renew_for, hold_at_least, spec.prefix)
+        fields = [spec.store.alias, held, *how, secrets.token_hex(16)]
         text = base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
-        return cls(text, spec.store.alias, fences, spec.expire, spec.renew, spec.prefix)
+        return cls(text, spec.store.alias, fences, *how)
 
     @classmethod
     def loads(cls, text: str) -> Ticket:
         """Raises ``NotHeld`` for a text that is no ticket."""
         try:
-            store, held, expire, renew, prefix, _ = json.loads(
-                base64.urlsafe_b64decode(text.encode("ascii", "replace"))
-            )
+            fields = json.loads(base64.urlsafe_b64decode(text.encode("ascii", "replace")))
+            store, held, expire, renew, renew_for, hold_at_least, prefix, _ = fields
             fences = {str(name): None if fence is None else int(fence) for name, fence in held}
             if not fences:
                 raise ValueError("no names")
             seconds = check_seconds(float(expire), "expire")
-            return cls(text, str(store), fences, seconds, bool(renew), str(prefix))
+            if renew_for is not None:
+                renew_for = check_seconds(float(renew_for), "renew_for", zero=True)
+            kept = check_seconds(float(hold_at_least), "hold_at_least", zero=True)
+            return cls(text, str(store), fences, seconds, bool(renew), renew_for, kept, str(prefix))
         # An infinite fence, brackets a hundred thousand deep, a lease that is no time.
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, ConfigurationError):
             raise NotHeld("This is not a ticket from lease.detach(), or it was altered.") from None

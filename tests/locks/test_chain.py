@@ -7,7 +7,7 @@ import contextvars
 import gc
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 
 import pytest
 
@@ -103,12 +103,13 @@ def test_a_block_that_a_call_has_entered_is_not_known_by_the_frame_of_that() -> 
     """Its id is another call's soon: where that closed a generator, an outer block's lock was released."""
     shared = lock("a", expire=60)
     with ExitStack() as stack:
-        assert scope_of(stack.enter_context(shared)).opener == (shared, 0)
+        assert scope_of(stack.enter_context(shared)).opener == (shared, chain.STACKED)
     seen = list[Lease]()
     steps = held_by_a_generator(shared, seen)
     next(steps)
-    assert scope_of(seen[0]).opener == (shared, id(steps.gi_frame))  # type: ignore[attr-defined]
+    assert scope_of(seen[0]).opener == (shared, steps.gi_frame)  # type: ignore[attr-defined]
     assert list(steps) == []
+    assert scope_of(seen[0]).opener is None, "nothing keeps its frame"
 
 
 async def test_an_asynchronous_one_does_not_either() -> None:
@@ -128,6 +129,83 @@ async def test_an_asynchronous_one_does_not_either() -> None:
         await steps.aclose()
         assert running.state == "held"
     assert running.state == "released"
+
+
+def is_taken() -> bool:
+    lease = contextvars.Context().run(lock("a").try_acquire)
+    if lease is not None:
+        lease.release()
+    return lease is None
+
+
+@pytest.mark.parametrize("end", ["closed", "run to its end"])
+def test_a_block_ends_while_a_generator_stands_still_inside_of_it(end: str) -> None:
+    """Both on one lock object: the generator's was ended for it, and the lock stayed taken."""
+    shared, seen = lock("a", expire=60), list[Lease]()
+    steps = held_by_a_generator(shared, seen)
+    with shared as running:
+        next(steps)
+        assert (running.depth, seen[0].depth) == (2, 2)
+    assert (running.state, seen[0].state, is_taken()) == ("released", "lost", False)
+    other = contextvars.Context().run(shared.__enter__)
+    if end == "closed":
+        steps.close()  # type: ignore[attr-defined]
+    else:
+        with pytest.raises(LeaseLost):
+            next(steps)
+    assert other.state == "held"
+    other.release()
+
+
+def test_a_block_of_a_stack_ends_with_that_and_not_with_the_block_around_it() -> None:
+    shared = lock("a", expire=60)
+    with ExitStack() as stack:
+        with shared as outer:
+            inner = stack.enter_context(shared)
+            inner.raise_if_lost()
+        assert (outer.state, inner.state, is_taken()) == ("released", "lost", False)
+        with pytest.raises(LeaseLost):
+            stack.close()
+
+
+async def test_an_asynchronous_generator_that_a_task_has_begun_ends_its_own_block() -> None:
+    """It ended the block around, which was told of a loss."""
+    shared, seen = lock("a", expire=60), list[Lease]()
+
+    async def events(blocks: int) -> AsyncGenerator[None, None]:
+        async with AsyncExitStack() as stack:
+            for _ in range(blocks - 1):
+                seen.append(await stack.enter_async_context(shared))
+            async with shared as lease:
+                seen.append(lease)
+                yield
+
+    for blocks in (1, 2):
+        seen.clear()
+        async with shared as running:
+            steps = events(blocks)
+            await asyncio.create_task(anext(steps))
+            assert running.depth == 1 + blocks
+            assert await anext(steps, "over") == "over"
+            assert running.depth == 1
+            assert await asyncio.to_thread(is_taken)
+        assert {running.state, *(lease.state for lease in seen)} == {"released"}
+
+
+async def test_two_blocks_of_one_generator_end_in_another_task_the_inner_one_first() -> None:
+    shared, seen = lock("a", expire=60), list[str]()
+
+    async def events() -> AsyncGenerator[None, None]:
+        async with shared as outer:
+            async with shared as inner:
+                yield
+            seen.extend((outer.state, inner.state))
+
+    steps = events()
+    await asyncio.create_task(anext(steps), context=contextvars.Context())
+    assert await anext(steps, "over") == "over"
+    assert seen == ["held", "released"]
+    assert not await asyncio.to_thread(is_taken)
 
 
 def test_a_generator_whose_lock_is_held_is_closed_though_another_block_has_lost_its() -> None:
@@ -172,7 +250,7 @@ def test_a_lock_whose_outer_block_ends_just_then_is_taken_from_the_store() -> No
             ending.join()
 
         def take() -> None:
-            taken.append(lock("a", expire=30).acquire())
+            taken.append(lock("a", expire=30).__enter__())
 
         try:
             happened = at_moment(step, take, takes_or_reenters, end_elsewhere)
@@ -238,4 +316,4 @@ def test_a_nested_lease_that_was_released_leaves_once() -> None:
             assert outer.depth == 2
             assert contextvars.Context().run(lock("a").try_acquire) is None
             (gate,) = scope_of(outer)._gates.values()
-            assert gate.try_enter(Turn(scope_of(outer).holds[0], gate, gc)) == "busy"
+            assert gate.try_enter(Turn(gate, scope_of(outer))) == "busy"

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"tests.support.engine.{part}" for part in ("leases", "loss", "reentry", "taking", "transfer"))
+    *(f"tests.support.engine.{part}" for part in ("leases", "loss", "nesting", "reentry", "taking", "transfer"))
 )
 
 from tests.support.engine.leases import LeaseCases  # noqa: E402
 from tests.support.engine.loss import LossCases  # noqa: E402
+from tests.support.engine.nesting import NestingCases  # noqa: E402
 from tests.support.engine.reentry import ReentryCases  # noqa: E402
 from tests.support.engine.taking import TakingCases  # noqa: E402
 from tests.support.engine.transfer import TransferCases  # noqa: E402
 from tests.support.in_world import copies  # noqa: E402
 
-CASES = (LeaseCases, LossCases, ReentryCases, TakingCases, TransferCases)
+CASES = (LeaseCases, LossCases, NestingCases, ReentryCases, TakingCases, TransferCases)
 
 
 class TestOnRedis(*CASES):  # type: ignore[misc]

@@ -11,6 +11,7 @@ from distlock_web.core.backend import Claim, Granted
 from distlock_web.core.registry import Registry
 from distlock_web.core.runtime import THREADS, drive, now
 from distlock_web.locks.hold import Hold, ReentryGate, Turn
+from distlock_web.locks.scope import Scope, Spec
 from distlock_web.locks.watchdog import extend_holds
 
 
@@ -86,13 +87,13 @@ def test_callbacks_are_called_once_and_a_failing_one_harms_no_other(
 
 
 def test_a_gate_admits_those_who_wait_in_their_order(hold: Hold) -> None:
-    gate, order = ReentryGate(), list[int]()
-    first = Turn(hold, gate, drive)
+    gate, order, block = ReentryGate(hold), list[int](), Scope(Spec(hold.store, ("a",), 60.0, None), THREADS)
+    first = Turn(gate, block)
     assert gate.try_enter(first) == "ours"
 
     def sit(number: int) -> None:
-        turn = Turn(hold, gate, drive)
-        assert drive(gate.enter(turn, THREADS, None)) == "ours"
+        turn = Turn(gate, block)
+        assert drive(gate.enter(turn, THREADS, None, None)) == "ours"
         order.append(number)
         turn.leave()
 

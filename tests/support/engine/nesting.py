@@ -1,0 +1,379 @@
+"""Blocks nest, leases do not; who outlives his block holds nothing; what a nested block asks for holds (law 2)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+
+from distlock_web import ConfigurationError, Lease, LeaseLost, LockBusy, NotHeld, current_lease, lock
+from distlock_web.testing.contract.base import KEY, NAME, PREFIX, Cases, case, needs, the_lock
+from distlock_web.testing.fault_injector import FaultInjector
+from distlock_web.testing.harness import Event, Harness
+
+#: How the call chain has the lock, and whether a lease in it is still for blocks alone.
+AROUND = {"a block": False, "a decorated call": False, "a lease": True, "an entered lease": False, "both": True}
+
+
+@asynccontextmanager
+async def around(harness: Harness, how: str) -> AsyncIterator[None]:
+    """Inside of the lock in this way."""
+    if how == "a block":
+        async with harness.inside(the_lock()):
+            yield
+    elif how == "both":  # a lease that was taken inside of a block
+        async with harness.inside(the_lock()):
+            lease = await harness.acquire(the_lock())
+            yield
+            await harness.release(lease)
+    elif how == "a lease":
+        lease = await harness.acquire(the_lock())
+        yield
+        await harness.release(lease)
+    else:
+        async with harness.inside(await harness.acquire(the_lock())):
+            yield
+
+
+class NestingCases(Cases):
+    # Blocks nest, leases do not ---------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("how", AROUND)
+    @case
+    async def test_blocks_enter_whatever_the_call_chain_has(self, harness: Harness, how: str) -> None:
+        async def nested() -> int:
+            lease = current_lease()
+            assert lease is not None
+            return lease.depth
+
+        async def work() -> None:
+            injector = FaultInjector(harness.store)
+            async with harness.inside(the_lock()) as lease:
+                assert lease.depth == await nested()
+            assert await harness.decorated(nested, key=KEY, prefix=PREFIX, wait=0)() > 1
+            assert injector.calls == []
+            injector.remove()
+
+        if how == "a decorated call":
+            await harness.decorated(work, key=KEY, prefix=PREFIX, expire=30)()
+        else:
+            async with around(harness, how):
+                await work()
+        assert await harness.line(NAME) is None
+
+    @pytest.mark.parametrize("how", AROUND)
+    @case
+    async def test_an_acquire_enters_blocks_and_no_lease(self, harness: Harness, how: str) -> None:
+        async def work() -> None:
+            lease = await harness.try_acquire(the_lock())
+            assert (lease is None) is AROUND[how]
+            if lease is not None:
+                await harness.release(lease)
+                return
+            with pytest.raises(LockBusy, match="this call chain, by a lease: enter it by `with`") as caught:
+                await harness.acquire(the_lock())
+            assert caught.value.name == NAME
+            assert caught.value.retry_after > 0
+            assert caught.value.holder is not None
+            for wait in (5, None):  # for itself
+                with pytest.raises(ConfigurationError, match="wait for itself"):
+                    await harness.try_acquire(the_lock(wait=wait))
+
+        if how == "a decorated call":
+            await harness.decorated(work, key=KEY, prefix=PREFIX, expire=30)()
+        else:
+            async with around(harness, how):
+                await work()
+        assert await harness.line(NAME) is None
+
+    @case
+    async def test_a_dispatcher_that_hands_its_leases_on_excludes_itself(self, harness: Harness) -> None:
+        """All of its workers ran at once, and no event showed it."""
+        inside, most = 0, 0
+
+        async def work(lease: Lease, go_on: Event) -> None:
+            nonlocal inside, most
+            async with harness.inside(lease):
+                inside += 1
+                most = max(most, inside)
+                async with harness.inside(the_lock()):  # its own block: goes in
+                    await go_on.wait()
+                inside -= 1
+
+        for together in (True, False):  # taken before the first worker has begun, or after
+            taken = [await harness.try_acquire(the_lock()) for _ in range(3)] if together else []
+            leases = [lease for lease in taken if lease] or [await harness.acquire(the_lock())]
+            assert len(leases) == 1
+            go_on = harness.event()
+            worker = harness.sibling(partial(work, leases[0], go_on))
+
+            async def begun() -> bool:
+                return inside == 1
+
+            await harness.until(begun)
+            assert current_lease() is None, "it is the worker's"
+            assert await harness.try_acquire(the_lock()) is None
+            with pytest.raises(LockBusy):
+                async with harness.inside(the_lock()):
+                    pytest.fail("beside the worker")
+            go_on.set()
+            await worker.result()
+            assert await harness.line(NAME) is None
+        assert most == 1
+        async with harness.inside(the_lock()) as lease:
+            assert lease.depth == 1
+
+    @case
+    async def test_a_lease_is_entered_by_one_block_at_a_time(self, harness: Harness) -> None:
+        async def enter(lease: Lease) -> None:
+            with pytest.raises(ConfigurationError, match="entered already"):
+                async with harness.inside(lease):
+                    pytest.fail("a second one is inside")
+
+        async with harness.inside(the_lock()) as block:
+            await enter(block)
+        lease = await harness.acquire(the_lock())
+        async with harness.inside(lease):
+            await enter(lease)
+            await harness.sibling(lambda: enter(lease)).result()
+            await harness.unrelated(lambda: enter(lease)).result()
+            lease.raise_if_lost()
+        assert await harness.line(NAME) is None
+        with pytest.raises(NotHeld):
+            async with harness.inside(lease):
+                pytest.fail("it is over")
+
+    @needs("waiting")
+    @case
+    async def test_a_lease_whose_call_chain_is_inside_is_not_entered_elsewhere(self, harness: Harness) -> None:
+        """It would be, beside that block."""
+        lease = await harness.acquire(lock(["a", KEY], prefix=PREFIX))
+
+        async def enter() -> None:
+            async with harness.inside(lease):
+                pass
+
+        async with harness.inside(the_lock()) as nested:
+            with pytest.raises(ConfigurationError, match="entered already"):
+                await harness.unrelated(enter).result()
+            nested.raise_if_lost()
+        async with harness.inside(lock("a", prefix=PREFIX)):  # the gates are as they were
+            pass
+        await harness.unrelated(enter).result()
+        assert await harness.port.inspect() == []
+
+    @needs("waiting")
+    @case
+    async def test_who_waited_to_enter_a_lease_waits_for_the_lock_where_another_enters_it(
+        self, harness: Harness
+    ) -> None:
+        lease = await harness.acquire(the_lock())
+        entered, leave = harness.event(), harness.event()
+
+        async def worker() -> None:
+            async with harness.inside(lease):
+                entered.set()
+                await leave.wait()
+
+        async def late() -> bool:
+            await entered.wait()
+            async with harness.inside(the_lock(wait=None)) as own:
+                return own.fence != lease.fence and own.depth == 1
+
+        waiting = harness.sibling(late)
+        working = harness.sibling(worker)
+        await entered.wait()
+        await harness.waiters(NAME, 1)
+        leave.set()
+        await working.result()
+        assert await waiting.result()
+
+    # Who outlives his block holds nothing -----------------------------------------------------------------------
+
+    @needs("waiting")
+    @case
+    async def test_who_outlives_the_nested_block_that_he_came_in_by_is_told(self, harness: Harness) -> None:
+        """He was inside beside the next nested block, his lease ``held``."""
+        seen = dict[str, Lease]()
+        begun, leave = harness.event(), harness.event()
+
+        async def survivor() -> None:
+            async with (
+                harness.inside(the_lock(renew=True)) as seen["child"],
+                harness.inside(the_lock()) as seen["grandchild"],
+            ):
+                begun.set()
+                assert await harness.lost(seen["grandchild"])
+                with pytest.raises(LeaseLost):
+                    await harness.extend(seen["child"])
+                with pytest.raises(LeaseLost, match="cannot enter it again"):
+                    await harness.acquire(the_lock())
+                await leave.wait()
+
+        async with harness.inside(the_lock()) as outer:
+            async with harness.inside(the_lock()):
+                actor = harness.sibling(survivor)
+                await begun.wait()
+                assert [lease.state for lease in seen.values()] == ["held", "held"]
+            async with harness.inside(the_lock()) as following:
+                for lease in seen.values():
+                    assert (lease.state, lease.reason, lease.remaining) == ("lost", "ended", 0.0)
+                    assert lease.lost
+                    with pytest.raises(LeaseLost):
+                        lease.raise_if_lost()
+                leave.set()
+                with pytest.raises(LeaseLost) as caught:
+                    await actor.result()
+                assert caught.value.reason == "ended"
+                following.raise_if_lost()
+            outer.raise_if_lost()
+        assert [lease.state for lease in seen.values()] == ["lost", "lost"], "for good"
+
+    @needs("waiting")
+    @case
+    async def test_a_listener_of_his_hears_of_it(self, harness: Harness) -> None:
+        begun, leave = harness.event(), harness.event()
+        told = list[str]()
+
+        async def survivor() -> None:
+            async with harness.inside(the_lock(on_lost=lambda lease: told.append(lease.state))):
+                begun.set()
+                await leave.wait()
+
+        async with harness.inside(the_lock()) as outer:
+            async with harness.inside(the_lock()):
+                actor = harness.sibling(survivor)
+                await begun.wait()
+            assert told == ["lost"]
+            leave.set()
+            await actor.result()
+            outer.raise_if_lost()
+        assert told == ["lost"]
+
+    # What a nested block asks for holds -------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("ends", ["well", "with an error", "outer with an error"])
+    @case
+    async def test_hold_at_least_of_a_nested_block_keeps_the_lock(self, harness: Harness, ends: str) -> None:
+        """A second click paid again."""
+
+        async def pay() -> None:
+            if ends == "with an error":
+                raise ZeroDivisionError
+
+        paying = harness.decorated(pay, key=KEY, prefix=PREFIX, hold_at_least=20)
+        try:
+            async with harness.inside(the_lock(hold_at_least=5)):
+                await paying()
+                if ends == "outer with an error":
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+        if ends == "with an error":
+            assert await harness.line(NAME) is None
+        else:
+            line = await harness.shown(NAME)
+            assert (line.state, 15 < line.remaining <= 20) == ("cooldown", True)
+
+    @case
+    async def test_a_nested_block_has_about_the_lease_that_it_asks_for(self, harness: Harness) -> None:
+        """It had what the outer one's had left, and lost it after its work."""
+        async with harness.inside(the_lock(expire=40)) as outer:
+            injector = FaultInjector(harness.store)
+            for asks, times in ((40, 0), (70, 0), (100, 1), (100, 1), (160, 2), (240, 3)):
+                async with harness.inside(the_lock(expire=asks) if asks > 80 else the_lock(expire=asks / 2)) as inner:
+                    assert inner.remaining > 0.45 * asks
+                assert injector.calls == ["extend"] * times
+            assert outer.remaining > 200
+
+    @case
+    async def test_one_that_asks_for_as_long_late_in_the_lease_extends_it(self, harness: Harness) -> None:
+        expire = 2 * self.kept
+        async with harness.inside(the_lock(expire=expire)) as outer:
+            await harness.sleep(expire * 0.6)
+            injector = FaultInjector(harness.store)
+            async with harness.inside(the_lock(expire=expire)) as inner:
+                assert injector.calls == ["extend"]
+                assert inner.remaining > expire / 2
+            outer.raise_if_lost()
+
+    @needs("waiting", "bounded_queue")
+    @pytest.mark.parametrize("most", [1, 3])
+    @case
+    async def test_max_waiters_counts_those_that_wait_to_enter(self, harness: Harness, most: int) -> None:
+        """All twenty ran."""
+        leave = harness.event()
+        entered, refused = list[int](), list[LockBusy]()
+
+        async def one() -> None:
+            try:
+                async with harness.inside(the_lock(wait=None, max_waiters=most)):
+                    entered.append(1)
+                    await leave.wait()
+            except LockBusy as error:
+                refused.append(error)
+
+        async with harness.inside(the_lock()):
+            actors = [harness.sibling(one) for _ in range(8)]
+
+            async def settled() -> bool:
+                return len(refused) == 7 - most
+
+            await harness.until(settled)
+            leave.set()
+            for actor in actors:
+                await actor.result()
+        assert len(entered) == 1 + most
+        assert all("max_waiters" in str(error) for error in refused)
+
+    # A hand-over ------------------------------------------------------------------------------------------------
+
+    @needs("transfer")
+    @pytest.mark.parametrize("nested", [False, True])
+    @case
+    async def test_a_lease_that_is_handed_over_keeps_hold_at_least(self, harness: Harness, nested: bool) -> None:
+        async with harness.inside(the_lock(hold_at_least=0 if nested else 60)) as lease:
+            if nested:
+                async with harness.inside(the_lock(hold_at_least=60)):
+                    pass
+            ticket = await harness.detach(lease)
+        async with harness.inside(await harness.attach(ticket)):
+            pass
+        line = await harness.shown(NAME)
+        assert (line.state, line.remaining > 40) == ("cooldown", True)
+
+    @needs("transfer")
+    @case
+    async def test_a_lease_that_is_handed_over_is_renewed_no_longer_than_it_would_have_been(
+        self, harness: Harness
+    ) -> None:
+        """It was renewed without end."""
+        lease = await harness.acquire(the_lock(expire=self.ttl, renew=True, renew_for=self.ttl))
+        attached = await harness.attach(await harness.detach(lease))
+        assert await harness.lost(attached)
+
+    @needs("transfer")
+    @pytest.mark.parametrize("lost", [["request", "request"], ["answer", "request"], ["answer", "answer"]])
+    @case
+    async def test_a_block_whose_hand_over_fails_is_told_that_it_has_no_lock(
+        self, harness: Harness, lost: list[str]
+    ) -> None:
+        """It went on, its lock free for others, and its end said nothing."""
+        told = list[str]()
+        injector = FaultInjector(harness.store)
+        with pytest.raises(LeaseLost) as caught:
+            async with harness.inside(the_lock(on_lost="raise")) as lease:
+                injector.lose("detach", *lost)  # type: ignore[arg-type]
+                try:
+                    await harness.detach(lease)
+                except Exception as error:
+                    told.append(type(error).__name__)
+                assert (lease.state, lease.reason, bool(lease.lost)) == ("lost", "unreachable", True)
+                with pytest.raises(LeaseLost):
+                    lease.raise_if_lost()
+        assert (told, caught.value.reason) == (["BackendUnavailable"], "unreachable")
+        assert await harness.line(NAME) is None
+        async with harness.inside(the_lock()):  # the call chain is not inside of it any more
+            pass
