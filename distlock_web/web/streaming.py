@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..core.errors import DistLockError, LeaseLost
 from ..core.request_id import current_origin, swap_origin
-from ..core.runtime import in_event_loop
+from ..core.runtime import check_process, in_event_loop
 from ..locks import chain, ending, watchdog
 from ..locks.lease import Lease, scope_of
 
@@ -55,7 +55,8 @@ class StreamLock:
 
     def check(self) -> None:
         """Before each step: ``LeaseLost`` if the lock is gone, unless ``on_lost`` says to go on all the same."""
-        if self._scope.alive and self._scope.spec.on_lost in ("raise", "cancel"):
+        check_process()  # in a copy of the process the body would go on beside its parent's
+        if not self._scope.over and self._scope.spec.on_lost in ("raise", "cancel"):
             self._scope.raise_if_lost()
 
     def end(self, error: BaseException | None = None) -> None:

@@ -7,6 +7,7 @@ import gc
 import io
 import itertools
 import logging
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import Context, ContextVar
@@ -20,8 +21,10 @@ from django.test import RequestFactory
 
 from distlock_web import LeaseLost, current_lease, distributed_lockable, lock, once
 from distlock_web.core.registry import registry
+from distlock_web.core.runtime import check_process
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.web.once import REPLAYED
+from tests.support.forking import beside_threads, told_by_child
 from tests.support.revoking import revoke
 from tests.support.waiting import eventually
 from tests.support.web_servers import is_free, the_lock
@@ -114,6 +117,50 @@ async def test_the_last_byte_ends_it_async(injector: FaultInjector) -> None:
     response.close()
     assert body.depths == [2, 2, 2, 1]
     assert injector.calls.count("release") == 1
+
+
+def reason_of_loss(step: Callable[[], object]) -> str:
+    try:
+        return f"it goes on: {step()!r}"
+    except LeaseLost as error:
+        return str(error.reason)
+
+
+@beside_threads
+def test_in_a_copy_of_the_process_the_body_does_not_go_on(injector: FaultInjector) -> None:
+    """Beside its parent's it made the same chunks, under no lock."""
+    chunks = iter(streaming(iter([b"x"] * 3)))
+    assert next(chunks) == b"x"
+    assert told_by_child(lambda: reason_of_loss(lambda: next(chunks))) == "forked"
+    assert list(chunks) == [b"x", b"x"]
+    assert is_free()
+
+
+@beside_threads
+async def test_in_a_copy_of_the_process_an_asynchronous_one_does_not_either(injector: FaultInjector) -> None:
+    chunks = aiter(await astreaming(Body().achunks()))
+    assert await anext(chunks) == b"x"
+
+    def step() -> None:
+        coroutine: Any = chunks.__anext__()
+        for _ in range(3):  # to close the body takes its turns of the loop, which is not here
+            coroutine.send(None)
+
+    assert told_by_child(lambda: reason_of_loss(step)) == "forked"
+    assert [chunk async for chunk in chunks] == [b"x", b"x"]
+    assert is_free()
+
+
+@pytest.mark.usefixtures("memory_store")
+def test_in_a_copy_of_which_python_is_not_told_it_does_not_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by a fork in C: the thread that renews the lease might ask for the GIL just then."""
+    chunks = iter(streaming(iter([b"x"] * 3)))
+    assert next(chunks) == b"x"
+    pid = os.getpid()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: pid + 1)
+        assert reason_of_loss(lambda: next(chunks)) == "forked"
+    check_process()
 
 
 def test_an_error_in_the_body_ends_it(injector: FaultInjector) -> None:
