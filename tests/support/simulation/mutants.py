@@ -137,8 +137,8 @@ MUTANTS: dict[str, Mutant] = {
     "what is done is done again after half of its time": Mutant(
         "memory-once-24",
         "locks/ending.py",
-        "cooldown = max(0.0, hold.since + scope.spec.hold_at_least - now())",
-        "cooldown = max(0.0, hold.since + scope.spec.hold_at_least / 2 - now())",
+        "until = max(until, hold.since + scope.spec.hold_at_least)",
+        "until = max(until, hold.since + scope.spec.hold_at_least / 2)",
     ),
     "who is told that it is done hears of the one before": Mutant(
         "redis-once-0",
