@@ -20,7 +20,7 @@ def files() -> dict[str, str]:
 
 def test_the_tests_of_the_page_pass_without_a_server(pytester: pytest.Pytester) -> None:
     blocks = files()
-    assert list(blocks) == ["shop", "test_shop", "views", "tests", "conftest"]
+    assert list(blocks) == ["shop", "test_shop", "views", "tests", "settings", "conftest"]
     pytester.makepyfile(**{name: blocks[name] for name in ("shop", "test_shop", "conftest")})
     pytester.makepyfile(
         test_redis="""

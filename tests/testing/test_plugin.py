@@ -87,6 +87,11 @@ def test_free_is_said_only_of_what_is_free() -> None:
         {"DATABASE": "default"},
         {"BACKEND": "sql", "DATABASE": "default"},
         {"LOCATION": "redlock://a.invalid,b.invalid,c.invalid", "EXPIRE": 0.1, "WAIT": 1},
+        {"LOCATION": "redis+sentinel://a.invalid,b.invalid/mymaster/0", "OPTIONS": {"min_replicas": 1}},
+        {"LOCATION": "redis+cluster://a.invalid:7000,b.invalid:7001/"},
+        {"LOCATION": "zookeeper://a.invalid:2181/locks"},
+        {"BACKEND": "redis", "OPTIONS": {"server": object()}},
+        {"BACKEND": "nowhere.to_be.Found"},
     ],
 )
 def test_wherever_the_locks_of_the_project_are(setting: dict[str, object], request: pytest.FixtureRequest) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -105,9 +107,26 @@ def address(config: StoreConfig) -> Address:
 
 def of_pool(pool: redis.ConnectionPool) -> tuple[type[DriverConnection], dict[str, Any]]:
     """How somebody else's pool connects. Its connections stay its own."""
+    made_by = pool.connection_class
+    if not isinstance(made_by, type):  # redis-py only calls it: fakeredis documents a function
+        made_by = type(made_by(**pool.connection_kwargs))
     kwargs = {**pool.connection_kwargs, "max_connections": pool.max_connections}
     kwargs.pop("decode_responses", None)
-    return pool.connection_class, kwargs
+    return made_by, kwargs
+
+
+def is_fake(connection_class: type) -> bool:
+    """Whether it is fakeredis's: its server lies in this process and answers at once, with no socket between."""
+    return any(base.__module__.partition(".")[0] == "fakeredis" for base in connection_class.__mro__)
+
+
+def _fake_class(where: str, given: object) -> type[DriverConnection]:
+    """Of the connections to a server of fakeredis that stands in the settings."""
+    fakeredis = sys.modules.get("fakeredis")  # whoever has a server of it has imported it
+    if fakeredis is None or not isinstance(given, fakeredis.FakeServer):
+        raise ConfigurationError(f'{where}["OPTIONS"]["server"] is for a FakeServer of fakeredis, in tests.')
+    found: type[DriverConnection] = fakeredis.FakeRedisConnection
+    return found
 
 
 def checked(
@@ -118,6 +137,11 @@ def checked(
 ) -> Address:
     """The address of these keywords, over which ``options`` win."""
     where = f"DISTLOCK[{config.alias!r}]"
+    if "server" in options:
+        connection_class = _fake_class(where, options["server"])
+    fake = is_fake(connection_class)
+    if fake and find_spec("lupa") is None:
+        raise ConfigurationError(f"{where} is on fakeredis, which runs no scripts here: pip install 'fakeredis[lua]'.")
     known = parameters(connection_class)
     for name, value in options.items():
         if name not in known and name not in OWN_OPTIONS:
@@ -136,7 +160,13 @@ def checked(
         kwargs |= driver_info("driver_info" in known)
     kwargs.update(OURS)
     return Address(
-        connection_class, kwargs, max_connections, pool_timeout or 0.0, _name(kwargs), config.prefix, *replicas
+        connection_class,
+        kwargs,
+        max_connections,
+        pool_timeout or 0.0,
+        ("fakeredis" if fake else "Redis") + _place(kwargs),
+        config.prefix,
+        *replicas,
     )
 
 
@@ -220,7 +250,7 @@ def parameters(connection_class: type) -> set[str]:
     return names - {"self", "args", "kwargs", *_NOT_FOR_US, *OURS}
 
 
-def _name(kwargs: Mapping[str, Any]) -> str:
+def _place(kwargs: Mapping[str, Any]) -> str:
     if "path" in kwargs:
-        return f"Redis at {kwargs['path']}"
-    return f"Redis at {kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+        return f" at {kwargs['path']}"
+    return f" at {kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"

@@ -11,7 +11,7 @@ from functools import partial
 from ....core.backend import Claim
 from ....core.outage import Outage
 from ....core.runtime import lives_for_one_call
-from .address import Address
+from .address import Address, is_fake
 from .exchange import Exchange, Lines
 from .listener import Listener
 from .loop_connection import LoopConnection
@@ -62,8 +62,10 @@ class Server:
         loop = asyncio.get_running_loop()
         found = self._loops.get(loop)
         if found is None:
-            if lives_for_one_call(loop):  # as under WSGI: it may block its thread, which has nothing else to do
-                return self._threads
+            if lives_for_one_call(loop) or is_fake(self.address.connection_class):
+                return (
+                    self._threads
+                )  # under WSGI it may block its thread, which has nothing else to do; a fake blocks none
             with self._changing:
                 for closed in [other for other in self._loops if other.is_closed()]:
                     del self._loops[closed]

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import hiredis
 from redis.exceptions import ResponseError
 
-from .address import DriverConnection
+from .address import DriverConnection, is_fake
 from .driver import plain_socket_of, socket_of
 from .errors import ErrorReply
 from .exchange import Reply
@@ -31,6 +31,8 @@ class Wire(Protocol):
 
 def wire_of(connection: DriverConnection, limit: float) -> Wire:
     """``limit``: seconds that an answer has, and a write."""
+    if is_fake(type(connection)):
+        return _FakeWire(connection, limit)
     plain = plain_socket_of(connection)
     return _DriverWire(connection, limit) if plain is None else _KernelWire(plain, limit)
 
@@ -57,6 +59,25 @@ class _DriverWire:
         finally:
             if timeout is not None:
                 socket_of(connection).settimeout(self._limit)
+
+
+class _FakeWire:
+    """The same on fakeredis: it has no socket with a time-out, and its ``read_response`` would wait for ever."""
+
+    def __init__(self, connection: Any, limit: float) -> None:
+        self._connection = connection
+        self._limit = limit
+
+    def write(self, packed: bytes) -> None:
+        self._connection.send_packed_command([packed])
+
+    def read(self, timeout: float | None = None) -> Reply:
+        if not self._connection.can_read(self._limit if timeout is None else timeout):
+            raise TimeoutError("no answer in time")
+        try:
+            return self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
+        except ResponseError as error:
+            return ErrorReply.from_driver(error)
 
 
 class _KernelWire:
