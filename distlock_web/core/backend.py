@@ -102,6 +102,9 @@ class Claim(NamedTuple):
     holder: str = ""  #: who holds it, for people: what ``HolderInfo.current`` made
     #: It joins the queue only where fewer wait; None: however many. Whoever stands in the queue keeps the place.
     max_waiters: int | None = None
+    #: Of ``once``: a record may be there that the lock itself does not tell of, for it was written within a transaction
+    #: of its caller's, whose release never came.
+    once: bool = False
 
 
 class Granted(NamedTuple):
@@ -259,17 +262,29 @@ class CallersTransaction(Protocol):
 
 
 class Transactional(Protocol):
-    """What a backend may offer that can write in a transaction of its caller's."""
+    """What a backend may offer that can write in a transaction of its caller's.
+
+    That transaction may see the store as it was at its beginning (REPEATABLE READ), so it must not change nor lock what
+    others change: it only adds. Of two records of one name the database refuses the later one, and with it the work.
+    """
+
+    #: Whoever writes in that database excludes all others until the end of the transaction: while the caller's has
+    #: written, no lease can be extended there, nor taken by anybody.
+    one_writer: bool
 
     def is_at(self, address: DatabaseAddress) -> bool:
         """Whether it is in this database."""
 
-    def release_within(
-        self, transaction: CallersTransaction, claim: Claim, cooldown: float, record: str
-    ) -> Loss | None:
-        """``Port.release`` in that transaction: it counts when that commits, and never was if it does not.
+    def begin_within(self, transaction: CallersTransaction) -> None:
+        """The first in that transaction, where there is ``one_writer``: be it, from now on."""
 
-        Until then nobody else can have the lock. The release itself comes again after the commit.
+    def record_within(
+        self, transaction: CallersTransaction, claim: Claim, fence: int | None, cooldown: float, record: str
+    ) -> Loss | None:
+        """Write the record there, for so many seconds: it counts when that commits, and never was if it does not.
+
+        The release itself comes after the commit; if it never does, a claim that is ``once`` finds the record.
+        A ``Loss`` where there is ``one_writer`` and the lease is gone; elsewhere it was extended before.
         """
 
 

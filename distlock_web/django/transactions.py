@@ -21,7 +21,7 @@ from ..core.backend import Answer
 from ..core.config import DatabaseAddress
 from ..core.errors import ConfigurationError
 from ..locks.hooks import Context
-from ..locks.lease import Lease, before_commit, rolled_back
+from ..locks.lease import Lease, before_commit, rolled_back, transaction_begun
 from .databases import address_of
 
 R = TypeVar("R")
@@ -47,6 +47,9 @@ class DjangoTransactions:
 
     def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: Any) -> R:
         with transaction.atomic(using=database, durable=True):
+            transactions = _committing(transaction.get_connection(database))
+            for each in transactions:
+                transaction_begun(lease, each)
             result = call()
             if getattr(result, "exception", False) is True:
                 # REST framework made a response of an exception. It rolls back itself, but only under ATOMIC_REQUESTS.
@@ -55,7 +58,7 @@ class DjangoTransactions:
                 rolled_back(lease)
             else:
                 # Not merely a look at the deadline: the commit has a full lease before it. LeaseLost rolls back.
-                before_commit(lease, _committing(transaction.get_connection(database)))
+                before_commit(lease, transactions)
         return result
 
     def run_open(self, function: Callable[..., Any], call: Callable[[], R], database: Any) -> R:
@@ -89,10 +92,10 @@ class _Transaction:
             return Answer(rows, cursor.rowcount)
 
 
-def _committing(connection: BaseDatabaseWrapper) -> _Transaction | None:
+def _committing(connection: BaseDatabaseWrapper) -> list[_Transaction]:
     """None: nothing is committed, in a TestCase."""
     testing = any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
-    return None if testing else _Transaction(connection)
+    return [] if testing else [_Transaction(connection)]
 
 
 def alias_of(database: object) -> str | None:

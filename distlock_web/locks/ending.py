@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -103,26 +103,31 @@ def end_now(scope: Scope, error: BaseException | None, *, by_hand: bool = False)
         raise
 
 
-def record_within(scope: Scope, transaction: CallersTransaction) -> bool:
-    """Release it with its record in the caller's transaction, the last before that commits. False: nothing was done.
+def store_in(scope: Scope, transactions: Sequence[CallersTransaction]) -> CallersTransaction | None:
+    """Of these transactions of a caller's, the one in the database where ``once`` keeps its records; None: none is."""
+    backend: Any = scope.spec.store.backend
+    if not scope.asked or not hasattr(backend, "record_within"):
+        return None
+    return next((each for each in transactions if backend.is_at(each.address)), None)
 
-    ``LeaseLost``: it must not commit. The release that comes after the commit tells who waits.
+
+def record_within(scope: Scope, transaction: CallersTransaction) -> None:
+    """Write the record in the caller's transaction, the last before that commits. The release comes after the commit.
+
+    ``LeaseLost``: it must not commit.
     """
     backend: Any = scope.spec.store.backend
-    if scope.record is None or not scope.acquired or not hasattr(backend, "release_within"):
-        return False
     (hold,) = scope.acquired
-    cooldown = hold.since + scope.spec.hold_at_least - now()
-    if cooldown <= 0 or not backend.is_at(transaction.address):
-        return False
-    scope.let_go()
-    if not hold.begin_release():
-        raise hold.lost_error()
-    loss: Loss | None = backend.release_within(transaction, hold.claim, cooldown, scope.record)
+    since = now()
+    cooldown = hold.since + scope.spec.hold_at_least - since
+    if scope.record is None or cooldown <= 0:  # it took longer than it stays done
+        return
+    loss: Loss | None = backend.record_within(transaction, hold.claim, hold.fence, cooldown, scope.record)
     if loss is not None:
         hold.lose(loss)
         raise hold.lost_error()
-    return True
+    scope.recorded = True
+    hold.renewed(since, cooldown)  # nobody else can have it before that is over
 
 
 async def abort(scope: Scope, error: BaseException) -> None:
@@ -309,7 +314,7 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
         except DistLockError as error:
             failure, failed = failure or error, error
             loss = "unreachable" if now() >= hold.deadline else None
-        if loss is not None:
+        if loss is not None and not (success and scope.recorded):  # committed: whoever has it now cannot commit
             hold.lose(loss)
         else:
             hold.released("unreachable" if failed else "")

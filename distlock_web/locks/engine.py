@@ -91,7 +91,7 @@ async def _take(scope: Scope, port: Port, name: str, until: float | None) -> Non
     token = new_token(spec.store.ident)
     if spec.limit > 1:
         token = limited(token, spec.limit)
-    claim = Claim(name, token, spec.expire, scope.claimant(), spec.max_waiters)
+    claim = Claim(name, token, spec.expire, scope.claimant(), spec.max_waiters, bool(scope.asked))
     refused: BaseException | None = None
     try:
         try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Engine, event, inspect
+from sqlalchemy import Connection, event, inspect
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.orm import InstanceState, Session, scoped_session
+from sqlalchemy.orm import InstanceState, Session, SessionTransaction, scoped_session
 
 from ..core.backend import Answer
 from ..core.config import DatabaseAddress
@@ -15,8 +15,8 @@ from ..core.errors import ConfigurationError
 from ..core.keys import Row
 from ..core.request_id import ask_user
 from ..locks.hooks import Context, Integration, TransactionManager
-from ..locks.lease import Lease, before_commit
-from .begun import may_be_ended
+from ..locks.lease import Lease, before_commit, transaction_begun
+from .begun import connections_of, may_be_ended
 from .fencing import refusing_stale
 
 R = TypeVar("R")
@@ -43,9 +43,13 @@ class SessionTransactions:
             # Every commit, also one of the function's own, has a full lease before it. LeaseLost stops it.
             if not committing.in_nested_transaction():
                 committing.flush()  # what is sent now does not use up the lease of the commit
-                before_commit(lease, _transaction_of(committing))
+                before_commit(lease, _transactions_of(committing))
+
+        def begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+            transaction_begun(lease, _Transaction(connection))
 
         event.listen(session, "before_commit", extend)
+        event.listen(session, "after_begin", begin)
         try:
             with refusing_stale():
                 result = call()
@@ -56,6 +60,7 @@ class SessionTransactions:
             raise
         finally:
             event.remove(session, "before_commit", extend)
+            event.remove(session, "after_begin", begin)
 
     def run_open(self, function: Callable[..., Any], call: Callable[[], R], database: object) -> R:
         return call()
@@ -64,10 +69,10 @@ class SessionTransactions:
 class _Transaction:
     """That of a session, for a store that is in the same database."""
 
-    def __init__(self, session: Session, engine: Engine) -> None:
-        self._session = session
-        self._url = engine.url
-        self.placeholder: Literal["%s", "?"] = "?" if engine.dialect.paramstyle == "qmark" else "%s"
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._url = connection.engine.url
+        self.placeholder: Literal["%s", "?"] = "?" if connection.dialect.paramstyle == "qmark" else "%s"
 
     @property
     def address(self) -> DatabaseAddress:
@@ -75,17 +80,17 @@ class _Transaction:
         return DatabaseAddress(url.get_backend_name(), url.database or "", url.host or "", url.port)
 
     def execute(self, statement: str, parameters: Sequence[str | int]) -> Answer:
-        done = self._session.connection().exec_driver_sql(statement, tuple(parameters))
+        done = self._connection.exec_driver_sql(statement, tuple(parameters))
         return Answer(list(done.all()) if done.returns_rows else [], done.rowcount)
 
 
-def _transaction_of(session: Session) -> _Transaction | None:
-    """None: the session has no one database."""
+def _transactions_of(session: Session) -> list[_Transaction]:
+    """One in each database that the session has used; none, if it has no database."""
+    connections = connections_of(session)
     try:
-        bind = session.get_bind()
+        return [_Transaction(connection) for connection in connections or [session.connection()]]
     except UnboundExecutionError:
-        return None
-    return _Transaction(session, bind.engine)
+        return []
 
 
 def _end_reads(function_name: str, session: Session) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from types import FrameType
 from typing import Any
 
 import pytest
 from django.db import connections, transaction
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, event, text
 from sqlalchemy.orm import Session
 
 import distlock_web.sqlalchemy
@@ -88,13 +90,7 @@ def orders(engine: Engine) -> list[int]:
 
 def records(engine: Engine) -> int:
     with engine.connect() as connection:
-        found = connection.execute(
-            text(
-                "SELECT count(*) FROM distlock_lease JOIN distlock_record USING (name_key, fence) "
-                "WHERE distlock_lease.state = 'done'"
-            )
-        )
-        return int(found.scalar_one())
+        return int(connection.execute(text("SELECT count(*) FROM distlock_record")).scalar_one())
 
 
 def free(engine: Engine) -> None:
@@ -230,3 +226,136 @@ def test_a_commit_that_fails_leaves_no_record(engine: Engine) -> None:
     assert (orders(engine), records(engine)) == ([], 0)
     assert by_sqlalchemy(engine, 2) == 2
     assert (orders(engine), records(engine)) == ([2], 1)
+
+
+# What is not one transaction -----------------------------------------------------------------------------------------
+
+
+def with_block(session: Session) -> None:
+    session.rollback()
+    with session.begin():
+        session.execute(text("INSERT INTO orders VALUES (1)"))
+
+
+@pytest.mark.parametrize(
+    "commit",
+    [Session.commit, with_block, lambda session: session.get_transaction().commit()],
+    ids=["commit", "begin", "transaction"],
+)
+@pytest.mark.parametrize("locks", ["in the same database", "elsewhere"])
+def test_a_function_that_commits_by_itself_is_refused(
+    engine: Engine, locks: str, commit: Callable[[Session], object]
+) -> None:
+    """As in Django. Its work was committed first, the record later: whoever died between the two did it twice."""
+    if locks == "elsewhere":
+        configure({"default": {"BACKEND": "memory"}})
+    with Session(engine) as session:
+
+        @once(key="order", keep=LONG, until="commit", database=session)
+        def order() -> None:
+            session.execute(text("INSERT INTO orders VALUES (1)"))
+            commit(session)
+
+        with pytest.raises(ConfigurationError, match="must not commit by itself"):
+            order()
+    assert orders(engine) == []
+
+
+@pytest.mark.filterwarnings("ignore:transaction already deassociated")  # SQLAlchemy's, of the commit that fails
+@pytest.mark.parametrize(
+    ("work", "exact"),
+    [
+        (["orders"], True),
+        ([], True),
+        (["bills"], False),
+        (["orders", "bills"], False),
+        (["bills", "orders"], False),
+    ],
+    ids=str,
+)
+def test_a_session_of_several_databases_is_exact_where_it_used_that_of_the_locks_alone(
+    engine: Engine, make_database: Callable[..., Database], work: list[str], exact: bool
+) -> None:
+    """The record was committed in the first, and the commit of the work, in the second, failed: done, it said."""
+    other = create_engine(make_database("sqlite").sqlalchemy)
+    orders_table, bills_table = (
+        Table(name, MetaData(), Column("number", Integer, primary_key=True)) for name in ("orders", "bills")
+    )
+    bills_table.create(other)
+    asked: list[str] = []
+
+    def note(connection: object, cursor: object, statement: str, *others: object) -> None:
+        asked.append(statement)
+
+    def fail(connection: object) -> None:
+        raise ZeroDivisionError
+
+    for each in (engine, other):
+        event.listen(each, "before_cursor_execute", note)
+    with Session(bind=engine, binds={bills_table: other}) as session:
+
+        @once(key="order", keep=LONG, expire=LONG, until="commit", database=session, result=True)
+        def order() -> int:
+            for name in work:
+                session.execute({"orders": orders_table, "bills": bills_table}[name].insert().values(number=1))
+            return len(asked)
+
+        failing = other if "bills" in work else engine
+        event.listen(failing, "commit", fail, once=True)
+        with pytest.raises(ZeroDivisionError):
+            order()
+        assert any("INSERT INTO distlock_record" in statement for statement in asked) is exact
+        assert records(engine) == 0
+        for each, name in ((engine, "orders"), (other, "bills")):
+            with each.begin() as connection:  # of two commits the other may have been done
+                connection.execute(text(f"DELETE FROM {name}"))
+        first = order()
+        assert [order(), records(engine)] == [first, 1]
+    other.dispose()
+
+
+# In Django -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("locks", ["in the same database", "elsewhere"])
+def test_in_the_hooks_of_the_commit_the_lease_is_held(
+    database: Database, engine: Engine, locks: str, django_db_blocker: Any
+) -> None:
+    """It counted as lost there, and what asked for it raised ``LeaseLost`` behind the commit."""
+    if locks == "elsewhere":
+        configure({"default": {"BACKEND": "memory"}})
+    seen: list[object] = []
+
+    def hook() -> None:
+        lease = current_lease()
+        assert lease is not None
+        lease.raise_if_lost()
+        seen.extend((lease.state, bool(lease.lost), lease.remaining > 0))
+
+    with django_db_blocker.unblock(), django_alias("orders", database):
+
+        @once(key="order", keep=LONG, expire=LONG, until="commit", database="orders")
+        def order() -> None:
+            transaction.on_commit(hook, using="orders")
+
+        order()
+        order()
+    assert seen == ["held", False, True]
+
+
+def test_on_sqlite_it_can_write_from_its_beginning(
+    make_database: Callable[..., Database], django_db_blocker: Any
+) -> None:
+    """Its first write was refused at once, for somebody who waits had written since it had read."""
+    database = make_database("sqlite")
+    use_store(database)
+    with django_db_blocker.unblock(), django_alias("orders", database):
+        connections["orders"].transaction_mode = None  # type: ignore[attr-defined]
+
+        @once(key="order", keep=LONG, expire=LONG, until="commit", database="orders")
+        def order() -> None:
+            locked = pytest.raises(sqlite3.OperationalError, match="locked")
+            with closing(sqlite3.connect(database.name, timeout=0)) as another, locked:
+                another.execute("BEGIN IMMEDIATE")
+
+        order()

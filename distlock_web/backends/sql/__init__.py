@@ -15,11 +15,11 @@ from .address import address
 from .callers import Borrowed, is_at
 from .database import AllInUse, Database, NoAnswer, Transaction
 from .diagnose import diagnose
-from .dialects import PostgreSQL
-from .lease import NOBODY, LeaseRow
+from .dialects import PostgreSQL, SQLite
+from .lease import NOBODY, microseconds
 from .news import Listener, Poller
-from .tables import Tables
-from .verbs import SQLVerbs, release
+from .tables import Tables, key_of
+from .verbs import SQLVerbs
 
 logger = logging.getLogger("distlock_web")
 
@@ -116,11 +116,41 @@ class SQLBackend:
     def is_at(self, address: DatabaseAddress) -> bool:
         return is_at(self._address, address)
 
-    def release_within(
-        self, transaction: CallersTransaction, claim: Claim, cooldown: float, record: str
+    @property
+    def one_writer(self) -> bool:
+        return isinstance(self._address.dialect, SQLite)
+
+    def begin_within(self, transaction: CallersTransaction) -> None:
+        """It writes nothing, and has the file's write lock all the same.
+
+        Else it would have to be had when the caller first writes: SQLite refuses that at once, and for good, if
+        somebody else has written since the caller has read, such as one who waits for this very lock.
+        """
+        Borrowed(transaction, self._requests).run(self._tables.touch)
+
+    def record_within(
+        self, transaction: CallersTransaction, claim: Claim, fence: int | None, cooldown: float, record: str
     ) -> Loss | None:
-        row = LeaseRow.lock(Borrowed(transaction, self._requests), claim.name, claim.token)
-        return release(row, claim.token, cooldown, record)
+        borrowed = Borrowed(transaction, self._requests)
+        if self.one_writer:
+            row = borrowed.run(self._tables.lock_one, {"key": key_of(claim.name)}).first()
+            if row is None or row.token != claim.token or row.expires_at <= row.now:
+                return "expired"
+        key = key_of(claim.name)
+        try:
+            borrowed.run(self._tables.new_record(key, fence or 0, microseconds(cooldown), record))
+        except Exception:  # of whatever library the caller's connection is
+            if not self.one_writer and self._is_recorded(key):
+                return "taken"
+            raise
+        return None
+
+    def _is_recorded(self, key: str) -> bool:
+        """Whether another run has committed: one whose lease had ended, or that began when ours had."""
+        try:
+            return bool(self._requests.read(self._tables.any_record, {"key": key}))
+        except DistLockError:  # then the error of the caller's connection is the one to be told of
+            return False
 
     def prepare(self) -> str:
         """Make the tables where they are missing, whatever ``OPTIONS["create"]`` says; what was done, in words."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Executable
@@ -11,19 +11,17 @@ from ...core.backend import Answer, CallersTransaction
 from ...core.config import DatabaseAddress
 from .address import Address, real_path
 from .database import Database
-from .dialects import channel_of
 
 _PORTS = {"postgresql": 5432, "mysql": 3306}
 _LOCAL = frozenset({"", "localhost", "127.0.0.1", "::1"})
 
 
 class Borrowed:
-    """What a ``LeaseRow`` needs of a transaction, on the connection of somebody else. It never begins nor ends it."""
+    """What runs our statements in a transaction of somebody else's, who begins and ends it."""
 
     def __init__(self, transaction: CallersTransaction, database: Database) -> None:
         self.tables = database.tables
         self._transaction = transaction
-        self._notify = database.notify
         style = {"%s": "format", "?": "qmark"}[transaction.placeholder]
         self._dialect = type(database.engine.dialect)(paramstyle=style)  # type: ignore[call-arg]
 
@@ -32,15 +30,6 @@ class Borrowed:
         compiled: Any = statement.compile(dialect=self._dialect, column_keys=list(given))  # type: ignore[attr-defined]
         values = compiled.construct_params(given)
         return self._transaction.execute(str(compiled), [values[name] for name in compiled.positiontup])
-
-    def run_many(self, statement: Executable, several: Sequence[Mapping[str, Any]]) -> None:
-        for parameters in several:
-            self.run(statement, parameters)
-
-    def wake(self, tokens: Sequence[str]) -> None:
-        """With the commit. Who waits in this process is woken by the release that follows it."""
-        if self._notify is not None:
-            self.run_many(self._notify, [{"channel": channel_of(token), "token": token} for token in tokens])
 
 
 def is_at(ours: Address, theirs: DatabaseAddress) -> bool:

@@ -13,10 +13,12 @@ from ...core.blocking_port import stagger
 from ...core.runtime import IDENT_DIGITS
 from .database import Transaction
 from .shares import SEVERAL, Share, Shares
-from .tables import FLOOR, MICROSECONDS, AnyTransaction, from_ascii, key_of, to_ascii
+from .tables import FLOOR, MICROSECONDS, from_ascii, key_of, to_ascii
 
 #: Microseconds after the time to ask again at which a waiter that has not asked is dead.
 GRACE = 15 * MICROSECONDS
+#: Whose a row is that has a record, and of whose run nothing else is known.
+RECORDED = "recorded"
 #: A row that is nobody's, but for its key and its name.
 NOBODY: Mapping[str, Any] = {
     "token": "", "state": "", "fence": 0, "since": 0, "expires_at": 0, "holder": "", "released": "", "revoked": "",
@@ -31,7 +33,7 @@ def microseconds(seconds: float) -> int:
 class LeaseRow:
     """What is known of one name. Changed here, and written by :meth:`save`."""
 
-    def __init__(self, transaction: AnyTransaction, name: str, found: Row[Any] | None, asking: str = "") -> None:
+    def __init__(self, transaction: Transaction, name: str, found: Row[Any] | None, asking: str = "") -> None:
         self._transaction = transaction
         self._asking = asking  #: the token of who asks
         self._exists = found is not None
@@ -53,7 +55,7 @@ class LeaseRow:
         self._granted: list[str] = []  #: who was handed it, and stands in the queue still
 
     @classmethod
-    def lock(cls, transaction: AnyTransaction, name: str, asking: str = "") -> LeaseRow:
+    def lock(cls, transaction: Transaction, name: str, asking: str = "") -> LeaseRow:
         """The row, which nobody else changes until the transaction ends. There may be none yet."""
         found = transaction.run(transaction.tables.lock_one, {"key": key_of(name)}).first()
         return cls(transaction, name, found, asking)
@@ -255,6 +257,28 @@ class LeaseRow:
         if self._transaction.run(self._transaction.tables.keep_again, {"key": self.key, **kept}).rowcount == 0:
             self._transaction.run(self._transaction.tables.keep, {"name_key": self.key, **kept})
         self.send_away()
+
+    def find_record(self) -> None:
+        """Whether it is done, as a transaction of the caller's has committed: the row itself may not tell of that yet.
+
+        Its release comes a moment later, or never: the process died, or the answer to the COMMIT was lost. A record
+        that is over goes: the next one is added, and replaces none.
+        """
+        if self.state == "done" and self.taken:
+            return
+        kept = self._transaction.run(self._transaction.tables.any_record, {"key": self.key}).first()
+        if kept is None:
+            return
+        if kept.expires_at <= self.now:
+            self._transaction.run(self._transaction.tables.drop_record, {"key": self.key})
+            return
+        if not self.token:
+            self.token, self.fence = self.released or RECORDED, max(self.fence + 1, self.now)
+            self.since = self.since or self.now
+        self.finish((kept.expires_at - self.now) / MICROSECONDS, kept.record)
+
+    def forget_record(self) -> None:
+        self._transaction.run(self._transaction.tables.drop_record, {"key": self.key})
 
     def send_away(self) -> None:
         if self.queued:

@@ -15,7 +15,8 @@ from typing import Any
 from sqlalchemy import Row
 
 from ...core.backend import SHARED, Ends, LockInfo, at_once, limit_of
-from .tables import MICROSECONDS, AnyTransaction, from_ascii, to_ascii
+from .database import Transaction
+from .tables import MICROSECONDS, from_ascii, to_ascii
 
 #: What the row of such a lock has for its token and its state.
 SEVERAL = "shared"
@@ -107,7 +108,7 @@ class Shares:
             for number, share in enumerate(holding)
         ]  # fmt: skip
 
-    def save(self, transaction: AnyTransaction, key: str) -> None:
+    def save(self, transaction: Transaction, key: str) -> None:
         tables = transaction.tables
         added: list[dict[str, Any]] = []
         gone = [token for token in self._read if token not in self._by_token]

@@ -9,8 +9,8 @@ may have any character set.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -19,6 +19,7 @@ from sqlalchemy import (
     ColumnElement,
     Executable,
     Index,
+    Insert,
     MetaData,
     SmallInteger,
     String,
@@ -26,6 +27,7 @@ from sqlalchemy import (
     Text,
     bindparam,
     case,
+    false,
     func,
     literal,
     select,
@@ -130,6 +132,7 @@ class Tables:
         self.lease, self.waiter, self.holder, self.record = _tables(self.metadata)
         self._key: BindParameter[str] = bindparam("key")
         self._keys: BindParameter[Sequence[str]] = bindparam("keys", expanding=True)
+        self._clock = clock
         self._of_leases(clock)
         self._of_shares()
         self._of_records(clock)
@@ -164,8 +167,15 @@ class Tables:
         self.kept = select(record.c.record).where(of_key, record.c.fence == bindparam("of", type_=BigInteger))
         self.keep_again = record.update().where(of_key)
         self.keep = record.insert()
+        self.any_record = select(record).where(of_key)
+        self.drop_record = record.delete().where(of_key)
+        self.touch = record.update().where(false()).values(fence=0)
         done = lease.c.name_key == record.c.name_key, lease.c.fence == record.c.fence, lease.c.state == "done"
         self.done = self.taken.where(*done, record.c.expires_at > clock).order_by(lease.c.since.desc())
+
+    def new_record(self, key: str, fence: int, lives: int, record: str) -> Insert:
+        """One that must not be there yet. In one statement, which reads nothing."""
+        return self.record.insert().values(name_key=key, fence=fence, expires_at=self._clock + lives, record=record)
 
     def _of_queues(self, clock: ColumnElement[int]) -> None:
         lease, waiter, whose = self.lease, self.waiter, bindparam("whose", type_=String)
@@ -225,15 +235,3 @@ class Tables:
 def _ended(key: Column[str], ends: Column[int], before: ColumnElement[int]) -> tuple[Executable, Executable]:
     ended = select(key.label("key")).where(ends < before).order_by(ends).limit(MAX_PURGED)
     return ended, key.table.delete().where(key.in_(bindparam("keys", expanding=True)), ends < before)
-
-
-class AnyTransaction(Protocol):
-    """On a connection of ours, or on that of a caller."""
-
-    tables: Tables
-
-    def run(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Any: ...
-
-    def run_many(self, statement: Executable, several: Sequence[Mapping[str, Any]]) -> None: ...
-
-    def wake(self, tokens: Sequence[str]) -> None: ...

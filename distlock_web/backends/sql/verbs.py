@@ -69,6 +69,10 @@ class SQLVerbs:
             nonlocal new
             row = LeaseRow.lock(transaction, claim.name, claim.token)
             new = row.new
+            if row.new:
+                row.read_clock()
+            if claim.once:
+                row.find_record()
             answer = _take(row, claim, since) or _wait(row, claim, join, position)
             row.save()
             return answer
@@ -291,6 +295,8 @@ class SQLVerbs:
                 row.save()  # who was found dead on the way leaves the queue once
                 return False
             row.revoke(owner)
+            if done:
+                row.forget_record()
             row.save()
             return True
 
@@ -305,8 +311,6 @@ class SQLVerbs:
 
 def _take(row: LeaseRow, claim: Claim, since: float) -> Granted | None:
     """The lock, if it is free and this claim's turn, or this claim's already."""
-    if row.new:
-        row.read_clock()
     owner = row.held_by(claim.token)
     if owner is not None:
         row.confirm(owner, claim.expire)
