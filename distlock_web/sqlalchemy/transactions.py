@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection, event, inspect
@@ -71,13 +71,21 @@ class _Transaction:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._url = connection.engine.url
         self.placeholder: Literal["%s", "?"] = "?" if connection.dialect.paramstyle == "qmark" else "%s"
 
     @property
     def address(self) -> DatabaseAddress:
-        url = self._url
-        return DatabaseAddress(url.get_backend_name(), url.database or "", url.host or "", url.port)
+        engine = self._connection.engine
+        # As its driver is told it: a host, a port or a socket may stand behind the ? of its URL.
+        said: Mapping[str, Any] = engine.dialect.create_connect_args(engine.url)[1]
+        where: dict[str, Any] = {name: said[name] for name in ("unix_socket", "dbname") if name in said}
+        return DatabaseAddress(
+            kind=engine.url.get_backend_name(),
+            name=engine.url.database or "",
+            host=str(said.get("host") or ""),
+            port=said.get("port"),
+            connect_args=where,
+        )
 
     def execute(self, statement: str, parameters: Sequence[str | int]) -> Answer:
         done = self._connection.exec_driver_sql(statement, tuple(parameters))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,8 @@ from .address import Address, real_path
 from .database import Database
 
 _PORTS = {"postgresql": 5432, "mysql": 3306}
-_LOCAL = frozenset({"", "localhost", "127.0.0.1", "::1"})
+#: With the folders in which PostgreSQL's clients look for the socket of a server that they are not told of.
+_LOCAL = frozenset({"", "localhost", "127.0.0.1", "::1", "/tmp", "/run/postgresql"})  # noqa: S108
 
 
 class Borrowed:
@@ -39,14 +41,18 @@ def is_at(ours: Address, theirs: DatabaseAddress) -> bool:
         return False
     if kind == "sqlite":
         return not theirs.in_memory and real_path(url.database or "") == real_path(theirs.name)
-    sockets = {each["unix_socket"] for each in (ours.connect_args, theirs.connect_args) if "unix_socket" in each}
-    if len(sockets) > 1:  # two servers of MySQL's on this machine
-        return False
-    return (url.database, _place(kind, url.host, ours.connect_args.get("port") or url.port)) == (
-        theirs.name,
-        _place(kind, theirs.host, theirs.port),
-    )
+    # What stands behind the ? of a URL counts: a socket, perhaps, or another host than in front of it.
+    said: Mapping[str, Any] = url.get_dialect()().create_connect_args(url)[1]
+    mine = {**said, **ours.connect_args}
+    other = {"dbname": theirs.name, "host": theirs.host, "port": theirs.port, **theirs.connect_args}
+    sockets = {each["unix_socket"] for each in (mine, other) if "unix_socket" in each}
+    return len(sockets) < 2 and _place(kind, mine) == _place(kind, other)  # else two servers of MySQL's on this machine
 
 
-def _place(kind: str, host: str | None, port: int | str | None) -> tuple[str, int | str]:
-    return "" if (host or "") in _LOCAL else str(host), port or _PORTS[kind]
+def _place(kind: str, said: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The name, host and port, as the arguments of a driver say them."""
+    name = next((said[word] for word in ("dbname", "database", "db") if word in said), "")
+    host = str(said.get("host") or "")
+    if host.startswith("/"):
+        host = os.path.realpath(host)
+    return str(name or ""), "" if host in _LOCAL else host, str(said.get("port") or _PORTS[kind])
