@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Any
 
 from flask import current_app, request, session
-from werkzeug.wsgi import LimitedStream
+from werkzeug.exceptions import LengthRequired
 
 from ..web.asked import (
     CREDENTIALS,
@@ -67,27 +67,66 @@ def _body() -> Iterator[str | bytes]:
     """What the body says, so that the view still can read it."""
     length = request.content_length
     if is_form(request.mimetype):
-        yield from _form(length or 0)
-    elif length is not None and length <= MAX_COMPARED:
-        body = request.get_data(cache=True)
-        if len(body) < length:
-            raise read_before(_HOW)
-        request.stream = BytesIO(body)  # which a view may read itself
-        yield from ("body", body)
-    else:
+        _refuse_read()
+        yield from _form()
+        return
+    if length is not None and length > MAX_COMPARED:
         yield from ("length", str(length))
-
-
-def _form(length: int) -> Iterator[str]:
-    running: Any = request
-    known = vars(running._get_current_object())
-    fresh = "form" not in known and known.get("_cached_data") is None
-    if fresh and isinstance(request.stream, LimitedStream) and request.stream.tell():
+        return
+    _refuse_read()
+    body = _in_chunks() if length is None else request.get_data(cache=True)
+    if len(body) < (length or 0):
         raise read_before(_HOW)
+    request.stream = BytesIO(body)  # which a view may read itself
+    yield from ("body", body)
+
+
+def _refuse_read() -> None:
+    """``ConfigurationError`` if somebody has read the stream, and kept nothing of it."""
+    known = _known()
+    # A form leaves the stream of what is none as it was.
+    if known.get("_cached_data") is None and "form" not in known and "stream" in known and _is_read(known["stream"]):
+        raise read_before(_HOW)
+
+
+def _known() -> dict[str, Any]:
+    """What somebody has asked of the request before."""
+    running: Any = request
+    known: dict[str, Any] = vars(running._get_current_object())
+    return known
+
+
+def _is_read(stream: Any) -> bool:
+    try:
+        return bool(stream.tell())
+    except (AttributeError, OSError):  # a server's own: it was taken out to be read
+        return True
+
+
+def _in_chunks() -> bytes:
+    """A body that does not say how long it is."""
+    if _known().get("_cached_data") is not None:
+        return request.get_data()
+    if "Transfer-Encoding" not in request.headers:  # there is none, and a server may wait for it for ever
+        return b""
+    untouched, read = "stream" not in _known(), b""
+    while chunk := request.stream.read(MAX_COMPARED + 1 - len(read)):
+        read += chunk
+    if not read and not untouched:  # somebody may have had it all
+        raise read_before(_HOW)
+    if len(read) > MAX_COMPARED:
+        raise LengthRequired(f"A body of more than {MAX_COMPARED:,} bytes has to say how long it is.")
+    return read
+
+
+def _form() -> Iterator[str]:
+    known = _known()
+    may_be_read = "stream" in known and not known.get("_cached_data")
     fields = list(request.form.lists())
     files = [
         File(name, file.filename, file.content_type, file.stream) for name, file in request.files.items(multi=True)
     ]
-    if not fields and not files:
+    if may_be_read and not fields and not files:
+        length = None if "Transfer-Encoding" in request.headers else request.content_length or 0
         refuse_emptied(length, request.mimetype, request.mimetype_params.get("boundary", ""), _HOW)
     yield from form_parts(fields, files)

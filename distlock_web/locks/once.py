@@ -180,8 +180,14 @@ class Once(LockedFunction):
         scope = await super().scope(runtime, args, kwargs)
         if len(scope.spec.names) > 1:
             raise ConfigurationError(f"{self.name}: once needs one key, not {len(scope.spec.names)}.")
-        scope.asked = await self.asked(args)  # now, for the function may log somebody in
+        scope.asked = await self.asked(self._request_first(args, kwargs))  # now, for the function may log somebody in
         return scope
+
+    def _request_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """A framework looks for its request where views have it; a function that a view calls may have it elsewhere."""
+        place, _ = self.keys.parameters.get("request", (0, None))
+        found = args[place : place + 1] if place > 1 else ()
+        return (kwargs["request"], *args) if "request" in kwargs else (*found, *args)
 
     async def asked(self, args: tuple[Any, ...]) -> str:
         """Whose the record is: of a request, a digest of who asks for what; else the function's."""
@@ -257,7 +263,9 @@ class Once(LockedFunction):
                 name=error.name,
             )
         kept = record["kept"]
-        answer = None if kept is None else hooks.first(Integration.replay, kept, args, self)
+        answer = (
+            None if kept is None else hooks.first(Integration.replay, kept, self._request_first(args, kwargs), self)
+        )
         if answer is not None:
             return answer.value
         fields = log_fields("done", self.options.store, error.name or "", self.keys.template, function=self.name)

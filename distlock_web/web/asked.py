@@ -108,17 +108,15 @@ def _digest_of_content(file: File) -> str:
     return digest.hexdigest()
 
 
-def refuse_emptied(length: int, media_type: str, boundary: str, how: str) -> None:
-    """For a form of so many bytes that has no fields: it was read before, and the framework found nothing.
+def refuse_emptied(length: int | None, media_type: str, boundary: str, how: str) -> None:
+    """For a form of so many bytes, or of nobody knows how many, that has no fields: it may have been read before.
 
     Of a form that was sent empty, as a script's ``new FormData()``, there is the line that ends it. ``how``: the way
     to read a body that keeps it.
     """
     ends = len(f"\r\n--{boundary}--\r\n") if media_type == "multipart/form-data" else 0
-    if length > ends:
-        raise KeyUnavailable(
-            f"once cannot compare this form: it has {length} bytes, and no field could be read. {_remedy(how)}"
-        )
+    if length is None or length > ends:
+        raise KeyUnavailable(f"once cannot compare this form: no field of it could be read. {_remedy(how)}")
 
 
 def read_before(how: str) -> ConfigurationError:
