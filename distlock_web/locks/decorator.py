@@ -313,7 +313,7 @@ class LockedFunction:
             call = partial(function, *args, **kwargs)
             result = self.transactions.run(self.name, call, Lease(scope), self.database)
         self.refuse_unlocked(result)
-        drive(self.judge(result, scope, args))
+        drive(self.judge(result, scope, args, kwargs))
         return result
 
     def refuse_unlocked(self, result: object) -> None:
@@ -340,7 +340,7 @@ class LockedFunction:
         self._refuse_coroutine(succeeded, "success", "")
         return bool(succeeded)
 
-    async def judge(self, result: Any, scope: Scope, args: tuple[Any, ...]) -> None:
+    async def judge(self, result: Any, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The function has returned this: what becomes of the lock at its release."""
         if scope.spec.hold_at_least and not self.succeeded(result):
             scope.spec = scope.spec._replace(hold_at_least=0.0)  # free as soon as it is released
@@ -417,7 +417,7 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
         try:
             result = await function(*args, **kwargs)
             locked.refuse_unlocked(result)
-            await locked.judge(result, scope, args)
+            await locked.judge(result, scope, args, kwargs)
             response = locked.streamed(result, scope)
         except BaseException as error:
             if task is None or not task.keeps(scope):

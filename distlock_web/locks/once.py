@@ -222,7 +222,7 @@ class Once(LockedFunction):
         def run() -> Any:
             result = function(*args, **kwargs)
             self.refuse_unlocked(result)
-            drive(self.judge(result, scope, args))
+            drive(self.judge(result, scope, args, kwargs))
             if scope.record is None:
                 raise _NoSuccess(result)
             return result
@@ -232,11 +232,11 @@ class Once(LockedFunction):
         except _NoSuccess as failure:
             return failure.result
 
-    async def judge(self, result: Any, scope: Scope, args: tuple[Any, ...]) -> None:
+    async def judge(self, result: Any, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self.succeeded(result):
             return
         self.refuse_open_transaction()  # one that the function has begun, and not committed
-        kept = await hooks.afirst(Integration.answer_of, result, args, self)
+        kept = await hooks.afirst(Integration.answer_of, result, self._request_first(args, kwargs), self)
         record: dict[str, Any] = {"asked": scope.asked, "kept": kept}
         if kept is None and self.keeps_result:
             try:
@@ -262,10 +262,9 @@ class Once(LockedFunction):
                 f"another address.",
                 name=error.name,
             )
-        kept = record["kept"]
-        answer = (
-            None if kept is None else hooks.first(Integration.replay, kept, self._request_first(args, kwargs), self)
-        )
+        answer, kept = None, record["kept"]
+        if kept is not None:
+            answer = hooks.first(Integration.replay, kept, self._request_first(args, kwargs), self)
         if answer is not None:
             return answer.value
         fields = log_fields("done", self.options.store, error.name or "", self.keys.template, function=self.name)

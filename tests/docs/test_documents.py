@@ -426,7 +426,7 @@ def test_the_store_of_the_example_passes_the_contract(tmp_path: Path) -> None:
         timeout=100,
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr
-    assert re.search(r"\d\d passed, \d\d skipped", done.stdout), done.stdout[-500:]
+    assert re.search(r"\d\d passed, \d+ skipped", done.stdout), done.stdout[-500:]
 
 
 def test_the_user_that_the_docs_make_can_do_everything(make_redis: Callable[..., RedisServer]) -> None:
