@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ REPLAYS = "distlock_replays"
 
 async def answer_of(result: Any, request: HttpRequest, function: str, *, asynchronous: bool) -> dict[str, Any]:
     """What is kept of what a view returned: of a response, which is rendered for that, or of a value (Ninja's)."""
+    if _is_status(result):
+        return {**keep_value(function, result.value, result.status_code), "is_status": True}
     if not isinstance(result, HttpResponseBase):
         return keep_value(function, result)
     if not getattr(result, "is_rendered", True):
@@ -36,6 +39,12 @@ async def answer_of(result: Any, request: HttpRequest, function: str, *, asynchr
     # What a decorator has marked for a middleware, such as xframe_options_exempt.
     marks = [name for name, value in vars(result).items() if value is True and name not in _OWN_MARKS]
     return {**kept, "marks": marks} if marks else kept
+
+
+def _is_status(result: Any) -> bool:
+    """Whether it is ``Status(201, value)`` of Django Ninja's."""
+    ninja = sys.modules.get("ninja.responses")
+    return ninja is not None and isinstance(result, getattr(ninja, "Status", ()))
 
 
 _OWN_MARKS = frozenset({"closed", "streaming", "_is_rendered"})
@@ -76,19 +85,19 @@ def _data(response: Any, function: str) -> dict[str, Any]:
 def replay(kept: Mapping[str, Any], request: HttpRequest) -> Answer:
     """The answer again."""
     setattr(request, REPLAYS, True)
-    if "value" in kept and "template_name" not in kept:
-        return Answer(unpack(kept["value"]))
-    if "value" in kept:
-        from rest_framework.response import Response
+    if "value" not in kept:
+        return Answer(_response(kept, request))
+    value = unpack(kept["value"])
+    if "template_name" in kept:
+        return Answer(_with_data(kept, value))
+    if "is_status" in kept:
+        from ninja.responses import Status
 
-        headers = {**dict(kept["headers"]), once.REPLAYED: "true"}
-        own = headers.pop("Content-Type", None)
-        return Answer(
-            Response(
-                unpack(kept["value"]), kept["status"], kept["template_name"], headers, kept["exception"],
-                content_type=own,
-            )
-        )  # fmt: skip
+        return Answer(Status(kept["status"], value))
+    return Answer(value)
+
+
+def _response(kept: Mapping[str, Any], request: HttpRequest) -> HttpResponse:
     made = once.replay(kept)
     response = HttpResponse(made.body, status=made.status, headers=dict(made.headers))
     if all(name.lower() != "content-type" for name, _ in made.headers):
@@ -97,4 +106,13 @@ def replay(kept: Mapping[str, Any], request: HttpRequest) -> Answer:
         request._csp_nonce = kept["nonce"]  # type: ignore[attr-defined]
     for name in kept.get("marks", ()):
         setattr(response, name, True)
-    return Answer(response)
+    return response
+
+
+def _with_data(kept: Mapping[str, Any], data: Any) -> HttpResponseBase:
+    """REST framework's."""
+    from rest_framework.response import Response
+
+    headers = {**dict(kept["headers"]), once.REPLAYED: "true"}
+    content_type, template = headers.pop("Content-Type", None), kept["template_name"]
+    return Response(data, kept["status"], template, headers, kept["exception"], content_type)  # type: ignore[no-any-return]

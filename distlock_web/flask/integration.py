@@ -82,7 +82,7 @@ class FlaskIntegration(Integration):
     def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Answer | None:
         return once.replay(kept) if once.is_of_request(locked) else None
 
-    def stream(self, result: Any, locked: object, lease: Lease) -> Response | None:
+    def stream(self, result: Any, locked: object, lease: Lease) -> Any | None:
         return send_under_lock(result, locked, lease)
 
 

@@ -53,7 +53,7 @@ def answer_of(result: Any, function: str) -> dict[str, Any]:
     content, more = parts_of(result)
     response = response_of(content)
     if isinstance(content, Iterator):
-        kept = keep(function, 200, (), None)  # a response was made of it already
+        kept = {**keep(function, 200, (), None), "is_value": True}
     elif response is None:
         kept = {**keep_value(function, content), "is_value": True}
     else:

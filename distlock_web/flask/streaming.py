@@ -14,16 +14,29 @@ from ..web.streaming import LockedBody, StreamLock
 from .views import functions_of
 
 
-def send_under_lock(result: Any, locked: object, lease: Lease) -> Response | None:
-    """The streamed response, or the one that Flask makes of a view's generator, sent under the lock; else None."""
+class _Owner:
+    """Has the lock until its body has it."""
+
+
+def send_under_lock(result: Any, locked: object, lease: Lease) -> Any | None:
+    """What a view returned, with its streamed response, or its generator, going on under the lock; else None.
+
+    A generator stays one: Flask makes a response of it, or a schema above the view a list.
+    """
     if not is_stream(result, locked):
         return None
-    response: Response = result if isinstance(result, Response) else current_app.make_response(result)
-    lock = StreamLock(lease, response)
-    chunks: Any = response.response
+    content = result[0] if isinstance(result, tuple) else result
+    if isinstance(content, Response):
+        content.response = _locked(content.response, StreamLock(lease, content))
+        return result
+    owner = _Owner()
+    body = _locked(content, StreamLock(lease, owner))
+    return (body, *result[1:]) if isinstance(result, tuple) else body
+
+
+def _locked(chunks: Any, lock: StreamLock) -> LockedBody[Any]:
     closers = [chunks.close] if hasattr(chunks, "close") else []
-    response.response = LockedBody(lock, iter(chunks), *closers)  # which is closed with the response
-    return response
+    return LockedBody(lock, iter(chunks), *closers)  # which is closed with the response
 
 
 def is_stream(result: Any, locked: object) -> bool:
