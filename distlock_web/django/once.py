@@ -22,7 +22,7 @@ REPLAYS = "distlock_replays"
 
 async def answer_of(result: Any, request: HttpRequest, function: str, *, asynchronous: bool) -> dict[str, Any]:
     """What is kept of what a view returned: of a response, which is rendered for that, or of a value (Ninja's)."""
-    if _is_status(result):
+    if isinstance(result, _status_class()):
         return {**keep_value(function, result.value, result.status_code), "is_status": True}
     if not isinstance(result, HttpResponseBase):
         return keep_value(function, result)
@@ -41,10 +41,9 @@ async def answer_of(result: Any, request: HttpRequest, function: str, *, asynchr
     return {**kept, "marks": marks} if marks else kept
 
 
-def _is_status(result: Any) -> bool:
-    """Whether it is ``Status(201, value)`` of Django Ninja's."""
-    ninja = sys.modules.get("ninja.responses")
-    return ninja is not None and isinstance(result, getattr(ninja, "Status", ()))
+def _status_class() -> Any:
+    """Django Ninja's, of ``Status(201, value)``, where a view may have used it."""
+    return getattr(sys.modules.get("ninja.responses"), "Status", ())
 
 
 _OWN_MARKS = frozenset({"closed", "streaming", "_is_rendered"})
@@ -90,11 +89,7 @@ def replay(kept: Mapping[str, Any], request: HttpRequest) -> Answer:
     value = unpack(kept["value"])
     if "template_name" in kept:
         return Answer(_with_data(kept, value))
-    if "is_status" in kept:
-        from ninja.responses import Status
-
-        return Answer(Status(kept["status"], value))
-    return Answer(value)
+    return Answer(_status_class()(kept["status"], value) if "is_status" in kept else value)
 
 
 def _response(kept: Mapping[str, Any], request: HttpRequest) -> HttpResponse:
