@@ -194,7 +194,8 @@ class RedisPort:
 
     async def detach(self, claim: Claim, transit: str, seconds: float) -> Loss | None:
         args = (claim.token, transit, _ms(seconds))
-        return _LOSSES[await self._exchange.run(DETACH, self._keys.of(claim.name), args)]
+        confirm = _released if self.confirms else None  # else a ticket is sent that a failover forgets
+        return _LOSSES[await self._exchange.run(DETACH, self._keys.of(claim.name), args, None, confirm)]
 
     async def attach(self, claim: Claim, transit: str) -> Granted | None:
         since = now()
@@ -326,7 +327,7 @@ def _busy(
 
 
 def _released(answer: Any) -> bool:
-    """Of RELEASE: it was ours."""
+    """Of RELEASE and DETACH: it was ours."""
     return type(answer) is int and answer == 0
 
 

@@ -1,8 +1,9 @@
 """Redis Sentinel: which server is the master now is asked anew for each connection.
 
-The sentinels are asked in turn, the one that answered last first; the server that they name has to say that it is a
-master. redis-py's ``Sentinel`` is not used for it: it swaps sentinels in a list that threads share, so that one can get
-lost, and of a wrong name or password it says that no master was found.
+The sentinels are asked in turn, the one that was right last first. The server that one names has to say that it is a
+master, or the next one is asked: the first may be cut off, and not know of a failover. redis-py's ``Sentinel`` is not
+used for it: it swaps sentinels in a list that threads share, so that one can get lost, and of a wrong name or password
+it says that no master was found.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _Known:
     __slots__ = ("first", "master", "moved")
 
     def __init__(self) -> None:
-        self.first: Address | None = None  #: the sentinel that answered
+        self.first: Address | None = None  #: the sentinel that named it
         self.master: tuple[str, int] | None = None
         self.moved: Callable[[], None] = _nobody
 
@@ -77,43 +78,54 @@ class SentinelAddress(Address):
         self._known.moved = moved
 
     async def _connect(self, opening: _Opening) -> Any:
-        master = await self._find(opening)
-        kwargs = {**self.kwargs, "host": master[0], "port": master[1]}
+        """To the master that the first sentinel names which names one. Raises redis-py's errors."""
+        known, failures = self._known, list[tuple[Address, BaseException | None]]()
+        tried: dict[tuple[str, int], BaseException] = {}
+        for sentinel in sorted(self.sentinels, key=lambda each: each is not known.first):
+            try:
+                named = await self._named_by(sentinel, opening)
+            except (driver.RedisError, OSError) as error:
+                failures.append((sentinel, error))
+                continue
+            if named is None:
+                failures.append((sentinel, None))
+            elif named not in tried:
+                try:
+                    connection = await self._open(named, opening)
+                except (driver.RedisError, OSError) as error:
+                    tried[named] = error  # the sentinel may stand alone, and the others name its successor
+                    continue
+                known.first, before, known.master = sentinel, known.master, named
+                if before not in (None, named):
+                    known.moved()  # also connections that nothing else would end: those to a machine that is gone
+                return connection
+        if tried:
+            raise next(iter(tried.values()))
+        raise self._not_found(failures)
+
+    async def _named_by(self, sentinel: Address, opening: _Opening) -> tuple[str, int] | None:
+        """Where the master is, says this sentinel; None: it does not know."""
+        connection = await _settled(opening(sentinel))
+        try:
+            found = await _ask(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service_name)
+        finally:
+            await _close(connection)
+        return (found[0].decode(), int(found[1])) if found else None
+
+    async def _open(self, named: tuple[str, int], opening: _Opening) -> Any:
+        """A connection to this server, which has to say that it is a master."""
+        kwargs = {**self.kwargs, "host": named[0], "port": named[1]}
         server = Address(self.connection_class, kwargs, self.max_connections, self.pool_timeout, self.name, self.prefix)
         connection = await _settled(opening(server))
         try:
             # HELLO, not ROLE: every user may say it.
             hello = await _ask(connection, "HELLO", "2")
             if dict(zip(hello[::2], hello[1::2], strict=False)).get(b"role") != b"master":
-                raise driver.ReadOnlyError("{}:{}, which the sentinels name, is no master".format(*master))
+                raise driver.ReadOnlyError("{}:{}, which the sentinels name, is no master".format(*named))
         except BaseException:
             await _close(connection)
             raise
-        known = self._known
-        before, known.master = known.master, master
-        if before not in (None, master):
-            known.moved()  # also connections that nothing else would end: those to a machine that is gone
         return connection
-
-    async def _find(self, opening: _Opening) -> tuple[str, int]:
-        """Where the master is, says the first sentinel that knows it. Raises redis-py's errors."""
-        failures: list[tuple[Address, BaseException | None]] = []
-        first = self._known.first
-        for sentinel in sorted(self.sentinels, key=lambda each: each is not first):
-            try:
-                connection = await _settled(opening(sentinel))
-                try:
-                    found = await _ask(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service_name)
-                finally:
-                    await _close(connection)
-            except (driver.RedisError, OSError) as error:
-                failures.append((sentinel, error))
-                continue
-            if found:
-                self._known.first = sentinel
-                return found[0].decode(), int(found[1])
-            failures.append((sentinel, None))
-        raise self._not_found(failures)
 
     def _not_found(self, failures: list[tuple[Address, BaseException | None]]) -> driver.RedisError:
         """Why no sentinel said where the master is: all that answered have the wrong settings, or none answered."""

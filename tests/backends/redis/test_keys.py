@@ -133,6 +133,26 @@ def test_the_index_outlives_what_it_lists(redis_client: redis.Redis) -> None:
         lease.release()
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_index_outlives_its_last_use(redis_client: redis.Redis, busy: bool) -> None:
+    """A day after it was made it ended, though locks were taken all the time: those were missing from the list."""
+    unrelated("yesterday").release()
+    if busy:
+        lease = unrelated("a", expire=30)
+    redis_client.zincrby(INDEX, 1, "{lasts}")  # it had its TTL some hours ago
+    redis_client.pexpire(INDEX, 60_000)
+    if busy:
+        with pytest.raises(LockBusy):
+            unrelated("a", expire=30)
+    else:
+        lease = unrelated("a", expire=30)
+    assert redis_client.pttl(INDEX) > 12 * 3_600_000
+    lease.release()
+    redis_client.pexpire(INDEX, 60_000)
+    assert [unrelated(f"b:{number}", expire=30).release() for number in range(3)] == [None] * 3
+    assert redis_client.zcard(INDEX) == 2, "one mark"
+
+
 def test_a_lock_that_is_asked_for_stays_listed_to_its_end(redis_store: str, redis_client: redis.Redis) -> None:
     """Who asked for less put its end to an earlier one, and did not notice where fences are ahead of the clock."""
     redis_client.zadd("disLock:~held", {"{fences}": -(time.time() + 100) * 1_000_000})

@@ -172,6 +172,15 @@ async def test_what_was_detached_is_attached_only_where_enough_have_it(
     await harness.release(await harness.attach(ticket))
 
 
+@in_both_modes
+async def test_what_is_detached_is_confirmed(harness: Harness, replicated: Replicated) -> None:
+    """A failover forgot the ticket, when the task that it was sent to came: nobody could run it any more."""
+    lease = await harness.acquire(the_lock())
+    with replicated.frozen(), pytest.raises(BackendUnavailable, match="min_replicas"):
+        await harness.detach(lease)
+    assert left_behind(replicated.client) == {}, "nobody has the ticket"
+
+
 def test_an_error_of_the_server_is_not_blamed_on_the_replicas() -> None:
     assert not gives(ErrorReply("NOPERM this user has no permissions"))
     assert not gives(0)

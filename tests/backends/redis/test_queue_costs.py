@@ -110,6 +110,27 @@ def test_a_queue_of_10000_living_waiters_costs_a_hand_over_what_a_short_one_does
         assert lowest(lambda: hand_overs(CROWD)) < 3 * few
 
 
+QUEUE = f"{{{NAME}}}:queue"
+
+
+def test_dead_waiters_stand_in_the_queue_only_until_somebody_asks(redis_client: redis.Redis) -> None:
+    """Each question went through all of them, for as long as somebody had the lock. Who lives gets its place again."""
+    unrelated(KEY)
+    dead = {f"{number:016x}": number for number in range(12)}
+    redis_client.zadd(QUEUE, dead)
+    (one,) = join(["f" * 16], 1)
+    for _ in range(4):
+        join(["e" * 16], 1)
+    assert redis_client.zcard(QUEUE) == 1, "a few at each question"
+    redis_client.zadd(QUEUE, dead)
+    port = registry().store("default").port(THREADS)
+    drive(port.acquire(Claim(NAME, new_token(), LONG, "x", 1), 60))
+    assert redis_client.zcard(QUEUE) == 1, "all of them where they are counted"
+    run = registry().store("default").backend.server.threads().run  # type: ignore[attr-defined]
+    answer = drive(run(ACQUIRE, lock_keys(NAME, "disLock:~held"), (one.token, round(LONG * 1000), 1, "x", "?")))
+    assert redis_client.zrange(QUEUE, 0, -1, withscores=True)[0] == ("f" * 16, answer[4])
+
+
 def test_the_keys_of_dead_waiters_go_by_themselves(redis_client: redis.Redis) -> None:
     """Their process was killed, and nobody ever uses that name again."""
     holder = unrelated(KEY, expire=2)

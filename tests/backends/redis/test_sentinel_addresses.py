@@ -147,6 +147,22 @@ async def test_the_master_is_down_and_nobody_else_is_named_yet(harness: Harness)
 
 
 @in_both_modes
+@pytest.mark.parametrize("names", ["a dead master", "a replica"])
+async def test_a_sentinel_that_was_cut_off_hides_none_that_knows_better(
+    harness: Harness, sentinel_setup: SentinelSetup, names: str
+) -> None:
+    """It goes on to name the master of before, for as long as it stands alone: and stood first."""
+    with FakeSentinel(free_port() if names == "a dead master" else sentinel_setup.servers[1].port) as stale:
+        url = at(stale.port, sentinel_setup.sentinel.port)
+        harness.store = configure({"default": {"LOCATION": url}}).store("default")
+        await harness.release(await harness.acquire(the_lock()))
+        harness.store.close()
+        stale.asked = 0
+        await harness.release(await harness.acquire(the_lock()))
+        assert stale.asked == 0, "who was right is asked first"
+
+
+@in_both_modes
 async def test_a_sentinel_that_names_a_replica_is_not_believed(harness: Harness, sentinel_setup: SentinelSetup) -> None:
     """It was cut off from the others, and does not know of the failover."""
     replica = sentinel_setup.servers[1].port

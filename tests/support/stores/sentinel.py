@@ -153,6 +153,7 @@ class FakeSentinel:
 
     def __init__(self, names: int) -> None:
         self.names = names
+        self.asked = 0
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self._serve)
@@ -179,6 +180,7 @@ class FakeSentinel:
                     # redis-py introduces itself first. Each of these is one command, whole in what was read.
                     connection.sendall(b"+OK\r\n" * data.count(b"CLIENT\r\n"))
                     if b"SENTINEL" in data:
+                        self.asked += 1
                         connection.sendall(b"*2\r\n$9\r\n127.0.0.1\r\n$5\r\n%d\r\n" % self.names)
 
 

@@ -19,10 +19,10 @@ local now = clock()
 -- One ZADD does three things, and `changed` counts those that it did (LT: only a lower score replaces one):
 --   the floor of all fences, negated, is raised to now: not if the clock was set back
 --   the name is listed: not if it is listed already, for then it is held, or waited for
---   the mark is added: only to an index that is new, and has no TTL yet
+--   the mark is put: to an index that is new, and has no TTL yet; or had it in an earlier quarter of a day
 -- 2 or more: free, as far as the index knows; SET NX decides.
 local stamp, ends = format('%d', now), format('%d', now + expire * 1000)
-local changed = redis.pcall('ZADD', INDEX, 'LT', 'CH', '-' .. stamp, FENCES, ends, N, '-inf', MARK)
+local changed = redis.pcall('ZADD', INDEX, 'LT', 'CH', '-' .. stamp, FENCES, ends, N, format('-%d', now / QUARTER), MARK)
 local refused = type(changed) == 'table' and changed -- by a full server, which knows what is done all the same
 if refused then
   changed = 0
@@ -38,6 +38,9 @@ end
 
 -- include: _queue
 
+if changed > 1 then -- the mark may be one of them
+  keep_index(tonumber(expire))
+end
 local process = string.sub(token, 1, 16)
 local line, entry = QUEUE .. ':' .. process, token .. ' ' .. expire .. ' ' .. holder
 local lock = read()
@@ -101,6 +104,15 @@ if not free then
   call('ZADD', INDEX, 'GT', format('%d', ends), N) -- it is not listed, or was put too early by this
 end
 
+-- Whether a process stands in the queue and listens. Else it has most likely died: it would stay there until the lock is
+-- handed over, and each question would go through it. As there, its line stays: its next waiter that asks restores its place.
+local function stands(other)
+  if listens(other) then
+    return true
+  end
+  call('ZREM', QUEUE, other)
+end
+
 -- Whether ARGV[6] others wait. Those of processes that no longer listen do not count: most likely they have died, and
 -- whoever is refused for their sake would never have its turn. Nor is anybody refused the place that it has.
 local function full()
@@ -111,7 +123,7 @@ local function full()
   local processes = call('ZRANGE', QUEUE, '0', '-1')
   table.insert(processes, string.sub(lock.token, 1, 16)) -- it stands aside: see hand_over
   for _, other in ipairs(processes) do
-    if not seen[other] and listens(other) then
+    if not seen[other] and stands(other) then
       count = count + call('ZCARD', QUEUE .. ':' .. other)
     end
     seen[other] = true
@@ -142,4 +154,9 @@ contend(lock)
 local ahead = call('ZRANK', QUEUE, process) + behind
 local recheck = math.min(remaining, tonumber(expire)) + math.min(ahead, 1000)
 live_at_least(QUEUE, live_at_least(line, recheck + GRACE))
+for _, other in ipairs(call('ZRANDMEMBER', QUEUE, '3')) do -- so that a third of them, at most, has died
+  if other ~= process then
+    stands(other)
+  end
+end
 return {0, now, recheck, remaining, place, listens(process) and 0 or 1, lock.holder, now - lock.since}
