@@ -25,7 +25,20 @@ from ..web.doctor import examine_store
 from ..web.request_ids import header_name, user_hook
 from ..web.settings import unknown_settings
 from .diagnosis import shared_caches
-from .locked_views import SKIP_REMEDY, is_above_login, is_api_view, is_outermost, locked_views, name_of, skips
+from .locked_views import (
+    SKIP_REMEDY,
+    class_of,
+    hidden_locks,
+    is_above_login,
+    is_api_view,
+    is_outermost,
+    locked_views,
+    locks_around,
+    locks_of_helpers,
+    name_of,
+    skips,
+    views,
+)
 from .middleware import RequestIDMiddleware
 from .stores import RESOURCES, project_mapping
 from .transactions import alias_of
@@ -271,12 +284,17 @@ def check_transactions(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Under ``ATOMIC_REQUESTS`` the commit comes after the decorated view: after its lock, unless that waits for it."""
     atomic = {alias for alias, database in connections.settings.items() if database["ATOMIC_REQUESTS"]}
     for where, _, view, function in _views():
+        if function.asynchronous:  # Django itself refuses ATOMIC_REQUESTS on an async view
+            continue
         owned = {alias_of(function.database)} if function.until == "commit" else set()
-        # Set by @transaction.non_atomic_requests, which has no public reader.
-        around = atomic - getattr(view, "_non_atomic_requests", set())
+        outer = next((each for each in locks_around(view, function) if each.until == "commit"), None)
+        if outer is not None:
+            yield from _inside_another(where, function, owned, outer)
+            continue
+        around = _atomic_around(view, atomic)
         if not is_outermost(view, function):
             around |= (atomic & taken(view)) - owned
-        if not around or function.asynchronous:  # Django itself refuses ATOMIC_REQUESTS on an async view
+        if not around:
             continue
         remedy = _outermost(view, function)
         if owned & around:
@@ -286,12 +304,7 @@ def check_transactions(**kwargs: Any) -> Iterator[checks.CheckMessage]:
                 id="distlock_web.E005",
             )
         elif isinstance(function, Once) and function.until != "commit":
-            yield checks.Error(
-                f"{where}: once inside ATOMIC_REQUESTS is refused at each call, for what is recorded as done may be "
-                f"rolled back.",
-                hint=_say_commit(around, remedy),
-                id="distlock_web.E005",
-            )
+            yield _once_inside(where, "ATOMIC_REQUESTS", _say_commit(around, remedy))
         else:
             known = ", ".join(map(repr, sorted(around)))
             hint = _say_commit(around, remedy)
@@ -304,6 +317,77 @@ def check_transactions(**kwargs: Any) -> Iterator[checks.CheckMessage]:
                 hint=hint,
                 id="distlock_web.W004",
             )
+    yield from _unseen_by_django(atomic)
+
+
+def _atomic_around(view: Callable[..., Any], atomic: set[str]) -> set[str]:
+    # Set by @transaction.non_atomic_requests, which has no public reader.
+    return atomic - getattr(view, "_non_atomic_requests", set())
+
+
+def _once_inside(where: str, transaction: str, hint: str) -> checks.Error:
+    return checks.Error(
+        f"{where}: once inside {transaction} is refused at each call, for what is recorded as done may be rolled back.",
+        hint=hint,
+        id="distlock_web.E005",
+    )
+
+
+def _inside_another(
+    where: str, function: LockedFunction, owned: set[str | None], outer: LockedFunction
+) -> Iterator[checks.CheckMessage]:
+    """The lock is inside of the transaction that another decorator of the same view has opened."""
+    if alias_of(outer.database) in owned:
+        yield checks.Error(
+            f'{where}: it has two decorators with until="commit", and the inner one, {function.decorator}, is refused.',
+            hint=f"Leave until= out of {outer.decorator}, which is above it and ends after the commit in any case. "
+            f"Where one of them is once, put it below the lock.",
+            id="distlock_web.E005",
+        )
+    elif isinstance(function, Once) and function.until != "commit":
+        hint = f'Say until="commit" in once, and leave it out of {outer.decorator} above it.'
+        yield _once_inside(where, f'the transaction of {outer.decorator} with until="commit"', hint)
+    elif not owned and (function.space, function.keys.template) != (outer.space, outer.keys.template):  # no re-entry
+        yield checks.Warning(
+            f"{where}: the lock of {function.decorator} is released before {outer.decorator} above it, which has "
+            f'until="commit", commits: the next holder does not see the changes yet.',
+            hint=f"Put {function.decorator} above {outer.decorator}: there it ends after the commit.",
+            id="distlock_web.W004",
+        )
+
+
+def _unseen_by_django(atomic: set[str]) -> Iterator[checks.CheckMessage]:
+    """What is refused at each call, though it says what is right: Django does not see that it does."""
+    known = list(views())
+    actions = {class_of(view): set[str]() for _, view in known}
+    for _, view in known:
+        actions[class_of(view)].update((getattr(view, "actions", None) or {}).values())
+    for where, view in {id(view): (_where(view, route), view) for route, view in known}.values():
+        around = _atomic_around(view, atomic)
+        for function in hidden_locks(view):
+            if _is_refused(function, around):
+                yield checks.Error(
+                    f"{where}: a decorator above {function.decorator} hides it from Django, so that it is inside of "
+                    f"ATOMIC_REQUESTS, and is refused at each call.",
+                    hint=f'Add functools.wraps to that decorator, and until="commit" to {function.decorator}; or put '
+                    f"@transaction.non_atomic_requests above it.",
+                    id="distlock_web.E005",
+                )
+        for name, functions in locks_of_helpers(view, actions[class_of(view)]).items():
+            if any(_is_refused(function, around) for function in functions):
+                yield checks.Error(
+                    f"{where}: its method {name} is locked, and is no handler (get, post, an action): the handler that "
+                    f"calls it is inside of ATOMIC_REQUESTS, so that the call is refused.",
+                    hint="Lock the handler, or the whole class (dispatch). Or take the class out of ATOMIC_REQUESTS: "
+                    '@method_decorator(transaction.non_atomic_requests, name="dispatch").',
+                    id="distlock_web.E005",
+                )
+
+
+def _is_refused(function: LockedFunction, around: set[str]) -> bool:
+    if function.until == "commit":
+        return alias_of(function.database) in around
+    return isinstance(function, Once) and bool(around) and not function.asynchronous
 
 
 def _outermost(view: Callable[..., Any], function: LockedFunction) -> str:
@@ -325,7 +409,11 @@ def _views() -> Iterator[tuple[str, str, Callable[..., Any], LockedFunction]]:
     for route, view, function in locked_views():
         if (id(view), function) not in seen:
             seen.add((id(view), function))
-            yield f"The view {name_of(view)} at {route!r}", route, view, function
+            yield _where(view, route), route, view, function
+
+
+def _where(view: Callable[..., Any], route: str) -> str:
+    return f"The view {name_of(view)} at {route!r}"
 
 
 def _say_commit(databases: set[str], remedy: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from inspect import getattr_static
+from types import FunctionType, MethodType
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
@@ -17,31 +19,83 @@ from ..locks.once import Once
 Callback = Callable[..., Any]
 
 
-def locked_views(
-    patterns: Iterable[Any] | None = None, route: str = ""
-) -> Iterator[tuple[str, Callback, LockedFunction]]:
-    """Every locked view of the project, through all ``include()``: its route, its callback, what is locked of it."""
+def views(patterns: Iterable[Any] | None = None, route: str = "") -> Iterator[tuple[str, Callback]]:
+    """Every view of the project, through all ``include()``: its route, and its callback."""
     if patterns is None and not getattr(settings, "ROOT_URLCONF", None):
         return
     for entry in get_resolver().url_patterns if patterns is None else patterns:
         here = route + str(entry.pattern)
         if isinstance(entry, URLResolver):
-            yield from locked_views(entry.url_patterns, here)
+            yield from views(entry.url_patterns, here)
         elif isinstance(entry, URLPattern):
-            for function in locked_functions(entry.callback):
-                yield here, entry.callback, function
+            yield here, entry.callback
+
+
+def locked_views() -> Iterator[tuple[str, Callback, LockedFunction]]:
+    """Every locked view of the project: its route, its callback, what is locked of it."""
+    for route, view in views():
+        for function in locked_functions(view):
+            yield route, view, function
+
+
+def locks_around(view: Callback, function: LockedFunction) -> list[LockedFunction]:
+    """The locks above this one of the same view, the outermost first."""
+    outer = locks_on(view)
+    if function not in outer:
+        for place in _places(view):
+            if function in (marks := locks_on(place)):
+                outer += marks
+                break
+    return outer[: outer.index(function)] if function in outer else outer
+
+
+def hidden_locks(view: Callback) -> list[LockedFunction]:
+    """The locks under a decorator that does not say what it is around, as ``functools.wraps`` does: in its closure."""
+    known, found, seen = locked_functions(view), list[LockedFunction](), set[int]()
+    places = [each for place in (view, *_places(view)) for each in wrapped(place)]
+    while places:
+        for cell in getattr(places.pop(), "__closure__", None) or ():
+            content = _content_of(cell)
+            if isinstance(content, FunctionType | MethodType) and id(content) not in seen:
+                seen.add(id(content))
+                found += locks_on(content)
+                places += wrapped(content)
+    return [each for each in dict.fromkeys(found) if each not in known]
+
+
+def _content_of(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None
+
+
+def locks_of_helpers(view: Callback, actions: Iterable[str]) -> dict[str, list[LockedFunction]]:
+    """By name, the locked methods of a view's class that are no handlers: handlers call them. ``actions``: some are."""
+    view_class = class_of(view)
+    if view_class is None:
+        return {}
+    handlers = {"dispatch", *actions, *view_class.http_method_names}
+    # Statically: what a class computes may fail.
+    methods = {name: getattr_static(view_class, name, None) for name in dir(view_class) if name not in handlers}
+    # What REST framework's @action has marked is a handler, though perhaps of no route.
+    found = {name: locks_on(method) for name, method in methods.items() if not hasattr(method, "mapping")}
+    return {name: locks for name, locks in found.items() if locks}
 
 
 def locked_functions(view: Callback) -> list[LockedFunction]:
     """What is locked of a view: the function, ``dispatch``, and the handlers of all HTTP methods."""
-    view_class = class_of(view)
-    callables: list[Callback | None] = [view]
-    if view_class is not None:
-        callables.append(view_class.dispatch)
-        handlers = [getattr(view_class, name, None) for name in _handlers(view, view_class)]
-        callables += [*handlers, *map(_behind_api_view, handlers)]
     # Each once: as_view() copies the attributes of dispatch to the view.
-    return list(dict.fromkeys(function for callable_ in callables for function in locks_on(callable_)))
+    return list(dict.fromkeys(function for place in (view, *_places(view)) for function in locks_on(place)))
+
+
+def _places(view: Callback) -> list[Callback | None]:
+    """Where a class that a view was made of has decorators: ``dispatch``, and the handlers of all HTTP methods."""
+    view_class = class_of(view)
+    if view_class is None:
+        return []
+    handlers = [getattr(view_class, name, None) for name in _handlers(view, view_class)]
+    return [view_class.dispatch, *handlers, *map(_behind_api_view, handlers)]
 
 
 def _handlers(view: Callback, view_class: Any) -> Iterable[str]:

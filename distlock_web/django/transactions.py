@@ -46,7 +46,9 @@ class DjangoTransactions:
         _refuse_open(function_name, transaction.get_connection(database))
 
     def run(self, function_name: str, call: Callable[[], R], lease: Lease, database: Any) -> R:
-        with transaction.atomic(using=database, durable=True):
+        own: Any = transaction.atomic(using=database, durable=True)
+        own.distlock_function = function_name
+        with own:
             transactions = _committing(transaction.get_connection(database))
             for each in transactions:
                 transaction_begun(lease, each)
@@ -109,16 +111,29 @@ def _refuse_open(function_name: str, connection: BaseDatabaseWrapper) -> None:
     if in_real_transaction(connection):
         raise ConfigurationError(
             f'{function_name}: until="commit" opens the transaction itself, but one is open already on '
-            f"{connection.alias!r}: its commit would come after the lock is released. Put the decorator outermost: "
-            f"above @api_view, on a class-based view's dispatch (method_decorator(..., name='dispatch')), outside of "
-            f"atomic(). Leave once below @api_view, and put @transaction.non_atomic_requests above that. For single "
-            f"methods or actions of a class there is distlock_web.django.views.UntilCommitMixin."
+            f"{connection.alias!r}: its commit would come after the lock is released. {_remedy(connection)}"
         )
     if not connection.in_atomic_block and not connection.get_autocommit():
         raise ConfigurationError(
             f'{function_name}: until="commit" needs autocommit on {connection.alias!r}; it is off, so nothing would '
             f"be committed at the end."
         )
+
+
+def _remedy(connection: BaseDatabaseWrapper) -> str:
+    """What to do about the transaction that is open, by who has opened it."""
+    ours = [found for block in connection.atomic_blocks if (found := getattr(block, "distlock_function", None))]
+    if ours:
+        return f'It is that of {ours[-1]}, which has until="commit", too: say it in one of the two alone.'
+    if not connection.settings_dict["ATOMIC_REQUESTS"]:
+        return "Call it outside of atomic()."
+    return (
+        "Put the decorator outermost: above @api_view, on a class-based view's dispatch "
+        "(method_decorator(..., name='dispatch')), outside of atomic(). Leave once below @api_view, and put "
+        "@transaction.non_atomic_requests above that; also above a decorator that lacks functools.wraps, which hides "
+        "this one from Django. For single handlers or actions of a class, and not for what they call, there is "
+        "distlock_web.django.views.UntilCommitMixin. `manage.py check` says which of these it is."
+    )
 
 
 def in_real_transaction(connection: BaseDatabaseWrapper) -> bool:

@@ -177,6 +177,7 @@ class LockedFunction:
         if not self.asynchronous:
             self._check_plain()
         self.transactions = self._transactions()
+        self._refuse_second_commit(function)
         self._told_of_stream = False
 
     def _check_plain(self) -> None:
@@ -200,6 +201,16 @@ class LockedFunction:
                 f"thread, and this is a coroutine. Put the work into a function and call it with sync_to_async."
             )
         return hooks.transaction_manager(self.database, self.name)
+
+    def _refuse_second_commit(self, function: Callable[..., Any]) -> None:
+        """``ConfigurationError``: of two on one function, the inner one would find the transaction of the outer one."""
+        for inner in locks_on(function):
+            if self.until == inner.until == "commit" and self.database == inner.database:
+                raise ConfigurationError(
+                    f'{self.name} has two decorators with until="commit", {self.decorator} above {inner.decorator}: '
+                    f"the inner one would be refused at each call. Leave until= out of the upper one, which ends after "
+                    f"the commit in any case; where one of them is once, put it below the lock."
+                )
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function under its lock."""

@@ -220,6 +220,29 @@ assert disband(Group(pk=7)) == "disbanded"
 with lock(Group(pk=7)) as lease:
     assert lease.name == "disLock:auth.group:7"
 """,
+    ("transactions.md", "A lock and once on one view"): """
+from django.test import Client
+from django.urls import path
+urlpatterns = [path("buy/<item>", buy)]
+call_command("check", fail_level="WARNING")
+answers = [Client(headers={"Host": "localhost"}).post("/buy/bicycle", {"once": "k"}) for _ in "12"]
+assert [answer.content for answer in answers] == [b"sold"] * 2 and "Idempotency-Replayed" in answers[1].headers
+""",
+    ("transactions.md", "Flask-Login"): """
+with app.app_context():
+    db.create_all()
+    db.session.add(User(id=1))
+    db.session.commit()
+client = app.test_client()
+assert client.post("/order", data={"once": "k"}).status_code == 401
+with client.session_transaction() as before:
+    before.update(_user_id="1", _fresh=True)
+answers = [client.post("/order", data={"once": "k"}) for _ in "12"]
+assert [answer.text for answer in answers] == ["ordered"] * 2 and "Idempotency-Replayed" in answers[1].headers
+with app.app_context():
+    assert db.session.get(User, 1).orders == 1
+    db.session.remove(); db.engine.dispose()
+""",
     ("transactions.md", "SQLAlchemy"): 'sell("bicycle"); session.remove(); session.get_bind().dispose()',
     ("fencing.md", "SQLAlchemy"): """
 with Session(engine) as session:
@@ -344,6 +367,7 @@ BEFORE: dict[Script, str] = {
     ("tasks.md", "Sent once"): 'import celery; celery.Celery(broker="memory://")',
     ("transactions.md", "Django"): WITH_DATABASE,
     ("transactions.md", "One method of a class"): WITH_ATOMIC_REQUESTS,
+    ("transactions.md", "A lock and once on one view"): WITH_ATOMIC_REQUESTS,
     ("django.md", "REST framework"): WITH_REST,
     ("fencing.md", "Django"): WITH_DATABASE,
     ("fencing.md", "A transfer between two accounts"): WITH_DATABASE,
