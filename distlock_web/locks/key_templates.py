@@ -6,6 +6,7 @@ And what a function is called, behind a framework or another decorator: the key 
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import string
 import sys
@@ -466,15 +467,34 @@ def qualified_name(function: Callable[..., Any]) -> str:
     if method is not None:
         # Every class that inherits a method has the same function: as a key its name would be one lock for them all.
         owner = type(method.__self__)
-        return f"{owner.__module__}.{owner.__qualname__}.{method.__name__}"
+        return f"{_module_of(owner)}.{owner.__qualname__}.{method.__name__}"
     known = hooks.first(Integration.name_of, function)
     if known is not None:
         return known
     if isinstance(function, partial):
         return f"{qualified_name(function.func)}(...)"
     if not hasattr(function, "__qualname__"):
-        return f"{type(function).__module__}.{type(function).__qualname__}(...)"
-    return f"{getattr(function, '__module__', '?')}.{function.__qualname__}"
+        return f"{_module_of(type(function))}.{type(function).__qualname__}(...)"
+    return f"{_module_of(function)}.{function.__qualname__}"
+
+
+def _module_of(defined: Any) -> str:
+    """Where something is defined. A program's own module is named as if it was imported.
+
+    All programs have a ``__main__``; and in a process that ``multiprocessing`` has begun its name is another one.
+    """
+    name = getattr(defined, "__module__", None) or "?"
+    if name not in ("__main__", "__mp_main__"):
+        return name
+    main = sys.modules.get(name)
+    spec = getattr(main, "__spec__", None)
+    file: str | None = getattr(main, "__file__", None)
+    if spec is not None and spec.name != "__main__":  # python -m
+        return str(spec.name.removesuffix(".__main__"))
+    if not file:
+        return name
+    folder, program = os.path.split(os.path.splitext(os.path.abspath(file))[0])
+    return os.path.basename(folder) if program == "__main__" else program
 
 
 def own_name(function: Callable[..., Any]) -> str:

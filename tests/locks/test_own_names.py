@@ -1,0 +1,72 @@
+"""What a function in a program's own module is called: its lock, and its record, are those of no other program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.source import PROJECT
+
+PROGRAM = """
+import multiprocessing
+import sys
+
+from distlock_web import configure, distributed_lockable, once
+
+configure({"default": {"BACKEND": "memory"}})
+
+
+@distributed_lockable()
+def nightly(): ...
+
+
+class Job:
+    @once(key="job", keep=60)
+    def run(self): ...
+
+
+def tell(pipe):
+    pipe.send((nightly.__distlock__.keys.fixed[0], Job.run.__distlock__.name))
+
+
+if __name__ == "__main__":
+    for how in sys.argv[1:]:
+        context = multiprocessing.get_context(how)
+        here, there = context.Pipe()
+        process = context.Process(target=tell, args=(there,))
+        process.start()
+        print(*(here.recv() if here.poll(60) else ["nothing"]))
+        process.join()
+    print(nightly.__distlock__.keys.fixed[0], Job.run.__distlock__.name)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "started", "module"),
+    [
+        ("reports.py", ["reports.py"], "reports"),
+        ("reports.py", ["./reports.py"], "reports"),
+        ("reports.py", ["-m", "reports"], "reports"),
+        ("shop/reports.py", ["-m", "shop.reports"], "shop.reports"),
+        ("shop/__main__.py", ["-m", "shop"], "shop"),
+        ("shop/__main__.py", ["shop"], "shop"),
+        ("", ["-c", PROGRAM], "__main__"),
+    ],
+    ids=str,
+)
+def test_a_program_is_named_as_if_it_was_imported(tmp_path: Path, file: str, started: list[str], module: str) -> None:
+    """``nightly`` of two programs was one; and in a process of ``multiprocessing`` another than in its parent."""
+    if file:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(PROGRAM)
+    ways = ["spawn", "forkserver"] if file == "shop/reports.py" else ["spawn"] if file == "reports.py" else []
+    ran = subprocess.run(
+        [sys.executable, *started, *ways], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert ran.stdout.splitlines() == [f"{module}.nightly {module}.Job.run"] * (1 + len(ways)), ran.stderr
