@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Literal, NamedTuple, TypeAlias
+
+from ..core.backend import at_once
 
 #: take: it was given to the caller. busy: somebody else had it. free: its holder had it no more. ghost: a call without
 #: an answer, or with copies that may still arrive. It may have the lock meanwhile, again and again, and not at its end.
@@ -56,7 +59,7 @@ def unexplained(operations: Iterable[Operation]) -> str | None:
         ]  # fmt: skip
         moments = [max(span.begin, busy.begin) for span in others]
         beside = ([span.limit for span in others if span.begin <= moment <= span.end] for moment in moments)
-        if not any(len(limits) >= min(busy.limit, *limits) for limits in beside):
+        if not any(len(limits) >= reduce(at_once, limits, busy.limit) for limits in beside):
             return busy.text
     return None
 

@@ -147,7 +147,7 @@ MUTANTS: dict[str, Mutant] = {
         "lock.holder .. '\\n' .. string.gsub(ARGV[4], '%d%d?}', '7}')",
     ),
     "one more has the lock than its limit lets": Mutant(
-        "redis-shared-0", f"{_SCRIPTS}/_sharing.lua", "lock.count < math.min(", "lock.count <= math.min("
+        "redis-shared-0", f"{_SCRIPTS}/_sharing.lua", "lock.count < at_once(", "lock.count <= at_once("
     ),
     "a reader that comes later passes a writer that waits": Mutant(
         "redis-shared-0",
