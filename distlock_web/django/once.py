@@ -14,7 +14,7 @@ from django.utils.translation import get_language
 from ..locks.hooks import Answer
 from ..locks.plain_values import unpack
 from ..web import once
-from ..web.once import keep, keep_value
+from ..web.once import is_kept, keep, keep_value
 
 #: What a request carries whose view has answered again: the middleware marks the response, whoever makes it.
 REPLAYS = "distlock_replays"
@@ -36,9 +36,9 @@ async def answer_of(result: Any, request: HttpRequest, function: str, *, asynchr
     kept = keep(function, result.status_code, _headers(result, request), body, policy_follows=has_own_nonce)
     if has_own_nonce:
         kept["nonce"] = nonce
-    # What a decorator has marked for a middleware, such as xframe_options_exempt.
-    marks = [name for name, value in vars(result).items() if value is True and name not in _OWN_MARKS]
-    return {**kept, "marks": marks} if marks else kept
+    if is_kept(kept):  # and what a decorator has marked for a middleware, such as xframe_options_exempt
+        kept["marks"] = [name for name, value in vars(result).items() if value is True and name not in _OWN_MARKS]
+    return kept
 
 
 def _status_class() -> Any:
@@ -46,7 +46,7 @@ def _status_class() -> Any:
     return getattr(sys.modules.get("ninja.responses"), "Status", ())
 
 
-_OWN_MARKS = frozenset({"closed", "streaming", "_is_rendered"})
+_OWN_MARKS = frozenset({"closed", "_is_rendered"})
 
 
 def _nonce(request: Any) -> str | None:

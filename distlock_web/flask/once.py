@@ -79,7 +79,7 @@ def _is_part(value: Any) -> bool:
         return value != ""
     try:
         Headers(value)
-    except (TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         return False
     return True
 
@@ -120,8 +120,10 @@ def _kept_part(part: Any) -> Any:
 def _part(kept: Any) -> Any:
     if not isinstance(kept, dict):
         return kept
-    pairs = [(name, value) for name, value in kept["headers"]]
-    return {"dict": dict, "Headers": Headers, "list": list}[kept["as"]](pairs)
+    headers = Headers(kept["headers"])
+    if kept["as"] == "dict":
+        return {name: several if len(several := headers.getlist(name)) > 1 else several[0] for name in dict(headers)}
+    return headers if kept["as"] == "Headers" else list(headers)
 
 
 def replay(kept: Mapping[str, Any]) -> Answer:

@@ -71,8 +71,9 @@ def keep(
         return _without(kept, function, f"its body has {len(body):,} bytes, more than {MAX_KEPT:,}")
     if status == 304:
         return _without(kept, function, "it is for a client that has the page")
-    policies = [value for name, value in kept["headers"] if name.lower() == "content-security-policy"]
-    if has_nonce(body) and not (policy_follows or any("'nonce-" in policy for policy in policies)):
+    said = {name.lower(): value for name, value in kept["headers"]}
+    policy_is_known = policy_follows or "'nonce-" in said.get("content-security-policy", "")
+    if "html" in said.get("content-type", "") and has_nonce(body) and not policy_is_known:
         return _without(kept, function, "it has a nonce, and the policy that names it is not the view's")
     try:
         kept["body"] = body.decode()

@@ -689,6 +689,8 @@ COOKIE = {"Set-Cookie": "session=stolen", "Link": "</a>", "X-Debug": "1"}
 ANSWERS: dict[str, Row] = {
     "dict, status": Row(lambda: ({"paid": 7, "margin": 3}, 201)),
     "dict, status, headers": Row(lambda: ({"paid": 7, "margin": 3}, 201, {"Link": "</a>"})),
+    "dict, several headers": Row(lambda: ({"paid": 7}, {"Link": ["</a>", "</b>"]})),
+    "no parts": Row(lambda: ("paid", object()), kept=False),
     "dict, headers": Row(lambda: ({"paid": 7, "margin": 3}, {"Link": "</a>"})),
     "text, status in words": Row(lambda: ("paid", "201 CREATED")),
     "text, status as a name": Row(lambda: ("paid", HTTPStatus.CREATED)),
@@ -718,6 +720,7 @@ ANSWERS: dict[str, Row] = {
     "no type": Row(bare_in_flask),
     "own policy": Row(lambda: flask.Response(PAGE.format("a"), headers={"Content-Security-Policy": "'nonce-a'"})),
     "nonce": Row(lambda: PAGE.format("a"), kept=False),
+    "nonce in JSON": Row(lambda: flask.Response('{"text": " nonce=7"}', mimetype="application/json")),
     "nonce in a response": Row(lambda: flask.Response(PAGE.format("a")), kept=False),
     "file": Row(lambda: flask.send_file(BytesIO(b"%PDF"), "application/pdf"), kept=False),
     "X-Sendfile": Row(lambda: flask.send_file(__file__, "application/pdf")),
