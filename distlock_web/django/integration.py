@@ -76,7 +76,7 @@ class DjangoIntegration(Integration):
         request = request_in(args)
         if request is None:
             return None
-        return await once.answer_of(result, request, locked.name, asynchronous=locked.asynchronous)
+        return await once.answer_of(result, request, locked)
 
     def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Answer | None:
         request = request_in(args)

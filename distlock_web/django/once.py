@@ -14,14 +14,17 @@ from django.utils.translation import get_language
 from ..locks.hooks import Answer
 from ..locks.plain_values import unpack
 from ..web import once
-from ..web.once import is_kept, keep, keep_value
+from ..web.once import is_kept, keep, keep_value, not_kept
 
 #: What a request carries whose view has answered again: the middleware marks the response, whoever makes it.
 REPLAYS = "distlock_replays"
 
 
-async def answer_of(result: Any, request: HttpRequest, function: str, *, asynchronous: bool) -> dict[str, Any]:
+async def answer_of(result: Any, request: HttpRequest, locked: Any) -> dict[str, Any]:
     """What is kept of what a view returned: of a response, which is rendered for that, or of a value (Ninja's)."""
+    function, asynchronous = locked.name, locked.asynchronous
+    if not isinstance(result, HttpResponseBase) and _has_response(locked):
+        return not_kept(function, "its headers are on the response that the operation was given")
     if isinstance(result, _status_class()):
         return {**keep_value(function, result.value, result.status_code), "is_status": True}
     if not isinstance(result, HttpResponseBase):
@@ -39,6 +42,12 @@ async def answer_of(result: Any, request: HttpRequest, function: str, *, asynchr
     if is_kept(kept):  # and what a decorator has marked for a middleware, such as xframe_options_exempt
         kept["marks"] = [name for name, value in vars(result).items() if value is True and name not in _OWN_MARKS]
     return kept
+
+
+def _has_response(locked: Any) -> bool:
+    """Whether it is an operation of Ninja's that is given a response, to set headers and cookies on."""
+    said = (each.annotation for each in locked.keys.signature.parameters.values())
+    return any((each if isinstance(each, str) else getattr(each, "__name__", "")) == "HttpResponse" for each in said)
 
 
 def _status_class() -> Any:
@@ -77,8 +86,8 @@ def _data(response: Any, function: str) -> dict[str, Any]:
     headers = [(name, value) for name, value in response.items() if name.lower() != "content-type"]
     if response.content_type:
         headers.append(("Content-Type", response.content_type))
-    kept = keep_value(function, response.data, response.status_code, headers)
-    return {**kept, "template_name": response.template_name, "exception": response.exception}
+    whole = (response.data, response.template_name, response.exception)
+    return {**keep_value(function, whole, response.status_code, headers), "is_data": True}
 
 
 def replay(kept: Mapping[str, Any], request: HttpRequest) -> Answer:
@@ -87,8 +96,8 @@ def replay(kept: Mapping[str, Any], request: HttpRequest) -> Answer:
     if "value" not in kept:
         return Answer(_response(kept, request))
     value = unpack(kept["value"])
-    if "template_name" in kept:
-        return Answer(_with_data(kept, value))
+    if "is_data" in kept:
+        return Answer(_with_data(kept, *value))
     return Answer(_status_class()(kept["status"], value) if "is_status" in kept else value)
 
 
@@ -104,10 +113,10 @@ def _response(kept: Mapping[str, Any], request: HttpRequest) -> HttpResponse:
     return response
 
 
-def _with_data(kept: Mapping[str, Any], data: Any) -> HttpResponseBase:
+def _with_data(kept: Mapping[str, Any], data: Any, template: Any, exception: Any) -> HttpResponseBase:
     """REST framework's."""
     from rest_framework.response import Response
 
     headers = {**dict(kept["headers"]), once.REPLAYED: "true"}
-    content_type, template = headers.pop("Content-Type", None), kept["template_name"]
-    return Response(data, kept["status"], template, headers, kept["exception"], content_type)  # type: ignore[no-any-return]
+    content_type = headers.pop("Content-Type", None)
+    return Response(data, kept["status"], template, headers, exception, content_type)  # type: ignore[no-any-return]

@@ -115,6 +115,11 @@ def has_nonce(page: bytes) -> bool:
     return _NONCE.search(page) is not None
 
 
+def not_kept(function: str, why: str) -> dict[str, Any]:
+    """What is kept of a value that cannot be given again."""
+    return _without({"status": 200, "headers": []}, function, why)
+
+
 def _without(kept: dict[str, Any], function: str, why: str) -> dict[str, Any]:
     fields = {"lock_event": "done", "lock_function": function}
     logger.warning("%s: recorded as done, but without its answer: %s.", function, why, extra=fields)

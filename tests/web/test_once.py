@@ -973,6 +973,13 @@ def test_a_304_is_no_answer_for_others(rf: Any) -> None:
     assert (has.status_code, has_not.status_code, has_not.content) == (304, 200, b"the page")
 
 
+def test_a_304_that_counts_as_a_success_is_not_kept(rf: Any) -> None:
+    view = once(key="page", keep=60, success=lambda response: True)(lambda request: HttpResponse(status=304))
+    first, second = view(rf.get("/")), view(rf.get("/"))
+    assert (first.status_code, second.status_code) == (304, 200)
+    assert second.content == b"This has been done. Its answer was not kept.\n"
+
+
 @once(key="price:{request.headers[Idempotency-Key]}", keep=60)
 def price(request: HttpRequest) -> Any:
     return PRICES.pop()

@@ -465,6 +465,7 @@ IN_JSON: dict[str, Row] = {
     "serializer": Row(lambda: Response(ReturnDict({"paid": 7}, serializer=object()))),
     "invalid": Row(lambda: Response({"pay": [ErrorDetail("no", code="no")]}, status=400)),
     "plain": Row(lambda: HttpResponse("paid", status=201)),
+    "template": Row(lambda: Response({"paid": 7}, template_name=engines["django"].from_string("paid")), kept=False),
 }
 
 
@@ -526,7 +527,21 @@ def test_in_ninja(site: str) -> None:
     check(NINJA[site], VALUES)
 
 
+def with_response(rows: Mapping[str, Row], guard: Guard) -> Send:
+    """Of a response that it is given Ninja takes the headers."""
+    api = ninja.NinjaAPI(urls_namespace=f"shop {next(apis)}", docs_url=None)
+
+    def pay(request: HttpRequest, response: HttpResponse) -> Any:
+        response["Location"] = "/orders/7"
+        return rows["value"].make()
+
+    pay.__annotations__["response"] = HttpResponse  # Ninja finds no names of this module behind a decorator
+    api.post("/")(guard("value")(pay))
+    return of_django({"value": api.urls})
+
+
 def test_what_else_ninja_answers() -> None:
+    check(with_response, {"value": Row(lambda: {"paid": 7}, kept=False)})
     check(ninja_site(response={201: Paid}), {"tuple": Row(lambda: (201, {"paid": 7, "margin": 3}))})
     check(ninja_site(response={201: Paid}), {"status": Row(lambda: ninja.Status(201, {"paid": 7, "margin": 3}))})
     check(ninja_site(response={201: Paid}), {"object": Row(lambda: ninja.Status(201, Paid(paid=7)), kept=False)})
