@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Connection, event, inspect
+from sqlalchemy import Connection, Engine, event, inspect
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import InstanceState, Session, SessionTransaction, scoped_session
 
@@ -20,6 +20,7 @@ from .begun import connections_of, may_be_ended
 from .fencing import refusing_stale
 
 R = TypeVar("R")
+_OWNER = "distlock_web_until_commit"  #: in a session's ``info``: the function whose transaction it is in
 
 
 class SessionTransactions:
@@ -46,11 +47,12 @@ class SessionTransactions:
                 before_commit(lease, _transactions_of(committing))
 
         def begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
-            transaction_begun(lease, _Transaction(connection))
+            transaction_begun(lease, _of(connection))
 
         event.listen(session, "before_commit", extend)
         event.listen(session, "after_begin", begin)
         try:
+            session.info[_OWNER] = function_name
             with refusing_stale():
                 result = call()
                 session.commit()
@@ -59,6 +61,7 @@ class SessionTransactions:
             session.rollback()
             raise
         finally:
+            session.info.pop(_OWNER, None)
             event.remove(session, "before_commit", extend)
             event.remove(session, "after_begin", begin)
 
@@ -69,13 +72,14 @@ class SessionTransactions:
 class _Transaction:
     """That of a session, for a store that is in the same database."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, engine: Engine, connection: Callable[[], Connection]) -> None:
+        self._engine = engine
         self._connection = connection
-        self.placeholder: Literal["%s", "?"] = "?" if connection.dialect.paramstyle == "qmark" else "%s"
+        self.placeholder: Literal["%s", "?"] = "?" if engine.dialect.paramstyle == "qmark" else "%s"
 
     @property
     def address(self) -> DatabaseAddress:
-        engine = self._connection.engine
+        engine = self._engine
         # As its driver is told it: a host, a port or a socket may stand behind the ? of its URL.
         said: Mapping[str, Any] = engine.dialect.create_connect_args(engine.url)[1]
         where: dict[str, Any] = {name: said[name] for name in ("unix_socket", "dbname") if name in said}
@@ -88,17 +92,23 @@ class _Transaction:
         )
 
     def execute(self, statement: str, parameters: Sequence[str | int]) -> Answer:
-        done = self._connection.exec_driver_sql(statement, tuple(parameters))
+        done = self._connection().exec_driver_sql(statement, tuple(parameters))
         return Answer(list(done.all()) if done.returns_rows else [], done.rowcount)
 
 
 def _transactions_of(session: Session) -> list[_Transaction]:
     """One in each database that the session has used; none, if it has no database."""
     connections = connections_of(session)
+    if connections:
+        return [_of(connection) for connection in connections]
     try:
-        return [_Transaction(connection) for connection in connections or [session.connection()]]
+        return [_Transaction(session.get_bind().engine, session.connection)]  # it begins where something is written
     except UnboundExecutionError:
         return []
+
+
+def _of(connection: Connection) -> _Transaction:
+    return _Transaction(connection.engine, lambda: connection)
 
 
 def _end_reads(function_name: str, session: Session) -> None:
@@ -107,6 +117,12 @@ def _end_reads(function_name: str, session: Session) -> None:
     One that has only read, as to know who is logged in, is ended: its reads may be older than the lock. Its objects are
     read anew where they are used.
     """
+    other = session.info.get(_OWNER)
+    if other is not None:
+        raise ConfigurationError(
+            f'{function_name}: until="commit" begins the transaction itself, but it is called inside of {other}, which '
+            f'has until="commit" on this session, too: say it in one of the two alone.'
+        )
     if not session.in_transaction():
         return
     if not may_be_ended(session):

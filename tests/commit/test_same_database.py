@@ -51,8 +51,7 @@ DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariad
 def of_sqlalchemy(place: str) -> DatabaseAddress:
     url = make_url(place)
     engine = create_engine(url.set(drivername=DRIVERS[url.drivername]))
-    connection: Any = SimpleNamespace(engine=engine, dialect=engine.dialect)
-    return _Transaction(connection).address
+    return _Transaction(engine, engine.connect).address
 
 
 def of_django(place: str) -> DatabaseAddress:

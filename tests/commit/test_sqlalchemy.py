@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import create_engine, event, select
+from sqlalchemy import create_engine, event, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
-from distlock_web import LeaseLost, current_lease, distributed_lockable, lock
+from distlock_web import ConfigurationError, LeaseLost, current_lease, distributed_lockable, lock
 from distlock_web.core.registry import registry
 from distlock_web.flask import DistLock
 from distlock_web.locks.lease import OnLost
@@ -142,6 +142,34 @@ def test_a_savepoint_rolls_back_alone(
     pay()
     assert history.count("extend") == 1
     assert count() == 2
+
+
+def test_what_asks_the_database_nothing_opens_nothing(session: scoped_session[Session], history: list[str]) -> None:
+    @distributed_lockable(key="order", until="commit", database=session)
+    def pay() -> None:
+        pass
+
+    pay()
+    assert history == ["acquire", "extend", "release"]
+
+
+@pytest.mark.parametrize("looks_first", [True, False])
+def test_one_inside_another_is_refused_for_its_commit_is_not_the_outer_ones(
+    session: scoped_session[Session], looks_first: bool
+) -> None:
+    @distributed_lockable(key="item", until="commit", database=session)
+    def inner() -> None:
+        raise AssertionError
+
+    @distributed_lockable(key="order", until="commit", database=session)
+    def outer() -> None:
+        if looks_first:
+            session.execute(text("SELECT 1"))
+        inner()
+
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"inner: .* inside of .*outer, .* in one of the two alone"):
+            outer()
 
 
 def test_the_session_is_left_as_it_was(session: scoped_session[Session], history: list[str]) -> None:
