@@ -247,8 +247,11 @@ Guard = Callable[[str], Callable[[Any], Any]]
 Site = Callable[[Mapping[str, Row], Guard], Send]
 
 
-def check(site: Site, rows: Mapping[str, Row]) -> None:
-    """The three sentences at the top of this file, of each row."""
+def check(site: Site, rows: Mapping[str, Row], *, takes_apart: Callable[[str], bool] = lambda name: False) -> None:
+    """The three sentences at the top of this file, of each row.
+
+    ``takes_apart``: what is above the view makes its own of this answer, whether it is the first or the line.
+    """
     runs: Counter[str] = Counter()
 
     def counted(name: str) -> Row:
@@ -272,7 +275,7 @@ def check(site: Site, rows: Mapping[str, Row]) -> None:
             wrong[name] = f"the first is {first}, and without once {plain}"
         elif runs[name] != 2:
             wrong[name] = f"the work was done {runs[name] - 1} times"
-        elif second.seen() != first.seen() and (row.kept or not second.says_not_kept()):
+        elif second.seen() != first.seen() if row.kept or takes_apart(name) else not second.says_not_kept():
             wrong[name] = f"the first is {first}, the second {second}"
         elif third.seen() != second.seen() or second.headers.get("idempotency-replayed") != ["true"]:
             wrong[name] = f"the second is {second}, the third {third}"
@@ -746,6 +749,8 @@ ANSWERS: dict[str, Row] = {
 
 #: What no API makes anything of, but the one of the test below.
 ONLY_PLAIN = {"generator", "generator, status", "WSGI application"}
+#: Of a response ``marshal_with`` makes an empty object.
+RESPONSES = {"sequence", "large 206", "nonce in a response"}
 #: What is never sent there.
 NOT_MARSHALLED = {"stream", "file"}
 
@@ -753,7 +758,8 @@ NOT_MARSHALLED = {"stream", "file"}
 @pytest.mark.parametrize("site", FLASK)
 def test_answers_in_flask(site: str) -> None:
     left_out = (ONLY_PLAIN if site != "plain" else set()) | (NOT_MARSHALLED if "marshalled" in site else set())
-    check(flask_site(site), {name: row for name, row in ANSWERS.items() if name not in left_out})
+    rows = {name: row for name, row in ANSWERS.items() if name not in left_out}
+    check(flask_site(site), rows, takes_apart=lambda name: "marshalled" in site and name in RESPONSES)
 
 
 @pytest.mark.parametrize("site", ["smorest, many", "APIFlask, many"])
