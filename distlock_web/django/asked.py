@@ -103,13 +103,14 @@ def _body(request: Any, wrapper: Any) -> Iterator[str | bytes]:
 
 
 def _form(request: Any, wrapper: Any) -> Iterator[str]:
-    if request._read_started and not hasattr(request, "_body") and not hasattr(request, "_post"):
+    was_parsed, is_kept = hasattr(request, "_post"), hasattr(request, "_body")
+    if request._read_started and not is_kept and not was_parsed:
         raise read_before(_HOW)
     fields, several = list(wrapper.POST.lists()), wrapper.FILES.lists()
     files = [
         File(name, file.name, getattr(file, "content_type", None), file) for name, found in several for file in found
     ]
-    if not fields and not files and not hasattr(request, "_body"):
+    if not fields and not files and was_parsed and not is_kept:  # by somebody who may have found it read
         refuse_emptied(_length(request), request.content_type, request.content_params.get("boundary", ""), _HOW)
     yield from form_parts(fields, files)
 

@@ -109,14 +109,14 @@ def _in_chunks() -> bytes:
         return request.get_data()
     if "Transfer-Encoding" not in request.headers:  # there is none, and a server may wait for it for ever
         return b""
-    untouched, read = "stream" not in _known(), b""
+    untouched, read = "stream" not in _known(), bytearray()
     while chunk := request.stream.read(MAX_COMPARED + 1 - len(read)):
         read += chunk
     if not read and not untouched:  # somebody may have had it all
         raise read_before(_HOW)
     if len(read) > MAX_COMPARED:
         raise LengthRequired(f"A body of more than {MAX_COMPARED:,} bytes has to say how long it is.")
-    return read
+    return bytes(read)
 
 
 def _form() -> Iterator[str]:

@@ -52,7 +52,7 @@ def user_parts(user: Any, ident: object) -> tuple[str, ...]:
 
 def content_of(session: Iterable[tuple[str, object]]) -> str:
     """What a session says that is kept in a cookie, and has no other name."""
-    return json.dumps(sorted(session), default=_with_type)
+    return json.dumps(dict(session), default=_with_type, sort_keys=True)
 
 
 def _with_type(value: object) -> dict[str, str]:

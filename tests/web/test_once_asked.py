@@ -749,6 +749,20 @@ def test_a_long_body_has_to_say_how_long_it_is(reading: flask.Flask) -> None:
         assert answer.status_code == status
 
 
+@pytest.mark.parametrize("site", ["see", "asee", "rest/see", "flask"])
+def test_a_form_that_says_nothing_is_no_error(site: str, reading: flask.Flask) -> None:
+    """A client may send any text as one."""
+    media_type = "application/x-www-form-urlencoded"
+    if site == "flask":
+        send, address = of_flask(reading.test_client()), "/once/see/"
+    else:
+        send, address = of_django((AsyncClient if site == "asee" else Client)()), f"/once/{site}/"
+    first = send(address=address, body=b"&&", media_type=media_type)
+    assert first.status == 200
+    assert send(address=address, body=b"&&", media_type=media_type) == first._replace(replayed=True)
+    assert send(address=address, body=b"a=1", media_type=media_type).status == 422
+
+
 def test_flask_says_how_to_read_a_body(reading: flask.Flask, caplog: pytest.LogCaptureFixture) -> None:
     assert of_flask(reading.test_client())(address="/once/see/", body=b"{}", X_Read="stream").status == 500
     assert "has to read request.get_data() or request.get_json(), and not the stream" in caplog.text
