@@ -24,11 +24,19 @@ def main(parent: int, argv: list[str]) -> int:
     try:
         os.execvp(argv[0], argv)  # noqa: S606 - that is what it is for
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: an empty word is no program's name
-        print(f"distlock: {argv[0]}: not found.", file=sys.stderr)
+        _say(f"{argv[0]}: not found.")
         return NOT_FOUND
     except OSError as error:
-        print(f"distlock: {argv[0]}: {error.strerror}.", file=sys.stderr)
+        _say(f"{argv[0]}: {error.strerror}.")
         return NOT_EXECUTABLE
+
+
+def _say(text: str) -> None:
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # where nobody reads it, the exit status says it
+    try:
+        os.write(2, os.fsencode(f"distlock: {text}\n"))
+    except OSError:
+        pass
 
 
 def _ends_with(parent: int) -> bool:

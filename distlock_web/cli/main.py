@@ -18,7 +18,7 @@ from ..web.held_locks import AmbiguousName, LockNotHeld, StoreUnreachable
 from ..web.printable import printable
 from . import doctor, held, init, once, run
 from .exit_codes import NO, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
-from .output import Output, Stream, open_closed_streams
+from .output import Output, Stream, open_closed_streams, say, unread
 from .parser import Context, parser
 
 _COMMANDS: dict[str, Callable[[Namespace, Context], int]] = {
@@ -42,10 +42,11 @@ def console(program: str = "distlock") -> NoReturn:
             sys.exit(0)
         code = execute(sys.argv[1:], program, stores=True)
     except CommandFailed as failed:
-        print(f"distlock: {failed}", file=sys.stderr)
+        say(sys.stderr, f"distlock: {failed}\n")
         code = failed.exit_code
     except KeyboardInterrupt:
         code = SIGNALLED + 2
+    say(sys.stderr, "")  # what was logged and could not be written would end us with another status
     sys.exit(code)
 
 
@@ -70,8 +71,8 @@ def execute(
         code = _COMMANDS[options.command](options, context)
         context.out.stream.flush()
         return code
-    except BrokenPipeError:  # `distlock list | head`: Python would complain once more, when it flushes at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `distlock list | head`
+        unread(sys.stdout)
         return SIGNALLED + 13
     except StoreUnreachable as error:
         raise CommandFailed(str(error), UNAVAILABLE) from error

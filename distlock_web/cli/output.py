@@ -21,6 +21,20 @@ class Stream(Protocol):
 _STYLES = {"bold": "1", "red": "31", "yellow": "33", "cyan": "36"}
 
 
+def say(stream: Stream, text: str) -> None:
+    """Write this to stderr. If nobody reads it, or its disk is full, the exit status alone says what happened."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError:
+        unread(stream)
+
+
+def unread(stream: Stream) -> None:
+    """Connect a stream that failed to nothing: Python would complain once more, when it flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 class Output:
     """Lines on a stream. ``colours``: no-color.org's rule, and not on a terminal that has none."""
 

@@ -11,7 +11,8 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
@@ -27,7 +28,7 @@ from ..web.printable import printable
 from ..web.request_ids import RequestScope
 from . import launch
 from .exit_codes import LOST, NOT_EXECUTABLE, SIGNALLED, UNAVAILABLE, USAGE, CommandFailed
-from .output import Output
+from .output import Output, say
 from .parser import Context
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -203,9 +204,10 @@ class Run:
         """End what the command has left behind in its group."""
         if not self._shares:
             self._end()
-            until = now() + self._options.kill_after + _UNKILLABLE
+            until, pause = now() + self._options.kill_after + _UNKILLABLE, 0.01
             while self._lives() and now() < until:
-                time.sleep(0.01)
+                time.sleep(pause)
+                pause = min(2 * pause, 0.16)
         self._pid = 0
 
     def _lives(self) -> bool:
@@ -218,7 +220,7 @@ class Run:
             os.killpg(self._pid, 0)
         except (ProcessLookupError, PermissionError):
             return False
-        return True
+        return not _all_zombies(self._pid)
 
     def _send(self, signum: int) -> None:
         pid, send = self._pid, os.kill if self._shares else os.killpg
@@ -240,8 +242,23 @@ class Run:
             raise Interrupted(signum)
 
     def _say(self, text: str) -> None:
-        self._errors.stream.write(f"distlock: {printable(text)}\n")
-        self._errors.stream.flush()
+        say(self._errors.stream, f"distlock: {printable(text)}\n")
+
+
+def _all_zombies(group: int) -> bool:
+    """Whether its processes have ended, and are only not reaped: in a container PID 1 may be a program that does not.
+
+    As far as Linux's /proc shows them: False where it does not.
+    """
+    members = [fields for fields in _processes() if fields[2] == str(group)]
+    return bool(members) and all(fields[0] in "ZX" and int(fields[17]) <= 1 for fields in members)
+
+
+def _processes() -> Iterator[list[str]]:
+    """Of each: state, parent, group, ... and the number of threads as the 18th, for the first may have ended alone."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just gone
+            yield file.read_text("utf-8", "replace").rpartition(")")[2].split()
 
 
 def _has_terminal() -> bool:

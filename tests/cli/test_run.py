@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from distlock_web import lock
 from distlock_web.cli import launch
 from distlock_web.cli.exit_codes import CommandFailed
 from distlock_web.cli.output import Output
@@ -249,6 +250,39 @@ def test_it_leaves_no_child_behind(redis_store: str, marker: Path) -> None:
     ended = distlock(redis_store, "run", "-k", "x", "--", "sh", "-c", f"sleep {LONG} & echo $! > {marker}")
     assert ended.returncode == 0
     assert not alive(pid_in(marker))
+
+
+#: A parent of ``distlock run`` that inherits orphans, and reaps none, as PID 1 of many containers.
+REAPS_NOBODY = (
+    "import ctypes, subprocess, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); sys.exit(subprocess.call(sys.argv[1:]))"
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="subreapers are Linux's")
+def test_it_does_not_wait_for_a_zombie(redis_store: str) -> None:
+    begun = time.monotonic()
+    job = ["run", "-k", "x", "--kill-after", "30", "--", "sh", "-c", f"sleep {LONG} & exit 3"]
+    command = [sys.executable, "-c", REAPS_NOBODY, sys.executable, "-m", "distlock_web", *job]
+    ended = subprocess.run(command, env=environment(redis_store), check=False, start_new_session=True)
+    assert ended.returncode == 3
+    assert time.monotonic() - begun < 30, "it waited for what has ended"
+
+
+def test_what_nobody_reads_changes_no_exit_status(redis_store: str) -> None:
+    reader, stderr = os.pipe()
+    os.close(reader)
+
+    def status(*args: str) -> int:
+        command = [sys.executable, "-m", "distlock_web", "run", "-k", "x", *args]
+        return subprocess.run(command, env=environment(redis_store), stderr=stderr, check=False).returncode
+
+    assert status("--once", "1h", "--", "true") == 0
+    assert status("--once", "1h", "--", "true") == 0, "was done"
+    with lock("busy", expire=LONG):
+        assert status("-k", "busy", "--wait", "0", "--", "true") == 75
+    assert status("-k", "other") == 64, "the command is missing"
+    assert status("-k", "other", "--", "/nowhere") == 127
+    os.close(stderr)
 
 
 def running(*args: str) -> tuple[Run, StringIO]:
