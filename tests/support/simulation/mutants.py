@@ -179,6 +179,51 @@ MUTANTS: dict[str, Mutant] = {
         "                self._hand_over(lock)  # those behind",
         "                pass  # those behind",
     ),
+    "a lease in hand is entered by another acquire": Mutant(
+        "memory-nested-0", "locks/engine.py", "if not outer.in_block and not scope.in_block:", "if False:"
+    ),
+    "a lease that was entered elsewhere is its acquirer's still": Mutant(
+        "memory-nested-0",
+        "locks/chain.py",
+        "return scope if scope is not None and (scope.entry is None or scope.entry is reference) else None",
+        "return scope",
+    ),
+    "a lease is entered whoever is inside": Mutant(
+        "memory-nested-1", "locks/scope.py", "if not free or self.in_block:", "if False:"
+    ),
+    "who outlives a nested block is not told": Mutant(
+        "memory-nested-0", "locks/hold.py", "            turn.outlive()\n", "            pass\n"
+    ),
+    "siblings do not take turns": Mutant(
+        "memory-nested-0",
+        "locks/hold.py",
+        "if not self._shared and (self._inside is not None or",
+        "if False and (True or",
+    ),
+    "hold_at_least of a nested block is forgotten": Mutant(
+        "memory-nested-4",
+        "locks/ending.py",
+        "turn.hold.keep_until = max(turn.hold.keep_until, turn.since + scope.spec.hold_at_least)",
+        "pass",
+    ),
+    "a nested block has what the one around it has left": Mutant(
+        "memory-nested-1", "locks/engine.py", "elif hold.remaining < expire / 2:", "elif False:"
+    ),
+    "max_waiters does not count inside of a block": Mutant(
+        "memory-nested-4",
+        "locks/hold.py",
+        "if max_waiters is not None and self._count_waiters() >= max_waiters:",
+        "if False:",
+    ),
+    "of several blocks of one lock object the innermost ends": Mutant(
+        "memory-nested-0",
+        "locks/chain.py",
+        "known[0] is opener and known[1] is place and scope in _blocks",
+        "known[0] is opener and scope in _blocks",
+    ),
+    "a hand-over forgets hold_at_least": Mutant(
+        "memory-nested-33", "locks/lock.py", "        hold_at_least=ticket.hold_at_least,\n", ""
+    ),
 }
 
 

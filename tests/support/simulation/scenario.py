@@ -15,6 +15,7 @@ from distlock_web.testing.storm import SHARES, Storm
 
 from . import loop as loops
 from . import system
+from .nested import Nest, NestedCaller
 from .program import Program
 from .world import Machine, Process, Thread, World
 
@@ -121,8 +122,7 @@ class Scenario:
             for program in self.programs:
                 program.end()
             system.enter(None)
-        sections = sum(len(history.sections()) for history in self.histories.values())
-        return Result(self.seed, found, sections, self.world.turns, self.world.time, self.world.digest)
+        return Result(self.seed, found, self.sections(), self.world.turns, self.world.time, self.world.digest)
 
     def violations(self, errors: Errors) -> list[str]:
         found = self.storm.violations(**self.limits())
@@ -147,10 +147,8 @@ class Scenario:
         harness, random = program["testing.harness"], self.random
 
         def actor(kind: str, one: int) -> Actor:
-            made = program.storm.Caller(
-                f"{process.name}.{kind}{one}", harness.HARNESSES[kind](store), Random(random.random()), self.storm,
-                EXPIRE, moment=process.machine.true_time, aside=lambda: self.aside(found),
-            )  # fmt: skip
+            at = harness.HARNESSES[kind](store)
+            made = self.caller(f"{process.name}.{kind}{one}", at, process, lambda: self.aside(found))
             found: Actor = Actor(made, process)
             self.actors.append(found)
             return found
@@ -161,6 +159,16 @@ class Scenario:
         in_tasks = [actor("asyncio", one) for one in range(random.choice((0, 1, 2, 3)))]
         self.starting -= 1
         loops.run(self._in_loop(in_tasks))
+
+    def caller(self, name: str, harness: Any, process: Process, aside: Callable[[], None]) -> Any:
+        """What an actor does."""
+        return process.program.storm.Caller(
+            name, harness, Random(self.random.random()), self.storm, EXPIRE,
+            moment=process.machine.true_time, aside=aside,
+        )  # fmt: skip
+
+    def sections(self) -> int:
+        return sum(len(history.sections()) for history in self.histories.values())
 
     def _in_thread(self, program: Program, actor: Actor) -> None:
         while True:
@@ -311,6 +319,29 @@ class Sharing(Scenario):
 
 class MemoryShared(Sharing, Memory):
     """Readers and writers, and places, in memory."""
+
+
+class MemoryNested(Scenario):
+    """Blocks inside of blocks, in memory. In half of the seeds nothing happens: nobody is late."""
+
+    def __init__(self, seed: int, programs: list[Program]) -> None:
+        super().__init__(seed, programs)
+        self.nest = Nest(self.world, self.random)
+
+    def settings(self, number: int) -> Mapping[str, Any]:
+        return {"default": {"BACKEND": "memory"}}
+
+    def caller(self, name: str, harness: Any, process: Process, aside: Callable[[], None]) -> Any:
+        return NestedCaller(name, harness, Random(self.random.random()), self.nest, process.program, EXPIRE)
+
+    def misfortunes(self) -> list[tuple[float, Callable[[], None]]]:
+        return [] if self.nest.quiet else [(2.0, self.stop_a_process), (0.7, self.stop_a_thread)]
+
+    def sections(self) -> int:
+        return self.nest.sections
+
+    def violations(self, errors: Errors) -> list[str]:
+        return super().violations(errors) + self.nest.wrong
 
 
 _programs: list[Program] = []

@@ -14,12 +14,13 @@ from .redis_scenarios import (
     ReplicaWithGhosts,
     SentinelScenario,
 )
-from .scenario import Memory, MemoryOnce, MemoryShared, Scenario
+from .scenario import Memory, MemoryNested, MemoryOnce, MemoryShared, Scenario
 
 SCENARIOS: dict[str, type[Scenario]] = {
     "memory": Memory,
     "memory-once": MemoryOnce,
     "memory-shared": MemoryShared,
+    "memory-nested": MemoryNested,
     "redis": RedisScenario,
     "redis-once": RedisOnce,
     "redis-shared": RedisShared,

@@ -174,6 +174,7 @@ class World:
         self.turns = 0
         self.digest = 0  #: of all that was decided: two runs with the same seed have the same
         self.over = False
+        self.still = False  #: nobody else runs: all of it is looked at
         self.network: Any = None
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
@@ -231,7 +232,7 @@ class World:
     def preempt(self, always: bool = False) -> None:
         """Others may run before the running thread goes on."""
         thread = self.thread
-        if thread is not None and not self.over and (always or self.random.random() < PREEMPTED):
+        if thread is not None and not self.over and not self.still and (always or self.random.random() < PREEMPTED):
             self.ready.append(thread)
             self._switch(thread)
 
