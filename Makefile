@@ -20,14 +20,15 @@ ARGS ?=
 # which is a third of `make quick`.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help quick test test-none test-beside test-slow nightly nightly-beside nightly-alone coverage simulate check dist docs demo bench clean
+.PHONY: help quick test test-all test-none test-beside test-slow nightly nightly-beside nightly-alone coverage simulate check dist docs demo bench clean
 .NOTPARALLEL:
 
 help:
 	@echo "make quick    after each edit: what needs no server beyond Redis, in half a minute"
-	@echo "make test     what every change has to pass, on real servers (6 min)   ARGS='-k name' goes to pytest"
+	@echo "make test     what needs nothing but pip: a Redis, SQLite, real processes (2 min)   ARGS='-k name' goes to pytest"
+	@echo "make test-all what every change has to pass, on every server that is installed (15 min)"
 	@echo "make nightly  the rest: what is long, or measures"
-	@echo "make coverage what the last 'make test' has measured, with a gate that needs every server"
+	@echo "make coverage what the last 'make test-all' has measured, with a gate that needs every server"
 	@echo "make simulate our code in a simulated world              SEEDS=2000; SEED=memory-4711 does one again"
 	@echo "make check    ruff, mypy --strict, typos, the house rules (who imports whom)"
 	@echo "make docs     the site in site/, strictly: a link that leads nowhere fails"
@@ -39,10 +40,16 @@ help:
 quick: $(VENV)/.test
 	$(PYTEST) --quiet -m quick -n 4 $(ARGS)
 
+# README's second command: what needs nothing but pip. `first` is of the slow tests what shows the most (tests/conftest.py).
+test: $(VENV)/.test
+	$(PYTEST) -m "quick or first" -n 4 --dist worksteal $(ARGS)
+	@echo "make test-all adds PostgreSQL, MariaDB, ZooKeeper, Sentinel, Cluster, Redlock, a browser and hundreds of faults."
+	@echo "It skips what is not installed, and says how to install it."
+
 # First what mostly sleeps, then what starts processes and takes long (so that who is done takes over from the others). A
 # choice in ARGS may leave one of them without a test: pytest's exit code 5. The first is measured, and with it the command
 # line's tests, which are processes.
-test: test-none test-beside test-slow
+test-all: test-none test-beside test-slow
 test-none: $(VENV)/.test
 	@$(BIN)/coverage erase
 test-beside: $(VENV)/.test

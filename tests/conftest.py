@@ -84,6 +84,14 @@ LONG_TESTS = {
     "test_no_sentinel_answers",
     "test_the_end_of_a_loop_leaves_no_lock_held",
 }
+#: Of those that are not quick, what ``make test`` runs: SQLite, real processes, the first seeds of the simulation. By
+#: file, what the name of one begins with.
+FIRST = {
+    "backends/test_sql.py": "TestSQLite",
+    "faults/test_web_servers.py": "test_two_workers_under_one_lock",
+    "simulation/test_simulation.py": "test_no_seed_finds_a_violation",
+    "tasks/test_celery_workers.py": "test_a_lock_goes_from_a_view_to_the_task_and_is_never_free[prefork]",
+}
 HERE = Path(__file__).parent
 
 # The same examples on every machine, however slow that one is, and nothing that an earlier run has left in a folder.
@@ -101,7 +109,10 @@ for _signal in (signal.SIGINT, signal.SIGQUIT):
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     # To collect what is not selected takes as long as to collect what is.
-    return (config.option.markexpr == "quick" and _is_apart(collection_path)) or None
+    chosen = config.option.markexpr
+    if chosen == "quick or first" and any((HERE / first).is_relative_to(collection_path) for first in FIRST):
+        return None
+    return (chosen in ("quick", "quick or first") and _is_apart(collection_path)) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -112,6 +123,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("timing")
         if _is_quick(item):
             item.add_marker("quick")
+        elif _is_first(item):
+            item.add_marker("first")
 
 
 def pytest_collection_finish() -> None:
@@ -169,6 +182,12 @@ def _waits_for_leases(item: pytest.Item) -> bool:
 def _is_apart(path: Path) -> bool:
     relative = path.relative_to(HERE)
     return not PATHS_NOT_QUICK.isdisjoint((relative.as_posix(), relative.parts[0], "/".join(relative.parts[:2])))
+
+
+def _is_first(item: pytest.Item) -> bool:
+    named = FIRST.get(item.path.relative_to(HERE).as_posix())
+    name = item.nodeid.partition("::")[2]
+    return named is not None and name.startswith(named) and item.get_closest_marker("nightly") is None
 
 
 def _is_quick(item: pytest.Item) -> bool:

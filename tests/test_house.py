@@ -244,6 +244,17 @@ def test_the_readme_can_be_read_in_one_sitting() -> None:
 # The tests ----------------------------------------------------------------------------------------------------------
 
 
+def test_what_make_test_runs_beside_the_quick_tests_is_there() -> None:
+    """A test of that list that was renamed would be missed by nobody."""
+    tree = ast.parse((PROJECT / "tests" / "conftest.py").read_text("utf-8"))
+    (listed,) = [
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FIRST"
+    ]
+    for file, name in ast.literal_eval(listed).items():
+        text = (PROJECT / "tests" / file).read_text("utf-8")
+        assert re.search(rf"^(class|def) {name.partition('[')[0]}\b", text, re.M), (file, name)
+
+
 def test_what_tests_share_is_in_support() -> None:
     """A test module or a conftest that is imported exists twice: under pytest's name, and under its own."""
     found = [
