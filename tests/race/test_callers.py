@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import unittest
 from typing import Any
@@ -144,6 +145,39 @@ def test_an_error_is_an_answer_and_each_client_raises_its_own(shop: Database, ra
 
 
 @ON_SQLITE
+def test_a_unique_column_that_one_of_them_violates(shop: Database, race: Race) -> None:
+    def join() -> None:
+        if not Member.objects.filter(email="ann@example.org").exists():
+            Member.objects.create(email="ann@example.org", name="ann")
+
+    report = str(race(join, callers=2, observe=lambda: Member.objects.count()))
+    assert report.startswith("Not as one after the other: (IntegrityError, None), count=1.")
+    assert "UNIQUE constraint failed" in report
+    assert "catch the IntegrityError" in report
+    assert "no row" in report
+
+
+@ON_SQLITE
+def test_three_columns_are_narrow(shop: Database, race: Race) -> None:
+    def rename() -> None:
+        member = Member.objects.get(pk=1)
+        member.name += "!"
+        member.save()
+
+    outcome = race(rename, callers=3, setup=lambda: Member.objects.create(pk=1, name="a", email="ann@example.org"))
+    assert not outcome.is_race  # nobody looks
+    report = str(
+        race(
+            rename,
+            callers=3,
+            setup=lambda: Member.objects.create(pk=1, name="a", email="ann@example.org"),
+            observe=lambda: Member.objects.get(pk=1).name,
+        )
+    )
+    assert re.search(r"UPDATE race_shop_member S.*… WHERE id = 1 ", report), report
+
+
+@ON_SQLITE
 def test_what_differs_by_itself_has_to_be_ignored(shop: Database, race: Race) -> None:
     def call(client: Client) -> Any:
         return client.post("/with_an_id")
@@ -226,6 +260,7 @@ def test_calls_that_cannot_be_raced_are_refused(shop: Database, race: Race) -> N
         ([buy] * 6, {}),
         ([buy, buy], {"order": "ABC"}),
         ([buy, buy], {"order": ""}),
+        ([buy, buy], {"order": "A B-1"}),
         ([lambda: None, lambda: None], {}),
         ([lambda a, b: None, buy], {}),
     ):

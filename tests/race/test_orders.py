@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import count, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,6 +103,7 @@ def test_the_report(shop: Database, race: Race) -> None:
     again = race(buy, callers=2, setup=one, observe=lambda: Stock.objects.get(pk=7).left, order="ABBA")
     assert str(again).splitlines()[:6] == words[:6]
     assert not race(buy, callers=2, setup=one, observe=left, order="AABB").is_race
+    assert race(buy, callers=2, setup=one, observe=left, order="A1 B2 A").is_race
 
 
 @ON_SERVERS
@@ -177,6 +182,24 @@ def test_a_row_and_a_lock_of_ours_in_opposite_orders(shop: Database, race: Race)
     assert outcome.is_race
     assert "wait for each other" in str(outcome)
     race(lambda: buy(), callers=2, setup=one, limit=2)  # nothing is left behind
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_is_drawn_on_a_terminal_after_two_seconds(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    now = iter([0.0, 1.0, 3.0, 3.1, 4.0])
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr("sys.stderr", written := Terminal() if terminal else io.StringIO())
+    with run._Progress(nullcontext) as progress:
+        for tried in (1, 2, 3, 4):
+            progress.show(tried, 8)
+    drawn = re.findall(r"(\d) of 8 orders", written.getvalue())
+    assert drawn == (["2", "4"] if terminal else [])
+    assert written.getvalue().endswith("\033[K") is terminal
 
 
 # No false alarm -------------------------------------------------------------------------------------------------------
@@ -298,9 +321,31 @@ def test_a_caller_that_hangs_is_ended_with_its_stack(shop: Database, race: Race)
         while True:
             time.sleep(0.001)
 
-    outcome = race(hangs, buy, setup=one, hang=1)
+    outcome = race(hangs, buy, setup=one, hang=6)
     assert "time.sleep(0.001)" in str(outcome)
-    assert "A has not come back for 1 s" in str(outcome)
+    assert "A has not come back for 6 s" in str(outcome)
+    assert_nothing_is_left(shop)
+
+
+def test_a_caller_that_sleeps_and_cannot_be_ended_keeps_no_row(
+    shop: Database, race: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distlock_web.testing.race.scheduler.END", 0.5)
+    awake = threading.Event()
+
+    def sleeps() -> None:
+        with transaction.atomic():
+            buy()
+            awake.wait()  # in C: no exception reaches it
+
+    try:
+        outcome = race(sleeps, buy, setup=one, hang=6)
+        assert "A could not be ended" in str(outcome)
+        assert "awake.wait()" in str(outcome)
+        assert not Stock.objects.exists()
+    finally:
+        awake.set()
+        eventually(lambda: threads() == [], "the thread ends when it can")
     assert_nothing_is_left(shop)
 
 

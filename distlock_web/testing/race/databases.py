@@ -19,6 +19,8 @@ Connect = Callable[[], tuple[Any, Callable[[], object]]]
 
 #: Seconds that a statement may take where we may not ask whether it waits.
 UNKNOWN = 0.5
+#: Of a connection of MySQL's: it waits for GET_LOCK, or for the form of a table.
+_WAITING = "(state = 'User lock' OR state LIKE 'Waiting for % lock')"
 #: More rows are no state that is made anew before each order.
 MOST_ROWS = 20_000
 
@@ -65,7 +67,7 @@ class Database:
             if self.kind == "postgresql":
                 return bool(self.query(f"SELECT cardinality(pg_blocking_pids({pid}))")[0][0])
             return _waits_in_innodb(self.query("SHOW ENGINE INNODB STATUS")[0][2], pid) or bool(
-                self.query(f"SELECT 1 FROM information_schema.processlist WHERE id = {pid} AND state = 'User lock'")
+                self.query(f"SELECT 1 FROM information_schema.processlist WHERE id = {pid} AND {_WAITING}")
             )
         except Exception:  # no right to ask: MySQL's PROCESS
             self._blind = True
@@ -82,6 +84,16 @@ class Database:
                 self.query(f"SELECT pg_cancel_backend({backend_pid(connection)})")
             elif self.kind == "mysql":
                 self.query(f"KILL QUERY {backend_pid(connection)}")
+
+    def cut(self, connection: Any) -> None:
+        """End it: its thread does not, and its transaction would stay open."""
+        with suppress(Exception):
+            if self.kind == "postgresql":
+                self.query(f"SELECT pg_terminate_backend({backend_pid(connection)})")
+            elif self.kind == "mysql":
+                self.query(f"KILL {backend_pid(connection)}")
+            else:
+                connection.close()
 
     # The rows ---------------------------------------------------------------------------------------------------------
 
@@ -141,7 +153,7 @@ class Database:
 #: Of our own connection: rows are put back in any order, and nobody who has locked one is waited for without end.
 _SESSION: dict[Kind, list[str]] = {
     "sqlite": ["PRAGMA foreign_keys = OFF", "PRAGMA synchronous = OFF", "PRAGMA busy_timeout = 5000"],
-    "mysql": ["SET FOREIGN_KEY_CHECKS = 0", "SET innodb_lock_wait_timeout = 5", "SET lock_wait_timeout = 5"],
+    "mysql": ["SET FOREIGN_KEY_CHECKS = 0", "SET innodb_lock_wait_timeout = 5", "SET lock_wait_timeout = 2"],
     "postgresql": ["SET lock_timeout = 5000", "SET session_replication_role = replica"],
 }
 
@@ -231,7 +243,7 @@ class Table:
         if self._counter is None:
             return
         query, bare = self._database.query, self.name.rpartition(".")[2][1:-1]
-        with suppress(Exception):
+        try:
             if self._kind == "sqlite":
                 query(f"UPDATE sqlite_sequence SET seq = {self._counter} WHERE name = '{bare}'")
             elif self._kind == "postgresql":
@@ -239,6 +251,8 @@ class Table:
                 query(f"SELECT setval('{sequence}', {last}, {called})")
             elif self._next_id(bare) != self._counter:
                 query(f"ALTER TABLE {self.name} AUTO_INCREMENT = {self._counter}")
+        except Exception:  # somebody reads the table still: not waited for again after each order
+            self._counter = None
 
 
 def backend_pid(connection: Any) -> int:

@@ -66,6 +66,8 @@ class Frozen:
         return Response(status, self(content), str(self(headers.get("Location", ""))))
 
     def __call__(self, value: Any) -> Any:
+        if value is None:
+            return None
         if isinstance(value, str):
             for pattern in self._patterns:
                 value = pattern.sub("", value)

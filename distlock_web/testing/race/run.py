@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -16,7 +17,6 @@ from . import report
 from .outcomes import Frozen, Raised, Result, shown
 from .scheduler import HANG, Caller, Order, Refused, running
 from .search import Search, count, is_serial
-from .statements import columns_set
 from .stops import _NO_ASYNC, Django, Watch, at_our_locks, at_sqlalchemy, django_views, flask_views, step
 
 #: Further orders, and seconds, in which one is looked for that fails with fewer switches.
@@ -123,9 +123,10 @@ def _calls(calls: Sequence[Callable[..., object]], callers: int | None) -> list[
 
 
 def _letters(order: str, callers: int) -> list[int]:
-    numbers = [ord(letter) - ord("A") for letter in order]
-    if not numbers or not all(0 <= number < callers for number in numbers):
-        raise Refused(f'race: order={order!r}: as the report has it, "ABAB", a letter for each step of a caller.')
+    runs = re.findall(r"([A-E])(\d*)", order)
+    numbers = [ord(letter) - ord("A") for letter, times in runs for _ in range(int(times or 1))]
+    if not re.fullmatch(r"(\s*[A-E]\d*)+\s*", order) or max(numbers) >= callers:
+        raise Refused(f'race: order={order!r}: "ABAB" or "A3 B2 A", as the report has it: a letter for each step.')
     return numbers
 
 
@@ -220,7 +221,7 @@ class _Tries:
 
     def _count(self, outcome: Outcome, order: Order) -> None:
         lengths = [order.letters.count(caller.name) for caller in order.callers]
-        if all(step.text == "begins" for step in order.steps):
+        if not order.trouble and all(step.text == "begins" for step in order.steps):
             raise Refused(
                 "race: no caller has stopped anywhere: no statement, no lock of ours, no race.step(…). Has the call "
                 "reached the code? Is its database one of Django's or an SQLAlchemy engine's?"
@@ -325,7 +326,7 @@ class _Tries:
 
     def _found(self, outcome: Outcome, order: Order, result: Result) -> Outcome:
         writes = {step.table for step in order.steps if step.writes}
-        fields = {name for step in order.steps if step.writes for name in columns_set(f"{step.text} WHERE")}
+        fields = {name for step in order.steps for name in step.fields}
         whole = any(self._shown(result, whole=False) == self._shown(serial, whole=False) for _, serial in self._serial)
         serial = list(dict.fromkeys(self._shown(each, whole=whole) for _, each in self._serial)) or ["not known"]
         raised = [f"{each.name}: {type(each.error).__name__}: {each.error}" for each in order.callers if each.error]
@@ -335,10 +336,11 @@ class _Tries:
             report.columns(order, writes, fields),
             *raised,
             *([order.trouble.strip()] if order.trouble else []),
-            f'Order {outcome.tried} of about {outcome.of}. Again: race(…, order="{order.letters}").   '
-            f"{report.cure(order, writes, raised)}",
+            f'Order {outcome.tried} of about {outcome.of}. Again: race(…, order="{report.brief(order.letters)}").   '
+            f"{report.cure(order, raised)}",
         ]
-        outcome.order, outcome.answers, outcome.observed = order.letters, result.answers, result.observed
+        outcome.order = report.brief(order.letters)
+        outcome.answers, outcome.observed = result.answers, result.observed
         outcome._report = "\n".join(lines)
         return outcome
 

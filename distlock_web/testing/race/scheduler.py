@@ -48,6 +48,7 @@ class Step:
     where: str = ""  #: the user's line
     table: str = ""  #: that is read or written
     writes: bool = False
+    fields: frozenset[str] = frozenset()  #: the columns that it changes
     found: int | None = None  #: how many rows were read
     row_lock: str = ""  #: what would lock them
     values: list[tuple[str, object]] = field(default_factory=list)  #: of the first of them
@@ -62,6 +63,8 @@ class Waiting(Protocol):
     def waits(self, connection: Any) -> bool | None: ...
 
     def interrupt(self, connection: Any) -> None: ...
+
+    def cut(self, connection: Any) -> None: ...
 
 
 State = Literal["running", "ready", "waits", "ended"]
@@ -80,6 +83,7 @@ class Caller:
         self.pending: Step | None = None  #: what it does next, when it is chosen
         self.doing: Step | None = None
         self.statement: tuple[Waiting, Any] | None = None  #: that runs now, and the connection it runs on
+        self.used: dict[int, tuple[Waiting, Any]] = {}  #: its connections
         self.stuck = False  #: that statement waits for another caller's
         self.waits_for: object = None  #: a lock of ours, or a file of SQLite
         self.patient = True  #: it waits for ever
@@ -136,6 +140,7 @@ class Caller:
 
     def send(self, where: Waiting, connection: Any, execute: Callable[[], T]) -> T:
         """Run a statement. If it has waited for another caller's, stop when it comes back."""
+        self.use(where, connection)
         self.statement = where, connection
         try:
             return execute()
@@ -145,6 +150,9 @@ class Caller:
                 stuck, self.stuck = self.stuck, False
             if stuck:
                 self.stop(Step("goes on"))
+
+    def use(self, where: Waiting, connection: Any) -> None:
+        self.used[id(connection)] = where, connection
 
     def choose(self) -> None:
         """From the scheduler: it is this one's turn."""
@@ -331,7 +339,9 @@ class Order:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(caller.thread.ident), ctypes.py_object(Ended))
             caller.thread.join(max(0.0, until - time.monotonic()))
             if caller.thread.is_alive():
-                self.trouble += f"\n{caller.name} could not be ended; its thread is left behind."
+                self.trouble += f"\n{caller.name} could not be ended: its thread stays, without its connections."
+                for where, connection in caller.used.values():
+                    where.cut(connection)
 
 
 def _stack(thread: threading.Thread) -> str:

@@ -44,6 +44,11 @@ def is_end(sql: str) -> bool:
     return bool(_ENDS.match(_COMMENT.sub("", sql, count=1)))
 
 
+def is_locking(sql: str) -> bool:
+    """Whether it locks the rows that it reads."""
+    return bool(re.search(r"\bFOR\s+(?:NO\s+KEY\s+)?(?:UPDATE|SHARE)\b|\bLOCK\s+IN\s+SHARE\b", sql, re.I))
+
+
 def is_read(sql: str) -> bool:
     return bool(re.match(r"SELECT|WITH", _COMMENT.sub("", sql, count=1), re.I)) and written(sql) is None
 
@@ -60,10 +65,10 @@ def table_of(sql: str) -> str:
     return written(sql) or (_bare(found[1]) if found else "")
 
 
-def columns_set(sql: str) -> set[str]:
+def columns_set(sql: str) -> frozenset[str]:
     """The columns that an UPDATE writes."""
     found = _SET.search(sql)
-    return {_bare(name) for name in re.findall(_NAME + r"\s*=", found[1])} if found else set()
+    return frozenset(_bare(name) for name in re.findall(_NAME + r"\s*=", found[1])) if found else frozenset()
 
 
 def _bare(name: str) -> str:
@@ -79,9 +84,19 @@ def short(sql: str, parameters: object, width: int = 64) -> str:
     table = table_of(sql).rpartition(".")[2]
     if table:
         text = text.replace(f"{table}.", "")
-    text = re.sub(r" LIMIT 21$", "", text)  # of Django's get()
+    text = re.sub(r"( LIMIT 21| RETURNING .*)$", "", text)  # of Django's get() and create()
     text = re.sub(r"(WHERE) \(([^()]*)\)$", r"\1 \2", text)
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return cut(text, width)
+
+
+def cut(text: str, width: int) -> str:
+    """Which row it is about is worth more than all that is written there."""
+    if len(text) <= width:
+        return text
+    head, where, tail = text.rpartition(" WHERE ")
+    if where and len(tail) < width // 2:
+        return head[: width - len(tail) - 8] + "…" + where + tail
+    return text[: width - 1] + "…"
 
 
 def _with_values(text: str, parameters: object) -> str:

@@ -100,7 +100,8 @@ class Watch:
                     statements.users_line(),
                     statements.table_of(sql),
                     table is not None,
-                    row_lock="" if database.kind == "sqlite" else row_lock,
+                    statements.columns_set(sql),
+                    row_lock="" if database.kind == "sqlite" or statements.is_locking(sql) else row_lock,
                 )
                 caller.stop(said)
         if table is not None and (caller is None or not caller.order.ending):
@@ -160,6 +161,7 @@ def _through_the_file(
 
     It waits only where it has read nothing in this transaction: what it has read would be old when it may write.
     """
+    caller.use(database, connection)
     [timeout] = connection.execute("PRAGMA busy_timeout").fetchone()
     may_wait = timeout > 0 and (id(connection) not in caller.touched or sql == "COMMIT")
     while True:
@@ -249,8 +251,8 @@ class _StoppingPort:
         with self._watch.aside():
             answer = await self._port.acquire(claim, wait)
         if isinstance(answer, Busy):
-            said.note = "is busy" if wait == 0 or answer.final else "waits"
-            self._caller.refused |= said.note == "is busy" and answer.record is None
+            said.note = "is done" if answer.record else "is busy" if wait == 0 or answer.final else "waits"
+            self._caller.refused |= said.note == "is busy"
         return answer
 
     async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
