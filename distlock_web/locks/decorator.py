@@ -216,6 +216,8 @@ class LockedFunction:
         """The function under its lock."""
         wrapper = (_wrap_coroutine if self.asynchronous else _wrap_function)(function, self)
         wrapper.__distlock__ = self  # type: ignore[attr-defined]
+        if inspect.isfunction(function):
+            _resolve_annotations(wrapper, function, self.keys.signature)
         if self.transactions is not None:
             self.transactions.mark(wrapper, self.database)
         return wrapper
@@ -440,6 +442,25 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
         return result
 
     return wrapper
+
+
+def _resolve_annotations(wrapper: Any, function: Any, signature: inspect.Signature) -> None:
+    """Make types of annotations that are texts (``from __future__ import annotations``), as far as they can be.
+
+    Django Ninja looks their names up in the module of the function that it is given: in ours, where they are not.
+    """
+    if not any(isinstance(each.annotation, str) for each in signature.parameters.values()):
+        return
+    names = getattr(undecorated(function), "__globals__", {})
+
+    def resolved(annotation: Any) -> Any:
+        try:
+            return eval(annotation, names) if isinstance(annotation, str) else annotation  # noqa: S307 - its own source
+        except Exception:  # it names what the type checker alone imports, or a class that comes later
+            return annotation
+
+    parameters = [each.replace(annotation=resolved(each.annotation)) for each in signature.parameters.values()]
+    wrapper.__signature__ = signature.replace(parameters=parameters)
 
 
 def undecorated(function: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
-from ninja import NinjaAPI, Router
+from ninja import NinjaAPI, Router, Schema
 
 from distlock_web import LockBusy, distributed_lockable, lock
 from distlock_web.django import ninja_errors
@@ -23,6 +23,16 @@ router = Router()
 @distributed_lockable(key="order:{order_id}")
 def pay(request: HttpRequest, order_id: int) -> dict[str, int]:
     return {"paid": order_id}
+
+
+class Payment(Schema):
+    amount: int
+
+
+@api.post("/charge")
+@distributed_lockable(key="order:{payment.amount}")
+def charge(request: HttpRequest, payment: Payment) -> dict[str, int]:
+    return {"paid": payment.amount}
 
 
 @router.post("/ship/{order_id}")
@@ -84,6 +94,12 @@ def test_a_busy_lock_is_a_409(client: Client, address: str) -> None:
         assert client.post(address.replace("7", "8")).status_code == 200
     assert (answer.status_code, answer["Content-Type"]) == (409, "application/problem+json")
     assert answer.json()["retry_after"] == int(answer["Retry-After"])
+
+
+def test_an_operation_whose_annotations_are_texts(client: Client) -> None:
+    """Ninja looked their names up in our module: each call was a 500."""
+    answer = client.post("/api/charge", {"amount": 7}, content_type="application/json")
+    assert (answer.status_code, answer.json()) == (200, {"paid": 7})
 
 
 def test_a_value_that_is_missing_is_a_400(client: Client) -> None:

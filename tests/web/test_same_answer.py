@@ -538,7 +538,6 @@ def with_response(rows: Mapping[str, Row], guard: Guard) -> Send:
         response["Location"] = "/orders/7"
         return rows["value"].make()
 
-    pay.__annotations__["response"] = HttpResponse  # Ninja finds no names of this module behind a decorator
     api.post("/")(guard("value")(pay))
     return of_django({"value": api.urls})
 
