@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import random
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -20,7 +19,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from .core.config import Duration, check_seconds
 from .core.errors import ConfigurationError, DistLockError, LockBusy, NotHeld
-from .core.runtime import TASKS, THREADS, drive, refuse_in_event_loop
+from .core.runtime import DICE, TASKS, THREADS, drive, refuse_in_event_loop
 from .locks import chain, ending, engine
 from .locks.decorator import LockedFunction
 from .locks.events import log_fields
@@ -264,7 +263,7 @@ class Run:
         if request.called_directly or request.is_eager:  # nobody would send it, or it would come back at once
             return error
         soonest = min(max(error.estimate, MIN_COUNTDOWN), MAX_COUNTDOWN)
-        countdown = soonest * random.uniform(1, 1 + JITTER)  # noqa: S311 - no secret
+        countdown = soonest * DICE.uniform(1, 1 + JITTER)
         again = self._task.signature_from_request(request, countdown=countdown)
         again.apply_async()
         retry: Exception = Retry(exc=error, when=countdown, sig=again)

@@ -15,7 +15,7 @@ import pytest
 
 from distlock_web import Lease
 from tests.support import source
-from tests.support.source import FILES, PACKAGE, PROJECT, below, imports, shown
+from tests.support.source import FILES, PACKAGE, PROJECT, below, imported_names, imports, shown
 
 #: Which parts of ours each part may use beside itself, and which modules of others beside the standard library.
 PARTS: dict[str, tuple[set[str], set[str]]] = {
@@ -132,6 +132,18 @@ def test_nobody_imports_a_backend() -> None:
     others = [path for path in FILES if path not in below("backends")]
     found = [(shown(path), module) for path in others for module in imports(path)]
     assert [pair for pair in found if pair[1].startswith("distlock_web.backends")] == []
+
+
+def test_nobody_draws_from_the_random_numbers_of_the_program() -> None:
+    """A thread of ours changed what a user's seed gives, and which examples Hypothesis makes."""
+    own, drawn = {"Random", "SystemRandom"}, set()
+    for path in FILES:
+        drawn |= {(shown(path), name) for module, name in imported_names(path) if module == "random" and name}
+        if ("random", "") in imported_names(path):
+            attributes = [node for node in ast.walk(source.tree(path)) if isinstance(node, ast.Attribute)]
+            drawn |= {(shown(path), each.attr) for each in attributes if ast.unparse(each.value) == "random"}
+    assert {(place, name) for place, name in drawn if name not in own} == set()
+    assert ("core/runtime.py", "SystemRandom") in drawn, "they are seen"
 
 
 def test_threads_of_ours_start_in_one_place() -> None:

@@ -8,14 +8,13 @@ of their own: those that want a lock cannot keep one that has it from giving it 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from .backend import Busy, Claim, Granted, LockInfo, Loss
 from .errors import BackendUnavailable
-from .runtime import TASKS, Parker, Runtime, now
+from .runtime import DICE, TASKS, Parker, Runtime, now
 
 T = TypeVar("T")
 
@@ -36,7 +35,7 @@ def stagger(ahead: int, expire: float) -> float:
     Below ``expire``, the lease that it wants: whatever happens to those in front costs it no more than that.
     """
     seconds = ahead * PLACE
-    return seconds if seconds < expire / 2 else expire * random.uniform(0.5, 1)  # noqa: S311 - no secret
+    return seconds if seconds < expire / 2 else expire * DICE.uniform(0.5, 1)
 
 
 class BlockingVerbs(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import secrets
 import sys
 import threading
@@ -29,6 +30,11 @@ if hasattr(time, "CLOCK_BOOTTIME"):  # noqa: SIM108 - a pragma for one of them
     now = partial(time.clock_gettime, time.CLOCK_BOOTTIME)  # in C: it is asked several times for each lock
 else:  # pragma: no cover - macOS, Windows
     now = time.monotonic
+
+
+#: For pauses and the like. The random module's own functions, called in a thread of ours, would change what a program's
+#: seed gives it; and a forked child would throw what its parent does.
+DICE = random.SystemRandom()
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:

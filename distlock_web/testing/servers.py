@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import random
 import shutil
 import signal
 import socket
@@ -18,6 +17,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from distlock_web.core.runtime import DICE
 
 #: Below the ports that a system gives to clients: no connection can sit on ours while a server restarts.
 _PORTS = range(20_000, 32_000)
@@ -42,7 +43,7 @@ def free_port() -> int:
     """A port of the loopback that nobody listens on at this moment."""
     ports = own_ports(os.environ.get("PYTEST_XDIST_WORKER", ""))
     while True:
-        port = random.choice(ports)
+        port = DICE.choice(ports)
         if len(_recent) > len(ports) // 2:
             _recent.clear()
         if port in _recent:

@@ -12,7 +12,6 @@ number of its own beside its token, so that what arrives late (a vote, an undo) 
 
 from __future__ import annotations
 
-import random
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from functools import partial
 
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, drift
 from ...core.errors import BackendUnavailable, ConfigurationError
-from ...core.runtime import Runtime, now
+from ...core.runtime import DICE, Runtime, now
 from ..redis.listing import BATCH, NAMES_BATCH, ends, infos
 from ..redis.scripts import NAMES
 from .asking import Args, Enough, Question, every_answer, unavailable
@@ -38,8 +37,6 @@ PAUSES = (0.004, 0.016, 0.064, 0.256)
 UNHEARD_PAUSE, LONGEST_SLEEP = 1.0, 5.0
 #: Releases that are remembered.
 RELEASED_KEPT = 500
-
-DICE = random.SystemRandom()  # a forked child throws others than its parent
 
 #: In place of who has a lock, where nobody has a majority.
 NOBODY = 0

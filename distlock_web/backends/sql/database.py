@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import sqlite3
 import threading
 import time
@@ -20,7 +19,7 @@ from ...core import pool
 from ...core.blocking_port import Wakeups
 from ...core.errors import BackendUnavailable, ConfigurationError, DistLockError
 from ...core.outage import Outage
-from ...core.runtime import THREADS, drive, now
+from ...core.runtime import DICE, THREADS, drive, now
 from . import sqlite_fork
 from .address import Address
 from .dialects import SQLite, channel_of
@@ -193,7 +192,7 @@ class Database:
                 if kind == "no_table":
                     self.create_tables()
                 elif kind == "again":
-                    time.sleep(random.random() * 0.005 * 2**tried)  # noqa: S311 - to meet the others not again
+                    time.sleep(DICE.random() * 0.005 * 2**tried)  # to meet the others not again
         raise AssertionError("the last try raises")
 
     def read(self, statement: Executable, parameters: Mapping[str, Any]) -> Sequence[Row[Any]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import random
 import time
 from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Executable, bindparam, func, literal_column, select
 from sqlalchemy.exc import DBAPIError
 
-from ...core.runtime import IDENT_DIGITS, now
+from ...core.runtime import DICE, IDENT_DIGITS, now
 from .faults import Fault, of_mysql, of_postgresql, of_sqlite
 
 
@@ -185,7 +184,7 @@ class SQLite(Dialect):
             except connection.OperationalError as error:
                 if of_sqlite(str(error)).kind != "locked" or now() > until:
                     raise
-            time.sleep(random.random() * SQLITE_AGAIN)  # noqa: S311 - to meet the others not again
+            time.sleep(DICE.random() * SQLITE_AGAIN)  # to meet the others not again
 
     def begin(self, connection: Any, seconds: float) -> str:
         connection.execute(f"PRAGMA busy_timeout = {max(1, int(seconds * 1000))}").close()

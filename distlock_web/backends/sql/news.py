@@ -8,7 +8,6 @@ does itself wakes at once. None of it is needed to be right: every sleep ends wi
 from __future__ import annotations
 
 import logging
-import random
 import socket
 import threading
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ...core.backend import limit_of
 from ...core.blocking_port import Wakeups
 from ...core.errors import DistLockError
-from ...core.runtime import now
+from ...core.runtime import DICE, now
 from ...core.worker import Worker
 from .database import Database
 from .dialects import channel_of
@@ -89,7 +88,7 @@ class Poller:
         seen = self._look(waiting)
         self._pause = min(self._pause * GROWTH, LONGEST) if seen == self._seen else FIRST
         self._needed, self._seen = now(), seen
-        return self._pause * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
+        return self._pause * DICE.uniform(1 - JITTER, 1 + JITTER)
 
     def _waiting(self) -> dict[str, str]:
         names = self._names.copy()  # first: who begins to wait after this is none that waits no more

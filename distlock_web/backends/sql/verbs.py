@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,7 +13,7 @@ from sqlalchemy import Row
 from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, limit_of
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.outage import Outage
-from ...core.runtime import now
+from ...core.runtime import DICE, now
 from .database import AllInUse, Database, Locked, Transaction, in_transaction
 from .lease import GRACE, LeaseRow, as_info, lock_rows, microseconds, purge, purge_ended
 from .news import Poller
@@ -84,7 +83,7 @@ class SQLVerbs:
             if crowded is None:
                 raise
             return crowded
-        if new and random.randrange(PURGE_ONE_IN) == 0:  # noqa: S311 - no secret
+        if new and DICE.randrange(PURGE_ONE_IN) == 0:
             # Aside: who finds that it is time has just got a lock, whose lease goes on.
             self._outage.postpone(self._purge, after=0.0, within=FORGET_AFTER)
         return answer
@@ -102,7 +101,7 @@ class SQLVerbs:
                     break
             if row.token != claim.token or position:
                 info, held_for = as_info(row, 0), max(row.now - row.since, 0) / MICROSECONDS
-                asked_again = min(info.remaining, random.uniform(*CROWDED))  # noqa: S311 - no secret
+                asked_again = min(info.remaining, DICE.uniform(*CROWDED))
                 record = self._record_of(row) if info.state == "done" else None
                 if record is not None and position:
                     self._cancel_later(claim)  # its place in the queue

@@ -10,7 +10,7 @@ import pytest
 
 from distlock_web import LeaseLost, LockBusy, lock
 from distlock_web.core.backend import Busy, Granted
-from distlock_web.core.runtime import now
+from distlock_web.core.runtime import DICE, now
 
 from ..fault_injector import FaultInjector
 from ..harness import Harness
@@ -196,7 +196,7 @@ class QueueCases(Cases):
     @needs("waiting")
     @case
     async def test_300_cancellations_at_random_moments_leave_nothing(self, tasks: Harness) -> None:
-        seed = random.randrange(1_000_000)
+        seed = DICE.randrange(1_000_000)
         print(f"seed {seed}")
         await _cancel_many(tasks, random.Random(seed))
 
