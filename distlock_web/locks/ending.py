@@ -11,8 +11,8 @@
     never begun      ``abort``              release of what it had    what stopped it
     interrupted      any of them            the same again, by the    the interruption
                                             blocking port
-    done, with the   ``record_within``      release with a record,    LeaseLost, so that the transaction is rolled back
-    transaction                             in that transaction
+    done, with the   ``record_within``,     a record, in that         LeaseLost, so that the transaction is rolled back
+    transaction      then ``end``           transaction; release
     its parent's     any of them            nothing: this is a fork   nothing; by hand NotHeld
 
 ``shielded`` completes what was begun, whatever comes meanwhile: a cancellation, the end of the event loop, an exception
