@@ -277,6 +277,8 @@ def check(site: Site, rows: Mapping[str, Row], *, takes_apart: Callable[[str], b
             wrong[name] = f"the work was done {runs[name] - 1} times"
         elif second.seen() != first.seen() if row.kept or takes_apart(name) else not second.says_not_kept():
             wrong[name] = f"the first is {first}, the second {second}"
+        elif {"set-cookie", "x-debug"} & second.headers.keys():
+            wrong[name] = f"the second has what nobody has allowed: {second}"
         elif third.seen() != second.seen() or second.headers.get("idempotency-replayed") != ["true"]:
             wrong[name] = f"the second is {second}, the third {third}"
     assert not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items())
