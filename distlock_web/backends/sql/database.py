@@ -202,8 +202,9 @@ class Database:
 
     def create_tables(self) -> None:
         """Make the tables where they are missing. Another process may do the same at the same moment."""
-        made = self.tables.metadata.create_all
-        self.run(lambda transaction: made(transaction.connection), begin=False, create=False)
+        # SQLite: in one transaction. A dozen of them, of processes that start together, keep its file for seconds.
+        made, at_once = self.tables.metadata.create_all, isinstance(self.address.dialect, SQLite)
+        self.run(lambda transaction: made(transaction.connection), begin=at_once, create=False)
 
     def _attempt(self, work: Callable[[Transaction], T], seconds: float, begin: bool, create: bool) -> T:
         # After an exception of a signal's handler nothing more is sent on the connection: its end undoes what was not
