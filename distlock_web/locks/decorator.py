@@ -20,7 +20,7 @@ from .events import log_fields
 from .hooks import Integration, RunningTask, TransactionManager, Until
 from .key_templates import Key, KeyInFront, KeyTemplates, MalformedValue, bound_method
 from .lease import Lease
-from .options import NO_TASK, LockOptions, Options, check_names
+from .options import NO_TASK, LockOptions, Options, check_names, show_options
 from .scope import Scope, Spec
 
 logger = logging.getLogger("distlock_web")
@@ -103,6 +103,9 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
         raise ConfigurationError("success decides whether hold_at_least applies: it needs hold_at_least.")
     decorate = decorator(LockedFunction, options)
     return decorate if given is None else decorate(given)
+
+
+show_options(distributed_lockable, FunctionOptions)
 
 
 def take_key(function: str, given: object, options: Any) -> None:

@@ -15,7 +15,7 @@ from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
 from . import chain, ending, engine
 from .call_site import call_site
 from .lease import Lease
-from .options import LockOptions, Options, options_of
+from .options import LockOptions, Options, options_of, show_options
 from .scope import Opener, Scope, Spec
 from .transfer import Ticket
 
@@ -179,6 +179,9 @@ def lock(key: object, *others: Never, **options: Unpack[LockOptions]) -> Lock:
         refuse_forgotten_f(key, sys._getframe(1).f_code)
         keys = whole_keys(key)
     return Lock(keys, options_of(options), call_site(sys._getframe(1)))
+
+
+show_options(lock, LockOptions)
 
 
 def attach(ticket: str, *, expire: Duration | None = None, renew: bool | None = None) -> Lease:

@@ -18,7 +18,7 @@ from .events import log_fields
 from .hooks import Integration, RunningTask
 from .key_templates import KeyInFront
 from .lease import Lease, OnLost
-from .options import Options, check_names
+from .options import Options, check_names, show_options
 from .plain_values import NotPlain, pack, unpack
 from .scope import Scope
 
@@ -93,6 +93,9 @@ def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Cal
     keep = check_seconds(options["keep"], "keep")
     keeps_result = check_flag(options.get("result") or False, "result")
     return decorator(partial(Once, keep=keep, keeps_result=keeps_result), options)
+
+
+show_options(once, OnceOptions)
 
 
 class _NoSuccess(Exception):

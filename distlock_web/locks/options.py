@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from inspect import Parameter, signature
 from types import CodeType
 from typing import Any, NamedTuple, TypedDict
 
@@ -72,6 +73,18 @@ class Unset:
 
 
 UNSET = Unset()
+
+
+def show_options(function: Any, options: Any) -> None:
+    """``help()`` and ``inspect.signature`` list the options by name, and not as ``**options``."""
+    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    found = signature(function)
+    named = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=UNSET, annotation=getattr(kind, "__forward_arg__", kind))
+        for name, kind in options.__annotations__.items()
+    ]
+    first = [each for each in found.parameters.values() if each.kind in kinds]
+    function.__signature__ = found.replace(parameters=[*first, *named])
 
 
 def check_names(function: str, given: Iterable[str], known: tuple[str, ...] = NAMES) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
 import re
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import distlock_web
-from distlock_web import DistLockError, Lease, lock
+from distlock_web import DistLockError, Lease, distributed_lockable, lock, once
+from distlock_web.locks.decorator import OPTIONS as FUNCTION_OPTIONS
+from distlock_web.locks.once import OPTIONS as ONCE_OPTIONS
+from distlock_web.locks.options import NAMES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "api.md").read_text()
@@ -67,3 +74,18 @@ def test_what_is_named_in_a_module_is_in_it(package: str) -> None:
     for name in dotted:
         module, _, attribute = name.partition(".")
         assert hasattr(import_module(f"{package}.{module}"), attribute), name
+
+
+@pytest.mark.parametrize(
+    ("function", "first", "options"),
+    [(lock, "key", NAMES), (distributed_lockable, "given", FUNCTION_OPTIONS), (once, "first_key", ONCE_OPTIONS)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_help_and_signature_list_the_options(
+    function: Callable[..., Any], first: str, options: tuple[str, ...]
+) -> None:
+    parameters = inspect.signature(function).parameters
+    assert list(parameters) == [first, *options]
+    assert all(parameters[name].kind is inspect.Parameter.KEYWORD_ONLY for name in options)
+    shown = pydoc.plain(pydoc.render_doc(function))
+    assert "expire: 'Duration | None' = not given" in shown, shown[:500]
