@@ -118,13 +118,20 @@ def find_block(opener: object, frame: FrameType, closed: bool = False) -> Scope 
     stands where this one ends. A generator may go on in another context, and be closed in anybody's call chain, by
     garbage collection: ``closed``.
     """
-    stacked = frame.f_globals is STACKS
-    place = STACKED if stacked else frame if frame.f_code.co_flags & STANDS_STILL else CALLED
-    chain = None if closed and stacked else _chain.get()
+    if frame.f_globals is STACKS:
+        place: FrameType | str = STACKED
+    else:
+        place = frame if frame.f_code.co_flags & STANDS_STILL else CALLED
+    chain = None if closed and place is STACKED else _chain.get()
     while chain is not None:
         scope = chain[0]()
-        known = None if scope is None else scope.opener
-        if known is not None and known[0] is opener and known[1] is place and scope in _blocks:
+        if (
+            scope is not None
+            and (known := scope.opener) is not None
+            and known[1] is place
+            and known[0] is opener
+            and scope in _blocks
+        ):
             return scope
         chain = chain[1]
     return _find_elsewhere(opener, place, closed)

@@ -14,6 +14,7 @@ from ..core.registry import registry
 from ..core.runtime import TASKS, Runtime, blocking_runtime, drive
 from . import chain, ending, engine
 from .call_site import call_site
+from .chain import CALLED, STACKED, STACKS, STANDS_STILL
 from .lease import Lease
 from .options import LockOptions, Options, options_of, show_options
 from .scope import Opener, Scope, Spec
@@ -111,9 +112,9 @@ class Lock:
 
     def __enter__(self) -> Lease:
         frame = sys._getframe(1)  # as ``chain.place_of``, without a call more
-        if frame.f_globals is chain.STACKS:
-            return self._acquire_now((self, chain.STACKED))
-        return self._acquire_now((self, frame if frame.f_code.co_flags & chain.STANDS_STILL else chain.CALLED))
+        if frame.f_globals is STACKS:
+            return self._acquire_now((self, STACKED))
+        return self._acquire_now((self, frame if frame.f_code.co_flags & STANDS_STILL else CALLED))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -218,8 +218,8 @@ MUTANTS: dict[str, Mutant] = {
     "of several blocks of one lock object the innermost ends": Mutant(
         "memory-nested-0",
         "locks/chain.py",
-        "known[0] is opener and known[1] is place and scope in _blocks",
-        "known[0] is opener and scope in _blocks",
+        "            and known[1] is place\n",
+        "",
     ),
     "a hand-over forgets hold_at_least": Mutant(
         "memory-nested-33", "locks/lock.py", "        hold_at_least=ticket.hold_at_least,\n", ""
