@@ -273,4 +273,4 @@ def test_the_bug_is_found_and_its_cure_mends_it(bug: Bug, race: Race) -> None:
     assert not any(table.objects.exists() for table in (Stock, Member, Coupon))
     again = race(*bug.broken(), setup=bug.setup, observe=bug.observe, order=found.order)
     assert again.is_race
-    assert again.order == found.order
+    assert again.order == found.order or isinstance(bug, Deadlock)  # PostgreSQL chooses whom it ends

@@ -14,10 +14,13 @@ from re import Pattern
 from typing import Any
 
 from . import report
+from .at_django import Django, django_views
+from .at_locks import at_our_locks
+from .at_sqlalchemy import at_sqlalchemy, flask_views
 from .outcomes import Frozen, Raised, Result, shown
 from .scheduler import HANG, Caller, Order, Refused, running
 from .search import Search, count, is_serial
-from .stops import _NO_ASYNC, Django, Watch, at_our_locks, at_sqlalchemy, django_views, flask_views, step
+from .stops import NO_ASYNC, Watch, step
 
 #: Further orders, and seconds, in which one is looked for that fails with fewer switches.
 SHORTER, SHORTER_SECONDS = 20, 2.0
@@ -118,7 +121,7 @@ def _calls(calls: Sequence[Callable[..., object]], callers: int | None) -> list[
         raise Refused("race: name two to five calls, race(buy, cancel); or one and callers=2.")
     for call in chosen:
         if inspect.iscoroutinefunction(call):
-            raise Refused(_NO_ASYNC)
+            raise Refused(NO_ASYNC)
     return chosen
 
 
@@ -314,7 +317,7 @@ class _Tries:
                 answer.close()
                 caller = running()
                 assert caller is not None
-                caller.order.refused = Refused(_NO_ASYNC)
+                caller.order.refused = Refused(NO_ASYNC)
             return self._frozen.answer(answer)
 
     def _shown(self, result: Result, *, whole: bool) -> str:

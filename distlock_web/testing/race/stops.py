@@ -1,4 +1,4 @@
-"""Where callers stop: before each statement and end of a transaction, before our locks, and where the code says so."""
+"""Where callers stop: before each statement and end of a transaction, and where the code says so."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
-
-from distlock_web.core.backend import Busy, Claim, Granted, Port
-from distlock_web.core.errors import LockBusy
-from distlock_web.core.registry import Store
-from distlock_web.core.runtime import TASKS, Runtime
 
 from . import statements
 from .databases import KINDS, Connect, Database
@@ -21,7 +15,7 @@ from .scheduler import Caller, Refused, Step, running
 
 T = TypeVar("T")
 
-_NO_ASYNC = (
+NO_ASYNC = (
     "race: async code is not supported: which of its coroutines runs when is the event loop's choice. "
     "Race a sync view that calls the same functions."
 )
@@ -34,11 +28,14 @@ def step(text: str = "") -> None:
         caller.stop(Step(text or "step", statements.users_line(), by_user=True))
 
 
-_IN_MEMORY = (
+IN_MEMORY = (
     "race: the database is an SQLite in memory, which has no locks between connections as a file has. Give the tests a "
     'file, in Django by DATABASES = {"default": {…, "TEST": {"NAME": BASE_DIR / "test.sqlite3"}}}; or PostgreSQL, or '
     "MariaDB."
 )
+
+
+_HERE = ("localhost", "127.0.0.1", "::1")
 
 
 class Watch:
@@ -58,7 +55,7 @@ class Watch:
         finally:
             self._aside.on = before
 
-    def database(self, vendor: str, name: str, port: object, connect: Connect) -> Database:
+    def database(self, vendor: str, name: str, host: str, port: object, connect: Connect) -> Database:
         """One for each, by however many ways it is reached: its rows are put back once."""
         if vendor not in KINDS:
             raise Refused(
@@ -66,8 +63,9 @@ class Watch:
             )
         kind = KINDS[vendor]
         where = str(Path(name).resolve()) if kind == "sqlite" else name
+        host = "" if host in _HERE or host.startswith("/") else host
         port = port or {"postgresql": 5432, "mysql": 3306}.get(kind, "")
-        return self.databases.setdefault((kind, where, str(port)), Database(name, kind, connect))
+        return self.databases.setdefault((kind, where, host, str(port)), Database(name, kind, connect))
 
     def close(self) -> None:
         for database in self.databases.values():
@@ -205,342 +203,7 @@ def _in_transaction(connection: Any) -> bool:
     return True
 
 
-# Our locks ------------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def at_our_locks(watch: Watch) -> Iterator[None]:
-    """Callers stop before each acquire and release, and wait for a lock here, where it is known."""
-    port_of = Store.port
-
-    def port(store: Store, runtime: Runtime) -> Port:
-        found, caller = port_of(store, runtime), running()
-        if caller is None:
-            return found
-        if runtime is TASKS:
-            raise refuse(caller, _NO_ASYNC)
-        return _StoppingPort(found, store, caller, watch)
-
-    Store.port = port  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        Store.port = port_of  # type: ignore[method-assign]
-
-
-class _StoppingPort:
-    def __init__(self, port: Port, store: Store, caller: Caller, watch: Watch) -> None:
-        self.runtime = port.runtime
-        self._port = port
-        self._caller = caller
-        self._watch = watch
-        self._store = store
-
-    def __getattr__(self, verb: str) -> Any:
-        send = getattr(self._port, verb)
-
-        async def sent(*args: Any) -> Any:
-            with self._watch.aside():
-                return await send(*args)
-
-        return sent
-
-    async def acquire(self, claim: Claim, wait: float | None) -> Granted | Busy:
-        said = Step(f"acquire {claim.name!r}", statements.users_line())
-        self._caller.stop(said)
-        with self._watch.aside():
-            answer = await self._port.acquire(claim, wait)
-        if isinstance(answer, Busy):
-            said.note = "is done" if answer.record else "is busy" if wait == 0 or answer.final else "waits"
-            self._caller.refused |= said.note == "is busy"
-        return answer
-
-    async def wait(self, claim: Claim, busy: Busy, seconds: float | None) -> Granted | Busy:
-        again = Step(f"acquire {claim.name!r}, after waiting", statements.users_line(), caller=self._caller.number)
-        if not self._caller.wait((self._store, claim.name), again, patient=seconds is None):
-            self._caller.refused = True
-            raise LockBusy(f"The lock {claim.name!r} is not given back while all others wait.", name=claim.name)
-        with self._watch.aside():
-            return await self._port.acquire(claim, seconds)
-
-    async def release(self, claim: Claim, *args: Any) -> Any:
-        return await self._give_back("release", claim, *args)
-
-    async def cancel(self, claim: Claim) -> Any:
-        return await self._give_back("cancel", claim)
-
-    async def detach(self, claim: Claim, *args: Any) -> Any:
-        return await self._give_back("detach", claim, *args)
-
-    async def _give_back(self, verb: str, claim: Claim, *args: Any) -> Any:
-        if verb == "release":
-            self._caller.stop(Step(f"release {claim.name!r}", statements.users_line()))
-        try:
-            with self._watch.aside():
-                return await getattr(self._port, verb)(claim, *args)
-        finally:
-            self._caller.order.give_back((self._store, claim.name))
-
-
-# Django ---------------------------------------------------------------------------------------------------------------
-
-
-class Django:
-    """Django's connections, of the test's thread and of each caller's."""
-
-    def __init__(self, watch: Watch) -> None:
-        from django.db import connections
-
-        self._watch = watch
-        self._connections = connections
-        for connection in connections.all(initialized_only=True):
-            if connection.in_atomic_block:
-                raise Refused(
-                    f"race: a transaction is open on the database {connection.alias!r}: callers have connections of "
-                    "their own, and would see nothing of what the test has made. pytest: "
-                    "@pytest.mark.django_db(transaction=True). unittest: TransactionTestCase in place of TestCase."
-                )
-
-    @contextmanager
-    def connected(self) -> Iterator[None]:
-        """What this thread sends to its connections is watched. They are closed at the end, if it is a caller's."""
-        undo = [self._watch_one(self._connections[alias]) for alias in self._connections]
-        try:
-            yield
-        finally:
-            if running() is not None:
-                for connection in self._connections.all(initialized_only=True):
-                    connection.close()
-            for each in undo:
-                each()
-
-    def _watch_one(self, connection: Any) -> Callable[[], None]:
-        watch, settings = self._watch, connection.settings_dict
-
-        @cache
-        def database() -> Database:
-            return watch.database(
-                connection.vendor, str(settings["NAME"]), settings["PORT"], lambda: _own_of_django(connection)
-            )
-
-        def statement(execute: Any, sql: str, parameters: Any, many: bool, context: Any) -> Any:
-            known, caller = database(), running()
-            if caller is not None and connection.vendor == "sqlite" and connection.is_in_memory_db():
-                raise refuse(caller, _IN_MEMORY)
-            result, said = watch.sent(
-                known,
-                connection.connection,
-                sql,
-                parameters,
-                lambda: execute(sql, parameters, many, context),
-                "select_for_update()",
-            )
-            if said is not None and statements.is_read(sql):
-                _listen(context["cursor"], said)
-            return result
-
-        def ends(word: str, end: Callable[[], None]) -> Callable[[], None]:
-            return lambda: (
-                watch.ended(database(), connection.connection, word, end) if connection.connection is not None else None
-            )
-
-        connection.execute_wrappers.append(statement)
-        connection._commit = ends("COMMIT", connection._commit)
-        connection._rollback = ends("ROLLBACK", connection._rollback)
-
-        def undo() -> None:
-            connection.execute_wrappers.remove(statement)
-            del connection._commit, connection._rollback
-
-        return undo
-
-
-def _own_of_django(connection: Any) -> tuple[Any, Callable[[], object]]:
-    own = connection.copy()
-    own.inc_thread_sharing()
-    own.connect()
-    return own.connection, own.close
-
-
-def _listen(cursor: Any, said: Step) -> None:
-    """The rows are fetched later: note how many, and the first."""
-    said.found = 0
-
-    def noting(fetch: Callable[..., Any], many: bool) -> Callable[..., Any]:
-        def fetched(*args: Any) -> Any:
-            rows = fetch(*args)
-            note_rows(said, cursor.description, rows if many else [rows] if rows is not None else [])
-            return rows
-
-        return fetched
-
-    for name in ("fetchone", "fetchmany", "fetchall"):
-        setattr(cursor, name, noting(getattr(cursor, name), name != "fetchone"))
-
-
 def note_rows(said: Step, description: Any, rows: Any) -> None:
     if rows and not said.found and description:
         said.values = list(zip([column[0] for column in description], rows[0], strict=False))
     said.found = (said.found or 0) + len(rows)
-
-
-@contextmanager
-def django_views() -> Iterator[None]:
-    """Async views are refused; and of two clients at once, neither raises the error of the other's view."""
-    from inspect import iscoroutinefunction
-
-    from django.core.handlers.base import BaseHandler
-    from django.test.client import Client
-
-    resolve, note, send = BaseHandler.resolve_request, Client.store_exc_info, Client.request
-
-    def resolve_request(handler: Any, request: Any) -> Any:
-        match = resolve(handler, request)
-        caller = running()
-        if caller is not None and iscoroutinefunction(match.func):
-            raise refuse(caller, _NO_ASYNC)
-        return match
-
-    def request(client: Any, **extra: Any) -> Any:
-        client._race_caller = running()
-        return send(client, **extra)
-
-    def store_exc_info(client: Any, **kwargs: Any) -> None:
-        if getattr(client, "_race_caller", None) is running():
-            note(client, **kwargs)
-
-    handlers: Any = BaseHandler
-    clients: Any = Client
-    handlers.resolve_request = resolve_request
-    clients.store_exc_info, clients.request = store_exc_info, request
-    try:
-        yield
-    finally:
-        handlers.resolve_request = resolve
-        clients.store_exc_info, clients.request = note, send
-
-
-# Flask, SQLAlchemy ----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def flask_views() -> Iterator[None]:
-    """Async views are refused."""
-    from flask import Flask
-
-    before = Flask.async_to_sync
-
-    def async_to_sync(app: Any, function: Any) -> Any:
-        caller = running()
-        if caller is not None:
-            raise refuse(caller, _NO_ASYNC)
-        return before(app, function)
-
-    Flask.async_to_sync = async_to_sync  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        Flask.async_to_sync = before  # type: ignore[method-assign]
-
-
-@contextmanager
-def at_sqlalchemy(watch: Watch) -> Iterator[None]:
-    """Every engine that is used from now on, by its dialect, which sends all there is to send."""
-    from sqlalchemy import Engine, event
-
-    patched: list[Any] = []
-
-    def connected(connection: Any) -> None:
-        dialect = connection.dialect
-        if dialect not in patched and not dialect.is_async:
-            patched.append(dialect)
-            _watch_dialect(watch, connection.engine, dialect)
-
-    event.listen(Engine, "engine_connect", connected)
-    try:
-        yield
-    finally:
-        event.remove(Engine, "engine_connect", connected)
-        for dialect in patched:
-            for name in _SENDS:
-                vars(dialect).pop(name, None)
-
-
-_SENDS = ("do_execute", "do_executemany", "do_execute_no_params", "do_commit", "do_rollback")
-
-
-def _watch_dialect(watch: Watch, engine: Any, dialect: Any) -> None:
-    from sqlalchemy import Engine
-
-    own = Engine(engine.pool.recreate(), dialect, engine.url)
-
-    def connect() -> tuple[Any, Callable[[], object]]:
-        fairy = own.raw_connection()
-        raw = fairy.driver_connection
-        if database.kind == "sqlite":
-            raw.isolation_level = None  # type: ignore[union-attr]
-        elif callable(getattr(raw, "autocommit", None)):
-            raw.autocommit(True)  # type: ignore[union-attr]
-        else:
-            raw.autocommit = True  # type: ignore[union-attr]
-
-        def close() -> None:
-            fairy.invalidate()
-            own.dispose()
-
-        return raw, close
-
-    url = engine.url
-    database = watch.database(dialect.name, str(url.database), url.port, connect)
-
-    def executes(name: str) -> None:
-        send = getattr(dialect, name)
-
-        def execute(cursor: Any, sql: str, *rest: Any) -> None:
-            raw = cursor.connection
-            caller = running()
-            if caller is not None and database.kind == "sqlite" and not _file_of(raw):
-                raise refuse(caller, _IN_MEMORY)
-            _, said = watch.sent(
-                database,
-                raw,
-                sql,
-                rest[0] if len(rest) > 1 else None,
-                lambda: send(cursor, sql, *rest),
-                "with_for_update()",
-            )
-            if said is not None and statements.is_read(sql):
-                _read_all(cursor, rest[-1], said)
-
-        setattr(dialect, name, execute)
-
-    for name in _SENDS[:3]:
-        executes(name)
-
-    def ends(name: str, word: str) -> None:
-        end = getattr(dialect, name)
-        setattr(dialect, name, lambda raw: watch.ended(database, _driver(raw), word, lambda: end(raw)))
-
-    ends("do_commit", "COMMIT")
-    ends("do_rollback", "ROLLBACK")
-
-
-def _driver(connection: Any) -> Any:
-    """The driver's connection, of the pool's."""
-    return getattr(connection, "driver_connection", connection)
-
-
-def _file_of(raw: Any) -> str:
-    return str(raw.execute("PRAGMA database_list").fetchone()[2])
-
-
-def _read_all(cursor: Any, context: Any, said: Step) -> None:
-    """The rows are read now, to note the first; the result gives them out from memory."""
-    said.found = 0
-    if cursor.description is None or getattr(context, "_is_server_side", False):
-        return
-    from sqlalchemy.engine.cursor import FullyBufferedCursorFetchStrategy
-
-    rows = cursor.fetchall()
-    note_rows(said, cursor.description, rows)
-    context.cursor_fetch_strategy = FullyBufferedCursorFetchStrategy(cursor, cursor.description, rows)
