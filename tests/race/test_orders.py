@@ -205,6 +205,7 @@ def test_a_bar_is_drawn_on_a_terminal_after_two_seconds(monkeypatch: pytest.Monk
 # No false alarm -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_is_right_is_never_reported(shop: Database, race: Race) -> None:
     """Also in orders with many switches, of a transaction of several statements."""
 
@@ -278,6 +279,7 @@ def assert_nothing_is_left(shop: Database) -> None:
     eventually(lambda: connections(shop) == 0, "no connection is left")
 
 
+@pytest.mark.slow
 @ON_SERVERS
 def test_no_connection_and_no_thread_stays(shop: Database, race: Race) -> None:
     def failing() -> None:
@@ -314,6 +316,7 @@ def test_ctrl_c_leaves_nothing(shop: Database, race: Race) -> None:
     assert_nothing_is_left(shop)
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_caller_that_hangs_is_ended_with_its_stack(shop: Database, race: Race) -> None:
     def hangs() -> None:
@@ -327,6 +330,7 @@ def test_a_caller_that_hangs_is_ended_with_its_stack(shop: Database, race: Race)
     assert_nothing_is_left(shop)
 
 
+@pytest.mark.slow
 def test_a_caller_that_sleeps_and_cannot_be_ended_keeps_no_row(
     shop: Database, race: Race, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +353,7 @@ def test_a_caller_that_sleeps_and_cannot_be_ended_keeps_no_row(
     assert_nothing_is_left(shop)
 
 
+@pytest.mark.slow
 @ON_SERVERS
 def test_a_row_that_somebody_else_holds_ends_the_search(shop: Database, race: Race, monkeypatch: Any) -> None:
     monkeypatch.setattr("distlock_web.testing.race.scheduler.DEADLOCK", 0.5)
