@@ -143,7 +143,17 @@ def test_a_failure_leaves_no_record(store: str, answer: str) -> None:
 
 @pytest.mark.parametrize(
     "result",
-    [object(), {1, 2}, iter("ab"), float("nan"), "x" * MAX_BYTES, [Decimal("NaN")], [[0, lambda: 1]], endless()],
+    [
+        object(),
+        {1, 2},
+        iter("ab"),
+        float("nan"),
+        "x" * MAX_BYTES,
+        "世" * 30_000,
+        [Decimal("NaN")],
+        [[0, lambda: 1]],
+        endless(),
+    ],
 )
 def test_a_result_that_does_not_read_back_equal_is_not_kept_but_that_it_is_done_is(
     store: str, result: object, caplog: pytest.LogCaptureFixture
