@@ -30,7 +30,7 @@ class Borrowed:
     def run(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Answer:
         given = parameters or {}
         compiled: Any = statement.compile(dialect=self._dialect, column_keys=list(given))  # type: ignore[attr-defined]
-        values = compiled.construct_params(given)
+        values = compiled.construct_params(given, escape_names=False)
         return self._transaction.execute(str(compiled), [values[name] for name in compiled.positiontup])
 
 
