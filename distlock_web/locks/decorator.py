@@ -85,7 +85,7 @@ def distributed_lockable(given: Callable[..., Any] | KeyInFront = None, /, **opt
     the database (a Django alias, an SQLAlchemy session).
 
     ``methods=("POST",)``: a view is locked for requests of these methods only. GET includes HEAD; OPTIONS is never
-    locked. ``when=lambda request: request.POST["action"] == "pay"``: of these, only requests for which it is true.
+    locked. ``when=lambda request: request.POST.get("action") == "pay"``: of these, only requests for which it is true.
     Functions that are not views are refused: when they are decorated, if no framework is loaded, else when they are
     called.
 
@@ -334,18 +334,21 @@ class LockedFunction:
 
     def refuse_unlocked(self, result: object) -> None:
         """``ConfigurationError`` if the function has returned what has yet to run, and would without the lock."""
-        if isinstance(result, CoroutineType) and not self.asynchronous:
+        if isinstance(result, CoroutineType):
             result.close()
             raise ConfigurationError(
-                f"{self.name} is a plain function that returned a coroutine, whose body would run without the lock: "
-                f"decorate the async function itself."
+                f"{self.name} returned a coroutine, whose body would run without the lock: await it in the function."
+                if self.asynchronous
+                else f"{self.name} is a plain function that returned a coroutine, whose body would run without the "
+                f"lock: decorate the async function itself."
             )
         if not isinstance(result, _RUN_LATER) or self.until == "return":
             return
         if not hooks.first(Integration.is_stream, result, self):  # which goes on under the lock
             raise ConfigurationError(
                 f"{self.name} returned a {type(result).__name__.strip('_')}, whose body would run without the lock. "
-                f'Write `with lock(...)` inside the generator. If its body needs no lock, say until="return".'
+                f"Return what is done, such as a list, or write `with lock(...)` inside the generator. If its body "
+                f'needs no lock, say until="return".'
             )
 
     def succeeded(self, result: object) -> bool:
@@ -515,6 +518,8 @@ _METHOD = re.compile(r"[A-Za-z-]+")
 
 #: What a call has returned before its body has begun.
 _RUN_LATER = (
+    map,
+    filter,
     GeneratorType,
     AsyncGeneratorType,
     contextlib._GeneratorContextManager,

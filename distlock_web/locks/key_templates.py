@@ -324,7 +324,8 @@ class KeyTemplates:
 
     def _warn_of_forgotten_braces(self, items: Iterable[object], function: Callable[..., Any]) -> None:
         """``order:order_id`` is one lock for all orders, and nothing else would say so."""
-        words = set(re.findall(r"\w+", " ".join(map(str, items))))
+        words = {word for item in items if isinstance(item, str) for word in re.findall(r"\w+", item)[1:]}
+        words -= set(re.findall(r"\w+", self.function))
         for name in self.signature.parameters:
             if name in words and name not in _NO_VALUES:
                 code = getattr(inspect.unwrap(function), "__code__", None)

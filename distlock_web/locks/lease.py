@@ -255,8 +255,10 @@ class Lease:
         refuse_in_event_loop("`await lease.aextend()`")
         drive(watchdog.extend(self._scope, self._check_extension(expire), THREADS))
 
-    async def aextend(self, expire: Duration | None = None) -> None:
+    async def aextend(self, expire: Duration | None = None, **other_words: Never) -> None:
         """The asyncio twin of :meth:`extend`."""
+        if other_words:
+            refuse_arguments("aextend()", (), other_words)
         await watchdog.extend(self._scope, self._check_extension(expire))
 
     def detach(self, transit: Duration = 60.0) -> str:

@@ -37,8 +37,10 @@ class Lock:
             refuse_arguments("acquire()", words, other_words)
         return self._acquire_now()
 
-    async def aacquire(self) -> Lease:
+    async def aacquire(self, *words: Never, **other_words: Never) -> Lease:
         """The asyncio twin of :meth:`acquire`."""
+        if words or other_words:
+            refuse_arguments("aacquire()", words, other_words)
         return await self._acquire()
 
     def try_acquire(self) -> Lease | None:

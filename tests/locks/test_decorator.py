@@ -149,9 +149,7 @@ def test_what_cannot_be_locked_is_refused_with_the_remedy(thing: Any, remedy: st
         distributed_lockable(key="a")(thing)
 
 
-@pytest.mark.parametrize(
-    "key", ["order:order_id", "order_id", ["a", "b:order_id"], "order-order_id", "order:order_id:pay"]
-)
+@pytest.mark.parametrize("key", ["order:order_id", ["a", "b:order_id"], "order-order_id", "order:order_id:pay"])
 @pytest.mark.parametrize("decorator", [distributed_lockable, partial(once, keep=60)])
 def test_an_argument_in_a_key_without_braces_is_warned_of(key: Any, decorator: Any) -> None:
     def pay(request: object, order_id: int) -> None: ...
@@ -162,11 +160,20 @@ def test_an_argument_in_a_key_without_braces_is_warned_of(key: Any, decorator: A
 
 
 @pytest.mark.parametrize(
-    "key", ["order", "orders:order_ids", "webhook:request", "order:{order_id}", lambda order_id: "order_id"]
+    "key",
+    [
+        "order",
+        "orders:order_ids",
+        "webhook:request",
+        "order:{order_id}",
+        lambda order_id: "order_id",
+        "order_id:cleanup",
+        "till:pay:order",  # of all of them, and the function's own name
+    ],
 )
 @pytest.mark.filterwarnings("error")
 def test_a_key_that_names_no_argument_is_not_warned_of(key: Any) -> None:
-    def pay(order_id: int, request: object = None) -> None: ...
+    def pay(order_id: int, request: object = None, pay: object = None) -> None: ...
 
     distributed_lockable(key=key)(pay)
 
@@ -181,6 +188,8 @@ def hidden(function: Any) -> Any:
     [
         lambda: (n for n in range(2)),
         lambda: an_async_generator(),
+        lambda: map(str, range(2)),
+        lambda: filter(None, range(2)),
         hidden(a_generator),
         hidden(an_async_generator),
         hidden(contextmanager(a_generator)),

@@ -69,6 +69,16 @@ def test_a_call_as_other_libraries_have_it_is_answered_with_ours(call: Callable[
         call(taken)
 
 
+async def test_the_asyncio_twins_name_our_words_too(memory_store: None) -> None:
+    twins: Any = lock("a")
+    with pytest.raises(ConfigurationError, match="wait=0"):
+        await twins.aacquire(blocking=False)
+    lease: Any = await twins.aacquire()
+    with pytest.raises(ConfigurationError, match=r"extend\(5\)"):
+        await lease.aextend(additional_time=5)
+    await lease.arelease()
+
+
 def test_a_lock_says_that_the_lease_is_released() -> None:
     a_lock: Any = lock("a")
     with pytest.raises(AttributeError, match=r"lease = lock\(\.\.\.\)\.acquire\(\), then lease\.release; or with lock"):
