@@ -237,7 +237,7 @@ class Browsable(Protocol):
         """
 
 
-class Answer(NamedTuple):
+class StatementResult(NamedTuple):
     """Of a statement that a caller's transaction has executed."""
 
     rows: list[Any]  #: with their columns as attributes
@@ -258,7 +258,7 @@ class CallersTransaction(Protocol):
     @property
     def address(self) -> DatabaseAddress: ...
 
-    def execute(self, statement: str, parameters: Sequence[str | int]) -> Answer: ...
+    def execute(self, statement: str, parameters: Sequence[str | int]) -> StatementResult: ...
 
 
 class Transactional(Protocol):

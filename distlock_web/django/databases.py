@@ -88,9 +88,9 @@ def server_address(kind: str, settings: Mapping[str, Any]) -> DatabaseAddress:
 
 
 def _port(given: object) -> int | str | None:
-    text = str(given or "")
+    text = ",".join(part.strip() for part in str(given or "").split(","))  # as from a file, with the end of its line
     if not all(part.isdecimal() for part in text.split(",") if text):
         raise ConfigurationError(
-            f"DATABASES has the PORT {text!r}; it has to be a number, or one for each of several hosts."
+            f"DATABASES has the PORT {given!r}; it has to be a number, or one for each of several hosts."
         )
     return int(text) if text.isdecimal() else text or None

@@ -17,7 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from ..core.backend import Answer
+from ..core.backend import StatementResult
 from ..core.config import DatabaseAddress
 from ..core.errors import ConfigurationError
 from ..locks.hooks import Context
@@ -84,14 +84,14 @@ class _Transaction:
     def address(self) -> DatabaseAddress:
         return address_of(self._connection)
 
-    def execute(self, statement: str, parameters: Sequence[str | int]) -> Answer:
+    def execute(self, statement: str, parameters: Sequence[str | int]) -> StatementResult:
         with self._connection.cursor() as cursor:
             cursor.execute(statement, parameters)
             if cursor.description is None:
-                return Answer([], cursor.rowcount)
+                return StatementResult([], cursor.rowcount)
             columns = [column[0] for column in cursor.description]
             rows = [SimpleNamespace(**dict(zip(columns, row, strict=True))) for row in cursor.fetchall()]
-            return Answer(rows, cursor.rowcount)
+            return StatementResult(rows, cursor.rowcount)
 
 
 def _committing(connection: BaseDatabaseWrapper) -> list[_Transaction]:

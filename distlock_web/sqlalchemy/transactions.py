@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, event, inspect
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import InstanceState, Session, SessionTransaction, scoped_session
 
-from ..core.backend import Answer
+from ..core.backend import StatementResult
 from ..core.config import DatabaseAddress
 from ..core.errors import ConfigurationError
 from ..core.keys import Row
@@ -80,20 +80,19 @@ class _Transaction:
     @property
     def address(self) -> DatabaseAddress:
         engine = self._engine
-        # As its driver is told it: a host, a port or a socket may stand behind the ? of its URL.
+        # As its driver is told it: a host, a socket or a service may stand behind the ? of its URL.
         said: Mapping[str, Any] = engine.dialect.create_connect_args(engine.url)[1]
-        where: dict[str, Any] = {name: said[name] for name in ("unix_socket", "dbname") if name in said}
         return DatabaseAddress(
             kind=engine.url.get_backend_name(),
             name=engine.url.database or "",
             host=str(said.get("host") or ""),
             port=said.get("port"),
-            connect_args=where,
+            connect_args=said,
         )
 
-    def execute(self, statement: str, parameters: Sequence[str | int]) -> Answer:
+    def execute(self, statement: str, parameters: Sequence[str | int]) -> StatementResult:
         done = self._connection().exec_driver_sql(statement, tuple(parameters))
-        return Answer(list(done.all()) if done.returns_rows else [], done.rowcount)
+        return StatementResult(list(done.all()) if done.returns_rows else [], done.rowcount)
 
 
 def _transactions_of(session: Session) -> list[_Transaction]:

@@ -35,6 +35,11 @@ POSTGRESQL = [
     ("postgresql://front/shop?host=behind", "postgresql://front/shop", OTHER),
     ("postgresql:///shop?host=a:1&host=b:2", "postgresql:///shop?host=a:1&host=b:2", SAME),
     ("postgresql:///shop?host=a:1&host=b:2", "postgresql:///shop?host=a:1&host=c:2", OTHER),
+    ("postgresql:///?service=shop", "postgresql:///?service=shop", SAME),
+    ("postgresql:///?service=shop", "postgresql:///?service=locks", OTHER),
+    ("postgresql:///?service=shop", "postgresql://", OTHER),
+    ("postgresql://db/shop?hostaddr=10.0.0.7", "postgresql://10.0.0.7/shop", SAME),
+    ("postgresql://db/shop?hostaddr=10.0.0.7", "postgresql://db/shop?hostaddr=10.0.0.8", OTHER),
 ]
 MYSQL = [
     ("mysql://u@db/shop", "mariadb://v@db:3306/shop", SAME),
@@ -44,7 +49,17 @@ MYSQL = [
     ("mysql:///shop?unix_socket=/run/a.sock", "mysql://localhost/shop", SAME),
     ("mysql:///shop?unix_socket=/run/a.sock", "mysql://db/shop", OTHER),
     ("mysql://u@db/shop", "postgresql://u@db/shop", OTHER),
+    ("mysql:///?read_default_file=/etc/a.cnf", "mysql:///?read_default_file=/etc/a.cnf", SAME),
+    ("mysql:///?read_default_file=/etc/a.cnf", "mysql:///?read_default_file=/etc/b.cnf", OTHER),
+    ("mysql:///?read_default_file=/etc/a.cnf", "mysql://", OTHER),
+    (
+        "mysql:///?read_default_file=/etc/a.cnf&read_default_group=shop",
+        "mysql:///?read_default_file=/etc/a.cnf&read_default_group=locks",
+        OTHER,
+    ),
 ]
+#: Of what a driver is told, what ``DATABASES`` has in places of their own; the rest is in OPTIONS.
+PLACES = {"host", "port", "dbname", "database", "db", "user", "password", "passwd", "unix_socket"}
 DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
 
 
@@ -60,8 +75,8 @@ def of_django(place: str) -> DatabaseAddress:
     _, said = url.set(drivername=DRIVERS[url.drivername]).get_dialect()().create_connect_args(url)
     host = said.get("unix_socket") or said.get("host") or ""
     settings = {"NAME": url.database, "HOST": host, "PORT": said.get("port", ""), "USER": "", "PASSWORD": ""}
-    vendor = url.drivername.replace("mariadb", "mysql")
-    connection: Any = SimpleNamespace(vendor=vendor, settings_dict={**settings, "OPTIONS": {}})
+    settings["OPTIONS"] = {name: value for name, value in said.items() if name not in PLACES}
+    connection: Any = SimpleNamespace(vendor=url.drivername.replace("mariadb", "mysql"), settings_dict=settings)
     return address_of(connection)
 
 

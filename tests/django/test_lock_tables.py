@@ -194,6 +194,7 @@ def test_several_hosts_with_a_port_each_are_those_of_the_locks() -> None:
     locks = address(StoreConfig("default", backend="sql", resource=lambda: address_of(connected("5432,5433"))))
     assert (locks.url.host, locks.url.port, locks.connect_args["port"]) == ("a,b", None, "5432,5433")
     assert is_at(locks, _Transaction(connected("5432,5433")).address)
+    assert address_of(connected(" 5432\n")).port == 5432  # from a file or the environment: Django takes it
     for other in ("5432,5434", 5432, "5432", ""):
         assert not is_at(locks, _Transaction(connected(other)).address)
     with pytest.raises(ConfigurationError, match=r"PORT 'five,5'; it has to be a number"):

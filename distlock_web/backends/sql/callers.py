@@ -8,12 +8,14 @@ from typing import Any
 
 from sqlalchemy import Executable
 
-from ...core.backend import Answer, CallersTransaction
+from ...core.backend import CallersTransaction, StatementResult
 from ...core.config import DatabaseAddress
 from .address import Address, real_path
 from .database import Database
 
 _PORTS = {"postgresql": 5432, "mysql": 3306}
+#: Where a driver reads the rest of an address, which is not seen here: two are one where they name the same.
+_ELSEWHERE = ("service", "read_default_file", "read_default_group")
 #: With the folders in which PostgreSQL's clients look for the socket of a server that they are not told of.
 _LOCAL = frozenset({"", "localhost", "127.0.0.1", "::1", "/tmp", "/run/postgresql"})  # noqa: S108
 
@@ -27,7 +29,7 @@ class Borrowed:
         style = {"%s": "format", "?": "qmark"}[transaction.placeholder]
         self._dialect = type(database.engine.dialect)(paramstyle=style)  # type: ignore[call-arg]
 
-    def run(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Answer:
+    def run(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> StatementResult:
         given = parameters or {}
         compiled: Any = statement.compile(dialect=self._dialect, column_keys=list(given))  # type: ignore[attr-defined]
         values = compiled.construct_params(given, escape_names=False)
@@ -49,10 +51,11 @@ def is_at(ours: Address, theirs: DatabaseAddress) -> bool:
     return len(sockets) < 2 and _place(kind, mine) == _place(kind, other)  # else two servers of MySQL's on this machine
 
 
-def _place(kind: str, said: Mapping[str, Any]) -> tuple[str, str, str]:
-    """The name, host and port, as the arguments of a driver say them."""
+def _place(kind: str, said: Mapping[str, Any]) -> tuple[str, ...]:
+    """The name, host and port, as the arguments of a driver say them, and where it reads more."""
     name = next((said[word] for word in ("dbname", "database", "db") if word in said), "")
-    host = str(said.get("host") or "")
+    host = str(said.get("hostaddr") or said.get("host") or "")
     if host.startswith("/"):
         host = os.path.realpath(host)
-    return str(name or ""), "" if host in _LOCAL else host, str(said.get("port") or _PORTS[kind])
+    elsewhere = (str(said.get(word) or "") for word in _ELSEWHERE)
+    return str(name or ""), "" if host in _LOCAL else host, str(said.get("port") or _PORTS[kind]), *elsewhere
