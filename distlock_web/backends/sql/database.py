@@ -59,6 +59,10 @@ class Locked(BackendUnavailable):
     nothing_done = True
 
 
+class Unopened(Locked):
+    """Others keep the whole file locked from whoever opens it: it cannot be asked either who has a lock."""
+
+
 class Transaction:
     """A transaction on a connection of ours; the caller's are never touched."""
 
@@ -293,7 +297,8 @@ class Database:
             fault = self.address.dialect.fault(error)
             if fault.kind in ("unknown", "gone"):
                 fault = Fault("gone", "cannot be reached")
-            raise self._translated(error, fault, True) from error
+            told = self._translated(error, fault, True)
+            raise (Unopened(str(told)) if isinstance(told, Locked) else told) from error
         except (RuntimeError, TypeError) as error:  # PyMySQL's: what a password needs beside it; a keyword it has not
             raise ConfigurationError(f"{self.address.name} cannot be connected to: {error}.") from error
 

@@ -14,7 +14,7 @@ from ...core.backend import Busy, Claim, Granted, LockInfo, Loss, limit_of
 from ...core.errors import BackendUnavailable, DistLockError
 from ...core.outage import Outage
 from ...core.runtime import DICE, now
-from .database import AllInUse, Database, Locked, Transaction, in_transaction
+from .database import AllInUse, Database, Locked, Transaction, Unopened, in_transaction
 from .lease import GRACE, LeaseRow, as_info, lock_rows, microseconds, purge, purge_ended
 from .news import Poller
 from .shares import SEVERAL, Shares
@@ -78,6 +78,8 @@ class SQLVerbs:
 
         try:
             answer = self._database.run(work)
+        except Unopened:  # to look would wait for as long again
+            raise
         except Locked:
             crowded = self._look(claim, position)
             if crowded is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import make_url
 
 from distlock_web import BackendUnavailable, ConfigurationError, DistLockError, configure, lock
+from distlock_web.backends.sql import verbs
 from distlock_web.backends.sql.faults import MYSQL, POSTGRESQL, of_mysql, of_postgresql
 from distlock_web.core.backend import Busy, Claim, Granted
 from distlock_web.core.registry import registry
@@ -159,8 +161,11 @@ def _read_only(settings: dict[str, Any]) -> str:
     return f"SET SESSION {'CHARACTERISTICS AS ' if postgres else ''}TRANSACTION READ ONLY"
 
 
-def test_a_server_that_stays_read_only_costs_each_request_one_connection(server_settings: dict[str, Any]) -> None:
+def test_a_server_that_stays_read_only_costs_each_request_one_connection(
+    server_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is asked again on a fresh connection only if it said so on one that was idle."""
+    monkeypatch.setattr(verbs, "PURGE_ONE_IN", sys.maxsize)  # purging may open one more
     store: Any = configure({"default": server_settings}).store("default").backend
     with lock("first"):
         pass
@@ -230,11 +235,15 @@ def test_the_first_lock_in_a_fresh_file_waits_for_who_writes_there(tmp_path: Pat
 
 
 def test_and_not_for_ever(tmp_path: Path) -> None:
+    """Nor twice: who cannot open the file cannot ask it either who has the lock."""
     settings = {"LOCATION": f"sqlite:///{tmp_path}/fresh.sqlite3"}
-    configure({"default": {**settings, "OPTIONS": {"timeout": 0.2}}})
+    store: Any = configure({"default": {**settings, "OPTIONS": {"timeout": 0.2}}}).store("default").backend
+    opened: list[object] = []
+    event.listen(store._requests.engine, "do_connect", lambda *given: opened.append(given))
     with somebody_elses(settings) as writer:
         do(writer, "CREATE TABLE another (a INTEGER)")
         keep(writer)
         with pytest.raises(BackendUnavailable, match="another program keeps its write lock"):
             lock("k").acquire()
+        assert len(opened) == 1
         end(writer)
