@@ -126,8 +126,7 @@ def record_within(scope: Scope, transaction: CallersTransaction) -> None:
     if loss is not None:
         hold.lose(loss)
         raise hold.lost_error()
-    scope.recorded = True
-    hold.renewed(since, cooldown)  # nobody else can have it before that is over
+    hold.keep_by_record(since, cooldown)
 
 
 async def abort(scope: Scope, error: BaseException) -> None:
@@ -314,7 +313,7 @@ async def release_all(scope: Scope, port: Port, success: bool = False) -> None:
         except DistLockError as error:
             failure, failed = failure or error, error
             loss = "unreachable" if now() >= hold.deadline else None
-        if loss is not None and not (success and scope.recorded):  # committed: whoever has it now cannot commit
+        if loss is not None and not hold.recorded:  # else whoever has it now has found the record, or cannot commit
             hold.lose(loss)
         else:
             hold.released("unreachable" if failed else "")

@@ -43,7 +43,7 @@ class Hold:
 
     __slots__ = (
         "_asked_until", "_early", "_generation", "_lock", "_on_end", "_reason", "_state",
-        "claim", "deadline", "fence", "keep_until", "nested", "since", "store", "template", "waited",
+        "claim", "deadline", "fence", "keep_until", "nested", "recorded", "since", "store", "template", "waited",
     )  # fmt: skip
 
     def __init__(self, store: Store, claim: Claim, granted: Granted, template: str = "", waited: float = 0.0) -> None:
@@ -58,6 +58,7 @@ class Hold:
         self._asked_until = self.deadline  # what was asked for, answered or not
         self.nested: set[Turn] = set()  #: of the blocks that have re-entered it
         self.keep_until = 0.0  #: by our clock, as ``hold_at_least`` of a block that has re-entered it says
+        self.recorded = False  #: of ``once``: it is kept by a record in the transaction of the work
         self._state: State = "held"
         self._reason: LossReason | None = None
         self._early = 0.0  #: seconds before the deadline that the store said it is not ours
@@ -163,6 +164,15 @@ class Hold:
                 self._state = "held"
                 self.deadline = max(self.deadline, since + expire - drift(expire))
 
+    def keep_by_record(self, since: float, cooldown: float) -> None:
+        """A record that commits with the work keeps everybody else away. ``LeaseLost`` if it was lost before.
+
+        What the store says of the lease from here on is no loss: whoever finds the record ends the lease.
+        """
+        self.recorded = True
+        self.renewed(since, cooldown)
+        self.raise_if_lost()
+
     def mark_unsure(self) -> None:
         """The store did not answer. Not a loss: the deadline decides."""
         if self.check():
@@ -172,7 +182,7 @@ class Hold:
 
     def lose(self, reason: LossReason) -> None:
         with self._lock:
-            if self._state in ("released", "lost"):
+            if self._state in ("released", "lost") or (self.recorded and self._due_loss() is None):
                 return
             self._state, self._reason = "lost", reason
             if reason in ("expired", "taken"):

@@ -64,7 +64,7 @@ class Scope:
     __slots__ = (
         "__weakref__", "_callbacks", "_cancelled", "_gates", "_generation", "_on_end", "_open", "_task", "_unwatch",
         "acquired", "asked", "entry", "gone", "has_waited", "holds", "in_block", "locked", "opener", "record",
-        "recorded", "reentered", "runtime", "spec", "turns", "waited", "warned",
+        "reentered", "runtime", "spec", "turns", "waited", "warned",
     )  # fmt: skip
 
     def __init__(
@@ -85,7 +85,6 @@ class Scope:
         self.locked = True
         self.asked = ""  #: of ``once``: whose the record is
         self.record: str | None = None  #: of ``once``: what its release leaves in the store
-        self.recorded = False  #: it was written in the transaction of ``until="commit"``, and commits with that
         self.warned = False  #: of the transaction around it; or it is not to warn
         self.has_waited = False  #: for one of its names
         self.waited = 0.0  #: seconds in the queue for the name that was asked for last

@@ -19,10 +19,11 @@ from sqlalchemy.orm import Session
 import distlock_web.sqlalchemy
 from distlock_web import ConfigurationError, LeaseLost, configure, current_lease, once
 from distlock_web.locks.once import Once
+from tests.support.callers import Beside
 from tests.support.databases import Database, django_alias
 from tests.support.forking import begin_child, beside_threads, end_of
 from tests.support.revoking import revoke
-from tests.support.waiting import LONG, eventually
+from tests.support.waiting import LONG, PATIENCE, eventually
 
 assert distlock_web.sqlalchemy
 
@@ -341,6 +342,50 @@ def test_in_the_hooks_of_the_commit_the_lease_is_held(
         order()
         order()
     assert seen == ["held", False, True]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["", "and the hook fails"])
+def test_a_second_click_while_the_hooks_run_takes_nothing_from_the_first(
+    database: Database, engine: Engine, fails: bool, beside: Beside, django_db_blocker: Any
+) -> None:
+    """It finds the record, and ends the lease: the first one, committed and done, was told that it had lost its lock."""
+    losses: list[object] = []
+    answers: list[int] = []
+
+    def second_click() -> int:
+        try:
+            return order()
+        finally:
+            connections.close_all()
+
+    def hook() -> None:
+        answers.append(beside(second_click).result(PATIENCE))
+        lease = current_lease()
+        assert lease is not None
+        lease.extend()  # as a renewal does it
+        lease.raise_if_lost()
+        if fails:
+            raise ZeroDivisionError
+
+    with django_db_blocker.unblock(), django_alias("orders", database):
+
+        @once(
+            key="order", keep=LONG, expire=LONG, until="commit", database="orders", result=True, on_lost=losses.append
+        )
+        def order() -> int:
+            with connections["orders"].cursor() as cursor:
+                cursor.execute("INSERT INTO orders VALUES (1)")
+            transaction.on_commit(hook, using="orders")
+            return 1
+
+        if fails:
+            with pytest.raises(ZeroDivisionError) as raised:
+                order()
+            assert not getattr(raised.value, "__notes__", [])
+        else:
+            assert order() == 1
+    assert (answers, losses) == ([1], [])
+    assert (orders(engine), records(engine)) == ([1], 1)
 
 
 def test_on_sqlite_it_can_write_from_its_beginning(
