@@ -127,8 +127,9 @@ def _end_reads(function_name: str, session: Session) -> None:
     if not may_be_ended(session):
         raise ConfigurationError(
             f'{function_name}: until="commit" begins the transaction itself, but the session is in one already, '
-            f"which cannot be ended here: it has changes, settings (SET) or row locks, or a block began it "
-            f"(session.begin(), a savepoint). End it before the call, with session.commit() or session.rollback()."
+            f"which cannot be ended here: it has changes, settings (SET, execution options) or locks, its connection "
+            f"was in it before the session, or a block began it (session.begin(), a savepoint). End it before the "
+            f"call, with session.commit() or session.rollback()."
         )
     session.rollback()
 

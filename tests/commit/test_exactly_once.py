@@ -348,7 +348,7 @@ def test_in_the_hooks_of_the_commit_the_lease_is_held(
 def test_a_second_click_while_the_hooks_run_takes_nothing_from_the_first(
     database: Database, engine: Engine, fails: bool, beside: Beside, django_db_blocker: Any
 ) -> None:
-    """It finds the record, and ends the lease: the first one, committed and done, was told that it had lost its lock."""
+    """It finds the record, and ends the lease: the first one, committed and done, was told that its lock is lost."""
     losses: list[object] = []
     answers: list[int] = []
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from flask import Flask
 from flask_login import LoginManager, UserMixin, login_required, login_user
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import MetaData, Table, create_engine, event, insert, select, text, update
+from sqlalchemy import Engine, MetaData, Table, create_engine, event, insert, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from distlock_web import ConfigurationError, distributed_lockable, lock, once
 from distlock_web.core.errors import OpenTransactionWarning
 from distlock_web.flask import DistLock
-from distlock_web.sqlalchemy.begun import kind_of
+from distlock_web.sqlalchemy.begun import has_changes, kind_of
 from tests.support.databases import Database
 
 View = Callable[[], str]
@@ -45,6 +45,12 @@ class Log(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
+def as_advised(engine: Engine) -> None:
+    """By SQLAlchemy: else Python's SQLite begins nothing for WITH, and knows nothing of savepoints."""
+    event.listen(engine, "connect", lambda connection, record: setattr(connection, "isolation_level", None))
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+
+
 @pytest.fixture
 def db(make_database: Callable[..., Database]) -> Iterator[Any]:
     """Flask-SQLAlchemy's, of an app whose locks are in memory and whose user 1 is known to Flask-Login."""
@@ -66,9 +72,7 @@ def db(make_database: Callable[..., Database]) -> Iterator[Any]:
 
     with app.app_context():
         for engine, tables in ((db.engine, Base.metadata), (db.engines["logs"], Log.metadata)):
-            # As SQLAlchemy advises: else Python's SQLite begins nothing for WITH, and knows nothing of savepoints.
-            event.listen(engine, "connect", lambda connection, record: setattr(connection, "isolation_level", None))
-            event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+            as_advised(engine)
             tables.create_all(engine)
         db.session.add(User(id=1))
         db.session.commit()
@@ -131,6 +135,10 @@ READS: dict[str, Callable[[Any], object]] = {
     "text, WITH in front": lambda db: db.session.execute(text("WITH a AS (SELECT 1) SELECT * FROM a")),
     "Core": lambda db: db.session.connection().execute(select(table())),
     "a savepoint": lambda db: (db.session.get(User, 1), db.session.begin_nested().commit()),
+    "words that are names, or text": lambda db: db.session.execute(
+        text("SELECT state AS 'update', 'INTO' AS \"insert\" FROM users /* DELETE */ -- FOR UPDATE")
+    ),
+    "a plan": lambda db: db.session.execute(text("EXPLAIN QUERY PLAN DELETE FROM users")),
     "another database": lambda db: db.session.scalars(select(Log)).all(),
     "a write that was committed": lambda db: (flush(db), db.session.commit()),
     "a write that was rolled back": lambda db: (flush(db), db.session.rollback()),
@@ -193,6 +201,33 @@ def test_to_have_read_is_harmless(db: Any, ask: Any, work: Callable[[Any], objec
         ("SELECT updated, deleted FROM a WHERE b = :insert_1", "reads"),
         ("SAVEPOINT sa_savepoint_1", "reads"),
         ("ROLLBACK TO SAVEPOINT sa_savepoint_1", "reads"),
+        ('SELECT permission.update, "insert", `delete`, a.into AS into, (merge) FROM permission', "reads"),
+        ("SELECT count(delete), max(update IS NULL), (insert OR delete) FROM permission", "reads"),
+        ("SELECT share, a.set FROM a WHERE b = %(update)s AND c = 'it''s (DELETE FROM a) FOR UPDATE'", "reads"),
+        ("SELECT $$ INTO $$, $a$ $$ FOR UPDATE $a$ -- FOR UPDATE", "reads"),
+        ("SELECT 1; -- DELETE", "reads"),
+        ("EXPLAIN DELETE FROM a", "reads"),
+        ("EXPLAIN QUERY PLAN SELECT 1", "reads"),
+        ("EXPLAIN (ANALYZE, BUFFERS) SELECT 1", "reads"),
+        ("DESCRIBE a", "reads"),
+        ("DESC a", "reads"),
+        ("EXPLAIN ANALYZE SELECT * FROM a FOR KEY SHARE", "keeps"),
+        ("SELECT '\\', ' FOR UPDATE ', '\\' FOR UPDATE", "keeps"),
+        ("SELECT 'a\\'b' FROM a WHERE c = 'd' FOR UPDATE", "keeps"),
+        ("SELECT pg_advisory_lock(7)", "keeps"),
+        ("SELECT pg_try_advisory_xact_lock_shared(7)", "keeps"),
+        ("SELECT GET_LOCK('x', 1)", "keeps"),
+        ("EXPLAIN (ANALYZE) DELETE FROM a", "writes"),
+        ("EXPLAIN ANALYZE VERBOSE DELETE FROM a", "writes"),
+        ("SELECT 1; DELETE FROM a", "writes"),
+        ("WITH a AS (DELETE FROM ONLY b RETURNING id) SELECT * FROM a", "writes"),
+        ("WITH a AS (\n  UPDATE b SET c = (SELECT 1) RETURNING id) SELECT * FROM a", "writes"),
+        ("WITH a AS (SELECT 1) DELETE b, c.* FROM b, c", "writes"),
+        ("WITH a AS (SELECT 1) REPLACE INTO b SELECT 1", "writes"),
+        ("WITH a AS (SELECT 1) UPDATE b, (SELECT 1) AS d SET c = 1", "writes"),
+        ("SELECT 'x' INTO OUTFILE '/tmp/a'", "writes"),
+        ("SELECT 1 /*! INTO @a */", "writes"),
+        ("SELECT 'a\\'b' INTO b -- '", "writes"),
         ("WITH a AS (SELECT 1) SELECT * FROM a FOR UPDATE", "keeps"),
         ("SELECT * FROM a FOR NO KEY UPDATE", "keeps"),
         ("SELECT * FROM a FOR SHARE", "keeps"),
@@ -212,23 +247,89 @@ def test_what_a_statement_does(statement: str, kind: str) -> None:
     assert kind_of(statement) == kind
 
 
-@pytest.mark.parametrize("how", ["begin", "savepoint", "keeps"])
+def begins(session: Session) -> None:
+    session.begin()
+
+
+def begins_a_savepoint(session: Session) -> None:
+    session.begin_nested()
+
+
+def sets(session: Session) -> None:
+    driver: Any = session.connection().connection.driver_connection
+    driver.create_function("set_config", 3, lambda *args: 1)
+    session.execute(text("SELECT set_config('app.tenant', '7', true)"))
+
+
+def isolates(session: Session) -> None:
+    session.connection(execution_options={"isolation_level": "SERIALIZABLE"})
+
+
+def maps_schemas(session: Session) -> None:
+    session.connection(execution_options={"schema_translate_map": {"a": None}})
+
+
+@pytest.mark.parametrize("begin", [begins, begins_a_savepoint, sets, isolates, maps_schemas])
 def test_a_transaction_that_somebody_misses_is_refused(
-    memory: None, make_database: Callable[..., Database], how: Literal["begin", "savepoint", "keeps"]
+    memory: None, make_database: Callable[..., Database], begin: Callable[[Session], None]
 ) -> None:
-    """It has written nothing, but its block goes on after the call, or a setting or a row's lock would be gone."""
+    """It has written nothing, but its block goes on after the call, or what was said for it would be gone."""
     engine = create_engine(make_database("sqlite").sqlalchemy)
     with Session(engine) as session:
-        if how == "begin":
-            session.begin()
-        elif how == "savepoint":
-            session.begin_nested()
-        else:
-            session.execute(text("SELECT 'FOR SHARE'"))  # which SQLite does not know
+        begin(session)
         with pytest.raises(ConfigurationError, match=r"a block began it .*session.commit\(\) or session.rollback\(\)"):
             distributed_lockable(key="order", until="commit", database=session)(lambda: None)()
         assert session.in_transaction()
     engine.dispose()
+
+
+@pytest.fixture
+def users(make_database: Callable[..., Database]) -> Iterator[Engine]:
+    """A database with an empty table of users."""
+    engine = create_engine(make_database("sqlite").sqlalchemy)
+    as_advised(engine)
+    Base.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("mode", "refused"),
+    [("conditional_savepoint", True), ("rollback_only", True), ("control_fully", True), ("create_savepoint", False)],
+)
+def test_a_transaction_that_the_session_has_joined_is_not_ended(
+    memory: None, users: Engine, mode: Any, refused: bool
+) -> None:
+    """The rollback of what the session had read undid what had been done before on its connection."""
+    with users.begin() as connection:
+        connection.execute(insert(User).values(id=1))
+        with Session(connection, join_transaction_mode=mode) as session:
+            assert session.get(User, 1)
+            pay = distributed_lockable(key="order", until="commit", database=session)(lambda: "paid")
+            if refused:
+                with pytest.raises(ConfigurationError, match="its connection was in it before"):
+                    pay()
+            else:
+                assert pay() == "paid"
+            assert connection.scalars(select(User.id)).all() == [1]
+            if refused:
+                session.commit()
+
+
+def test_of_two_sessions_on_one_connection_each_sees_what_a_rollback_undoes(memory: None, users: Engine) -> None:
+    """It was counted for the one that had come last, also when that was over."""
+    with users.begin() as connection:
+        options: Any = {"bind": connection, "join_transaction_mode": "create_savepoint"}
+        with Session(**options) as first:
+            first.execute(select(User)).all()
+            with Session(**options) as second:
+                second.execute(select(User)).all()
+            assert not has_changes(first)
+            first.execute(insert(User).values(id=1))
+            assert has_changes(first)
+            with Session(**options) as second:
+                second.execute(select(User)).all()
+                assert not has_changes(second)
 
 
 def test_what_was_read_before_the_lock_is_read_anew_inside_of_it(
