@@ -16,10 +16,10 @@ from django.utils.functional import LazyObject
 from ..locks.hooks import Answer, Integration, TransactionManager
 from ..locks.lease import Lease
 from ..locks.once import Once
-from ..web.once import returned_class
+from ..web.once import returned_class, warn_of_lost
 from ..web.success import is_failure
 from . import asked, once
-from .locked_views import is_async_view, made_name_of
+from .locked_views import is_async_view, is_operation_of, is_view_of, made_name_of
 from .responses import request_in
 from .streaming import send_under_lock
 from .transactions import DjangoTransactions, alias_of, open_transaction
@@ -59,11 +59,15 @@ class DjangoIntegration(Integration):
     def is_stream(self, result: Any, locked: object) -> bool:
         return isinstance(result, StreamingHttpResponse)
 
-    def is_failure(self, result: Any, locked: object) -> bool:
-        if not isinstance(result, HttpResponseBase):
+    def is_failure(self, result: Any, args: tuple[object, ...], locked: Any) -> bool:
+        is_for_others = isinstance(locked, Once)
+        if isinstance(result, HttpResponseBase):
+            location = result.headers.get("Location")
+            return is_failure(result.status_code, location, _login_page(), is_for_others=is_for_others)
+        request, status = request_in(args), once.status_of(result)
+        if request is None or status is None or not is_operation_of(request, locked):
             return False
-        location, is_for_others = result.headers.get("Location"), isinstance(locked, Once)
-        return is_failure(result.status_code, location, _login_page(), is_for_others=is_for_others)
+        return is_failure(status, is_for_others=is_for_others)
 
     async def asked(self, args: tuple[object, ...], locked: Any) -> str | None:
         request = request_in(args)
@@ -76,11 +80,15 @@ class DjangoIntegration(Integration):
         request = request_in(args)
         if request is None:
             return None
-        return await once.answer_of(result, request, locked)
+        # A response is given again to whoever has got one. A value may be what only the caller knows.
+        if isinstance(result, HttpResponseBase) or (is_view_of(request, locked) and not locked.keeps_result):
+            return await once.answer_of(result, request, locked)
+        warn_of_lost(result, locked)
+        return None
 
-    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Answer | None:
+    def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: Any) -> Answer | None:
         request = request_in(args)
-        return None if request is None else once.replay(kept, request)
+        return None if request is None else once.replay(kept, request, is_marked=is_view_of(request, locked))
 
 
 def _login_page() -> str:

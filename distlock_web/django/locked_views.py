@@ -12,9 +12,10 @@ from django.conf import settings
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.views import View
 
-from ..locks.decorator import LockedFunction, locks_on, wrapped
+from ..locks.decorator import LockedFunction, closed_over, is_below, locks_on, wrapped
 from ..locks.key_templates import bound_method
 from ..locks.once import Once
+from .ninja_errors import operations_of
 
 Callback = Callable[..., Any]
 
@@ -54,8 +55,7 @@ def hidden_locks(view: Callback) -> list[LockedFunction]:
     known, found, seen = locked_functions(view), list[LockedFunction](), set[int]()
     places = [each for place in (view, *_places(view)) for each in wrapped(place)]
     while places:
-        for cell in getattr(places.pop(), "__closure__", None) or ():
-            content = _content_of(cell)
+        for _, content in closed_over(places.pop()):
             if isinstance(content, FunctionType | MethodType) and id(content) not in seen:
                 seen.add(id(content))
                 found += locks_on(content)
@@ -63,11 +63,20 @@ def hidden_locks(view: Callback) -> list[LockedFunction]:
     return [each for each in dict.fromkeys(found) if each not in known]
 
 
-def _content_of(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty
-        return None
+def is_view_of(request: Any, locked: LockedFunction) -> bool:
+    """Whether the locked function is the view of this request, or what one calls that is made of others: a handler, an
+    operation of Ninja's. Where nobody has routed the request, as in a test, it is whatever is called with it."""
+    match = getattr(request, "resolver_match", None)
+    if match is None:
+        return True
+    places = [match.func, *_places(match.func)]
+    return any(is_below(place, locked.function) for place in places) or is_operation_of(request, locked)
+
+
+def is_operation_of(request: Any, locked: LockedFunction) -> bool:
+    """Whether the locked function is an operation of Ninja's that answers this request."""
+    view = getattr(getattr(request, "resolver_match", None), "func", None)
+    return any(is_below(getattr(each, "view_func", None), locked.function) for each in operations_of(view))
 
 
 def locks_of_helpers(view: Callback, actions: Iterable[str]) -> dict[str, list[LockedFunction]]:

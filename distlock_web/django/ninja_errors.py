@@ -7,12 +7,12 @@ it has been told of them by ``@api.exception_handler(LockBusy)`` counts as befor
 from __future__ import annotations
 
 import logging
-from inspect import getclosurevars
 from typing import Any, NoReturn
 from weakref import WeakSet
 
 from django.http import HttpRequest
 
+from ..locks.decorator import closed_over, wrapped
 from ..web.error_responses import REFUSALS
 
 logger = logging.getLogger("distlock_web")
@@ -33,9 +33,18 @@ def let_refusals_through(view: Any) -> None:
         _taught.add(view)
 
 
-def _teach(view: Any) -> None:
+def operations_of(view: Any) -> list[Any]:
+    """The operations that Ninja's view calls; none of another view, or of a version that is not known."""
+    return [operation for each in wrapped(view) for operation in getattr(_path_view_of(each), "operations", ())]
+
+
+def _path_view_of(view: Any) -> Any:
     # In no public way: a function around the PathView, or a method of it, whose operations know their API.
-    path_view: Any = getattr(view, "__self__", None) or getclosurevars(view).nonlocals.get("self")
+    return getattr(view, "__self__", None) or dict(closed_over(view)).get("self")
+
+
+def _teach(view: Any) -> None:
+    path_view = _path_view_of(view)
     for api in {operation.api for operation in path_view.operations}:
         for refusal in REFUSALS:
             if api._lookup_exception_handler(refusal()) is api._lookup_exception_handler(Exception()):

@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.translation import get_language
 
+from ..locks.decorator import resolved_signature
 from ..locks.hooks import Answer
 from ..locks.plain_values import unpack
 from ..web import once
@@ -28,7 +29,7 @@ async def answer_of(result: Any, request: HttpRequest, locked: Any) -> dict[str,
     if isinstance(result, _status_class()):
         return {**keep_value(function, result.value, result.status_code), "is_status": True}
     if not isinstance(result, HttpResponseBase):
-        return keep_value(function, result)
+        return keep_value(function, result, status_of(result) or 200)
     if not getattr(result, "is_rendered", True):
         if hasattr(result, "data") and not hasattr(result, "accepted_renderer"):
             return _data(result, function)
@@ -46,8 +47,9 @@ async def answer_of(result: Any, request: HttpRequest, locked: Any) -> dict[str,
 
 def _has_response(locked: Any) -> bool:
     """Whether it is an operation of Ninja's that is given a response, to set headers and cookies on."""
-    said = (each.annotation for each in locked.keys.signature.parameters.values())
-    return any((each if isinstance(each, str) else getattr(each, "__name__", "")) == "HttpResponse" for each in said)
+    signature = resolved_signature(locked.function, locked.keys.signature)
+    said = (each.annotation for each in signature.parameters.values())
+    return any(isinstance(each, type) and issubclass(each, HttpResponseBase) for each in said)
 
 
 def _status_class() -> Any:
@@ -90,9 +92,18 @@ def _data(response: Any, function: str) -> dict[str, Any]:
     return {**keep_value(function, whole, response.status_code, headers), "is_data": True}
 
 
-def replay(kept: Mapping[str, Any], request: HttpRequest) -> Answer:
-    """The answer again."""
-    setattr(request, REPLAYS, True)
+def status_of(result: Any) -> int | None:
+    """What an operation of Ninja's says beside its value: ``Status(402, value)``, or ``402, value``."""
+    if isinstance(result, _status_class()):
+        return int(result.status_code)
+    said = result[0] if isinstance(result, tuple) and len(result) == 2 else None
+    return said if isinstance(said, int) and not isinstance(said, bool) else None
+
+
+def replay(kept: Mapping[str, Any], request: HttpRequest, *, is_marked: bool) -> Answer:
+    """The answer again. ``is_marked``: it is the view's, of which a middleware may make another response."""
+    if is_marked:
+        setattr(request, REPLAYS, True)
     if "value" not in kept:
         return Answer(_response(kept, request))
     value = unpack(kept["value"])

@@ -15,7 +15,7 @@ from ..core.registry import Registry
 from ..locks.hooks import Answer, Integration
 from ..locks.lease import Lease
 from ..locks.once import Once
-from ..web.once import returned_class
+from ..web.once import returned_class, warn_of_lost
 from ..web.success import is_failure
 from . import asked, once
 from .state import running_registry
@@ -57,7 +57,7 @@ class FlaskIntegration(Integration):
     def is_stream(self, result: Any, locked: object) -> bool:
         return is_stream(result, locked)
 
-    def is_failure(self, result: Any, locked: object) -> bool:
+    def is_failure(self, result: Any, args: tuple[object, ...], locked: object) -> bool:
         is_for_others = isinstance(locked, Once)
         if not isinstance(result, Response):
             answers = once.is_of_request(locked) if is_for_others else is_view(locked)
@@ -76,7 +76,8 @@ class FlaskIntegration(Integration):
     async def answer_of(self, result: Any, args: tuple[object, ...], locked: Any) -> dict[str, Any] | None:
         if once.is_of_request(locked):
             return once.answer_of(result, locked.name)
-        once.warn_of_lost(result, locked)
+        if has_request_context():
+            warn_of_lost(result, locked)
         return None
 
     def replay(self, kept: dict[str, Any], args: tuple[object, ...], locked: object) -> Answer | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,13 +11,13 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response
 
+from ..locks.decorator import is_below
 from ..locks.hooks import Answer
 from ..locks.plain_values import unpack
 from ..web import once
 from ..web.once import is_kept, keep, keep_value, kept_of
 from .streaming import is_view
-
-logger = logging.getLogger("distlock_web")
+from .views import functions_of_request
 
 
 class Answered(HTTPException):
@@ -28,24 +27,16 @@ class Answered(HTTPException):
 
 
 def is_of_request(locked: Any) -> bool:
-    """Whether the locked function answers this request, for ``once``: its view, or what that view calls in its place.
+    """Whether the locked function answers this request, for ``once``: its view.
 
-    Such a one has a key of the request, and no ``result=True``. A decorator without ``functools.wraps`` hides a view.
+    A decorator without ``functools.wraps`` hides it. What such a one is around has a key of the request, and no
+    ``result=True``: else it is a function that the view calls, whose value is nobody's response.
     """
-    return is_view(locked) or (
-        has_request_context() and "request" in locked.keys.variables and not getattr(locked, "keeps_result", False)
-    )
-
-
-def warn_of_lost(result: Any, locked: Any) -> None:
-    """A decorator without ``functools.wraps`` may hide a view: then Flask makes a 500 of the second answer."""
-    if has_request_context() and result is not None and not getattr(locked, "keeps_result", False):
-        fields = {"lock_event": "done", "lock_function": locked.name}
-        logger.warning(
-            "%s was called in a request and is not its view. It returned a %s, and a repeated call will get None. "
-            "Where it is the view, the decorators above it need functools.wraps; elsewhere set result=True.",
-            locked.name, type(result).__name__, extra=fields,
-        )  # fmt: skip
+    if is_view(locked):
+        return True
+    if not has_request_context() or "request" not in locked.keys.variables or getattr(locked, "keeps_result", False):
+        return False
+    return any(is_below(function, locked.function) for function in functions_of_request())
 
 
 def answer_of(result: Any, function: str) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from flask import current_app, has_request_context, request
+from flask import has_request_context
 from werkzeug.wrappers import Response
 
 from ..locks.decorator import LockedFunction, undecorated
 from ..locks.lease import Lease
 from ..web.streaming import LockedBody, StreamLock
-from .views import functions_of
+from .views import functions_of_request
 
 
 class _Owner:
@@ -52,7 +52,5 @@ def is_view(locked: object) -> bool:
     """Whether the locked function is the view of this request: elsewhere a generator is just a generator."""
     if not (has_request_context() and isinstance(locked, LockedFunction)):
         return False
-    endpoint = request.endpoint or ""
-    functions = functions_of(endpoint, current_app.view_functions.get(endpoint)).values()
     # Not by ``__distlock__``: only the outermost of several is seen, and none where each request decorates anew.
-    return any(undecorated(function) is locked.function for function in functions)
+    return any(undecorated(function) is locked.function for function in functions_of_request())

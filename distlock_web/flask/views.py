@@ -13,7 +13,7 @@ from types import FunctionType
 from typing import Any
 from weakref import WeakSet
 
-from flask import Flask
+from flask import Flask, current_app, request
 from flask.typing import RouteCallable
 
 from ..core.errors import ConfigurationError
@@ -110,6 +110,12 @@ def functions_of(endpoint: str, view: Callable[..., Any] | None) -> dict[str, An
     for name in ("dispatch_request", *sorted(map(str.lower, getattr(view_class, "methods", None) or ()))):
         functions[f"{endpoint!r} ({name})"] = getattr(view_class, name, None)
     return functions
+
+
+def functions_of_request() -> list[Any]:
+    """The same of the view that this request was routed to."""
+    endpoint = request.endpoint or ""
+    return list(functions_of(endpoint, current_app.view_functions.get(endpoint)).values())
 
 
 def _is_locked_elsewhere(view: Any) -> bool:

@@ -7,9 +7,9 @@ import functools
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, MethodType
 from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from ..core.config import check_plain, check_policy, refuse_coroutine, shown
@@ -220,7 +220,10 @@ class LockedFunction:
         wrapper = (_wrap_coroutine if self.asynchronous else _wrap_function)(function, self)
         wrapper.__distlock__ = self  # type: ignore[attr-defined]
         if inspect.isfunction(function):
-            _resolve_annotations(wrapper, function, self.keys.signature)
+            # Django Ninja looks names up in the module of the function that it is given: in ours, where they are not.
+            resolved = resolved_signature(function, self.keys.signature)
+            if resolved is not self.keys.signature:
+                wrapper.__signature__ = resolved  # type: ignore[attr-defined]
         if self.transactions is not None:
             self.transactions.mark(wrapper, self.database)
         return wrapper
@@ -351,17 +354,17 @@ class LockedFunction:
                 f'needs no lock, say until="return".'
             )
 
-    def succeeded(self, result: object) -> bool:
+    def succeeded(self, result: object, args: tuple[Any, ...]) -> bool:
         """Whether the call that returned this has done its work."""
         if self.success is None:
-            return not hooks.first(Integration.is_failure, result, self)
+            return not hooks.first(Integration.is_failure, result, args, self)
         succeeded = self.success(result)
         self._refuse_coroutine(succeeded, "success", "")
         return bool(succeeded)
 
     async def judge(self, result: Any, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The function has returned this: what becomes of the lock at its release."""
-        if scope.spec.hold_at_least and not self.succeeded(result):
+        if scope.spec.hold_at_least and not self.succeeded(result, args):
             scope.spec = scope.spec._replace(hold_at_least=0.0)  # free as soon as it is released
 
     def streamed(self, result: Any, scope: Scope) -> object | None:
@@ -450,13 +453,10 @@ def _wrap_coroutine(function: Callable[..., Any], locked: LockedFunction) -> Cal
     return wrapper
 
 
-def _resolve_annotations(wrapper: Any, function: Any, signature: inspect.Signature) -> None:
-    """Make types of annotations that are texts (``from __future__ import annotations``), as far as they can be.
-
-    Django Ninja looks their names up in the module of the function that it is given: in ours, where they are not.
-    """
+def resolved_signature(function: Any, signature: inspect.Signature) -> inspect.Signature:
+    """With types for annotations that are texts (``from __future__ import annotations``), as far as they can be."""
     if not any(isinstance(each.annotation, str) for each in signature.parameters.values()):
-        return
+        return signature
     names = getattr(undecorated(function), "__globals__", {})
 
     def resolved(annotation: Any) -> Any:
@@ -466,7 +466,7 @@ def _resolve_annotations(wrapper: Any, function: Any, signature: inspect.Signatu
             return annotation
 
     parameters = [each.replace(annotation=resolved(each.annotation)) for each in signature.parameters.values()]
-    wrapper.__signature__ = signature.replace(parameters=parameters)
+    return signature.replace(parameters=parameters)
 
 
 def undecorated(function: Any) -> Any:
@@ -488,6 +488,45 @@ def locks_on(function: Any) -> list[LockedFunction]:
     """The locks around a function, each once, the outermost first."""
     marks = (getattr(each, "__distlock__", None) for each in wrapped(function))
     return list(dict.fromkeys(mark for mark in marks if isinstance(mark, LockedFunction)))
+
+
+def closed_over(function: Any) -> Iterator[tuple[str, Any]]:
+    """What a function closes over, by the name that it has there."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
+        with contextlib.suppress(ValueError):  # it is empty
+            yield name, cell.cell_contents
+
+
+def is_below(view: Any, function: Any) -> bool:
+    """Whether this is the function that a view's decorators are around, also of those without ``functools.wraps``.
+
+    Such a decorator has it in its closure, by a name of the decorator's. A helper that a view calls may be in the
+    view's closure as well: by its own name, or defined beside the view. It is not below the view.
+    """
+    places, seen = [view], set[int]()
+    while places:
+        for each in wrapped(places.pop()):
+            if undecorated(each) is function:
+                return True
+            for name, content in closed_over(each):
+                if isinstance(content, FunctionType | MethodType) and id(content) not in seen:
+                    seen.add(id(content))
+                    if not _is_helper(each, name, content):
+                        places.append(content)
+    return False
+
+
+def _is_helper(function: Any, name: str, content: Any) -> bool:
+    """Whether this is what a view calls, and the function is no decorator, with its view in its closure."""
+    is_beside = _scope(content) == _scope(function) != "" and content.__code__ is not function.__code__
+    return bool(name == content.__name__ or is_beside)
+
+
+def _scope(function: Any) -> str:
+    """The function that it was defined in; "" if it is of a module or of a class."""
+    scope = str(getattr(function, "__qualname__", "")).rpartition(".")[0]
+    return f"{function.__module__}.{scope}" if scope.endswith("<locals>") else ""
 
 
 def _check_success(success: object) -> None:

@@ -186,8 +186,8 @@ class Integration:
         """
         return False
 
-    def is_failure(self, result: Any, locked: object) -> bool:
-        """Whether what a locked function returned says that its work was not done, as a response with an error does.
+    def is_failure(self, result: Any, args: tuple[object, ...], locked: object) -> bool:
+        """Whether what a locked function returned, called with ``args``, says that its work was not done: an error.
 
         Asked only where ``hold_at_least`` keeps the lock after a success. ``web/success.py`` has the rule.
         """

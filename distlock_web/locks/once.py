@@ -63,8 +63,8 @@ def once(first_key: KeyInFront = None, /, **options: Unpack[OnceOptions]) -> Cal
     It is a lock, with the options of :func:`distlock_web.distributed_lockable`. ``on_busy`` is for a call while another
     one still runs. A successful run leaves a *record*, and the function does not run again until ``keep`` seconds have
     passed since that run began. Calls within that time, and calls that have waited for the run, get its answer: for a
-    view the stored answer, otherwise None. With ``result=True`` they get what the function returned: plain data, of at
-    most 64 KB as JSON. What is no such is not kept: the log says so, and they get None.
+    view the stored answer, otherwise None, also where a view calls it. With ``result=True`` they get what the function
+    returned: plain data, of at most 64 KB as JSON. What is no such is not kept: the log says so, and they get None.
 
     After an exception, or if ``success`` says no, there is no record, and the next call runs: *at least once*. The same
     happens if the process dies, if the lease is lost, if the store does not answer at the end, or if the run takes
@@ -236,10 +236,11 @@ class Once(LockedFunction):
             return failure.result
 
     async def judge(self, result: Any, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.succeeded(result):
+        request_first = self._request_first(args, kwargs)
+        if not self.succeeded(result, request_first):
             return
         self.refuse_open_transaction()  # one that the function has begun, and not committed
-        kept = await hooks.afirst(Integration.answer_of, result, self._request_first(args, kwargs), self)
+        kept = await hooks.afirst(Integration.answer_of, result, request_first, self)
         record: dict[str, Any] = {"asked": scope.asked, "kept": kept}
         if kept is None and self.keeps_result:
             try:

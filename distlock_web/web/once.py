@@ -105,6 +105,17 @@ def is_kept(kept: Mapping[str, Any]) -> bool:
     return not kept.keys().isdisjoint(("body", "base64", "value"))
 
 
+def warn_of_lost(result: Any, locked: Any) -> None:
+    """Of a function in a request nothing is kept without ``result=True``, and it may be a view that is hidden."""
+    if result is not None and not getattr(locked, "keeps_result", False):
+        fields = {"lock_event": "done", "lock_function": locked.name}
+        logger.warning(
+            "%s was called in a request and is not its view. It returned a %s, and a repeated call will get None. "
+            "Where it is the view, the decorators above it need functools.wraps; elsewhere set result=True.",
+            locked.name, type(result).__name__, extra=fields,
+        )  # fmt: skip
+
+
 def kept_of(headers: Iterable[tuple[str, str]]) -> list[list[str]]:
     """The headers that are kept, of these."""
     return [[name, value] for name, value in headers if name.lower() in _KEPT]

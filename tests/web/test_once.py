@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import flask
+import ninja
 import pytest
 from django.contrib.auth.models import AnonymousUser
 from django.core.files.uploadedfile import SimpleUploadedFile
@@ -903,25 +904,186 @@ def in_flask(*views: Callable[..., Any], config: Any = None) -> Callable[[str], 
     return lambda name: app.test_client().post(f"/{name}", headers={"Idempotency-Key": "k"})
 
 
-@once(key="v2:{request.headers[Idempotency-Key]}", keep=60)
-def paid() -> str:
-    return f"paid {next(runs)}"
-
-
-def another_view() -> str:
-    return paid()
-
-
 def hidden() -> Any:
     """As a decorator without ``functools.wraps`` leaves it."""
     return once(key="hidden", keep=60)(lambda: "paid")()
 
 
-def test_what_a_view_calls_with_a_key_of_the_request_answers_it() -> None:
-    """The first was a 200, and the second a 500: it counted as a function, whose answer is not kept."""
-    post = in_flask(another_view)
-    first, second = post("another_view"), post("another_view")
-    assert (first.status_code, second.status_code, second.text) == (200, 200, first.text)
+#: What a helper returns, which a view calls and goes on with. Of a view, some would be a status, or headers.
+RETURNED: dict[str, Callable[[], Any]] = {
+    "row": SimpleNamespace,
+    "dict": lambda: {"id": 7},
+    "a status": lambda: ("ch_1", 9900),
+    "headers": lambda: (True, {"id": 7}),
+    "a flag": lambda: ("a", True),
+    "Ninja's status": lambda: (402, "declined"),
+}
+NOT_PLAIN = {"row"}
+HELPERS = {"a key of the request": KEY, "a key of its own": "helper"}
+
+
+def calls_helper(charge: Callable[..., Any], seen: list[Any]) -> Callable[..., Any]:
+    """A view of a factory: its helper is in its closure, where a decorator has its view."""
+
+    def another_view(*request: Any) -> Any:
+        seen.append(charge(*request))
+        return HttpResponse("no", status=500) if request else ("no", 500)
+
+    return another_view
+
+
+def named_charge(site: str, work: Callable[[], Any]) -> Callable[..., Any]:
+    def charge(request: HttpRequest) -> Any:
+        return work()
+
+    work.__name__ = charge.__name__
+    return work if site == "flask" else charge
+
+
+def in_django(view: Callable[..., Any], settings: Any) -> Callable[[], Any]:
+    settings.ROOT_URLCONF = (path("view", view),)
+    return lambda: Client(raise_request_exception=False).post("/view", headers={"Idempotency-Key": "k"})
+
+
+def in_ninja(view: Callable[..., Any], settings: Any) -> Callable[[], Any]:
+    api = ninja.NinjaAPI(urls_namespace=secrets.token_hex(), docs_url=None)
+
+    def operation(request: HttpRequest) -> Any:
+        return view(request)
+
+    api.post("/view")(operation)
+    settings.ROOT_URLCONF = (path("", api.urls),)
+    return lambda: Client(raise_request_exception=False).post("/view", headers={"Idempotency-Key": "k"})
+
+
+def in_one_flask(view: Callable[..., Any], settings: Any) -> Callable[[], Any]:
+    post = in_flask(view)
+    return lambda: post(view.__name__)
+
+
+SITES: dict[str, Callable[[Callable[..., Any], Any], Callable[[], Any]]] = {
+    "django": in_django,
+    "ninja": in_ninja,
+    "flask": in_one_flask,
+}
+
+
+@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("key", HELPERS)
+@pytest.mark.parametrize("keeps_result", [False, True])
+@pytest.mark.parametrize("case", RETURNED)
+def test_a_helper_that_a_view_calls_is_a_function(
+    site: str, key: str, keeps_result: bool, case: str, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its value was answered in the view's place, taken for a status, or a response was given to the view's code."""
+    done, seen = [], list[Any]()
+
+    def work() -> Any:
+        done.append(RETURNED[case]())
+        return done[-1]
+
+    charge = once(key=HELPERS[key], keep=60, result=keeps_result)(named_charge(site, work))
+    post = SITES[site](calls_helper(charge, seen), settings)
+    answers = [post(), post()]
+    assert len(done) == 1
+    assert seen == [done[0], done[0] if keeps_result and case not in NOT_PLAIN else None]
+    assert [answer.status_code for answer in answers] == [500, 500], "the view went on"
+    assert "Idempotency-Replayed" not in answers[1].headers
+    warned = [line for line in caplog.messages if "is not its view. It returned a" in line]
+    assert bool(warned) is not keeps_result
+
+
+def test_a_response_that_a_helper_returns_in_django_is_given_again(settings: Any) -> None:
+    """The caller gets one each time, as a generic view from its ``create``. Only the view's own answer is marked."""
+
+    @once(key=KEY, keep=60)
+    def create(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(f"run {next(runs)}")
+
+    class Orders(View):
+        def post(self, request: HttpRequest) -> HttpResponse:
+            created = create(request)
+            return created if "whole" in request.path else HttpResponse(created.content, status=400)
+
+    settings.ROOT_URLCONF = tuple(path(name, Orders.as_view()) for name in ("whole", "part"))
+    for name, status, is_marked in (("whole", 200, True), ("part", 400, False)):
+        first, second = (Client().post(f"/{name}", headers={"Idempotency-Key": name}) for _ in "12")
+        assert (first.status_code, second.status_code, second.content) == (status, status, first.content)
+        assert ("Idempotency-Replayed" in second.headers) is is_marked
+
+
+def without_wraps(view: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(*args: Any) -> Any:
+        return view(*args)
+
+    return guarded
+
+
+def test_a_helper_that_is_defined_beside_its_view_is_a_function() -> None:
+    """As in a factory of apps: the name that it was given there is not its own."""
+    seen = []
+    charge = once(key=KEY, keep=60)(lambda: ("ch_1", 9900))
+
+    def pay() -> str:
+        seen.append(charge())
+        return "paid"
+
+    post = in_flask(pay)
+    assert [post("pay").text, post("pay").text] == ["paid", "paid"]
+    assert seen == [("ch_1", 9900), None]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_done"),
+    [
+        (lambda: ninja.Status(402, "declined"), False),
+        (lambda: (402, "declined"), False),
+        (lambda: ninja.Status(304, None), False),
+        (lambda: ninja.Status(201, "paid"), True),
+        (lambda: (201, "paid"), True),
+        (lambda: ["402", "paid"], True),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"until": "commit"}])
+@pytest.mark.filterwarnings("ignore:Returning tuple:DeprecationWarning")
+@pytest.mark.django_db(transaction=True)
+def test_the_status_that_a_ninja_operation_says_decides(
+    said: Callable[[], Any], is_done: bool, options: Any, settings: Any
+) -> None:
+    """A payment that was declined was answered for as long as the record was kept, and committed."""
+    api, done = ninja.NinjaAPI(urls_namespace=secrets.token_hex(), docs_url=None), []
+
+    def pay(request: HttpRequest) -> Any:
+        done.append(1)
+        return said()
+
+    api.post("/pay", response=dict.fromkeys((200, 201, 304, 402), Any))(once(key=KEY, keep=60, **options)(pay))
+    settings.ROOT_URLCONF = (path("", api.urls),)
+    for _ in "12":
+        Client().post("/pay", headers={"Idempotency-Key": "k"})
+    assert len(done) == (1 if is_done else 2)
+
+
+@once(key=KEY, keep=60)
+def below(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(f"run {next(runs)}")
+
+
+@once(key=KEY, keep=60)
+def below_in_ninja(request: HttpRequest) -> Any:
+    return {"run": next(runs)}
+
+
+@once(key=KEY, keep=60)
+def below_in_flask() -> Any:
+    return {"run": next(runs)}, 201
+
+
+@pytest.mark.parametrize(("site", "view"), [("django", below), ("flask", below_in_flask), ("ninja", below_in_ninja)])
+def test_a_view_that_a_decorator_hides_is_the_view(site: str, view: Callable[..., Any], settings: Any) -> None:
+    post = SITES[site](without_wraps(without_wraps(view)), settings)
+    first, second = post(), post()
+    assert (second.status_code, text_of(second)) == (first.status_code, text_of(first))
     assert second.headers["Idempotency-Replayed"] == "true"
 
 
@@ -994,6 +1156,21 @@ def test_a_value_is_answered_as_a_value(rf: Any, value: Any) -> None:
     PRICES[:] = [value]
     request = rf.post("/", headers={"Idempotency-Key": "k"})
     assert (price(request), price(request)) == (value, value)
+
+
+@once(key="price:{request.headers[Idempotency-Key]}", keep=60, result=True)
+def stored_price(request: HttpRequest) -> Any:
+    return PRICES.pop()
+
+
+@pytest.mark.parametrize(("value", "second"), [(7, 7), (("paid", 201), ("paid", 201)), (object(), None)])
+def test_with_result_a_second_call_gets_the_value_or_none(
+    rf: Any, value: Any, second: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    PRICES[:] = [value]
+    request = rf.post("/", headers={"Idempotency-Key": "k"})
+    assert (stored_price(request), stored_price(request)) == (value, second)
+    assert bool([line for line in caplog.messages if "without its result" in line]) is (second is None)
 
 
 def test_of_a_value_that_is_not_kept_it_is_said(rf: Any, caplog: pytest.LogCaptureFixture) -> None:

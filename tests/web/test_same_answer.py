@@ -37,6 +37,7 @@ import marshmallow
 import msgpack  # type: ignore[import-untyped]
 import ninja
 import pytest
+from django import http
 from django.contrib.contenttypes.models import ContentType
 from django.http import (
     FileResponse,
@@ -495,6 +496,7 @@ def test_above_rest_frameworks_view_it_keeps_what_is_sent() -> None:
 # Django Ninja -------------------------------------------------------------------------------------------------------
 
 apis = itertools.count()
+Answered = http.HttpResponse  # a name of the project's
 
 
 class Paid(ninja.Schema):
@@ -533,22 +535,29 @@ def test_in_ninja(site: str) -> None:
 
 
 def with_response(rows: Mapping[str, Row], guard: Guard) -> Send:
-    """Of a response that it is given Ninja takes the headers."""
-    api = ninja.NinjaAPI(urls_namespace=f"shop {next(apis)}", docs_url=None)
+    """Of a response that it is given Ninja takes the headers. Each row is how its argument is annotated."""
 
-    def pay(request: HttpRequest, response: HttpResponse) -> Any:
-        response["Location"] = "/orders/7"
-        return rows["value"].make()
+    def api(annotation: str) -> Any:
+        def pay(request: HttpRequest, response: Any) -> Any:
+            response["Location"] = "/orders/7"
+            return rows[annotation].make()
 
-    api.post("/")(guard("value")(pay))
-    return of_django({"value": api.urls})
+        pay.__annotations__["response"] = annotation
+        made = ninja.NinjaAPI(urls_namespace=f"shop {next(apis)}", docs_url=None)
+        made.post("/")(guard(annotation)(pay))
+        return made.urls
+
+    return of_django({annotation: api(annotation) for annotation in rows})
 
 
+@pytest.mark.filterwarnings("ignore:Returning tuple:DeprecationWarning")
 def test_what_else_ninja_answers() -> None:
-    check(with_response, {"value": Row(lambda: {"paid": 7}, kept=False)})
+    annotations = ("HttpResponse", "http.HttpResponse", "Answered")
+    check(with_response, {annotation: Row(lambda: {"paid": 7}, kept=False) for annotation in annotations})
     check(ninja_site(response={201: Paid}), {"tuple": Row(lambda: (201, {"paid": 7, "margin": 3}))})
     check(ninja_site(response={201: Paid}), {"status": Row(lambda: ninja.Status(201, {"paid": 7, "margin": 3}))})
     check(ninja_site(response={201: Paid}), {"object": Row(lambda: ninja.Status(201, Paid(paid=7)), kept=False)})
+    check(ninja_site(response={201: Paid}), {"tuple of an object": Row(lambda: (201, Paid(paid=7)), kept=False)})
     check(ninja_site(response={204: None}), {"nothing": Row(lambda: (204, None))})
     check(ninja_site(response=Paid), {"schema": Row(lambda: Paid(paid=7), kept=False)})
     check(ninja_site(), {"response": Row(lambda: HttpResponse("paid", status=201))})
