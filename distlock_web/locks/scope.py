@@ -267,8 +267,6 @@ class Scope:
         if self._unwatch is not None:
             self._unwatch()
         self._unwatch = stop
-        if self.gone is not None:
-            stop()
 
     def warn_once(self) -> None:
         """Warn, once, if the running code is inside a transaction that ends after this block."""

@@ -340,8 +340,11 @@ def _watch(scope: Scope, watched: Sequence[WatchedHold]) -> None:
     if not watched:  # a call that was let through without its lock
         return
     watchdog = _watchdog_of(scope.spec.store)
-    scope.watch(partial(watchdog.remove, watched))
+    stop = partial(watchdog.remove, watched)
+    scope.watch(stop)  # first: who is interrupted here stops it
     watchdog.add(watched)
+    if scope.gone is not None:  # perhaps before they were there to be removed
+        stop()
 
 
 @contextmanager

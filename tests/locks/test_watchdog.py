@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -177,3 +177,23 @@ def test_it_sleeps_though_others_keep_coming() -> None:
     running.woken = 0
     assert 1.0 < dog._step() <= 2.0, "until the one that came meanwhile is due"
     assert running.woken == 0, "it would look at all of them again"
+
+
+@pytest.mark.parametrize("when", ["before", "while it is added"])
+def test_a_block_that_has_lost_the_one_around_it_is_not_renewed(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """It renewed the outermost hold until its own end."""
+    with lock("a"):
+        scope = scope_of(lock("a", renew=True).acquire())
+        scope.let_go()
+        add = watchdog.Watchdog.add
+
+        def outlived_first(self: watchdog.Watchdog, items: Sequence[watchdog.WatchedHold]) -> None:
+            scope.without(scope.holds[0], "ended")
+            add(self, items)
+
+        if when == "before":
+            scope.without(scope.holds[0], "ended")
+        else:
+            monkeypatch.setattr(watchdog.Watchdog, "add", outlived_first)
+        watchdog.register(scope)
+        assert not watchdog._watchdog_of(scope.spec.store)._watched
