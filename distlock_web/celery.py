@@ -24,7 +24,7 @@ from .locks import chain, ending, engine
 from .locks.decorator import LockedFunction
 from .locks.events import log_fields
 from .locks.hooks import Integration, RunningTask, install
-from .locks.lease import Lease
+from .locks.lease import Lease, scope_of
 from .locks.lock import attach
 from .locks.once import Once
 from .locks.scope import Scope
@@ -154,7 +154,7 @@ def _seconds_until(app: Any, eta: Any) -> float:
 def _give_back(ticket: str) -> None:
     """Free the lock of a message that nobody will run."""
     try:
-        attach(ticket).release()
+        ending.end_now(scope_of(attach(ticket)), Ignore())  # no success: nothing is kept for a run that never was
     except NotHeld:  # a run has it, or had it
         pass
     except DistLockError as error:

@@ -16,6 +16,7 @@ import gc
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from contextvars import ContextVar
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FrameType
@@ -183,14 +184,17 @@ def innermost_scope() -> Scope | None:
     return None
 
 
-def find_enclosing(store: Store, name: str) -> tuple[Scope, Hold] | None:
-    """The innermost live scope of the call chain that holds this name, and its hold."""
+def find_enclosing(
+    store: Store, name: str, passes: Callable[[Scope, Hold], bool] | None = None
+) -> tuple[Scope, Hold] | None:
+    """The innermost live scope of the call chain that holds this name, and its hold. It ``passes`` by those that it
+    says so of."""
     chain = _chain.get()
     while chain is not None:
         scope = _inside_by(chain[0])
         if scope is not None and name in scope.spec.names and scope.spec.store is store and scope.alive:
             for hold in scope.holds:
-                if hold.claim.name == name:
+                if hold.claim.name == name and (passes is None or not passes(scope, hold)):
                     return scope, hold
         chain = chain[1]
     return None

@@ -29,6 +29,7 @@ what is extended in ``watchdog.py``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from ..core.backend import SHARED, Busy, Claim, Granted, Port, at_once, limit_of, limited, retry_once
@@ -134,6 +135,8 @@ async def _take_on(scope: Scope, port: Port, name: str, ticket: Ticket) -> None:
     except BaseException as error:
         await undo(error, scope, lambda port: cancel_quietly(scope, claim, port))
         raise
+    if ticket.keep:
+        hold.keep_until = hold.since + ticket.keep
     if events.listeners:
         hold.tell("acquired", "attached")
 
@@ -203,11 +206,9 @@ _STILL_INSIDE = (
 async def _reenter(scope: Scope, port: Port, name: str, until: float | None) -> bool:
     """Enter a lock that the call chain holds already: no round trip, unless a longer lease is asked for."""
     spec = scope.spec
-    while (found := chain.find_enclosing(spec.store, name)) is not None:
+    while (found := chain.find_enclosing(spec.store, name, _passes_by(scope))) is not None:
         outer, hold = found
         if outer.gone is None and hold.check():
-            if not outer.in_block and not scope.in_block:
-                raise _own_lease_error(spec, hold)
             _check_limit(spec, hold)
             gate = outer.gate(hold)
             if not chain.is_inside(outer):  # a lease, and somebody has entered it elsewhere: the gate is his
@@ -238,7 +239,10 @@ async def _give_time(port: Port, hold: Hold, expire: float) -> None:
         await watchdog.extend_holds(port, [hold], expire)
         hold.renew_to(expire)
     elif hold.remaining < expire / 2:
-        await watchdog.extend_holds(port, [hold], expire)
+        try:
+            await watchdog.extend_holds(port, [hold], expire)
+        except BackendUnavailable:  # it is ours still, and the block had entered without a request a moment sooner
+            hold.mark_unsure()
 
 
 def _busy_with(hold: Hold) -> Busy:
@@ -247,15 +251,39 @@ def _busy_with(hold: Hold) -> Busy:
     return Busy(left, left, holder=hold.claim.holder, held_for=now() - hold.since)
 
 
-def _own_lease_error(spec: Spec, hold: Hold) -> ConfigurationError | LockBusy:
-    """What ``acquire()`` is told whose own call chain has a lease of the lock, which only blocks enter.
+def _passes_by(scope: Scope) -> Callable[[Scope, Hold], bool] | None:
+    """What an ``acquire()`` passes by in its call chain: leases in no block, which only blocks enter. None: nothing.
 
-    Who hands leases on, to threads or tasks, is none of those that work under them.
+    Who hands leases on, to threads or tasks, is none of those that work under them. So it is told that a lock is busy
+    whose every place is its own leases', for it would ask the store in vain, or wait for itself.
     """
-    if spec.wait != 0:
+    if scope.in_block:
+        return None
+    spec, own, places = scope.spec, set[Hold](), SHARED
+
+    def passes(outer: Scope, hold: Hold) -> bool:
+        nonlocal places
+        if outer.in_block:
+            return False
+        if outer.gone is None and hold.check():
+            own.add(hold)
+            limit = limit_of(hold.claim.token)
+            # One that was taken inside of a block has its turn in the block's own place.
+            places = min(places, at_once(spec.limit, limit) if hold in outer.acquired or limit == SHARED else 1)
+            # A worker may end it before the time is over; to wait for ever would be to wait for oneself, perhaps.
+            if len(own) >= places and not spec.wait:
+                raise _own_lease_error(spec, hold)
+        return True
+
+    return passes
+
+
+def _own_lease_error(spec: Spec, hold: Hold) -> ConfigurationError | LockBusy:
+    """What ``acquire()`` is told whose own call chain has a lease of the lock, which only blocks enter."""
+    if spec.wait is None:
         return ConfigurationError(
-            f"The lock {hold.name!r} is held by this call chain, by a lease: acquire() would wait for itself. Enter "
-            f"that lease by `with`, release it, or ask with wait=0.",
+            f"The lock {hold.name!r} is held by this call chain, by a lease: acquire() with wait=None would wait for "
+            f"itself. Enter that lease by `with`, release it, or give a time to wait.",
             name=hold.name,
         )
     message = f"The lock {hold.name!r} is held by this call chain, by a lease: enter it by `with`, or release it."

@@ -28,7 +28,8 @@ class Ticket:
     expire: float
     renew: bool
     renew_for: float | None  #: what is left of it
-    hold_at_least: float  #: what is left of it
+    hold_at_least: float  #: what is left of it, for a success
+    keep: float  #: what is left of that of nested blocks that have succeeded, whatever comes
     prefix: str  #: what the names begin with
 
     @classmethod
@@ -39,10 +40,10 @@ class Ticket:
         # Times that are left, not ends: clocks of two machines are never compared. What a ticket is on its way for does
         # not count.
         renew_for = None if spec.renew_for is None else max(0.0, since + spec.renew_for - moment)
-        keep_until = max(since + spec.hold_at_least, *(hold.keep_until for hold in scope.acquired))
-        hold_at_least = max(0.0, keep_until - moment)
+        hold_at_least = max(0.0, since + spec.hold_at_least - moment)
+        keep = max(0.0, max(hold.keep_until for hold in scope.acquired) - moment)
         held = list(fences.items())
-        how = (spec.expire, spec.renew, renew_for, hold_at_least, spec.prefix)
+        how = (spec.expire, spec.renew, renew_for, hold_at_least, keep, spec.prefix)
         fields = [spec.store.alias, held, *how, secrets.token_hex(16)]
         text = base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
         return cls(text, spec.store.alias, fences, *how)
@@ -52,15 +53,15 @@ class Ticket:
         """Raises ``NotHeld`` for a text that is no ticket."""
         try:
             fields = json.loads(base64.urlsafe_b64decode(text.encode("ascii", "replace")))
-            store, held, expire, renew, renew_for, hold_at_least, prefix, _ = fields
+            store, held, expire, renew, renew_for, hold_at_least, keep, prefix, _ = fields
             fences = {str(name): None if fence is None else int(fence) for name, fence in held}
             if not fences:
                 raise ValueError("no names")
             seconds = check_seconds(float(expire), "expire")
             if renew_for is not None:
                 renew_for = check_seconds(float(renew_for), "renew_for", zero=True)
-            kept = check_seconds(float(hold_at_least), "hold_at_least", zero=True)
-            return cls(text, str(store), fences, seconds, bool(renew), renew_for, kept, str(prefix))
+            left, kept = (check_seconds(float(given), "hold_at_least", zero=True) for given in (hold_at_least, keep))
+            return cls(text, str(store), fences, seconds, bool(renew), renew_for, left, kept, str(prefix))
         # An infinite fence, brackets a hundred thousand deep, a lease that is no time.
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, ConfigurationError):
             raise NotHeld("This is not a ticket from lease.detach(), or it was altered.") from None

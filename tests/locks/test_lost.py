@@ -38,8 +38,11 @@ def test_a_lost_lease_that_is_entered_again_says_what_to_do(memory_store: None) 
     """The message was the one of a block, and the second block had never begun."""
     late = lock("order", expire=0.5).acquire()
     assert late.lost.wait(5)
-    with pytest.raises(LeaseLost, match=r"earlier lease, which was lost and never released.*call its release\(\)"):
-        lock("order").acquire()
+    with (
+        pytest.raises(LeaseLost, match=r"earlier lease, which was lost and never released.*call its release\(\)"),
+        lock("order"),
+    ):
+        pytest.fail("inside of a lost lease")
     with pytest.raises(LeaseLost) as released:
         late.release()
     assert "never released" not in str(released.value)

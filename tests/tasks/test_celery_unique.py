@@ -166,7 +166,7 @@ def test_a_retry_that_is_not_sent_frees_it(mailbox: Mailbox, monkeypatch: pytest
     """Nobody would ever run it: the lock was in transit for an hour."""
 
     @mailbox.task(bind=True)
-    @distributed_lockable("report:{month}", expire=10)
+    @distributed_lockable("report:{month}", expire=10, hold_at_least=500)
     def report(self: Any, month: str) -> None:
         monkeypatch.setattr("kombu.messaging.Producer.publish", no_broker)
         raise self.retry(countdown=500)
@@ -244,6 +244,38 @@ def test_what_is_not_sent_frees_its_lock(report: Any, monkeypatch: pytest.Monkey
 def test_what_is_revoked_before_it_runs_frees_its_lock(report: Any, mailbox: Mailbox) -> None:
     unique(report).delay("May")
     mailbox.next().drop()
+    assert states() == {}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_retry_that_is_revoked_or_fails_is_no_success(mailbox: Mailbox, nested: bool) -> None:
+    """It was kept for an hour, and nothing was sent in that time. What a nested block has done stays done."""
+
+    @mailbox.task(bind=True)
+    @distributed_lockable("report:{month}", expire=10, hold_at_least=0 if nested else 500)
+    def report(self: Any, month: str) -> None:
+        if self.request.retries == 0:
+            if nested:
+                with lock(f"report:{month}", hold_at_least=500):
+                    pass
+            raise self.retry(countdown=500)
+        raise OSError
+
+    for month in ("May", "June"):
+        unique(report).delay(month)
+    for _ in range(2):
+        assert mailbox.next().run()[0] == "RETRY"
+    mailbox.next().drop()
+    assert mailbox.next().run()[0] == "FAILURE"
+    kept = {"disLock:report:May": "cooldown", "disLock:report:June": "cooldown"}
+    assert states() == (kept if nested else {})
+
+
+def test_inside_a_lease_of_its_lock_nothing_is_sent_and_inside_a_block_it_is_refused(report: Any) -> None:
+    lease = lock("report:May").acquire()
+    assert unique(report).delay("May") is None
+    with lease, pytest.raises(ConfigurationError, match="outermost"):
+        unique(report).delay("May")
     assert states() == {}
 
 

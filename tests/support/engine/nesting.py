@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import Any
 
 import pytest
 
-from distlock_web import ConfigurationError, Lease, LeaseLost, LockBusy, NotHeld, current_lease, lock
+from distlock_web import (
+    BackendUnavailable,
+    ConfigurationError,
+    Lease,
+    LeaseLost,
+    LockBusy,
+    NotHeld,
+    current_lease,
+    lock,
+)
+from distlock_web.locks.lease import scope_of
 from distlock_web.testing.contract.base import KEY, NAME, PREFIX, Cases, case, needs, the_lock
 from distlock_web.testing.fault_injector import FaultInjector
 from distlock_web.testing.harness import Event, Harness
@@ -77,9 +88,10 @@ class NestingCases(Cases):
             assert caught.value.name == NAME
             assert caught.value.retry_after > 0
             assert caught.value.holder is not None
-            for wait in (5, None):  # for itself
-                with pytest.raises(ConfigurationError, match="wait for itself"):
-                    await harness.try_acquire(the_lock(wait=wait))
+            with pytest.raises(ConfigurationError, match="wait for itself"):
+                await harness.try_acquire(the_lock(wait=None))
+            if harness.store.backend.capabilities.waiting:
+                assert await harness.try_acquire(the_lock(wait=0.05)) is None, "nobody ended it in that time"
 
         if how == "a decorated call":
             await harness.decorated(work, key=KEY, prefix=PREFIX, expire=30)()
@@ -124,6 +136,111 @@ class NestingCases(Cases):
         assert most == 1
         async with harness.inside(the_lock()) as lease:
             assert lease.depth == 1
+
+    @needs("waiting")
+    @pytest.mark.parametrize("begun", [True, False])
+    @case
+    async def test_a_dispatcher_that_waits_gets_the_lock_when_its_worker_has_ended(
+        self, harness: Harness, begun: bool
+    ) -> None:
+        """It was refused, or not, as the worker had begun already or not."""
+        lease = await harness.acquire(the_lock())
+        go_on, inside = harness.event(), harness.event()
+
+        async def work() -> None:
+            if not begun:
+                await go_on.wait()
+            async with harness.inside(lease):
+                inside.set()
+                await go_on.wait()
+
+        async def dispatch() -> Lease:
+            return await harness.acquire(the_lock(wait=60))
+
+        worker = harness.sibling(work)
+        if begun:
+            await inside.wait()
+        dispatcher = harness.sibling(dispatch)
+        await harness.waiters(NAME, 1)
+        go_on.set()
+        following = await dispatcher.result()
+        await worker.result()
+        assert following.fence != lease.fence
+        await harness.release(following)
+
+    @needs("sharing")
+    @pytest.mark.parametrize("how", ["leases", "leases in a block", "lost leases"])
+    @pytest.mark.parametrize(
+        ("holds", "asks", "taken"),
+        [
+            ({"limit": 3}, {"limit": 3}, 2),
+            ({"limit": 3}, {"limit": 2}, 1),
+            ({"limit": 2}, {"limit": 3}, 1),
+            ({"shared": True}, {"shared": True}, 4),
+            ({"shared": True}, {"limit": 3}, 0),
+            ({"limit": 3}, {}, 0),
+        ],
+    )
+    @case
+    async def test_a_lease_keeps_its_call_chain_from_no_other_place(
+        self, harness: Harness, holds: dict[str, Any], asks: dict[str, Any], taken: int, how: str
+    ) -> None:
+        """All but the first were refused. In a block they take turns in its place, as its blocks do."""
+        leases = list[Lease]()
+
+        async def dispatch() -> None:
+            leases.append(await harness.acquire(the_lock(**holds)))
+            if how == "lost leases":
+                scope_of(leases[0]).acquired[0].lose("revoked")
+            for _ in range(4):
+                lease = await harness.try_acquire(the_lock(**asks))
+                if lease is None:
+                    break
+                leases.append(lease)
+            if len(leases) < 5 and how != "lost leases":
+                with pytest.raises(ConfigurationError, match="wait for itself"):
+                    await harness.try_acquire(the_lock(wait=None, **asks))
+
+        if how == "leases in a block":
+            async with harness.inside(the_lock(**holds)):
+                await dispatch()
+                for lease in leases[1:]:
+                    assert lease.fence == leases[0].fence
+            assert len(leases) == 1 + (taken if "shared" in asks else 0)
+        else:
+            await dispatch()
+            assert len({lease.fence for lease in leases}) == len(leases) == 1 + taken
+        for lease in leases:
+            with suppress(LeaseLost):
+                await harness.release(lease)
+
+    @needs("waiting")
+    @case
+    async def test_a_lost_lease_is_passed_by_where_another_is_taken(self, harness: Harness) -> None:
+        """A dispatcher's loop ended for a message that had waited too long for its worker."""
+        late = await harness.acquire(the_lock(expire=self.ttl))
+        assert await harness.lost(late)
+        following = await harness.acquire(the_lock(wait=60))
+        assert following.fence != late.fence
+        assert await harness.try_acquire(the_lock()) is None
+        async with harness.inside(following) as entered:
+            assert entered.depth == 1
+        with pytest.raises(LeaseLost, match="cannot enter it again"):
+            async with harness.inside(the_lock()):
+                pytest.fail("inside of a lost lease")
+        with pytest.raises(LeaseLost):
+            await harness.release(late)
+
+    @case
+    async def test_a_lost_lease_inside_of_a_block_leaves_it_that(self, harness: Harness) -> None:
+        async with harness.inside(the_lock()) as outer:
+            lease = await harness.acquire(the_lock())
+            scope_of(lease).without(scope_of(lease).holds[0], "ended")
+            with pytest.raises(LeaseLost):
+                await harness.release(lease)
+            again = await harness.acquire(the_lock())
+            assert again.fence == outer.fence
+            await harness.release(again)
 
     @case
     async def test_a_lease_is_entered_by_one_block_at_a_time(self, harness: Harness) -> None:
@@ -299,6 +416,24 @@ class NestingCases(Cases):
                 assert inner.remaining > expire / 2
             outer.raise_if_lost()
 
+    @case
+    async def test_a_store_that_is_silent_then_keeps_out_only_who_asks_for_longer(self, harness: Harness) -> None:
+        """It was a 503, with four seconds left of a lease that was surely there."""
+        expire = 2 * self.kept
+        async with harness.inside(the_lock(expire=expire)) as outer:
+            await harness.sleep(expire * 0.6)
+            injector = FaultInjector(harness.store)
+            injector.cut()
+            async with harness.inside(the_lock(expire=expire)) as inner:
+                assert inner.state == "unsure"
+                assert set(injector.calls) == {"extend"}
+            with pytest.raises(BackendUnavailable):
+                await harness.acquire(the_lock(expire=expire * 2))
+            injector.remove()
+            outer.raise_if_lost()
+            await harness.extend(outer)
+            assert outer.state == "held"
+
     @needs("waiting", "bounded_queue")
     @pytest.mark.parametrize("most", [1, 3])
     @case
@@ -331,18 +466,30 @@ class NestingCases(Cases):
     # A hand-over ------------------------------------------------------------------------------------------------
 
     @needs("transfer")
+    @pytest.mark.parametrize("hands", [1, 2])
+    @pytest.mark.parametrize("fails", [False, True])
     @pytest.mark.parametrize("nested", [False, True])
     @case
-    async def test_a_lease_that_is_handed_over_keeps_hold_at_least(self, harness: Harness, nested: bool) -> None:
+    async def test_a_lease_that_is_handed_over_keeps_hold_at_least(
+        self, harness: Harness, nested: bool, fails: bool, hands: int
+    ) -> None:
+        """That of a nested block that has succeeded whatever comes, as without the hand-over."""
         async with harness.inside(the_lock(hold_at_least=0 if nested else 60)) as lease:
             if nested:
                 async with harness.inside(the_lock(hold_at_least=60)):
                     pass
             ticket = await harness.detach(lease)
-        async with harness.inside(await harness.attach(ticket)):
-            pass
-        line = await harness.shown(NAME)
-        assert (line.state, line.remaining > 40) == ("cooldown", True)
+        for _ in range(1, hands):
+            ticket = await harness.detach(await harness.attach(ticket))
+        with suppress(ZeroDivisionError):
+            async with harness.inside(await harness.attach(ticket)):
+                if fails:
+                    raise ZeroDivisionError
+        if fails and not nested:
+            assert await harness.line(NAME) is None
+        else:
+            line = await harness.shown(NAME)
+            assert (line.state, line.remaining > 40) == ("cooldown", True)
 
     @needs("transfer")
     @case

@@ -180,7 +180,7 @@ MUTANTS: dict[str, Mutant] = {
         "                pass  # those behind",
     ),
     "a lease in hand is entered by another acquire": Mutant(
-        "memory-nested-0", "locks/engine.py", "if not outer.in_block and not scope.in_block:", "if False:"
+        "memory-nested-0", "locks/engine.py", "    if scope.in_block:\n        return None\n", "    return None\n"
     ),
     "a lease that was entered elsewhere is its acquirer's still": Mutant(
         "memory-nested-0",
@@ -192,7 +192,7 @@ MUTANTS: dict[str, Mutant] = {
         "memory-nested-1", "locks/scope.py", "if not free or self.in_block:", "if False:"
     ),
     "who outlives a nested block is not told": Mutant(
-        "memory-nested-0", "locks/hold.py", "            turn.outlive()\n", "            pass\n"
+        "memory-nested-1", "locks/hold.py", "            turn.outlive()\n", "            pass\n"
     ),
     "siblings do not take turns": Mutant(
         "memory-nested-0",
@@ -207,7 +207,7 @@ MUTANTS: dict[str, Mutant] = {
         "pass",
     ),
     "a nested block has what the one around it has left": Mutant(
-        "memory-nested-1", "locks/engine.py", "elif hold.remaining < expire / 2:", "elif False:"
+        "memory-nested-0", "locks/engine.py", "elif hold.remaining < expire / 2:", "elif False:"
     ),
     "max_waiters does not count inside of a block": Mutant(
         "memory-nested-4",
@@ -216,10 +216,13 @@ MUTANTS: dict[str, Mutant] = {
         "if False:",
     ),
     "of several blocks of one lock object the innermost ends": Mutant(
-        "memory-nested-0",
+        "memory-nested-1",
         "locks/chain.py",
         "            and known[1] is place\n",
         "",
+    ),
+    "a hand-over forgets what nested blocks keep taken": Mutant(
+        "memory-nested-100", "locks/engine.py", "        hold.keep_until = hold.since + ticket.keep\n", "        pass\n"
     ),
     "a hand-over forgets hold_at_least": Mutant(
         "memory-nested-33", "locks/lock.py", "        hold_at_least=ticket.hold_at_least,\n", ""

@@ -5,7 +5,7 @@ compared with what all others have at the same moment, by the world's one clock:
 
 - of those that believe in one acquisition two are only so related that one of them is inside of the other's block;
 - whoever has come in by a block that has ended has lost his lease, and is told at his end;
-- a block ends its own lease, and no other;
+- a block ends its own lease, and no other; a lease in no block is nobody's second one;
 - a nested block has the lease that it asks for, or half of it; its ``hold_at_least`` keeps the lock; no more wait than
   its ``max_waiters`` says.
 """
@@ -13,6 +13,7 @@ compared with what all others have at the same moment, by the world's one clock:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -297,15 +298,20 @@ class NestedCaller:
     async def _dispatch(self, path: Path, depth: int) -> list[Any]:
         """Leases that are taken by hand, and handed to workers."""
         random, name, workers = self._random, self._random.choice(self._nest.locks), list[Any]()
-        given = {**self._options(), "wait": 0, "max_waiters": None, "hold_at_least": 0}
+        earlier = list[Body]()
+        given = {**self._options(), "max_waiters": None, "hold_at_least": 0}
+        given["wait"] = random.choice((0, 0, self._expire))
         for _ in range(2):
             lease = await self._harness.try_acquire(self._package.lock(name, **given))
             if lease is None:
                 continue
             taken = Body(self._named(), lease, path, waits=True)
+            if any(other.is_of(taken) for other in earlier) and not any(body.is_of(taken) for body in path):
+                self._nest.say(taken, "entered a lease in no block, by acquire()")
+            earlier.append(taken)
             if random.random() < 0.3:  # a block of its own call chain, before or while it hands it on
                 workers += await self._block((*path, taken), depth + 1, name)
-            workers.append(self._harness.sibling(lambda: self._work(taken, depth + 1)))  # noqa: B023
+            workers.append(self._harness.sibling(partial(self._work, taken, depth + 1)))
             if random.random() < 0.5:
                 await self._pause()
             if random.random() < 0.3:
