@@ -8,6 +8,7 @@ from io import BytesIO
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.contrib.sessions.backends.signed_cookies import SessionStore
 from django.core.exceptions import DisallowedHost, RequestDataTooBig
 from django.http import HttpRequest
@@ -24,11 +25,13 @@ from ..web.asked import (
     content_of,
     data_parts,
     digest_of,
+    emptied,
     form_parts,
     is_form,
+    nameless,
     read_before,
-    refuse_emptied,
     user_parts,
+    was_sent_empty,
 )
 
 #: The messages to show once, where they are in the session.
@@ -58,7 +61,8 @@ def _host(request: HttpRequest) -> str:
     """Whose site it is: behind a proxy, as the settings say, all of them may have one ``Host``."""
     try:
         return request.get_host()
-    except DisallowedHost:  # which is for Django to refuse: it can be compared all the same
+    # Which is for Django to refuse: it can be compared all the same. Nor does a test's bare HttpRequest() have one.
+    except (DisallowedHost, KeyError):
         return json.dumps([request.headers.get(name) for name in ("Host", "X-Forwarded-Host")])
 
 
@@ -69,15 +73,20 @@ def _who(request: HttpRequest, wrapper: Any, user: Any) -> Iterator[str]:
         yield from user_parts(user, getattr(user, "pk", None) if known else None)
         return
     yield from ("session", _session(getattr(request, "session", None)))
-    yield from (request.headers.get(name, "") for name in CREDENTIALS)
-    yield _named(getattr(wrapper, "auth", None))
+    sent = [request.headers.get(name, "") for name in CREDENTIALS]
+    yield from sent
+    yield _named(getattr(wrapper, "auth", None), is_known=any(sent))
+    if at_server := request.META.get("REMOTE_USER"):  # a login of the web server's, which nobody made a user of
+        yield from ("REMOTE_USER", at_server)
 
 
-def _named(auth: object) -> str:
-    """By what a program is known to REST framework or Ninja: a token, a row; "" of what has no stable text."""
+def _named(auth: Any, *, is_known: bool) -> str:
+    """By what a program is known to REST framework or Ninja: a token, a row. ``is_known``: by what it sent, too."""
     try:
         return key_part(auth, "request.auth") or ""
-    except (ConfigurationError, KeyUnavailable):
+    except (ConfigurationError, KeyUnavailable) as error:
+        if auth and not is_known:
+            raise nameless(auth) from error
         return ""
 
 
@@ -89,8 +98,8 @@ def _session(session: Any) -> str:
 
 def _body(request: Any, wrapper: Any) -> Iterator[str | bytes]:
     """What the body says, so that the view, and REST framework's ``wrapper``, still can read it."""
-    if is_form(str(request.content_type)) and (request.method == "POST" or wrapper is not request):
-        yield from _form(request, wrapper)
+    if is_form(str(request.content_type)) and (form := _form(request, wrapper)) is not None:
+        yield from form
         return
     length = _length(request)
     if length > MAX_COMPARED:
@@ -102,21 +111,71 @@ def _body(request: Any, wrapper: Any) -> Iterator[str | bytes]:
         yield from ("data", *_data(wrapper))
 
 
-def _form(request: Any, wrapper: Any) -> Iterator[str]:
-    was_parsed, is_kept = hasattr(request, "_post"), hasattr(request, "_body")
-    if request._read_started and not is_kept and not was_parsed:
+def _form(request: Any, wrapper: Any) -> Iterator[str] | None:
+    """What a form says; None where nobody reads it as one, or its fields: then its bytes are compared."""
+    was_read = getattr(request, "_read_started", False) and not hasattr(request, "_body")
+    if hasattr(request, "_post") and (was_read or request._post or request._files):
+        # As somebody has parsed it before: of another method than POST, too, as a middleware of Ninja's does.
+        if not request._post and not request._files and not _is_void(request):
+            raise emptied(_HOW)
+        return _said(request._post, request._files)
+    if not _is_parsed(request, wrapper):
+        return None
+    if was_read:
         raise read_before(_HOW)
-    fields, several = list(wrapper.POST.lists()), wrapper.FILES.lists()
-    files = [
-        File(name, file.name, getattr(file, "content_type", None), file) for name, found in several for file in found
+    _keep(request)
+    try:
+        fields, files = wrapper.POST, wrapper.FILES
+    except RequestDataTooBig:
+        if request.content_type == "multipart/form-data":
+            raise
+        return None  # a view that does not read it as a form has no limit
+    if isinstance(stream := vars(wrapper).get("_stream"), BytesIO):
+        stream.seek(0)  # REST framework's, for the view
+    return _said(fields, files) if fields or files or _is_void(request) else None
+
+
+def _is_parsed(request: Any, wrapper: Any) -> bool:
+    """Whether a form of this method is read as one: by Django, or by a parser of REST framework's view."""
+    if wrapper is request:
+        return bool(request.method == "POST")
+    return wrapper.negotiator.select_parser(wrapper, wrapper.parsers) is not None
+
+
+def _keep(request: Any) -> None:
+    """The bytes of a form that nobody has read, for a view that checks their signature: Django keeps them, once read.
+
+    Not those of a long form: its files may be, and go to disk.
+    """
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    longest = MAX_COMPARED if limit is None else min(limit, MAX_COMPARED)
+    if getattr(request, "_read_started", None) is False and _length(request) <= longest:
+        request.body  # noqa: B018 - it is kept
+
+
+def _is_void(request: Any) -> bool:
+    return was_sent_empty(_length(request), request.content_type, request.content_params.get("boundary", ""))
+
+
+def _said(fields: Any, files: Any) -> Iterator[str]:
+    if not (isinstance(fields, MultiValueDict) and isinstance(files, MultiValueDict)):
+        return data_parts([_plain(fields), _plain(files)])  # as a parser of the project's own has it
+    found = [
+        File(name, file.name, getattr(file, "content_type", None), file)
+        for name, several in files.lists()
+        for file in several
     ]
-    if not fields and not files and was_parsed and not is_kept:  # by somebody who may have found it read
-        refuse_emptied(_length(request), request.content_type, request.content_params.get("boundary", ""), _HOW)
-    yield from form_parts(fields, files)
+    return form_parts(fields.lists(), found)
+
+
+def _plain(data: Any) -> Any:
+    return dict(data.lists()) if isinstance(data, MultiValueDict) else data
 
 
 def _length(request: Any) -> int:
     """In bytes. WSGI has no body of unknown length; under ASGI it is in a file."""
+    if (kept := getattr(request, "_body", None)) is not None:
+        return len(kept)
     said = request.META.get("CONTENT_LENGTH") or ""
     if said.isdecimal():
         return int(said)
@@ -133,6 +192,8 @@ def _bytes(request: Any) -> bytes:
     try:
         return bytes(request.body)
     except RequestDataTooBig:  # a limit of the project's, for those who read it at once
+        if getattr(request._stream, "seekable", bool)():  # under ASGI: Django has looked for its end
+            request._stream.seek(0)
         read: bytes = request.read()
         # As if nobody had: a view that reads it in pieces has no limit.
         request._stream, request._read_started = BytesIO(read), False
@@ -145,4 +206,4 @@ def _data(wrapper: Any) -> Iterator[str]:
     # A class stands there until it parses, and an empty form where it found nothing.
     if data is None or isinstance(data, type) or (isinstance(data, MultiValueDict) and not data):
         raise read_before(_HOW)
-    return data_parts(dict(data.lists()) if isinstance(data, MultiValueDict) else data)
+    return data_parts(_plain(data))

@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Any
 
 from flask import current_app, request, session
-from werkzeug.exceptions import LengthRequired
+from werkzeug.exceptions import LengthRequired, RequestEntityTooLarge
 
 from ..web.asked import (
     CREDENTIALS,
@@ -16,11 +16,12 @@ from ..web.asked import (
     File,
     content_of,
     digest_of,
+    emptied,
     form_parts,
     is_form,
     read_before,
-    refuse_emptied,
     user_parts,
+    was_sent_empty,
 )
 
 #: Where a session says whose it is: Flask-Login's successors, then Flask's own tutorial.
@@ -50,6 +51,8 @@ def _who() -> Iterator[str]:
             return
     yield from ("session", _session())
     yield from (request.headers.get(name, "") for name in CREDENTIALS)
+    if request.remote_user:  # a login of the web server's
+        yield from ("REMOTE_USER", request.remote_user)
 
 
 def _session() -> str:
@@ -119,14 +122,49 @@ def _in_chunks() -> bytes:
     return bytes(read)
 
 
-def _form() -> Iterator[str]:
+def _form() -> Iterator[str | bytes]:
     known = _known()
     may_be_read = "stream" in known and not known.get("_cached_data")
-    fields = list(request.form.lists())
-    files = [
-        File(name, file.filename, file.content_type, file.stream) for name, file in request.files.items(multi=True)
-    ]
-    if may_be_read and not fields and not files:
-        length = None if "Transfer-Encoding" in request.headers else request.content_length or 0
-        refuse_emptied(length, request.mimetype, request.mimetype_params.get("boundary", ""), _HOW)
-    yield from form_parts(fields, files)
+    body = _form_as_sent()
+    try:
+        fields, files = list(request.form.lists()), list(request.files.items(multi=True))
+    except RequestEntityTooLarge:
+        if body is None:
+            raise
+        fields, files = [], []  # a view that does not read it as a form has no limit
+    sent = [File(name, file.filename, file.content_type, file.stream) for name, file in files]
+    of_rendering = current_app.config.get("WTF_CSRF_FIELD_NAME")  # Flask-WTF's
+    yield from form_parts(fields, sent, (of_rendering,) if of_rendering else ())
+    if not fields and not files:
+        yield from _of_no_fields(body, may_be_read=may_be_read)
+    if body is not None:  # as if nobody had parsed it, so that the view may read its bytes, too
+        for _, file in files:
+            file.close()
+        for name in known.keys() & {"form", "files", "values"}:
+            del known[name]
+        request.stream = BytesIO(body)
+
+
+def _form_as_sent() -> bytes | None:
+    """The bytes of a form that nobody has read, where they would be in memory, too, when it is parsed."""
+    known, length = _known(), request.content_length
+    if "form" in known or known.get("_cached_data") is not None:
+        return None
+    if request.mimetype != "application/x-www-form-urlencoded" and (length is None or length > MAX_COMPARED):
+        return None
+    body = request.stream.read()
+    request.stream = BytesIO(body)
+    return body
+
+
+def _of_no_fields(body: bytes | None, *, may_be_read: bool) -> Iterator[str | bytes]:
+    """For a form that says nothing: it was sent empty, or it is none, or somebody has read it before."""
+    length = None if "Transfer-Encoding" in request.headers else request.content_length or 0
+    if was_sent_empty(length, request.mimetype, request.mimetype_params.get("boundary", "")):
+        return
+    if body is not None:
+        yield from ("body", body)
+    elif may_be_read:
+        raise emptied(_HOW)
+    else:
+        yield from ("length", str(length))

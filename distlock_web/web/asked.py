@@ -19,7 +19,9 @@ MAX_COMPARED = 2_621_440
 #: Headers that say who a program is: of a request that has no user.
 CREDENTIALS = ("Authorization", "X-Api-Key")
 #: Fields of forms that differ from one rendering of a form to the next, whatever is filled in.
-_OF_RENDERING = frozenset({"csrfmiddlewaretoken", "csrf_token"})
+_OF_RENDERING = ("csrfmiddlewaretoken", "csrf_token")
+#: What WTForms has between the prefix of a form and the name of a field.
+_AFTER_PREFIX = "-_;:/."
 
 #: Bytes that are read of a file at a time.
 _CHUNK = 64 * 1024
@@ -50,6 +52,14 @@ def user_parts(user: Any, ident: object) -> tuple[str, ...]:
     return "user", name, str(ident)
 
 
+def nameless(auth: object) -> ConfigurationError:
+    """For what a framework knows a program by, where it has no stable text: two programs would be one caller."""
+    return ConfigurationError(
+        f"once does not know who asks: request.auth is a {type(auth).__name__}, which does not say who it is. "
+        f"What authenticates has to give a text or a row (the id of the client, its token), or set request.user."
+    )
+
+
 def content_of(session: Iterable[tuple[str, object]]) -> str:
     """What a session says that is kept in a cookie, and has no other name."""
     return json.dumps(dict(session), default=_with_type, sort_keys=True)
@@ -76,13 +86,23 @@ def is_form(media_type: str) -> bool:
     return media_type in ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
-def form_parts(fields: Iterable[tuple[str, Iterable[str]]], files: Iterable[File]) -> Iterator[str]:
-    """What a form says, in place of its body: the boundary between its parts is another one for each request."""
+def form_parts(
+    fields: Iterable[tuple[str, Iterable[Any]]], files: Iterable[File], of_rendering: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """What a form says, in place of its body: the boundary between its parts is another one for each request.
+
+    ``of_rendering``: the project's own names of fields that differ from one rendering to the next.
+    """
     for name, values in fields:
-        if name not in _OF_RENDERING:
-            yield json.dumps(["field", name, *values])
+        if not _is_one_of(name, (*_OF_RENDERING, *of_rendering)):
+            yield json.dumps(["field", name, *values], default=_of_no_json)
     for file in files:
         yield json.dumps(["file", file.field, *_said_of(file)])
+
+
+def _is_one_of(name: str, fields: tuple[str, ...]) -> bool:
+    """Also in a form that has a prefix, for there are several on its page."""
+    return name in fields or any(name.endswith(f"{after}{field}") for field in fields for after in _AFTER_PREFIX)
 
 
 def _said_of(file: File) -> list[str | None]:
@@ -108,15 +128,21 @@ def _digest_of_content(file: File) -> str:
     return digest.hexdigest()
 
 
-def refuse_emptied(length: int | None, media_type: str, boundary: str, how: str) -> None:
-    """For a form of so many bytes, or of nobody knows how many, that has no fields: it may have been read before.
+def was_sent_empty(length: int | None, media_type: str, boundary: str) -> bool:
+    """Whether a form of so many bytes, or of nobody knows how many, can have no fields.
 
-    Of a form that was sent empty, as a script's ``new FormData()``, there is the line that ends it. ``how``: the way
-    to read a body that keeps it.
+    Of a form that was sent empty, as a script's ``new FormData()``, there is the line that ends it.
     """
     ends = len(f"\r\n--{boundary}--\r\n") if media_type == "multipart/form-data" else 0
-    if length is None or length > ends:
-        raise KeyUnavailable(f"once cannot compare this form: no field of it could be read. {_remedy(how)}")
+    return length is not None and length <= ends
+
+
+def emptied(how: str) -> KeyUnavailable:
+    """For a form that was not sent empty, and has no fields: it was looked at when somebody had read it before.
+
+    ``how``: the way to read a body that keeps it.
+    """
+    return KeyUnavailable(f"once cannot compare this form: no field of it could be read. {_remedy(how)}")
 
 
 def read_before(how: str) -> ConfigurationError:

@@ -13,6 +13,7 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from io import BytesIO
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -26,14 +27,21 @@ from django.contrib.sessions.backends.signed_cookies import SessionStore as Sign
 from django.core.files.uploadedfile import InMemoryUploadedFile, UploadedFile
 from django.core.files.uploadhandler import FileUploadHandler
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.test import AsyncClient, Client
 from django.urls import path
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.functional import SimpleLazyObject
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.decorators import api_view, authentication_classes, parser_classes, permission_classes
-from rest_framework.parsers import BaseParser, FileUploadParser, FormParser, JSONParser, MultiPartParser
+from rest_framework.parsers import (
+    BaseParser,
+    DataAndFiles,
+    FileUploadParser,
+    FormParser,
+    JSONParser,
+    MultiPartParser,
+)
 from rest_framework.permissions import BasePermission
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -152,7 +160,13 @@ DJANGO: dict[str, Caller] = {
     "known by another": Caller("token b", {"auth": "b"}),
     "known by a row": Caller("row 7", {"auth": User(pk=7)}),
     "known by another row": Caller("row 8", {"auth": User(pk=8)}),
-    "a token that says nothing": Caller("a visitor", {"auth": {"scope": "all"}}),
+    "a token that says nothing": Caller(None, {"auth": {"scope": "all"}}),
+    "an object that says nothing": Caller(None, {"auth": Person(scope="all")}),
+    "such a token in a header": Caller("program c", {"auth": {"scope": "all"}}, {"Authorization": "Bearer c"}),
+    "no token": Caller("a visitor", {"auth": {}}),
+    "a flag": Caller("a flag", {"auth": True}),
+    "a login of the web server's": Caller("ann at the server", {"REMOTE_USER": "ann"}),
+    "another login of the web server's": Caller("bob at the server", {"REMOTE_USER": "bob"}),
     "session a": Caller("session a", {"session": Person(session_key="a")}),
     "session b": Caller("session b", {"session": Person(session_key="b")}),
 }
@@ -178,7 +192,10 @@ def known(get_response: Any) -> Any:
 
     def name(request: HttpRequest) -> None:
         for attribute, value in DJANGO[request.headers.get("X-Caller", "no user")].put.items():
-            setattr(request, attribute, value)
+            if attribute == "REMOTE_USER":
+                request.META[attribute] = value
+            else:
+                setattr(request, attribute, value)
 
     return before(get_response, name)
 
@@ -246,6 +263,8 @@ def test_django_says_which_user_it_does_not_know(caplog: pytest.LogCaptureFixtur
     client = Client(raise_request_exception=False)
     of_django(client)(X_Caller="no pk")
     assert f"the user of this request is a {__name__}.Person, which does not say who it is" in caplog.text
+    of_django(client)(X_Caller="a token that says nothing")
+    assert "request.auth is a dict, which does not say who it is" in caplog.text
 
 
 class Staff(flask_login.UserMixin):
@@ -274,6 +293,8 @@ FLASK: dict[str, Caller] = {
     "cart 1 and messages": Caller("cart 1", {"session": {"cart": 1, "_flashes": [("info", "x")]}}),
     "a program": Caller("program a", {}, {"Authorization": "Bearer a"}),
     "a key": Caller("key a", {}, {"X_Api_Key": "a"}),
+    "a login of the web server's": Caller("ann at the server", {"server": "ann"}),
+    "another login of the web server's": Caller("bob at the server", {"server": "bob"}),
 }
 
 
@@ -287,7 +308,10 @@ def test_flask_shows_a_receipt_to_nobody_else() -> None:
 
     @app.before_request
     def put() -> None:
-        flask.session.update(FLASK[flask.request.headers["X-Caller"]].put.get("session", {}))
+        said = FLASK[flask.request.headers["X-Caller"]].put
+        flask.session.update(said.get("session", {}))
+        if "server" in said:
+            flask.request.environ["REMOTE_USER"] = said["server"]
 
     app.add_url_rule("/pay/", "pay", once(key=KEY, keep=60)(lambda: f"receipt {next(runs)}"), methods=["POST"])
 
@@ -330,6 +354,26 @@ def test_a_request_is_one_wherever_it_stands(how: str, rf: Any) -> None:
     assert (again.content, again.headers["Idempotency-Replayed"]) == (first.content, "true")
     with pytest.raises(KeyReused):
         call("bob")
+
+
+def test_a_bare_request_of_a_unit_test_is_compared() -> None:
+    """It has no host, no method, no media type and no stream."""
+
+    def call(body: bytes | None = None, **fields: str) -> Any:
+        request = HttpRequest()
+        request.META["HTTP_IDEMPOTENCY_KEY"] = "k"
+        if body is not None:
+            request._body = body
+        if fields:
+            request.method, request.content_type = "POST", "application/x-www-form-urlencoded"
+            request.POST = QueryDict("&".join(f"{name}={value}" for name, value in fields.items()))
+        return once(key=KEY, keep=60)(pay)(request)
+
+    first = call()
+    assert call().content == first.content
+    for others in ({"body": b"apples"}, {"a": "1"}):
+        with pytest.raises(KeyReused):
+            call(**others)
 
 
 # Visitors, by their session -----------------------------------------------------------------------------------------
@@ -503,7 +547,11 @@ def seen(request: Any) -> str:
             found[name] = repr(attempt() or "")
         except Exception as error:
             found[name] = type(error).__name__
-        if (name == "files" and any(len(each) > 2 for each in found.values())) or (
+        # Of a form that was sent empty, once has kept the bytes, which are lost without it.
+        is_parsed = is_form(request.content_type.partition(";")[0]) and (
+            request.method == "POST" or hasattr(request, "_request")
+        )
+        if (name == "files" and (is_parsed or any(len(each) > 2 for each in found.values()))) or (
             name == "stream" and len(found[name]) > 3
         ):
             break
@@ -541,6 +589,104 @@ for name, parser in PARSERS.items():
         path(f"{name}/see/", rest(see, parser)),
         path(f"once/{name}/see/", rest(once(key=KEY, keep=60)(see), parser)),
     ]
+
+
+# Every way in which a view reads a body, after it was compared -------------------------------------------------------
+
+DJANGO_THEN: dict[str, Callable[[Any], object]] = {
+    "body": lambda request: request.body,
+    "POST": lambda request: sorted(request.POST.items()),
+    "FILES": lambda request: [(name, file.name, file.read()) for name, file in sorted(request.FILES.items())],
+    "read()": lambda request: request.read(),
+    "read(3), read()": lambda request: (request.read(3), request.read()),
+    "lines": list,
+    "body, POST": lambda request: (request.body, sorted(request.POST.items())),
+}
+REST_THEN: dict[str, Callable[[Any], object]] = {
+    "data": lambda request: [
+        (name, value.read() if hasattr(value, "read") else value) for name, value in sorted(request.data.items())
+    ],
+    "stream": lambda request: request.stream and request.stream.read(),
+}
+
+
+def what(ways: Mapping[str, Callable[[Any], object]], request: Any) -> str:
+    """What a view sees in the way that it was told, or the error that it gets."""
+    try:
+        return repr(ways[request.headers["X-Then"]](request))
+    except Exception as error:
+        return type(error).__name__
+
+
+def then(request: Any) -> HttpResponse:
+    return HttpResponse(what({**DJANGO_THEN, **REST_THEN}, request))
+
+
+async def athen(request: Any) -> HttpResponse:
+    return then(request)
+
+
+class AsDictionaries(MultiPartParser):
+    """As a project's parsers of nested forms, or of JSON beside files, have it."""
+
+    def parse(self, *args: Any, **kwargs: Any) -> Any:
+        found: Any = super().parse(*args, **kwargs)
+        return DataAndFiles(found.data.dict(), found.files.dict())
+
+
+class AsNumbers(FormParser):
+    """What a form says is what the project makes of it."""
+
+    def parse(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().parse(*args, **kwargs).copy()
+        for name, several in found.lists():
+            found.setlist(name, [Decimal(each) for each in several])
+        return found
+
+
+THEN: dict[str, Any] = {"then": then, "athen": athen}
+for name, several in {
+    "rest": [JSONParser, FormParser, MultiPartParser, FileUploadParser],
+    "rest-json": [JSONParser],
+    "rest-own": [JSONParser, AsNumbers, AsDictionaries, AsLines],
+    "rest-upload": [FileUploadParser],
+}.items():
+    THEN[f"{name}-then"] = several
+for name, view in THEN.items():
+    both = {"": then, "once/": once(key=KEY, keep=60)(then)} if isinstance(view, list) else {}
+    both = both or {"": view, "once/": once(key=KEY, keep=60)(view)}
+    for at, each in both.items():
+        made = (
+            api_view(["POST", "PUT", "PATCH", "DELETE"])(parser_classes(view)(each)) if isinstance(view, list) else each
+        )
+        urlpatterns.append(path(f"{at}{name}/", made))
+
+
+@pytest.mark.parametrize("by_ninja", [False, True])
+@pytest.mark.parametrize("view", THEN)
+def test_a_view_of_django_reads_its_body_as_without_once(view: str, by_ninja: bool, settings: Any) -> None:
+    """``by_ninja``: behind its middleware, which parses a form of each method."""
+    if by_ninja:
+        settings.MIDDLEWARE = [*settings.MIDDLEWARE, "ninja.compatibility.files.fix_request_files_middleware"]
+    client: Any = (AsyncClient if view == "athen" else Client)(raise_request_exception=False)
+    ways = [*DJANGO_THEN, *(REST_THEN if view.startswith("rest") else ())]
+    methods = ("PATCH", "DELETE") if by_ninja else ("POST", "PUT")
+    for method, media_type, way in itertools.product(methods, BODIES, ways):
+        said = {"X_Then": way, "Content_Disposition": "attachment; filename=list.txt"}
+
+        def send(
+            at: str, body: bytes, media_type: str, key: str, method: str = method, said: dict[str, str] = said
+        ) -> Answer:
+            return of_django(client)(method, f"{at}{view}/", body, media_type, Idempotency_Key=key, **said)
+
+        # By what it says. FileUploadParser, and who has JSON parsers alone, take it for bytes.
+        is_read = view in ("rest-then", "rest-own-then") if "rest" in view else method == "POST" or by_ninja
+        alike = is_form(media_type) and is_read and "body" not in way and way not in SEE_BOUNDARIES
+        assert not check_bodies(send, f"{method} {way}", media_type, alike), f"{method} {media_type} {way}"
+
+
+#: A view that reads in these ways sees the boundary between the parts of a form; it is asked with the same one.
+SEE_BOUNDARIES = {"read()", "read(3), read()", "lines", "stream"}
 
 
 def check_bodies(send: Callable[..., Answer], how: str, media_type: str, form: bool) -> bool:
@@ -618,21 +764,29 @@ def test_a_limit_of_the_project_is_for_those_who_read_at_once(settings: Any) -> 
     assert send(address="/once/see/", body=b"apples") == first._replace(replayed=True)
 
 
-def test_a_body_that_does_not_say_how_long_it_is(rf: Any) -> None:
-    """It is there under ASGI, in a file. Two of them were one body."""
+@pytest.mark.parametrize("limit", [None, 5, MAX_COMPARED])
+@pytest.mark.parametrize(
+    "media_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=b"]
+)
+def test_a_body_that_does_not_say_how_long_it_is(media_type: str, limit: int | None, settings: Any) -> None:
+    """It is there under ASGI, in a file. Two of them were one body; or Django, of a long one, left it at its end."""
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = limit
+    one, other = (content("b") for content in BODIES[media_type.partition(";")[0]][:2])
 
-    def request(body: bytes) -> ASGIRequest:
+    def request(body: bytes, way: str) -> ASGIRequest:
         scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [
-            (b"idempotency-key", b"k"), (b"host", b"testserver"), (b"content-type", b"text/plain"),
-            (b"transfer-encoding", b"chunked"),
+            (b"idempotency-key", way.encode()), (b"host", b"testserver"), (b"content-type", media_type.encode()),
+            (b"transfer-encoding", b"chunked"), (b"x-then", way.encode()),
         ]}  # fmt: skip
         return ASGIRequest(scope, BytesIO(body))
 
-    view: Any = once(key=KEY, keep=60)(asee)
-    assert json.loads(asyncio.run(view(request(b"apples"))).content)["stream"] == "b'apples'"
-    with pytest.raises(KeyReused):
-        asyncio.run(view(request(b"pears!")))
-    assert "Idempotency-Replayed" in asyncio.run(view(request(b"apples"))).headers
+    view: Any = once(key=KEY, keep=60)(athen)
+    for way in DJANGO_THEN:
+        wanted = asyncio.run(athen(request(one, way))).content
+        assert asyncio.run(view(request(one, way))).content == wanted, way
+        with pytest.raises(KeyReused):
+            asyncio.run(view(request(other, way)))
+        assert "Idempotency-Replayed" in asyncio.run(view(request(one, way))).headers
 
 
 class InABucket(UploadedFile):  # type: ignore[type-arg]
@@ -701,6 +855,98 @@ def flask_sees() -> Any:
     files = [(name, file.filename, file.read()) for name, file in sorted(request.files.items())]
     form = sorted(request.form.lists())
     return {"form": form, "files": repr(files), "body": "" if form or files else request.get_data(as_text=True)}
+
+
+FLASK_THEN: dict[str, Callable[[Any], object]] = {
+    "get_data": lambda request: request.get_data(),
+    "data": lambda request: request.data,
+    "data, form": lambda request: (request.data, sorted(request.form.items())),
+    "form": lambda request: sorted(request.form.items(multi=True)),
+    "form, get_data": lambda request: (sorted(request.form.items()), request.get_data()),
+    "get_data, form": lambda request: (request.get_data(), sorted(request.form.items())),
+    "values": lambda request: sorted(request.values.items()),
+    "files": lambda request: [(name, file.filename, file.read()) for name, file in sorted(request.files.items())],
+    "get_json": lambda request: request.get_json(force=True, silent=True),
+    "stream": lambda request: request.stream.read(),
+    "stream(3), stream": lambda request: (request.stream.read(3), request.stream.read()),
+    "lines": lambda request: list(request.stream),
+}
+
+
+def flask_view(*, asynchronous: bool) -> Callable[[], Any]:
+    def then() -> str:
+        return what(FLASK_THEN, flask.request)
+
+    async def athen() -> str:
+        return then()
+
+    return athen if asynchronous else then
+
+
+@pytest.mark.parametrize("way", FLASK_THEN)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_view_of_flask_reads_its_body_as_without_once(way: str, asynchronous: bool) -> None:
+    app = flask.Flask("shop")
+    DistLock(app)
+    methods = ["POST", "DELETE"]
+    app.add_url_rule("/", "plain", flask_view(asynchronous=asynchronous), methods=methods)
+    locked: Any = once(key=KEY, keep=60)(flask_view(asynchronous=asynchronous))
+    app.add_url_rule("/once/", "once", locked, methods=methods)
+    client: Any = app.test_client()
+    chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+    environs: tuple[dict[str, Any], ...] = ({}, {"wsgi.input_terminated": True}, chunked)
+    for method, environ, media_type in itertools.product(methods, environs, BODIES):
+        parsed_once = ("form", "form, get_data", "data", "data, form", "files", "values")
+        if environ is chunked and media_type == "multipart/form-data" and way not in parsed_once:
+            continue  # it may be of any length, so its bytes are not kept
+
+        def send(
+            at: str, body: bytes, media_type: str, key: str, method: str = method, environ: Any = environ
+        ) -> Answer:
+            headers, served = {"Idempotency-Key": key, "X-Then": way}, {**environ, "wsgi.input": AsOfAServer(body)}
+            response = client.open(
+                at, method=method, data=body, content_type=media_type, headers=headers, environ_overrides=served
+            )
+            return Answer(response.status_code, response.text, "Idempotency-Replayed" in response.headers)
+
+        is_seen = way not in parsed_once and way != "get_json"  # the boundary
+        alike = is_form(media_type) and not is_seen
+        assert not check_bodies(send, f"{method} {way} {environ}", media_type, alike), (method, media_type, environ)
+
+
+def test_a_form_that_flask_does_not_take_is_compared_by_its_bytes(reading: flask.Flask) -> None:
+    """Too long a field, or no text: it has no fields, and all of these were one form, or a 413 before the view."""
+    reading.config["MAX_FORM_MEMORY_SIZE"] = 5
+    client: Any = reading.test_client()
+    client.application.add_url_rule(
+        "/ignored/", "ignored", once(key=KEY, keep=60)(lambda: f"receipt {next(runs)}"), methods=["POST"]
+    )
+    forms = {
+        "multipart/form-data; boundary=b": [multipart(("a", value), file="")("b") for value in ("apples", "pears!")],
+        "application/x-www-form-urlencoded": [b"a=\xff", b"a=\xfe"],
+    }
+    for media_type, (one, other) in forms.items():
+        said = {"address": "/ignored/", "media_type": media_type, "Idempotency_Key": media_type[:12]}
+        first = of_flask(client)(body=one, **said)
+        assert first.status == 200
+        assert of_flask(client)(body=one, **said) == first._replace(replayed=True)
+        assert of_flask(client)(body=other, **said).status == 422
+
+
+def test_a_field_of_the_rendering_is_not_compared(reading: flask.Flask) -> None:
+    """Flask-WTF's may have a name of the project's own, and a prefix where a page has several forms."""
+    reading.config["WTF_CSRF_FIELD_NAME"] = "seal"
+    send = of_flask(reading.test_client())
+    media_type, address = "application/x-www-form-urlencoded", "/once/see/"
+    for name in ("csrf_token", "a-csrf_token", "csrfmiddlewaretoken", "seal", "a-seal", "a.seal"):
+        said = {"address": address, "media_type": media_type, "Idempotency_Key": name}
+        first = send(body=f"a=1&{name}=x".encode(), **said)
+        assert send(body=f"a=1&{name}=y".encode(), **said) == first._replace(replayed=True), name
+        assert send(body=f"a=2&{name}=x".encode(), **said).status == 422
+    for name in ("mycsrf_token", "seals", "conseal"):
+        said = {"address": address, "media_type": media_type, "Idempotency_Key": name}
+        assert send(body=f"a=1&{name}=x".encode(), **said).status == 200
+        assert send(body=f"a=1&{name}=y".encode(), **said).status == 422, name
 
 
 @pytest.fixture
