@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 import distlock_web.sqlalchemy
@@ -191,6 +192,36 @@ def test_of_two_whose_leases_overlap_one_commits(
             late[0].result(PATIENCE)
     assert shop.orders == ["order"]
     assert beside(shop.order, "order", lambda: None).result(PATIENCE) == done
+
+
+def test_who_is_stopped_before_the_commit_hangs_nobody(
+    shop: Shop, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run's record waits for what becomes of his: on a PostgreSQL for as long as he was stopped."""
+    if shop.kind != "postgres":
+        pytest.skip("others have a limit of their own: innodb_lock_wait_timeout, the timeout of a file")
+    record_within = SQLBackend.record_within
+    inside, go, limits = threading.Event(), threading.Event(), list[str]()
+
+    def stopped(store: SQLBackend, transaction: Any, *args: Any) -> Any:
+        found = record_within(store, transaction, *args)
+        limits.append(transaction.execute("SHOW lock_timeout", ()).first()[0])
+        shop.end_lease("order")
+        inside.set()
+        assert go.wait(2 * PATIENCE)
+        return found
+
+    monkeypatch.setattr(SQLBackend, "record_within", stopped)
+    first = beside(shop.order, "order", lambda: None)
+    assert inside.wait(PATIENCE)
+    try:
+        with pytest.raises(OperationalError, match="lock timeout"):
+            beside(shop.order, "order", lambda: None).result(PATIENCE)
+    finally:
+        go.set()
+    first.result(PATIENCE)
+    assert shop.orders == ["order"]
+    assert limits == ["0"]  # as before: what else the transaction waits for is its own
 
 
 def test_a_record_whose_release_never_came_is_found(shop: Shop, beside: Beside) -> None:

@@ -138,7 +138,8 @@ class SQLBackend:
                 return "expired"
         key = key_of(claim.name)
         try:
-            borrowed.run(self._tables.new_record(key, fence or 0, microseconds(cooldown), record))
+            row = self._tables.new_record(key, fence or 0, microseconds(cooldown), record)
+            borrowed.run(self._address.dialect.add(self._tables.record, row))
         except Exception:  # of whatever library the caller's connection is
             if not self.one_writer and self._is_recorded(key):
                 return "taken"

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Executable, bindparam, func, literal_column, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Executable,
+    Table,
+    bindparam,
+    func,
+    literal,
+    literal_column,
+    select,
+    true,
+)
 from sqlalchemy.exc import DBAPIError
 
 from ...core.runtime import DICE, IDENT_DIGITS, now
@@ -49,6 +61,11 @@ class Dialect:
     def begin(self, connection: Any, seconds: float) -> str:
         """What begins a transaction on the driver's connection that has so many seconds."""
         raise NotImplementedError
+
+    def add(self, table: Table, row: Mapping[str, ColumnElement[Any]]) -> Executable:
+        """In a transaction of a caller's, in one statement, which reads nothing. Bounded: another run's row of the same
+        key is waited for until its transaction ends, which may be stopped."""
+        return table.insert().values(row)  # these have a limit of their own: innodb_lock_wait_timeout, busy_timeout
 
     def limit(self, connection: Any, seconds: float | None) -> None:
         """Wait for the next answer on the driver's connection for so long; None: as long as it lives."""
@@ -98,6 +115,14 @@ class PostgreSQL(Dialect):
             f"SET LOCAL statement_timeout = {max(1, int(seconds * 875))}; "
             f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}"
         )
+
+    def add(self, table: Table, row: Mapping[str, ColumnElement[Any]]) -> Executable:
+        # Each of the three needs the one before it. What else the caller's transaction waits for has its own limit.
+        name, limit = "lock_timeout", str(max(1, int(self.timeout * 750)))
+        limited = select(func.current_setting(name).label("before"), func.set_config(name, limit, True)).cte("limited")
+        rows = select(*row.values()).select_from(limited)
+        added = table.insert().from_select(list(row), rows).returning(literal(1).label("one")).cte("added")
+        return select(func.set_config(name, limited.c.before, True)).select_from(limited.join(added, true()))
 
     def limit(self, connection: Any, seconds: float | None) -> None:
         connection.limit = seconds

@@ -19,7 +19,6 @@ from sqlalchemy import (
     ColumnElement,
     Executable,
     Index,
-    Insert,
     MetaData,
     SmallInteger,
     String,
@@ -173,9 +172,14 @@ class Tables:
         done = lease.c.name_key == record.c.name_key, lease.c.fence == record.c.fence, lease.c.state == "done"
         self.done = self.taken.where(*done, record.c.expires_at > clock).order_by(lease.c.since.desc())
 
-    def new_record(self, key: str, fence: int, lives: int, record: str) -> Insert:
-        """One that must not be there yet. In one statement, which reads nothing."""
-        return self.record.insert().values(name_key=key, fence=fence, expires_at=self._clock + lives, record=record)
+    def new_record(self, key: str, fence: int, lives: int, record: str) -> dict[str, ColumnElement[Any]]:
+        """The row of one that must not be there yet."""
+        return {
+            "name_key": literal(key, String),
+            "fence": literal(fence, BigInteger),
+            "expires_at": self._clock + literal(lives, BigInteger),
+            "record": literal(record, Text),
+        }
 
     def _of_queues(self, clock: ColumnElement[int]) -> None:
         lease, waiter, whose = self.lease, self.waiter, bindparam("whose", type_=String)
