@@ -73,6 +73,8 @@ class SQLBackend:
         self._probing = Database(self._address, self._tables, self._wakeups, None, connections=1)
         listens = isinstance(self._address.dialect, PostgreSQL)
         self._news = (Listener if listens else Poller)(self._wakeups, self._requests)
+        for database in (self._requests, self._renewals, self._reserve):
+            database.on_left = self._news.leave
         verbs = SQLVerbs(self._requests, self._reserve, self._news, self._outage)
         renewing = SQLVerbs(self._renewals, self._reserve, self._news, self._outage)
         self._sync_port, self._async_port, self._renewal_port = (

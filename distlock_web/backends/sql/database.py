@@ -150,6 +150,7 @@ class Database:
         self.tables = tables
         self.wakeups = wakeups
         self.notify = address.dialect.notify
+        self.on_left: Callable[[], None] = lambda: None  #: told when the server takes no writes any more
         self._outage = outage
         self._patient = patient
         #: Their COMMIT has no answer yet. The server has these connections still, so they keep their places.
@@ -309,6 +310,8 @@ class Database:
         if fault.kind in ("gone", "silent", "not_here"):
             # The others are most likely dead, too, or lead to the same server: nobody has to find that out of each.
             self.connections.drop()
+        if fault.kind == "not_here":
+            self.on_left()
         return fault
 
     def _translated(self, error: DBAPIError, fault: Fault, in_full: bool) -> DistLockError:

@@ -75,6 +75,9 @@ class Poller:
         self._seen = frozenset()  # which is not what will be seen: it asks at once, and soon again
         self._worker.wake()
 
+    def leave(self) -> None:
+        """The server takes no writes any more: others hand their locks over on another one by now."""
+
     def close(self) -> None:
         self._worker.stop()
 
@@ -124,6 +127,9 @@ class Listener(Poller):
 
     def close(self) -> None:
         super().close()
+        self.leave()
+
+    def leave(self) -> None:
         driver = self._driver
         if driver is not None:
             with (

@@ -117,6 +117,25 @@ def test_a_listener_whose_connection_breaks_asks_again(
     are_served(waiters)
 
 
+def test_a_listener_leaves_a_server_that_takes_no_writes_any_more(
+    postgres_settings: dict[str, Any], two: Callable[..., Two]
+) -> None:
+    """The address leads to another one by now, whose news it did not hear: the old one had kept its connection."""
+    pair = two(postgres_settings)
+    pair.hold()
+    waiters = pair.wait()
+    store: Any = pair.registries[1].store("default").backend
+    old = store._news._driver
+    for lent in store._requests.connections.idle:
+        driver = lent.connection.connection.driver_connection
+        driver.cursor().execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+    another = Claim("disLock:another", new_token(), LONG)
+    assert isinstance(drive(pair.waiter.acquire(another, 0)), Granted)
+    eventually(lambda: store._news._driver not in (None, old), "it listens anew")
+    pair.release()
+    are_served(waiters)
+
+
 @pytest.fixture
 def pooler(postgres_locks: Database) -> Iterator[PgBouncer]:
     require("pgbouncer", pgbouncer_program)
