@@ -357,7 +357,7 @@ def _inside_another(
 
 
 def _unseen_by_django(atomic: set[str]) -> Iterator[checks.CheckMessage]:
-    """What is refused at each call, though it says what is right: Django does not see that it does."""
+    """What is refused where a request calls it, though it says what is right: Django does not see that it does."""
     known = list(views())
     actions = {class_of(view): set[str]() for _, view in known}
     for _, view in known:
@@ -375,12 +375,12 @@ def _unseen_by_django(atomic: set[str]) -> Iterator[checks.CheckMessage]:
                 )
         for name, functions in locks_of_helpers(view, actions[class_of(view)]).items():
             if any(_is_refused(function, around) for function in functions):
-                yield checks.Error(
-                    f"{where}: its method {name} is locked, and is no handler (get, post, an action): the handler that "
+                yield checks.Warning(  # perhaps a task calls it, outside of requests
+                    f"{where}: its method {name} is locked, and is no handler (get, post, an action): a handler that "
                     f"calls it is inside of ATOMIC_REQUESTS, so that the call is refused.",
                     hint="Lock the handler, or the whole class (dispatch). Or take the class out of ATOMIC_REQUESTS: "
                     '@method_decorator(transaction.non_atomic_requests, name="dispatch").',
-                    id="distlock_web.E005",
+                    id="distlock_web.W010",
                 )
 
 

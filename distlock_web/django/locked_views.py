@@ -85,6 +85,8 @@ def locks_of_helpers(view: Callback, actions: Iterable[str]) -> dict[str, list[L
     if view_class is None:
         return {}
     handlers = {"dispatch", *actions, *view_class.http_method_names}
+    if hasattr(view_class, "get_extra_actions"):  # a ViewSet of REST framework's: these are handlers or not reached
+        handlers |= {"list", "create", "retrieve", "update", "partial_update", "destroy"}
     # Statically: what a class computes may fail.
     methods = {name: getattr_static(view_class, name, None) for name in dir(view_class) if name not in handlers}
     # What REST framework's @action has marked is a handler, though perhaps of no route.

@@ -15,6 +15,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 from distlock_web import ConfigurationError, distributed_lockable, lock, once
 from distlock_web.core.errors import OpenTransactionWarning
 from distlock_web.flask import DistLock
+from distlock_web.sqlalchemy import begun
 from distlock_web.sqlalchemy.begun import has_changes, kind_of
 from tests.support.databases import Database
 
@@ -245,6 +246,17 @@ def test_to_have_read_is_harmless(db: Any, ask: Any, work: Callable[[Any], objec
 )
 def test_what_a_statement_does(statement: str, kind: str) -> None:
     assert kind_of(statement) == kind
+
+
+def test_a_statement_is_read_only_where_nothing_else_says_what_it_does(
+    memory: None, users: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each statement of the process was searched for words, as long as it was."""
+    monkeypatch.setattr(begun, "kind_of", lambda statement: pytest.fail(statement))
+    with Session(users) as session:
+        session.execute(insert(User).values(id=1))  # SQLAlchemy has made it
+        session.execute(text("SELECT 1"))  # no more can be found
+        assert has_changes(session)
 
 
 def begins(session: Session) -> None:

@@ -202,25 +202,26 @@ def as_it_is(view: Any) -> Any:
     return view
 
 
+#: A handler, or what somebody may call elsewhere.
 HIDDEN = [
-    (function, without_wraps),
-    (function, lambda view: with_wraps(without_wraps(view))),
-    (handler, without_wraps),
-    (helper, as_it_is),
-    (helper_without_the_mixin, as_it_is),
-    (helper_of_an_action, as_it_is),
+    (function, without_wraps, "E005"),
+    (function, lambda view: with_wraps(without_wraps(view)), "E005"),
+    (handler, without_wraps, "E005"),
+    (helper, as_it_is, "W010"),
+    (helper_without_the_mixin, as_it_is, "W010"),
+    (helper_of_an_action, as_it_is, "W010"),
 ]
 
 
 @pytest.mark.parametrize("decorator", [a_lock("commit"), a_once("commit"), a_once()])
-@pytest.mark.parametrize(("shape", "above"), HIDDEN)
+@pytest.mark.parametrize(("shape", "above", "id_"), HIDDEN)
 def test_what_is_refused_at_its_calls_is_found(
-    get: Get, checked: Checked, atomic: None, shape: Any, above: Decorate, decorator: Decorate
+    get: Get, checked: Checked, atomic: None, shape: Any, above: Decorate, id_: str, decorator: Decorate
 ) -> None:
     """Each call was a 500 that named a cure which was there already, and ``check`` said nothing."""
     view = shape(above, decorator)
     [found] = checked(view)
-    assert found.id == "distlock_web.E005"
+    assert found.id == f"distlock_web.{id_}"
     with pytest.raises(ConfigurationError):
         get(view)
     exempt = transaction.non_atomic_requests(view)  # as both hints say
@@ -238,17 +239,28 @@ def test_with_wraps_nothing_is_hidden(
     assert get(view).status_code == 200
 
 
-def test_a_handler_of_another_route_is_no_helper(checked: Checked, atomic: None) -> None:
-    class Orders(UntilCommitMixin, ViewSet):
-        def list(self, request: Any) -> Response:
-            return Response("done")
+class Orders(UntilCommitMixin, ViewSet):
+    def list(self, request: Any) -> Response:
+        return Response("done")
 
-        @action(detail=True, methods=["POST"])
-        @a_lock("commit")
-        def pay(self, request: Any) -> Response:
-            return Response("done")
+    @a_lock("commit")
+    def create(self, request: Any) -> Response:
+        return Response("done")
 
-    assert checked(Orders.as_view({"get": "list"})) == []
+    @action(detail=True, methods=["POST"])
+    @a_lock("commit")
+    def pay(self, request: Any) -> Response:
+        return Response("done")
+
+
+class OrdersToRead(Orders):
+    """Of which no route leads to ``create``."""
+
+
+@pytest.mark.parametrize("orders", [Orders, OrdersToRead])
+def test_a_handler_of_another_route_is_no_helper(checked: Checked, atomic: None, orders: Any) -> None:
+    """An error ends ``runserver`` and ``migrate``, for an action that no request reaches."""
+    assert checked(orders.as_view({"get": "list"})) == []
 
 
 def test_a_class_that_cannot_be_looked_at_is_left_alone(checked: Checked, atomic: None) -> None:
