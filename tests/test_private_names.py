@@ -21,6 +21,7 @@ PACKAGE = Path(distlock_web.__file__).parent
 SESSION = "backends/zookeeper/session.py"
 CONNECTION = "kazoo.protocol.connection:ConnectionHandler"
 HANDLER = "kazoo.handlers.threading:SequentialThreadingHandler"
+SESSION_TRANSACTION = "sqlalchemy.orm:SessionTransaction"
 PYMYSQL = "pymysql.connections:Connection"
 
 #: Whose it is, the name, the file that uses it, and why no public name does.
@@ -54,6 +55,8 @@ USED = [
     # PyMySQL.
     (PYMYSQL, "_read_timeout", "backends/sql/dialects.py", "read_timeout is for the whole connection"),
     (PYMYSQL, "_create_ssl_ctx", "backends/sql/pymysql_connection.py", "ssl=context wants TLS"),
+    # SQLAlchemy: whether a transaction that a session is in is its own to end.
+    (SESSION_TRANSACTION, "_connections", "sqlalchemy/begun.py", "get_bind() has to be told for what"),
     # asgiref: whether a loop is async_to_sync's.
     ("asgiref.sync:AsyncToSync", "loop_thread_executors", "core/runtime.py", "a loop does not tell who has made it"),
 ]  # fmt: skip
