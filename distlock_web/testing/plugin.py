@@ -35,7 +35,7 @@ def distlock_fake() -> Iterator[None]:
 
 @pytest.fixture
 def race(request: pytest.FixtureRequest) -> Race:
-    """``race(call, callers=2)``: try the orders of what they do, until one gives what none gives after the other.
+    """``race(call, callers=2)``: try the orders of what they do, until one gives what no serial order gives.
 
     A Flask app that the test has as the fixture ``app`` gives the clients.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import unittest
+from collections import deque
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from celery import Celery
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
-from django.db import transaction
+from django.db import connection, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import Client, TestCase, TransactionTestCase
 from django.urls import path
@@ -25,6 +26,9 @@ from distlock_web import distributed_lockable, lock
 from distlock_web.testing import hold_lock
 from distlock_web.testing import race as race_module
 from distlock_web.testing.race import Race, Refused
+from distlock_web.testing.race.at_django import _not_of_tests
+from distlock_web.testing.race.databases import Table
+from distlock_web.testing.race.stops import Watch
 from tests.support.databases import Database
 from tests.support.race_tables import Member, Sale, Stock, Tag
 
@@ -77,7 +81,14 @@ def asks_who(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"{request.user} {buy()}")
 
 
+def fails_first(request: HttpRequest) -> HttpResponse:
+    for _ in range(2):
+        Stock.objects.filter(pk=8).exists()
+    raise LookupError("always")
+
+
 urlpatterns = [
+    path("fails_first", fails_first),
     path("function", function_view),
     path("class", ClassView.as_view()),
     path("rest", rest_view),
@@ -227,7 +238,129 @@ def test_the_rows_of_before_are_put_back_on_each_database(shop: Database, race: 
     assert len(set(sales)) == 2  # ids that begin anew: what was answered with one can be compared
 
 
+def test_rows_that_have_swapped_a_unique_value_are_put_back(shop: Database, race: Race) -> None:
+    Member.objects.create(pk=1, name="ann", email="a@example.org")
+    Member.objects.create(pk=2, name="bob", email="b@example.org")
+
+    def swap() -> None:
+        with transaction.atomic():
+            for pk, email in ((1, None), (2, "a@example.org"), (1, "b@example.org")):
+                Member.objects.filter(pk=pk).update(email=email)
+
+    race(swap, swap, limit=2)
+    assert list(Member.objects.order_by("pk").values_list("pk", "email")) == [
+        (1, "a@example.org"),
+        (2, "b@example.org"),
+    ]
+
+
+@ON_SQLITE
+def test_rows_are_put_back_once_more_after_ctrl_c(shop: Database, race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    pressed: list[int] = []
+
+    def restoring(table: Table) -> list[str]:
+        if not pressed:
+            pressed.append(1)
+            raise KeyboardInterrupt
+        return before(table)
+
+    before = Table.restoring
+    monkeypatch.setattr(Table, "restoring", restoring)
+    with pytest.raises(KeyboardInterrupt):
+        race(buy, callers=2, setup=one)
+    assert not Stock.objects.exists()
+
+
+def test_each_database_is_put_back_whatever_another_one_says() -> None:
+    restored = []
+
+    class Fails:
+        def restore(self) -> None:
+            restored.append(self)
+            raise Refused("race: the rows cannot be put back.")
+
+    watch = Watch()
+    watch.databases = {("a",): Fails(), ("b",): Fails()}  # type: ignore[dict-item]
+    with pytest.raises(Refused):
+        watch.restore()
+    assert len(restored) == 2
+
+
+@ON_SQLITE
+def test_tables_in_other_letters_are_the_same(shop: Database, race: Race) -> None:
+    Stock.objects.create(pk=7, left=1)
+
+    def change() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE race_shop_stock SET left = 5 WHERE id = 7".replace("left", '"left"'))
+            cursor.execute("UPDATE RACE_SHOP_STOCK SET LEFT = 6 WHERE id = 7".replace("LEFT", '"left"'))
+
+    race(change, callers=2, limit=2)
+    assert left() == 1
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_what_a_delete_with_a_join_takes_comes_back(shop: Database, race: Race) -> None:
+    sale = Sale.objects.create(stock=Stock.objects.create(pk=1, left=3))
+    race(lambda: Sale.objects.filter(stock__left=3).delete(), callers=2, limit=2)
+    assert Sale.objects.get().pk == sale.pk
+
+
+@pytest.mark.parametrize("how", ["for", "fetchall"])
+@ON_SQLITE
+def test_rows_are_counted_for_each_statement_of_a_cursor(shop: Database, race: Race, how: str) -> None:
+    def read_twice() -> None:
+        with connection.cursor() as cursor:
+            for _ in range(2):
+                cursor.execute('SELECT "left" FROM race_shop_stock WHERE id = 7')
+                rows = list(iter(cursor)) if how == "for" else cursor.fetchall()
+            cursor.execute('UPDATE race_shop_stock SET "left" = %s WHERE id = 7', [rows[0][0] - 1])
+
+    report = str(race(read_twice, callers=2, setup=two, observe=left))
+    assert report.count("left=2") >= 4, report
+    assert "rows" not in report
+    assert "no row" not in report
+
+
+@ON_SQLITE
+def test_two_callers_may_share_a_client(shop: Database, race: Race, client: Client) -> None:
+    for callers in (2, 3):
+        outcome = race(lambda: client.post("/fails_first"), callers=callers, setup=one, limit=10)
+        assert not outcome.is_race, outcome
+
+
+@ON_SQLITE
+def test_what_was_answered_is_kept_as_it_was(shop: Database, race: Race) -> None:
+    """A value that each order changes further is another one in each."""
+    seen: deque[bool] = deque(maxlen=2)
+    outcome = race(lambda: seen.append(buy()), callers=2, setup=one, observe=lambda: seen)
+    assert outcome.is_race
+
+
 # What is refused ------------------------------------------------------------------------------------------------------
+
+
+@ON_SQLITE
+def test_a_database_that_no_test_runner_has_made_is_refused(
+    shop: Database, race: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is written: what others write meanwhile would be put back with it."""
+    settings = connection.settings_dict
+    for name, test, taken in (
+        ("/srv/shop.sqlite3", None, False),
+        ("/srv/shop", "/srv/shop.tests", False),
+        ("/srv/shop.tests", "/srv/shop.tests", True),
+        ("/srv/shop_1.tests", "/srv/shop.tests", True),
+        ("/srv/test_shop_gw0", None, True),
+        (":memory:", None, True),
+    ):
+        monkeypatch.setitem(settings, "NAME", name)
+        monkeypatch.setitem(settings, "TEST", {"NAME": test})
+        assert (not _not_of_tests(connection)) is taken, name
+    monkeypatch.setitem(settings, "NAME", "/srv/shop.sqlite3")
+    with pytest.raises(Refused, match="without what others write meanwhile"):
+        race(buy, callers=2, setup=one)
+    assert not Stock.objects.exists()
 
 
 @ON_SQLITE

@@ -8,12 +8,29 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import JSON, Engine, ForeignKey, StaticPool, String, create_engine, func, select
+from sqlalchemy import (
+    JSON,
+    Column,
+    ColumnDefault,
+    Engine,
+    ForeignKey,
+    Integer,
+    MetaData,
+    QueuePool,
+    StaticPool,
+    String,
+    Table,
+    create_engine,
+    func,
+    make_url,
+    select,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from distlock_web import distributed_lockable
 from distlock_web.flask import DistLock
-from distlock_web.testing.race import Race, Refused
+from distlock_web.testing.race import Race, Refused, step
+from distlock_web.testing.race.at_sqlalchemy import _not_of_tests
 from tests.support.databases import Database
 
 
@@ -190,3 +207,63 @@ def test_a_session_that_is_bound_to_one_connection_is_refused(shop: Engine, race
     with pytest.raises(Refused, match="have one connection"):
         race(buying(engine), callers=2, setup=one(shop))
     engine.dispose()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_connection_that_went_back_to_the_pool_is_the_next_ones(shop: Engine, race: Race) -> None:
+    """A has committed and stands at a step; B's read takes the same connection from the pool."""
+    pool = create_engine(shop.url, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_timeout=1)
+
+    def buy_and_tell() -> None:
+        with Session(pool) as session:
+            session.get_one(Stock, 7)
+            session.commit()
+        step("mail")
+
+    outcome = race(buy_and_tell, callers=2, setup=one(shop), order="ABAB")
+    assert not outcome.is_race, outcome
+    pool.dispose()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_default_that_is_read_first_is_given_to_the_insert(shop: Engine, race: Race) -> None:
+    highest = ColumnDefault(select(func.max(Stock.id) + 1).scalar_subquery())
+    numbered = Table(
+        "race_numbered",
+        MetaData(),
+        Column("id", Integer, highest, primary_key=True),
+        implicit_returning=False,  # as on MySQL: the default is read before the INSERT
+    )
+    numbered.create(shop)
+
+    def insert() -> None:
+        with shop.begin() as connection:
+            connection.execute(numbered.insert())
+
+    def observe() -> list[int]:
+        with shop.begin() as connection:
+            return list(connection.scalars(select(numbered.c.id)))
+
+    outcome = race(insert, lambda: None, setup=one(shop), observe=observe, limit=2)
+    assert outcome.observed == [8]
+
+
+@pytest.mark.parametrize(
+    ("url", "taken"),
+    [
+        ("postgresql+psycopg://u@h/shop", False),
+        ("postgresql+psycopg://u@h/shop_test", True),
+        ("sqlite:////srv/shop.db", False),
+        ("sqlite:////srv/test-project/shop.db", False),
+        ("sqlite:////srv/tests.db", True),
+    ],
+)
+def test_only_a_database_of_tests_is_written_to(url: str, taken: bool) -> None:
+    assert (not _not_of_tests(make_url(url))) is taken
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_another_database_than_of_tests_is_refused(shop: Engine, race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distlock_web.testing.race.at_sqlalchemy._not_of_tests", lambda url: "It is the site's.")
+    with pytest.raises(Refused, match=r"It is the site's\."):
+        race(buying(shop), callers=2, setup=one(shop))

@@ -7,8 +7,9 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import count, pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,8 @@ import pytest
 from django.db import connection, transaction
 from django.db.models import F
 
-from distlock_web import distributed_lockable, lock
-from distlock_web.testing.race import Race, Refused, run, search, statements, step
+from distlock_web import LockBusy, distributed_lockable, lock
+from distlock_web.testing.race import Race, Refused, outcomes, run, search, statements, step
 from distlock_web.testing.race.scheduler import Order
 from tests.support.databases import Database
 from tests.support.race_tables import Sale, Stock
@@ -253,6 +254,79 @@ def test_what_is_right_is_never_reported_in_2000_orders(shop: Database, race: Ra
     assert outcome.tried == 2000 or outcome.complete
 
 
+# Callers that poll, or try again -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@ON_SQLITE
+def test_who_polls_for_what_the_other_does_lets_it_go_on(shop: Database, race: Race) -> None:
+    def work() -> None:
+        with lock("it", wait=0):
+            Stock.objects.filter(pk=7).update(left=0)
+
+    def poll() -> None:
+        while Stock.objects.get(pk=7).left:
+            time.sleep(0.001)
+
+    outcome = race(work, poll, setup=one, observe=left, limit=40, seconds=60)
+    assert not outcome.is_race, outcome
+    assert outcome.tried > 5
+
+
+@ON_SQLITE
+def test_who_tries_again_some_times_lets_the_other_go_on(shop: Database, race: Race) -> None:
+    def take() -> str:
+        for _ in range(5):
+            if Stock.objects.filter(pk=7, left=1).update(left=0):
+                Sale.objects.create(stock_id=7)
+                Stock.objects.filter(pk=7).update(left=1)
+                return "bought"
+        return "gave up"
+
+    outcome = race(take, callers=2, setup=one, observe=left, limit=40)
+    assert not outcome.is_race, outcome
+    assert outcome.tried > 5
+
+
+@ON_SQLITE
+def test_who_polls_for_what_nobody_does_is_ended(shop: Database, race: Race) -> None:
+    def poll() -> None:
+        while Stock.objects.get(pk=7).left:
+            pass
+
+    with pytest.raises(Refused, match=r"A has done the same again and again.* SELECT … FROM race_shop_stock"):
+        race(poll, buy_other, setup=one, hang=0.5, seconds=60)
+    assert_nothing_is_left(shop)
+
+
+def buy_other() -> None:
+    Stock.objects.filter(pk=8).update(left=0)
+
+
+def test_a_loop_of_the_same_is_a_serial_order_still() -> None:
+    def loop() -> None:
+        for _ in range(20):
+            step("the same")
+
+    order = Order([loop, loop]).run()
+    assert order.letters == "A" * 21 + "B" * 21
+
+
+@ON_SQLITE
+def test_what_a_serial_order_gives_is_no_race_even_if_somebody_was_refused(shop: Database, race: Race) -> None:
+    """B finds the first slot busy and takes the second: both work, as one after the other."""
+
+    def work() -> None:
+        for slot in ("first", "second"):
+            with suppress(LockBusy), lock(slot, wait=0):
+                Sale.objects.create(stock_id=7)
+                return
+
+    outcome = race(work, callers=2, setup=one, observe=lambda: Sale.objects.count(), limit=40)
+    assert not outcome.is_race, outcome
+    assert outcome.tried > 5
+
+
 # The end --------------------------------------------------------------------------------------------------------------
 
 
@@ -324,9 +398,9 @@ def test_a_caller_that_hangs_is_ended_with_its_stack(shop: Database, race: Race)
         while True:
             time.sleep(0.001)
 
-    outcome = race(hangs, buy, setup=one, hang=6)
-    assert "time.sleep(0.001)" in str(outcome)
-    assert "A has not come back for 6 s" in str(outcome)
+    with pytest.raises(Refused, match="one after the other, A has not come back for 6 s") as refused:  # alone, too
+        race(hangs, buy, setup=one, hang=6)
+    assert "time.sleep(0.001)" in str(refused.value)
     assert_nothing_is_left(shop)
 
 
@@ -343,9 +417,9 @@ def test_a_caller_that_sleeps_and_cannot_be_ended_keeps_no_row(
             awake.wait()  # in C: no exception reaches it
 
     try:
-        outcome = race(sleeps, buy, setup=one, hang=6)
-        assert "A could not be ended" in str(outcome)
-        assert "awake.wait()" in str(outcome)
+        with pytest.raises(Refused, match="A could not be ended") as refused:
+            race(sleeps, buy, setup=one, hang=6)
+        assert "awake.wait()" in str(refused.value)
         assert not Stock.objects.exists()
     finally:
         awake.set()
@@ -380,6 +454,18 @@ def test_a_row_that_somebody_else_holds_ends_the_search(shop: Database, race: Ra
     [
         ('SELECT "a"."b" FROM "a" WHERE 1', True, "a", False),
         ("SELECT 1", False, "", False),
+        ("SELECT VERSION(), @@sql_mode", False, "", False),
+        ("SELECT nextval('a_id_seq')", True, "", False),
+        ("SELECT book(7)", True, "", False),
+        ("(SELECT a.id FROM a) UNION (SELECT b.id FROM b)", True, "a", False),
+        ("DELETE `a` FROM `a` INNER JOIN `b` ON (a.id = b.id)", True, "a", True),
+        ("TRUNCATE TABLE a", True, "a", True),
+        ('TRUNCATE "a", "b"', True, "a", True),
+        ("INSERT a VALUES (1)", True, "a", True),
+        ("INSERT IGNORE INTO a VALUES (1)", True, "a", True),
+        ("INSERT INTO a VALUES (1) ON DUPLICATE KEY UPDATE b = 2", True, "a", True),
+        ("WITH n AS (SELECT 1 FROM b FOR UPDATE SKIP LOCKED) UPDATE a SET c = 1", True, "a", True),
+        ("WITH n AS (SELECT 1 FROM b FOR NO KEY UPDATE NOWAIT) UPDATE a SET c = 1", True, "a", True),
         ("SELECT pg_advisory_xact_lock(7)", True, "", False),
         ("/* route */ UPDATE `a` SET b = 1", True, "a", True),
         ('INSERT INTO "s"."a" (b) VALUES (1)', True, "s.a", True),
@@ -400,3 +486,20 @@ def test_what_others_can_notice(sql: str, noticed: bool, table: str, writes: boo
     assert statements.is_noticed(sql) is noticed
     assert statements.table_of(sql) == table
     assert (statements.written(sql) is not None) is writes
+
+
+@pytest.mark.parametrize("installed", [(), ("views",)])
+def test_the_line_is_the_projects(tmp_path: Path, installed: tuple[str, ...]) -> None:
+    """And not that of a package that wraps what sends the statement; also of a project that is installed."""
+
+    def function(name: str, called: Callable[[], object]) -> Callable[[], object]:
+        packages = "site-packages" if name in ("sentry_sdk", "tracer", *installed) else "shop"
+        names: dict[str, Any] = {"called": called}
+        exec(compile("call = lambda: called()", str(tmp_path / packages / name / f"{name}.py"), "exec"), names)
+        call: Callable[[], object] = names["call"]
+        return call
+
+    inner = function("sentry_sdk", statements.users_line)
+    view = function("views", inner if installed else function("tracer", inner))
+    tries: Any = SimpleNamespace(_django=None, _frozen=outcomes.Frozen(()))
+    assert run._Tries._call(tries, lambda: view(), (), None) == "views.py:1"

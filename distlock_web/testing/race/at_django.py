@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from inspect import iscoroutinefunction
-from typing import Any
+from pathlib import Path
+from threading import local
+from typing import Any, cast
 
 from . import statements
 from .databases import Database
@@ -49,7 +52,9 @@ class Django:
         @cache
         def database() -> Database:
             name, host, port = str(settings["NAME"]), str(settings["HOST"] or ""), settings["PORT"]
-            return watch.database(connection.vendor, name, host, port, lambda: _own_of_django(connection))
+            return watch.database(
+                connection.vendor, name, host, port, lambda: _own_of_django(connection), _not_of_tests(connection)
+            )
 
         def statement(execute: Any, sql: str, parameters: Any, many: bool, context: Any) -> Any:
             known, caller = database(), running()
@@ -63,8 +68,7 @@ class Django:
                 lambda: execute(sql, parameters, many, context),
                 "select_for_update()",
             )
-            if said is not None and statements.is_read(sql):
-                _listen(context["cursor"], said)
+            _listen(context["cursor"], said if said is not None and statements.is_read(sql) else None)
             return result
 
         def ends(word: str, end: Callable[[], None]) -> Callable[[], None]:
@@ -90,20 +94,70 @@ def _own_of_django(connection: Any) -> tuple[Any, Callable[[], object]]:
     return own.connection, own.close
 
 
-def _listen(cursor: Any, said: Step) -> None:
-    """The rows are fetched later: note how many, and the first."""
-    said.found = 0
+def _not_of_tests(connection: Any) -> str:
+    """Why it is none that the test runner has made: its name is that of ``TEST``, or begins with ``test_``."""
+    from django.db.backends.base.creation import TEST_DATABASE_PREFIX
+
+    name, wanted = (
+        str(connection.settings_dict["NAME"]),
+        str((connection.settings_dict.get("TEST") or {}).get("NAME") or ""),
+    )
+    if connection.vendor == "sqlite" and connection.is_in_memory_db():  # refused with words of its own
+        return ""
+    stem, suffix = re.escape(wanted.removesuffix(Path(wanted).suffix)), re.escape(Path(wanted).suffix)
+    runners = name == wanted or re.fullmatch(rf"{stem}_\w+{suffix}", name)  # a clone, of tests side by side: shop_1
+    if (wanted and runners) or Path(name).name.startswith(TEST_DATABASE_PREFIX):
+        return ""
+    return (
+        "Django's test runner makes a database of its own, test_…, or DATABASES[…]['TEST']['NAME']: race runs in that."
+    )
+
+
+def _listen(cursor: Any, said: Step | None) -> None:
+    """The rows are fetched later: note how many, and the first, at the last statement of the cursor."""
+    listens = "_race_step" in vars(cursor)
+    if said is None and not listens:
+        return
+    cursor._race_step = said
+    if listens:
+        return
 
     def noting(fetch: Callable[..., Any], many: bool) -> Callable[..., Any]:
         def fetched(*args: Any) -> Any:
             rows = fetch(*args)
-            note_rows(said, cursor.description, rows if many else [rows] if rows is not None else [])
+            _note(cursor, rows if many else [rows] if rows is not None else [])
             return rows
 
         return fetched
 
     for name in ("fetchone", "fetchmany", "fetchall"):
         setattr(cursor, name, noting(getattr(cursor, name), name != "fetchone"))
+
+
+def _note(cursor: Any, rows: Any) -> None:
+    if (said := vars(cursor).get("_race_step")) is not None:
+        note_rows(said, cursor.description, rows)
+
+
+@contextmanager
+def _iterations() -> Iterator[None]:
+    """``for row in cursor`` is of the class: no cursor can have one of its own."""
+    from django.db.backends.utils import CursorWrapper
+
+    iterate = CursorWrapper.__iter__
+
+    def noting(cursor: Any) -> Iterator[Any]:
+        _note(cursor, [])  # it is known now that there may be none
+        for row in iterate(cursor):
+            _note(cursor, [row])
+            yield row
+
+    wrappers: Any = CursorWrapper
+    wrappers.__iter__ = noting
+    try:
+        yield
+    finally:
+        wrappers.__iter__ = iterate
 
 
 @contextmanager
@@ -114,6 +168,7 @@ def django_views() -> Iterator[None]:
     from django.test.client import Client
 
     resolve, note, send = BaseHandler.resolve_request, Client.store_exc_info, Client.request
+    here, notes = local(), cast(Any, note)
 
     def resolve_request(handler: Any, request: Any) -> Any:
         match = resolve(handler, request)
@@ -123,19 +178,24 @@ def django_views() -> Iterator[None]:
         return match
 
     def request(client: Any, **extra: Any) -> Any:
-        client._race_caller = running()
-        return send(client, **extra)
+        before = getattr(here, "client", None)
+        here.client = client
+        try:
+            return send(client, **extra)
+        finally:
+            here.client = before
 
     def store_exc_info(client: Any, **kwargs: Any) -> None:
-        if getattr(client, "_race_caller", None) is running():
-            note(client, **kwargs)
+        if getattr(here, "client", None) is client:  # by thread: two callers may share a client
+            notes(client, **kwargs)
 
     handlers: Any = BaseHandler
     clients: Any = Client
     handlers.resolve_request = resolve_request
     clients.store_exc_info, clients.request = store_exc_info, request
     try:
-        yield
+        with _iterations():
+            yield
     finally:
         handlers.resolve_request = resolve
         clients.store_exc_info, clients.request = note, send

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 from . import statements
@@ -35,6 +37,7 @@ def flask_views() -> Iterator[None]:
 def at_sqlalchemy(watch: Watch) -> Iterator[None]:
     """Every engine that is used from now on, by its dialect, which sends all there is to send."""
     from sqlalchemy import Engine, event
+    from sqlalchemy.pool import Pool
 
     patched: list[Any] = []
 
@@ -44,16 +47,22 @@ def at_sqlalchemy(watch: Watch) -> Iterator[None]:
             patched.append(dialect)
             _watch_dialect(watch, connection.engine, dialect)
 
+    def given_back(raw: Any, record: Any) -> None:
+        watch.given_back(raw)
+
     event.listen(Engine, "engine_connect", connected)
+    event.listen(Pool, "checkin", given_back)
     try:
         yield
     finally:
+        event.remove(Pool, "checkin", given_back)
         event.remove(Engine, "engine_connect", connected)
         for dialect in patched:
             for name in _SENDS:
                 vars(dialect).pop(name, None)
 
 
+_TEMPORARY = Path(gettempdir()).resolve()
 _SENDS = ("do_execute", "do_executemany", "do_execute_no_params", "do_commit", "do_rollback")
 
 
@@ -79,7 +88,7 @@ def _watch_dialect(watch: Watch, engine: Any, dialect: Any) -> None:
         return raw, close
 
     url = engine.url
-    database = watch.database(dialect.name, str(url.database), url.host or "", url.port, connect)
+    database = watch.database(dialect.name, str(url.database), url.host or "", url.port, connect, _not_of_tests(url))
 
     def executes(name: str) -> None:
         send = getattr(dialect, name)
@@ -113,6 +122,15 @@ def _watch_dialect(watch: Watch, engine: Any, dialect: Any) -> None:
     ends("do_rollback", "ROLLBACK")
 
 
+def _not_of_tests(url: Any) -> str:
+    """Why it is not taken for a database of tests: nothing but its name tells."""
+    name = str(url.database or "")
+    file = Path(name).resolve()
+    if "test" in file.name.lower() or (url.get_backend_name() == "sqlite" and file.is_relative_to(_TEMPORARY)):
+        return ""
+    return 'Give the tests a database of their own with "test" in its name, as sqlite:///test.db or postgresql:///shop_test.'
+
+
 def _driver(connection: Any) -> Any:
     """The driver's connection, of the pool's."""
     return getattr(connection, "driver_connection", connection)
@@ -124,8 +142,11 @@ def _file_of(raw: Any) -> str:
 
 def _read_all(cursor: Any, context: Any, said: Step) -> None:
     """The rows are read now, to note the first; the result gives them out from memory."""
-    said.found = 0
     if cursor.description is None or getattr(context, "_is_server_side", False):
+        return
+    if (
+        context.isinsert or context.isupdate
+    ):  # the SELECT of a default: SQLAlchemy fetches its row from the cursor itself
         return
     from sqlalchemy.engine.cursor import FullyBufferedCursorFetchStrategy
 

@@ -26,10 +26,11 @@ MOST_ROWS = 20_000
 
 
 class Database:
-    def __init__(self, name: str, kind: Kind, connect: Connect) -> None:
+    def __init__(self, name: str, kind: Kind, connect: Connect, not_of_tests: str) -> None:
         self.name = name
         self.kind = kind
         self._connect = connect
+        self._not_of_tests = not_of_tests
         self._own: Any = None
         self._close: Callable[[], object] = lambda: None
         self._kept: dict[str, Table] = {}
@@ -99,35 +100,66 @@ class Database:
 
     def keep(self, table: str) -> None:
         """Before a write: the rows that the table had before the first come back with :meth:`restore`."""
+        if self._not_of_tests:
+            raise Refused(
+                f"race: the database {self.name!r} would be put back as it was, without what others write meanwhile. "
+                f"{self._not_of_tests}"
+            )
+        if self.kind == "sqlite":  # in raw SQL the same table may be written in other letters
+            table = table.lower()
         self._written.add(table)
         if table in self._kept:
             return
         with self._busy:
             try:
+                if self.kind == "postgresql" and not self._is_table(table):
+                    self._kept[table] = Table(self, table.lower(), len(self._kept))
+                    return
                 self._kept[table] = Table(self, table, len(self._kept))
             except Refused:
                 raise
             except Exception as error:
                 raise Refused(f"race: the rows of {table!r} cannot be read, to put them back: {error}") from error
 
+    def _is_table(self, table: str) -> bool:
+        quoted = ".".join(f'"{part}"' for part in table.split("."))
+        return self.query(f"SELECT to_regclass('{quoted}')")[0][0] is not None
+
     def restore(self) -> None:
         """All tables that were written are as they were."""
         written = [table for name, table in self._kept.items() if name in self._written]
-        self._written.clear()
         if not written:
             return
         with self._busy:
-            self.query("BEGIN")
             try:
-                self._all([each for table in written for each in table.restoring()])
+                self._transaction([each for table in written for each in table.restoring()], written)
             except Exception as error:
-                self.query("ROLLBACK")
+                self._written.clear()
                 raise Refused(
                     f"race: the rows cannot be put back. Has the test a transaction open that holds them? {error}"
                 ) from error
-            self.query("COMMIT")
+            self._written.clear()  # not before: after Ctrl-C they are put back once more
             for table in written:
                 table.count_on()
+
+    def _transaction(self, statements: list[str], tables: list[Table]) -> None:
+        self.query("BEGIN")
+        try:
+            try:
+                self._all(statements)
+            except Exception as error:
+                if not _is_integrity(error) or not self._ignores_references():
+                    raise
+                # Rows that have swapped a unique value: no order of updates is right.
+                self._all([each for table in tables for each in table.anew()])
+            self.query("COMMIT")
+        except BaseException:
+            self._may_fail("ROLLBACK")
+            raise
+
+    def _ignores_references(self) -> bool:
+        """Else a DELETE would take the rows of other tables with it."""
+        return self.kind != "postgresql" or self.query("SHOW session_replication_role")[0][0] == "replica"
 
     def _may_fail(self, statement: str) -> None:
         with suppress(Exception):  # only a superuser of PostgreSQL may
@@ -199,12 +231,17 @@ class Table:
             )
         ]
 
-    def restoring(self) -> list[str]:
+    def anew(self) -> list[str]:
+        return [f"DELETE FROM {self.name}", self._insert()]
+
+    def _insert(self) -> str:
         columns, copied = ", ".join(self.columns), ", ".join(f"c.{column}" for column in self.columns)
         system = "OVERRIDING SYSTEM VALUE" if self._kind == "postgresql" else ""
-        insert = f"INSERT INTO {self.name} ({columns}) {system} SELECT {copied} FROM {self.copy} c"
+        return f"INSERT INTO {self.name} ({columns}) {system} SELECT {copied} FROM {self.copy} c"
+
+    def restoring(self) -> list[str]:
         if not self.key:
-            return [f"DELETE FROM {self.name}", insert]
+            return self.anew()
         same = " AND ".join(f"c.{column} = {self.name}.{column}" for column in self.key)
         rest = [column for column in self.columns if column not in self.key]
         made = ", ".join(f"{column} = c.{column}" for column in rest)
@@ -215,7 +252,7 @@ class Table:
         elif rest:
             statements.append(f"UPDATE {self.name} SET {made} FROM {self.copy} c WHERE {same}")
         there = f"SELECT 1 FROM {self.name} WHERE {same}"
-        return [*statements, f"{insert} WHERE NOT EXISTS ({there})"]
+        return [*statements, f"{self._insert()} WHERE NOT EXISTS ({there})"]
 
     # The number of the next row: without it an answer with an id would be another one each time. -------------------
 
@@ -262,6 +299,10 @@ def backend_pid(connection: Any) -> int:
     if hasattr(connection, "get_backend_pid"):
         return int(connection.get_backend_pid())
     return int(connection.info.backend_pid)
+
+
+def _is_integrity(error: Exception) -> bool:
+    return any(kind.__name__ == "IntegrityError" for kind in type(error).__mro__)  # of each driver
 
 
 def _waits_in_innodb(status: str, pid: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +89,10 @@ class Frozen:
             return [self(each) for each in value]
         if type(value).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]
             return f"<{type(value).__qualname__}>"  # equal to none but itself
-        return value
+        try:
+            return deepcopy(value)  # what the next order changes would change this one's
+        except Exception:
+            return value
 
 
 def shown(result: Result, name: str, *, whole: bool) -> str:

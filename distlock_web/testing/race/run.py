@@ -34,15 +34,14 @@ class Outcome:
         self.of = 0  #: orders that there are, as far as no caller waits for another one
         self.complete = False  #: all were tried
         self.order: str | None = None  #: of the race: as ``race(…, order=…)`` takes it
-        self.answers: tuple[
-            object, ...
-        ] = ()  #: of the callers: in the race, or where none was found, in the first order
+        #: Of the callers: in the race, or where none was found, in the first order.
+        self.answers: tuple[object, ...] = ()
         self.observed: object = None  #: what ``observe`` has returned there
         self._report = ""
 
     @property
     def is_race(self) -> bool:
-        """Whether an order gave what the callers one after the other never give."""
+        """Whether an order gave what no serial order gives."""
         return self.order is not None
 
     def assert_as_one_after_the_other(self) -> None:
@@ -95,7 +94,7 @@ class Race:
         seed: int = 0,
         hang: float = HANG,
     ) -> Outcome:
-        """Try the orders of these calls until one gives what no caller after the other gives.
+        """Try the orders of these calls until one gives what no serial order gives.
 
         ``callers``: so many make the one call. A call may take one argument, a test client: of ``client()``, else of
         the framework's. ``setup`` makes the state before each order; the rows of all tables that are written are put
@@ -204,21 +203,29 @@ class _Tries:
             self._count(outcome, order)
             progress.show(self._tried, min(limit, outcome.of))
             if order.trouble:
+                self._refuse_trouble_of_one(order)
                 return self._found(outcome, order, result)
             if cost == 0 and is_serial(order.choices):
                 self._serial.append((order.letters, result))
                 if len(self._serial) == 1:
                     outcome.answers, outcome.observed = result.answers, result.observed
                 continue
+            if not self._serial:  # A polls for what B does: what B does first is known later
+                continue
             if self._is_race(order, result):
                 self._refuse_what_differs_by_itself()
                 shortest = self._shortest(search, cost, order, result)
                 return self._found(outcome, *shortest)
+        if not self._serial:
+            raise Refused(
+                "race: no caller ends before another one begins, so there is no serial order to compare with."
+            )
         outcome.complete = search.next() is None
         return outcome if only is None else self._only(outcome, only)
 
     def _only(self, outcome: Outcome, letters: list[int]) -> Outcome:
         order, result = self._try(letters)
+        self._refuse_trouble_of_one(order)
         outcome.answers, outcome.observed = result.answers, result.observed
         return self._found(outcome, order, result) if order.trouble or self._is_race(order, result) else outcome
 
@@ -234,15 +241,22 @@ class _Tries:
     def _is_race(self, order: Order, result: Result) -> bool:
         """Whether no serial order leads there. A caller that was not given its lock was told so: it is as if it had not
         called, whatever it answers."""
+        if any(result == serial for _, serial in self._serial):
+            return False
         refused = frozenset(caller.number for caller in order.callers if caller.refused)
         if not refused:
-            return all(result != serial for _, serial in self._serial)
+            return True
         if refused not in self._without:
             others = [number for number in range(len(self._calls)) if number not in refused]
             self._without[refused] = [
                 self._try((), rank=(*rank, *refused), without=refused, count=False)[1] for rank in permutations(others)
             ]
         return all(_without(result, refused) != _without(serial, refused) for serial in self._without[refused])
+
+    def _refuse_trouble_of_one(self, order: Order) -> None:
+        """What a caller does alone, too, is no race: it is slow, or waits for somebody who does not race."""
+        if order.trouble and (is_serial(order.choices) or not self._serial):
+            raise Refused(f"race: one after the other, {order.trouble.strip()}")
 
     def _refuse_what_differs_by_itself(self) -> None:
         letters, before = self._serial[0]
@@ -291,9 +305,7 @@ class _Tries:
             observed = self._frozen(self._observe()) if self._observe is not None else None
             return order, Result(tuple(answers), observed)
         finally:
-            with self._watch.aside():
-                for database in self._watch.databases.values():
-                    database.restore()
+            self._watch.restore()
 
     def _arguments(self, call: Callable[..., object]) -> tuple[object, ...]:
         try:

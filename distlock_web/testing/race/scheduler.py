@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,10 +22,16 @@ from distlock_web.core.errors import ConfigurationError
 
 T = TypeVar("T")
 
-#: Seconds between two looks at a caller that does not come back from a statement: waits it for another one?
+#: Seconds between two looks at a caller whose statement has not come back: it may wait for another caller's.
 LOOK = 0.003
-#: Seconds that a caller may run without a stop.
+#: Seconds that a caller may run without a stop, or do the same again and again.
 HANG = 10.0
+#: Who is about to do the same for the third time polls, or tries again: another one that was stopped goes on.
+AGAIN = 2
+#: So often before another one begins: a loop that is no polling ends first, so that a serial order stays one.
+MANY = 200
+#: So often callers that poll are passed over before that counts as hanging.
+PASSED_OVER = 100
 #: Seconds that a database has to find a deadlock: PostgreSQL takes one.
 DEADLOCK = 5.0
 #: Seconds that a caller has to end when it is told to.
@@ -165,8 +171,9 @@ class Caller:
         self.interrupt()
 
     def interrupt(self) -> None:
-        if self.statement is not None and self.thread.is_alive():
-            where, connection = self.statement
+        statement = self.statement  # once: its thread sets it to None when the statement comes back
+        if statement is not None and self.thread.is_alive():
+            where, connection = statement
             where.interrupt(connection)
 
 
@@ -215,6 +222,9 @@ class Order:
         self._beginning = deque(beginning)
         self._rank = [self.callers[number] for number in rank or range(len(calls))]
         self._hang = hang
+        self._done: Counter[tuple[str, str]] = Counter()  #: in the turn of the caller that was chosen last
+        self._turn_began = self._began = time.monotonic()
+        self._passed_over = 0
 
     def run(self) -> Order:
         try:
@@ -227,7 +237,13 @@ class Order:
                 if not ready:
                     self._untangle()
                     continue
+                ready = self._let_go_on(ready, last)
+                if self.trouble:
+                    break
                 chosen = self._choose(ready, last)
+                if chosen is not last:
+                    self._done.clear()
+                    self._turn_began = time.monotonic()
                 self.choices.append(
                     Choice(tuple(each.number for each in ready), chosen.number, last.number if last else None)
                 )
@@ -251,6 +267,7 @@ class Order:
                 return
         assert chosen.pending is not None
         self.steps.append(chosen.pending)
+        self._done[_same(chosen.pending)] += 1
         chosen.choose()
         self._until_it_stops(chosen)
 
@@ -264,6 +281,30 @@ class Order:
             if wanted in ready:
                 return wanted
         return last if last is not None and last in ready else next(each for each in self._rank if each in ready)
+
+    def _let_go_on(self, ready: list[Caller], last: Caller | None) -> list[Caller]:
+        """Without the last one, if it polls for what another one does, or tries again while that one is in its way: it
+        would go on for ever, in each order that lets it."""
+        if last is None or last not in ready or last.pending is None:
+            return ready
+        times, long = self._done[_same(last.pending)], time.monotonic() - self._turn_began > self._hang
+        if times < AGAIN:
+            return ready
+        others = [each for each in ready if each is not last]
+        if not others:
+            self.trouble = self._polls(last) if long else ""
+            return ready
+        if not (long or times >= MANY or any(each.pending is not None for each in others)):
+            return ready
+        self._passed_over += 1
+        if self._passed_over > PASSED_OVER and time.monotonic() - self._began > self._hang:
+            self.trouble = self._polls(last)
+        return others
+
+    def _polls(self, caller: Caller) -> str:
+        step = caller.pending or Step("")
+        same = f"{step.text}  {step.where}"
+        return f"{caller.name} has done the same again and again, for more than {self._hang:g} s: {same}"
 
     def give_back(self, what: object) -> None:
         """Who waits for this may ask again. Called by the caller that has it, before its next stop."""
@@ -342,6 +383,10 @@ class Order:
                 self.trouble += f"\n{caller.name} could not be ended: its thread stays, without its connections."
                 for where, connection in caller.used.values():
                     where.cut(connection)
+
+
+def _same(step: Step) -> tuple[str, str]:
+    return step.text, step.where
 
 
 def _stack(thread: threading.Thread) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,8 +55,13 @@ class Watch:
         finally:
             self._aside.on = before
 
-    def database(self, vendor: str, name: str, host: str, port: object, connect: Connect) -> Database:
-        """One for each, by however many ways it is reached: its rows are put back once."""
+    def database(
+        self, vendor: str, name: str, host: str, port: object, connect: Connect, not_of_tests: str
+    ) -> Database:
+        """One for each, by however many ways it is reached: its rows are put back once.
+
+        ``not_of_tests``: why it is not taken for a database of tests. Then nobody may write to it.
+        """
         if vendor not in KINDS:
             raise Refused(
                 f"race: it cannot tell who waits in {vendor}. It knows PostgreSQL, MariaDB, MySQL and SQLite."
@@ -65,9 +70,17 @@ class Watch:
         where = str(Path(name).resolve()) if kind == "sqlite" else name
         host = "" if host in _HERE or host.startswith("/") else host
         port = port or {"postgresql": 5432, "mysql": 3306}.get(kind, "")
-        return self.databases.setdefault((kind, where, host, str(port)), Database(name, kind, connect))
+        return self.databases.setdefault((kind, where, host, str(port)), Database(name, kind, connect, not_of_tests))
+
+    def restore(self) -> None:
+        """In each database, whatever one of them says."""
+        with self.aside(), ExitStack() as stack:
+            for database in self.databases.values():
+                stack.callback(database.restore)
 
     def close(self) -> None:
+        with suppress(Exception):  # rows that Ctrl-C has left: it came while they were put back
+            self.restore()
         for database in self.databases.values():
             database.close()
 
@@ -103,8 +116,13 @@ class Watch:
                 )
                 caller.stop(said)
         if table is not None and (caller is None or not caller.order.ending):
-            with self.aside():
-                database.keep(table)
+            try:
+                with self.aside():
+                    database.keep(table)
+            except Refused as error:
+                if caller is not None:
+                    caller.order.refused = error
+                raise
         if caller is None:
             return execute(), None
         return self._executed(caller, database, connection, sql, said, execute), said
@@ -134,6 +152,10 @@ class Watch:
             return caller.send(database, connection, execute)
         finally:
             database.done(connection)
+
+    def given_back(self, connection: Any) -> None:
+        """To the pool: the next one that takes it shares it with nobody."""
+        self._users.pop(id(connection), None)
 
     def _refuse_shared(self, caller: Caller, connection: Any) -> None:
         _, other = self._users.setdefault(id(connection), (connection, caller))
