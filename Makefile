@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make quick    after each edit: what needs no server beyond Redis, in half a minute"
 	@echo "make test     what needs nothing but pip: a Redis, SQLite, real processes (2 min)   ARGS='-k name' goes to pytest"
-	@echo "make test-all what every change has to pass, on every server that is installed (15 min)"
+	@echo "make test-all what a change to a store has to pass, on every server that is installed (15 min)"
 	@echo "make nightly  the rest: what is long, or measures"
 	@echo "make coverage what the last 'make test-all' has measured, with a gate that needs every server"
 	@echo "make simulate our code in a simulated world              SEEDS=2000; SEED=memory-4711 does one again"
