@@ -30,6 +30,7 @@ USED = [
     ("django.http:HttpRequest", "_read_started", "django/asked.py", "request.body raises, and cannot be asked before"),
     ("django.http:HttpRequest", "_body", "django/asked.py", "request.body reads it"),
     ("django.http:HttpRequest", "_post", "django/asked.py", "request.POST parses it"),
+    ("django.http:HttpRequest", "_files", "django/asked.py", "request.FILES parses it"),
     ("django.core.handlers.asgi:ASGIRequest", "_stream", "django/asked.py", "request.read() takes it from the view"),
     ("django.middleware.csp", "_csp_nonce", "django/once.py", "get_nonce() makes one where nobody has asked for it"),
     ("csp.middleware:CSPMiddleware", "_csp_nonce", "django/once.py", "request.csp_nonce makes one"),
