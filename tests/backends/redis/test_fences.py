@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import hiredis
 import pytest
 import redis
 
 from distlock_web import configure, lock
+from distlock_web.backends.redis.scripts import ACQUIRE, RELEASE, Script, command, lock_keys
 from distlock_web.backends.redis.transport.listener import Listener
 from distlock_web.core.registry import registry
 from distlock_web.core.runtime import now
 from tests.support.callers import Beside, unrelated
 from tests.support.clock_shift import ShiftedRedis
 from tests.support.redis_lock import KEY, NAME, held, queued
+from tests.support.simulation.redis_server import RedisServer as SimulatedRedis
 from tests.support.waiting import LONG, SOON, eventually
 
 INDEX, FENCES = "disLock:~held", "{fences}"
@@ -119,3 +122,53 @@ def test_a_step_of_the_clock_and_a_pause_between_two_polls(
     left = redis_client.pttl(NAME)
     assert believed <= now() + (left + 1) / 1000
     lease.release()
+
+
+class Quarters:
+    """A simulated server whose clock stands where the test puts it: in seconds around 12:00 UTC, where a mark ends."""
+
+    NOON = 1_800_014_400.0
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._server = SimulatedRedis(lambda: self.NOON + self.seconds)
+        self._connection = self._server.connect()
+
+    def run(self, script: Script, name: str, *args: str | int) -> Any:
+        reader = hiredis.Reader()
+        reader.feed(self._connection.feed(script.call(lock_keys(name, INDEX), args, by_source=True)))
+        return reader.gets()
+
+    def ask(self, name: str, who: str = "a", expire: int = 1000, join: int = 0, place: str = "") -> Any:
+        return self.run(ACQUIRE, name, who * 40, expire, join, "x", place)
+
+    def fence(self, name: str) -> int:
+        """Of one who takes the lock, and gives it back."""
+        answer = self.ask(name)
+        assert self.run(RELEASE, name, "a" * 40, 0, 0) == 0
+        return answer if isinstance(answer, int) else int(answer[0])
+
+    def index_lives(self) -> float:
+        reader = hiredis.Reader()
+        reader.feed(self._connection.feed(command("PTTL", INDEX)))
+        return float(reader.gets()) / 1000
+
+
+def test_a_clock_that_steps_back_over_the_end_of_a_quarter() -> None:
+    """The mark went back alone; then it moved again without the floor, and the time was given as the fence."""
+    server = Quarters()
+    fences = []
+    for server.seconds in (-60, 5, -4, 1, 2, 6, 7):
+        fences += [server.fence("a"), server.fence("b")]
+        assert server.index_lives() > 12 * 3600
+    assert fences == sorted(set(fences))
+
+
+def test_the_first_of_a_quarter_does_not_pass_those_who_wait() -> None:
+    """The mark was taken for the name: a lock whose holder had died looked as if nobody waited for it."""
+    server = Quarters()
+    server.seconds = -2
+    assert type(server.ask("a", "a")) is int
+    assert server.ask("a", "b", join=1)[0] == 0
+    server.seconds = 1  # its lease has ended, and a quarter begun
+    assert type(server.ask("a", "c")) is list, "looked for those who wait, and found that none of them listens"

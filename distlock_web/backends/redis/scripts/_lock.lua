@@ -4,7 +4,8 @@
 --       2 {N}:queue   sorted set: the processes that wait, by the place of their first waiter (the µs at which it came).
 --                     Each has a line, {N}:queue:<process>: sorted set of "token expire holder" by place
 --       3 index       sorted set of names by the µs at which their lease ends; under FENCES the highest fence, negated;
---                     MARK by the hours since it had its TTL, negated. In a cluster there is one for each slot, with a tag in braces
+--                     MARK and its double by the quarter of a day since 1970 in which it had its TTL, negated. In a
+--                     cluster there is an index for each slot, with a tag in braces
 -- A token's first 16 characters name its process, to be exact a store of a process; it listens on distlock:wake:<those>, in
 -- a cluster with :<node>.
 -- States: held; contended, which is held while others may wait; granted, the same when it was handed over and its owner has
@@ -18,7 +19,7 @@
 -- makes three calls, and stands before what it does not need (`-- include: _queue`).
 
 local N, QUEUE, INDEX = KEYS[1], KEYS[2], KEYS[3]
-local FENCES, MARK = '{fences}', '{lasts}' -- in the index; no name has a brace
+local FENCES, MARK, DOUBLE = '{fences}', '{lasts}', '{lasts too}' -- in the index; no name has a brace
 local QUARTER = 21600000000 -- of a day, in µs: so often the index has its TTL anew
 local call, format = redis.call, string.format
 

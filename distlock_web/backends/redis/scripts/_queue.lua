@@ -31,8 +31,10 @@ end
 -- The next fence, of a lease of `ms`: the time, or more than every fence before.
 local function next_fence(now, ms)
   local fence = math.max(now, 1 - tonumber(call('ZSCORE', INDEX, FENCES) or 0))
-  local added = call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N, format('-%d', now / QUARTER), MARK)
-  if added == 3 or tonumber(ms) > 60000 or fence > now + 60000000 then -- it is new; or has to last for long
+  -- By the fence: where the clock was set back, the mark must not move again without the floor. See acquire.lua.
+  local quarter = format('-%d', fence / QUARTER)
+  local added = call('ZADD', INDEX, format('-%d', fence), FENCES, format('%d', now + ms * 1000), N, quarter, MARK, quarter, DOUBLE)
+  if added == 4 or tonumber(ms) > 60000 or fence > now then -- it is new; or has to last for long
     -- Where the clock was set back, the floor is known until it has come there again.
     keep_index(math.max(tonumber(ms), (fence - now) / 1000))
   end

@@ -17,28 +17,29 @@ local token, expire, join, holder, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], A
 local now = clock()
 
 -- One ZADD does three things, and `changed` counts those that it did (LT: only a lower score replaces one):
---   the floor of all fences, negated, is raised to now: not if the clock was set back
---   the name is listed: not if it is listed already, for then it is held, or waited for
---   the mark is put: to an index that is new, and has no TTL yet; or had it in an earlier quarter of a day
--- 2 or more: free, as far as the index knows; SET NX decides.
-local stamp, ends = format('%d', now), format('%d', now + expire * 1000)
-local changed = redis.pcall('ZADD', INDEX, 'LT', 'CH', '-' .. stamp, FENCES, ends, N, format('-%d', now / QUARTER), MARK)
+--   1  the floor of all fences, negated, is raised to now: not if the clock was set back
+--   1  the name is listed: not if it is listed already, for then it is held, or waited for
+--   2  the mark is put: to an index that is new, and has no TTL yet; or had it in an earlier quarter of a day. It never
+--      moves without the floor. It counts twice, so that it is not mistaken for the name
+-- 2 or 4: free, as far as the index knows; SET NX decides.
+local stamp, ends, quarter = format('%d', now), format('%d', now + expire * 1000), format('-%d', now / QUARTER)
+local changed = redis.pcall('ZADD', INDEX, 'LT', 'CH', '-' .. stamp, FENCES, ends, N, quarter, MARK, quarter, DOUBLE)
 local refused = type(changed) == 'table' and changed -- by a full server, which knows what is done all the same
 if refused then
   changed = 0
 end
-if changed == 3 or now % 64 == 0 or tonumber(expire) > 60000 then -- housekeeping: now and then
+if changed == 4 or now % 64 == 0 or tonumber(expire) > 60000 then -- housekeeping: now and then
   call('ZREMRANGEBYSCORE', INDEX, '0', format('%d', now - 60000000)) -- ended a minute ago without a release
   call('PEXPIRE', INDEX, format('%d', math.max(call('PTTL', INDEX), expire + 86400000)))
 end
-if changed > 1 and place == '' and
+if (changed == 2 or changed == 4) and place == '' and
   call('SET', N, token .. ' held ' .. stamp .. ' ' .. stamp .. ' - ' .. holder, 'NX', 'PX', expire) then
   return now
 end
 
 -- include: _queue
 
-if changed > 1 then -- the mark may be one of them
+if changed > 2 then -- the mark is one of them
   keep_index(tonumber(expire))
 end
 local process = string.sub(token, 1, 16)

@@ -50,7 +50,7 @@ for i = 2, #KEYS do
 end
 if #listed > 2 then
   call(unpack(listed))
-  if call('PTTL', index) < longest + 43200000 then -- it outlives its last use by a day, and all that it lists
+  if call('PTTL', index) < longest + 43200000 then -- it outlives its last use by half a day at least, and all that it lists
     call('PEXPIRE', index, format('%d', longest + 86400000))
   end
 end
