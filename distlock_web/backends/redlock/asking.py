@@ -62,18 +62,25 @@ class Question:
         """It may have been done, or be done yet, though nobody has heard so."""
         return self.sent and self.reply is None
 
-    def send(self, patient: bool) -> None:
-        """By a thread. A failure is an answer, too, and not raised. ``patient``: ask also a node that is silent."""
+    def open(self, patient: bool) -> None:
+        """By a thread: a connection to send it on. A failure is an answer, too, and not raised.
+
+        ``patient``: ask also a node that is silent.
+        """
         try:
-            channel = _channel(self.node, patient)
+            self.channel = _channel(self.node, patient)
         except DistLockError as error:
             self.fail(error)
+
+    def send(self) -> None:
+        """On that connection, if there is one."""
+        if self.channel is None:
             return
         moment = now()
         self.deadline = self.deadline or moment + self.node.timeout
         # One that was idle may have been forgotten by a firewall: half of the time is left for another one.
-        self.until = (moment + self.deadline) / 2 if channel.connection.was_idle else self.deadline
-        channel.send(self)
+        self.until = (moment + self.deadline) / 2 if self.channel.connection.was_idle else self.deadline
+        self.channel.send(self)
 
     async def ask(self) -> None:
         """By a task."""
@@ -93,12 +100,11 @@ class Question:
             self.take(reply)
 
     async def _run(self) -> Reply:
-        before, self.sent, self.sent_at = self.sent, True, now()
-        try:
-            return await self.node.server.tasks().run(self.script, self.keys, self.args)
-        except BackendUnavailable as error:
-            self.sent = before or not error.nothing_done  # else each call would leave an undo for a node that is down
-            raise
+        return await self.node.server.tasks().run(self.script, self.keys, self.args, opened=self.begin)
+
+    def begin(self) -> None:
+        """Not before there is a connection: else each call would leave an undo for a node that is down or refuses us."""
+        self.sent, self.sent_at = True, now()
 
     def leave(self) -> None:
         """Nobody waits for the answer any more."""
@@ -161,7 +167,7 @@ class Channel:
         self._questions: deque[Question] = deque()
 
     def send(self, question: Question) -> None:
-        question.channel, question.sent, question.sent_at = self, True, now()
+        question.begin()
         self._questions.append(question)
         try:
             self.connection.send(question.script.call(question.keys, question.args, by_source=question.by_source))
@@ -211,7 +217,8 @@ class Channel:
             question.channel = None
             if says_nothing and question.wanted and not question.repeated:
                 question.repeated = True
-                question.send(self.patient)
+                question.open(self.patient)
+                question.send()
             else:
                 question.fail(failure)
 
@@ -241,10 +248,12 @@ def every_answer(questions: Sequence[Question]) -> bool:
 def ask_in_thread(questions: Sequence[Question], enough: Enough, within: float, patient: bool) -> None:
     """Ask all of them; return when all have answered or failed, when it is enough, or after ``within`` seconds."""
     try:
-        # Those that are silent last, where they are asked at all: to connect to them takes its time.
-        for question in sorted(questions, key=lambda question: question.node.outage.silent):
-            question.send(patient)
-        until = now() + within  # from now on: to open a connection may have taken long
+        # To open a connection may take long. That is not to count as the time of an answer: clocks are compared by it.
+        for question in questions:
+            question.open(patient)
+        for question in questions:
+            question.send()
+        until = now() + within
         while not enough(questions):
             channels = {each.channel.connection.fileno(): each for each in questions if each.channel is not None}
             moment = now()

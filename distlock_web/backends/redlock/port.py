@@ -12,6 +12,7 @@ number of its own beside its token, so that what arrives late (a vote, an undo) 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -99,29 +100,50 @@ class RedlockPort:
         if await quorum.found():
             questions = await self._vote(claim, attempt, self._proposal(), wait=wait)
             asked = [*asked, *questions]  # a node that was silent by then may have the first question still
+        if self._read_late(claim, questions):
+            questions = await self._vote(claim, attempt, self._proposal(), wait=wait)
+            asked = [*asked, *questions]
         quorum.raise_if_wrong()
         answered = [each for each in questions if each.answered]  # now: others may answer while these are undone
         granted = [each for each in answered if gave(each)]
+        margin, (at_least, at_most) = drift(claim.expire), quorum.apart(granted)
         # A clock that was set ahead may have ended another's lease: by more than that allows for, it is waited for.
-        early = max(0.0, quorum.apart(granted) - drift(claim.expire))
+        early, latest = max(0.0, at_most - margin), begun + claim.expire - margin
         fence = await self._agree_on_fence(claim, attempt, granted) if early <= quorum.timeout else 0
-        if fence and now() - begun + early < claim.expire - drift(claim.expire):
+        if fence and now() + early < latest:
             if early:
                 await self.runtime.parker().park(early)
-            return Granted(fence, begun)
+            if now() < latest:  # it may have slept longer
+                return Granted(fence, begun)
         given = dict.fromkeys(each.node for each in asked if gave(each) or each.is_open)
         await self._undo(claim, attempt, list(given), waits=wait != 0)
         if len(granted) >= quorum.needed:
-            raise BackendUnavailable(
-                f"A majority granted {claim.name!r}, but that took {now() - begun:.2f} s of the lease of "
-                f"{claim.expire:g} s."
-                if early <= quorum.timeout
-                else f"A majority granted {claim.name!r}, but their clocks are {quorum.apart(granted):.2f} s apart, so "
-                f"that another's lease may not be over. NTP has to correct them (`distlock doctor` says which)."
-            )
+            if early <= quorum.timeout:
+                why = f"that took {now() - begun:.2f} s of the lease of {claim.expire:g} s."
+            elif at_least <= margin:
+                why = (
+                    f"their answers were read so late, twice, that their clocks cannot be compared: to {at_most:.2f} s."
+                )
+            else:
+                why = (
+                    f"their clocks are {at_least:.2f} s apart, so that another's lease may not be over. NTP has to "
+                    f"correct them (`distlock doctor` says which)."
+                )
+            raise BackendUnavailable(f"A majority granted {claim.name!r}, but {why}")
         if len(answered) < quorum.needed:
             raise unavailable(questions, quorum.needed)
         return self._busy(len(granted), [each for each in answered if each not in granted])
+
+    def _read_late(self, claim: Claim, questions: Sequence[Question]) -> bool:
+        """Whether votes that suffice were read too late to compare their clocks well, as by a busy event loop.
+
+        To vote again changes nothing at the nodes, and most likely reads them at once.
+        """
+        margin, (at_least, at_most) = (
+            drift(claim.expire),
+            self._quorum.apart([each for each in questions if gave(each)]),
+        )
+        return 2 * margin < at_most < math.inf and at_least <= margin + self._quorum.timeout
 
     async def _vote(
         self,
@@ -141,16 +163,17 @@ class RedlockPort:
             return (*head, node.who, delay, *tail, 1 if node is teller else "")
 
         within = min(self._quorum.timeout, claim.expire)
-        return await self._quorum.ask(VOTE, [claim.name], args, partial(self._is_decided, claim), within=within)
+        enough = partial(self._is_decided, claim, now() + within)
+        return await self._quorum.ask(VOTE, [claim.name], args, enough, within=within)
 
-    def _is_decided(self, claim: Claim, questions: Sequence[Question]) -> bool:
-        """Who has a majority is known, and its clocks agree."""
+    def _is_decided(self, claim: Claim, until: float, questions: Sequence[Question]) -> bool:
+        """Who has a majority is known, and its clocks agree; or waiting for them is no longer than for other nodes."""
         answered = [each for each in questions if each.answered]
         if len(answered) < self._quorum.needed:
             return False
         granted = [each for each in answered if each.reply[0]]
         if len(granted) >= self._quorum.needed:
-            return self._quorum.apart(granted) <= drift(claim.expire)
+            return self._quorum.apart(granted)[1] - drift(claim.expire) <= max(0.0, until - now())
         votes = Counter(each.reply[3] for each in answered if not each.reply[0])
         return max(votes.values()) >= self._quorum.needed
 

@@ -66,15 +66,21 @@ class Quorum:
             raise unavailable(questions, self.needed)
         return answered
 
-    def apart(self, votes: Sequence[Question]) -> float:
-        """Seconds that the clocks of a majority of these votes may be apart: of that whose clocks agree best.
+    def apart(self, votes: Sequence[Question]) -> tuple[float, float]:
+        """Seconds that the clocks of the majority that agrees best are apart: at least, and at most.
 
-        No clock is read at the same moment as another: the time that the answers took is in it.
+        No clock is read at the same moment as another: the time that the answers took is in the second, our own
+        lateness with it.
         """
+        at_least = self._spread([(most, least) for least, most in (vote.ahead for vote in votes)])
+        return max(0.0, at_least), self._spread([vote.ahead for vote in votes])
+
+    def _spread(self, clocks: Sequence[tuple[float, float]]) -> float:
+        """From the first of one clock to the last of another, so that a majority lies between; in seconds."""
         spreads = []
-        for least, _ in (vote.ahead for vote in votes):
-            most = sorted(vote.ahead[1] for vote in votes if vote.ahead[0] >= least)
-            spreads += [each - least for each in most[self.needed - 1 : self.needed]]
+        for first, _ in clocks:
+            lasts = sorted(last for begin, last in clocks if begin >= first)
+            spreads += [each - first for each in lasts[self.needed - 1 : self.needed]]
         return min(spreads, default=math.inf) / 1_000_000
 
     def of_one_time(self, questions: Sequence[Question]) -> list[Question]:

@@ -269,6 +269,26 @@ def test_what_a_node_that_is_down_was_never_asked_is_not_undone_there(quorum: Qu
     harness.run(case())
 
 
+def test_what_a_node_that_refuses_us_was_never_asked_is_not_undone_there(
+    own_nodes: list[RedisServer], mode: Any
+) -> None:
+    """Each lock that was busy left a request in memory for as long as a lease: the node had refused the connection."""
+    urls = [server.url for server in own_nodes]
+    urls[0] = urls[0].replace("//", "//:wrong@")
+    made = configure({"default": {"BACKEND": "redlock", "OPTIONS": {"nodes": urls, "restart_delay": 0}}})
+    harness: Harness = mode(made.store("default"))
+    backend: Any = harness.store.backend
+
+    async def case() -> None:
+        assert isinstance(await harness.port.acquire(claim(name="disLock:order:7"), 0), Granted)
+        for _ in range(10):
+            assert isinstance(await harness.port.acquire(claim(name="disLock:order:7"), 0), Busy)
+        assert len(backend._nodes[0].outage._postponed) == 0
+
+    harness.run(case())
+    made.close()
+
+
 def test_a_foreign_key_ends_no_other_lease(quorum: Quorum) -> None:
     """The script is one for all leases of a renewal, and ended there."""
     servers, harness = quorum

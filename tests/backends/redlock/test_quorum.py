@@ -255,13 +255,14 @@ def test_clocks_are_compared_as_of_one_moment(node: Node) -> None:
     """A slow answer, or a busy process, makes no clock a wrong one; and what it hides is counted."""
     quorum = Quorum([node] * 3, 0)
 
-    def apart(*ahead: tuple[float, float]) -> float:
+    def apart(*ahead: tuple[float, float]) -> tuple[float, float]:
         return quorum.apart([Question(node, VOTE, node.keys(NAME), (), ahead=each) for each in ahead])
 
-    assert apart((0, 1_000), (0, 2_000), (9e6, 9e6)) == 0.002
-    assert apart((-300_000, 200_000), (0, 1_000), (9e6, 9e6)) == 0.5
-    assert apart((0, 1_000), (50_000, 60_000), (51_000, 59_000)) == 0.01
-    assert apart((0, 1_000)) == math.inf
+    assert apart((0, 1_000), (0, 2_000), (9e6, 9e6)) == (0, 0.002)
+    assert apart((-300_000, 200_000), (0, 1_000), (9e6, 9e6)) == (0, 0.5)
+    assert apart((0, 1_000), (50_000, 60_000), (51_000, 59_000)) == (0, 0.01)
+    assert apart((0, 1_000), (50_000, 60_000), (90_000, 99_000)) == (0.03, 0.049)
+    assert apart((0, 1_000)) == (math.inf, math.inf)
 
 
 def test_nodes_that_come_back_with_clocks_behind_are_not_believed_though_they_agree(

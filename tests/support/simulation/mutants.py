@@ -60,7 +60,7 @@ MUTANTS: dict[str, Mutant] = {
         "                    owner.until = moment + claim.expire",
     ),
     "in Redis a renewal is written over a longer extension": Mutant(
-        "redis-6",
+        "redis-14",
         f"{_SCRIPTS}/extend.lua",
         "if lost == 0 and call('PTTL', name) < tonumber(expire) then",
         "if lost == 0 then",
@@ -69,7 +69,7 @@ MUTANTS: dict[str, Mutant] = {
         "redis-0", f"{_SCRIPTS}/acquire.lua", "'NX', 'PX', expire) then", "'PX', expire) then"
     ),
     "anybody may release a lock": Mutant(
-        "redis-0", f"{_SCRIPTS}/release.lua", "local lost = loss(lock, token)", "local lost = lock and 0 or 1"
+        "redis-21", f"{_SCRIPTS}/release.lua", "local lost = loss(lock, token)", "local lost = lock and 0 or 1"
     ),
     "fences are the time, also where a clock was set back": Mutant(
         "redis-4",
@@ -81,7 +81,7 @@ MUTANTS: dict[str, Mutant] = {
         "redis-3", f"{_SCRIPTS}/_queue.lua", "call('ZPOPMIN', line)[1]", "call('ZRANGE', line, '0', '0')[1]"
     ),
     "a grant is counted from when it was read": Mutant(
-        "redis-25",
+        "redis-13",
         "backends/redis/transport/waiter.py",
         "since = max(self.sent_at, min(self.sent_at + passed * 0.99, news.last_empty_poll))",
         "since = now()",
@@ -93,13 +93,13 @@ MUTANTS: dict[str, Mutant] = {
         "self.deadline = max(self.deadline, now() + expire - drift(expire))",
     ),
     "what was put off until the server answers is forgotten": Mutant(
-        "redis-outage-8",
+        "redis-outage-28",
         "core/outage.py",
         "        self._postponed.append(Postponed(moment + after, moment + within, work))\n",
         "",
     ),
     "what is taken on keeps the time that it had on its way": Mutant(
-        "redis-20", f"{_SCRIPTS}/attach.lua", "write(lock, ARGV[3])", "call('SET', N, text(lock), 'KEEPTTL')"
+        "redis-10", f"{_SCRIPTS}/attach.lua", "write(lock, ARGV[3])", "call('SET', N, text(lock), 'KEEPTTL')"
     ),
     "a copy of a process has the locks of the first one": Mutant(
         "redis-61", "core/runtime.py", "            Process.generation += 1\n", ""
@@ -122,8 +122,8 @@ MUTANTS: dict[str, Mutant] = {
     "the clocks of votes are not compared": Mutant(
         "redlock-ahead-14",
         "backends/redlock/port.py",
-        "early = max(0.0, quorum.apart(granted) - drift(claim.expire))",
-        "early = 0.0 if len(granted) >= quorum.needed else 10.0",
+        "early, latest = max(0.0, at_most - margin), begun + claim.expire - margin",
+        "early, latest = 0.0 if len(granted) >= quorum.needed else 10.0, begun + claim.expire - margin",
     ),
     "a majority is one node fewer": Mutant(
         "redlock-0",
@@ -150,7 +150,7 @@ MUTANTS: dict[str, Mutant] = {
         "redis-shared-0", f"{_SCRIPTS}/_sharing.lua", "lock.count < at_once(", "lock.count <= at_once("
     ),
     "a reader that comes later passes a writer that waits": Mutant(
-        "redis-shared-0",
+        "redis-shared-2",
         f"{_SCRIPTS}/acquire.lua",
         "if not others and admits(lock, token) then",
         "if admits(lock, token) then",
@@ -162,10 +162,10 @@ MUTANTS: dict[str, Mutant] = {
         "elseif tonumber(ends) > 0 then",
     ),
     "nobody knows from whom a place was taken": Mutant(
-        "redis-shared-10", f"{_SCRIPTS}/revoke.lua", "math.max((share.ends - clock()) / 1000, TOMBSTONE)", "0"
+        "redis-shared-13", f"{_SCRIPTS}/revoke.lua", "math.max((share.ends - clock()) / 1000, TOMBSTONE)", "0"
     ),
     "readers enter one by one": Mutant(
-        "redis-shared-53", f"{_SCRIPTS}/_queue.lua", "if not together then", "if true then"
+        "redis-shared-36", f"{_SCRIPTS}/_queue.lua", "if not together then", "if true then"
     ),
     "the limit of those that have the lock does not count": Mutant(
         "memory-shared-0",

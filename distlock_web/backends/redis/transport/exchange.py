@@ -68,12 +68,14 @@ class Exchange:
         args: tuple[str | int, ...] = (),
         timeout: float | None = None,
         confirm: GivesLock | None = None,
+        opened: Callable[[], None] | None = None,
     ) -> Reply:
         """Send a script, once, and return its answer. After ``BackendUnavailable`` nobody knows whether it ran.
 
         ``confirm``: if it says so of the answer, ``min_replicas`` must have what was written, else ``TooFewReplicas``.
+        ``opened`` is called when there is a connection, before anything is sent.
         """
-        (answer,) = await self.run_many(script, ((keys, args),), timeout, confirm)
+        (answer,) = await self.run_many(script, ((keys, args),), timeout, confirm, opened)
         if isinstance(answer, DistLockError):
             raise answer
         return answer
@@ -84,10 +86,13 @@ class Exchange:
         calls: Sequence[Call],
         timeout: float | None = None,
         confirm: GivesLock | None = None,
+        opened: Callable[[], None] | None = None,
     ) -> list[Reply | DistLockError]:
         """The same with each of these keys and arguments, in one write. An answer that is an error is given as one."""
         wait = None if confirm is None else wait_command(self._address, timeout)
         line = await self._lines.open(timeout)
+        if opened is not None:
+            opened()
         try:
             replies: list[Reply] = [None] * len(calls)
             asked: Sequence[int] = range(len(calls))

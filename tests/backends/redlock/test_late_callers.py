@@ -1,0 +1,152 @@
+"""Who reads the votes late, as in a busy event loop: clocks that are right are not blamed, and nothing is slept for."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from distlock_web import BackendUnavailable
+from distlock_web.backends.redlock import port as port_module
+from distlock_web.backends.redlock.asking import Channel, Question
+from distlock_web.backends.redlock.port import RedlockPort
+from distlock_web.backends.redlock.quorum import Quorum
+from distlock_web.backends.redlock.scripts import VOTE
+from distlock_web.core.backend import Granted
+from distlock_web.core.runtime import THREADS, drive, now
+from distlock_web.testing.contract.base import claim
+from distlock_web.testing.harness import HARNESSES
+from distlock_web.testing.servers import RedisServer
+from tests.backends.redlock.conftest import NODE_TIMEOUT
+from tests.support.stores.redlock import left_on
+from tests.support.waiting import eventually
+
+NAME = "disLock:order:7"
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, int], Counter[str]]:
+    """``late(seconds, times)``: so many votes of each node are read so late. Counts them."""
+    votes = Counter[str]()
+
+    def make(seconds: float, times: int) -> Counter[str]:
+        take = Question.take
+
+        def read_late(self: Question, reply: Any) -> None:
+            if self.script is VOTE:
+                asked = f"{self.node} {self.args[0]}"
+                votes[asked] += 1
+                if votes[asked] <= times:
+                    self.sent_at -= seconds
+            take(self, reply)
+
+        monkeypatch.setattr(Question, "take", read_late)
+        return votes
+
+    return make
+
+
+@pytest.fixture
+def three(own_nodes: list[RedisServer], open_store: Callable[..., Any], mode: Any) -> tuple[list[RedisServer], Any]:
+    """Three nodes that know who they are and whose time is known, and a harness over them."""
+    servers = own_nodes[:3]
+    store = open_store(servers)
+    store.backend.prepare()
+    drive(HARNESSES["threads"](store).port.acquire(claim(name="disLock:other"), 0))
+    eventually(lambda: len(left_on(servers)) == 3, "all have voted")
+    return servers, mode(store)
+
+
+@pytest.mark.parametrize("seconds", [0.6 * NODE_TIMEOUT, 2 * NODE_TIMEOUT])
+def test_who_is_late_once_votes_once_more(three: Any, late: Any, seconds: float) -> None:
+    """It slept, or was told that NTP has to correct clocks that are right."""
+    _, harness = three
+    votes = late(seconds, 1)
+
+    async def case() -> None:
+        begun = now()
+        answer = await harness.port.acquire(claim(name=NAME, expire=10), 0)
+        assert isinstance(answer, Granted)
+        assert answer.since - begun < 5, "counted from before the first vote"
+
+    harness.run(case())
+    assert max(votes.values()) == 2
+
+
+def test_who_is_always_late_is_told_so(three: Any, late: Any) -> None:
+    servers, harness = three
+    late(2 * NODE_TIMEOUT, 1000)
+
+    async def case() -> None:
+        with pytest.raises(BackendUnavailable, match="answers were read so late"):
+            await harness.port.acquire(claim(name=NAME, expire=10), 0)
+
+    harness.run(case())
+    assert not any(NAME in names for names in left_on(servers).values())
+
+
+def test_who_oversleeps_the_difference_of_clocks_has_no_lease(
+    three: Any, late: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease had ended when it was given, and its acquisition was a loss: an error of the site, not of the store."""
+    servers, harness = three
+    late(0.8 * NODE_TIMEOUT, 1000)
+    slept: list[float] = []
+
+    class Parker:
+        async def park(self, seconds: float) -> None:
+            slept.append(seconds)
+
+    class Sleepy:
+        def parker(self) -> Parker:
+            return Parker()
+
+    monkeypatch.setattr(port_module, "now", lambda: now() + 60 * len(slept))
+    monkeypatch.setattr(harness.port, "runtime", Sleepy())
+
+    async def case() -> None:
+        with pytest.raises(BackendUnavailable, match=r"that took 60\.\d+ s of the lease of 10 s"):
+            await harness.port.acquire(claim(name=NAME, expire=10), 0)
+
+    harness.run(case())
+    assert len(slept) == 1
+    assert not any(NAME in names for names in left_on(servers).values())
+
+
+def test_what_is_waited_for_sooner_than_a_node_is_not_asked_of_that_node(three: Any) -> None:
+    """With a round trip above the margin of a short lease every acquisition waited for the slowest node."""
+    nodes = three[1].store.backend._nodes
+    port, mine = RedlockPort(THREADS, Quorum(nodes, 0), deque()), claim(name=NAME, expire=2)
+
+    def voted(round_trip: float) -> list[Question]:
+        ahead = 0.0, round_trip * 1_000_000
+        answered = [Question(node, VOTE, node.keys(NAME), (), reply=[5, 0], ahead=ahead) for node in nodes[:2]]
+        return [*answered, Question(nodes[2], VOTE, nodes[2].keys(NAME), ())]
+
+    assert port._is_decided(mine, now() + 60, voted(0.03))
+    assert port._is_decided(mine, now() - 1, voted(0.01))
+    assert not port._is_decided(mine, now() - 1, voted(0.03))
+    assert not port._is_decided(mine, now() + 60, voted(90))
+
+
+def test_a_connection_that_is_opened_makes_no_vote_late(
+    own_nodes: list[RedisServer], open_store: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread had asked one node when it connected to the next: that one's time-out was in the answer's."""
+    store, done = open_store(own_nodes[:3]), list[str]()
+    open_it, send = Channel.__init__, Channel.send
+
+    def opened(self: Channel, *args: Any) -> None:
+        open_it(self, *args)
+        done.append("opened")
+
+    def sent(self: Channel, question: Question) -> None:
+        done.append("sent")
+        send(self, question)
+
+    monkeypatch.setattr(Channel, "__init__", opened)
+    monkeypatch.setattr(Channel, "send", sent)
+    drive(HARNESSES["threads"](store).port.acquire(claim(name=NAME), 0))
+    assert done[:6] == ["opened"] * 3 + ["sent"] * 3
