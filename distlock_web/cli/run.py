@@ -220,7 +220,8 @@ class Run:
             os.killpg(self._pid, 0)
         except (ProcessLookupError, PermissionError):
             return False
-        return not _all_zombies(self._pid)
+        # Twice: one that forks a child and ends while /proc is read is seen as ended, and its child not at all.
+        return not (_all_zombies(self._pid) and _all_zombies(self._pid))
 
     def _send(self, signum: int) -> None:
         pid, send = self._pid, os.kill if self._shares else os.killpg
@@ -250,8 +251,13 @@ def _all_zombies(group: int) -> bool:
 
     As far as Linux's /proc shows them: False where it does not.
     """
-    members = [fields for fields in _processes() if fields[2] == str(group)]
-    return bool(members) and all(fields[0] in "ZX" and int(fields[17]) <= 1 for fields in members)
+    found = False
+    for fields in _processes():
+        if fields[2] == str(group):
+            found = True
+            if fields[0] not in "ZX" or int(fields[17]) > 1:
+                return False  # the rest need not be read
+    return found
 
 
 def _processes() -> Iterator[list[str]]:

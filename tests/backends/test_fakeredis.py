@@ -34,3 +34,26 @@ def test_a_server_that_is_away_is_unreachable() -> None:
         with pytest.raises(BackendUnavailable, match="fakeredis at"):
             lock("b").acquire()
         server.connected = True
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"LOCATION": "redis+cluster://a:6379"},
+        {"LOCATION": "redis+sentinel://a:26379/name"},
+        {"LOCATION": "redlock://a,b,c"},
+        {"OPTIONS": {"min_replicas": 1}},
+    ],
+)
+def test_it_is_one_server(settings: dict[str, Any]) -> None:
+    options = {**settings.get("OPTIONS", {}), "server": fakeredis.FakeServer()}
+    configure({"default": {**settings, "OPTIONS": options}})
+    with pytest.raises(ConfigurationError, match="on fakeredis, which is one server"):
+        lock("a").acquire()
+
+
+def test_one_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(fakeredis, "FakeRedisConnection")
+    configure({"default": {"OPTIONS": {"server": fakeredis.FakeServer()}}})
+    with pytest.raises(ConfigurationError, match=r"needs fakeredis 2\.31 or newer"):
+        lock("a").acquire()

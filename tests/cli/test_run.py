@@ -21,6 +21,7 @@ import pytest
 
 from distlock_web import lock
 from distlock_web.cli import launch
+from distlock_web.cli import run as run_module
 from distlock_web.cli.exit_codes import CommandFailed
 from distlock_web.cli.output import Output
 from distlock_web.cli.parser import parser
@@ -266,6 +267,19 @@ def test_it_does_not_wait_for_a_zombie(redis_store: str) -> None:
     ended = subprocess.run(command, env=environment(redis_store), check=False, start_new_session=True)
     assert ended.returncode == 3
     assert time.monotonic() - begun < 30, "it waited for what has ended"
+
+
+def test_one_look_at_proc_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that answers SIGTERM by a child that cleans up: it was seen as ended, and its child not at all."""
+    run, _ = running("true")
+    ended, lives = (f"{state} 1 77 {' '.join('1' * 20)}".split() for state in "ZS")
+    looks = iter([[ended], [ended, lives], [ended], [ended]])
+    monkeypatch.setattr(run_module, "_processes", lambda: next(looks))
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
+    monkeypatch.setattr(os, "waitpid", lambda *_: (0, 0))
+    run._pid = 77
+    assert run._lives()
+    assert not run._lives()
 
 
 def test_what_nobody_reads_changes_no_exit_status(redis_store: str) -> None:

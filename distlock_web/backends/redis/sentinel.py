@@ -20,7 +20,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from ...core.config import StoreConfig, unknown_name
 from ...core.errors import ConfigurationError
-from ...core.runtime import drive
+from ...core.runtime import drive, now
 from .transport.address import (
     OURS,
     Address,
@@ -67,7 +67,16 @@ class SentinelAddress(Address):
     _known: _Known = field(default_factory=_Known)
 
     def connect(self, timeout: float | None = None) -> DriverConnection:
-        connection: DriverConnection = drive(self._connect(lambda address: address.connect(timeout)))
+        until = None if timeout is None else now() + timeout
+
+        def opening(address: Address) -> DriverConnection:
+            if until is None:
+                return address.connect()
+            # What is left. Of that a server that was named has half: another sentinel may name its successor.
+            left = max(0.001, until - now())
+            return address.connect(left if address in self.sentinels else left / 2)
+
+        connection: DriverConnection = drive(self._connect(opening))
         return connection
 
     async def aconnect(self) -> AsyncDriverConnection:

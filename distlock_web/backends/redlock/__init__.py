@@ -10,6 +10,7 @@ from ...core.config import StoreConfig
 from ...core.errors import ConfigurationError
 from ...core.findings import Finding
 from ...core.runtime import TASKS, THREADS, drive
+from ..redis.transport.address import is_fake
 from .diagnose import diagnose
 from .node import Node
 from .port import RELEASED_KEPT, RedlockPort
@@ -47,6 +48,8 @@ class RedlockBackend:
             if server in seen:
                 raise ConfigurationError(f"{where} names {node} twice: it would vote twice.")
             seen[server] = node
+            if is_fake(node.address.connection_class):
+                raise ConfigurationError(f"{where} is on fakeredis, which is one server: no quorum.")
             if node.address.min_replicas:
                 raise ConfigurationError(f"{where} asks for min_replicas: the nodes of a quorum have no replicas.")
 

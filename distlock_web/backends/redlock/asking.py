@@ -103,7 +103,7 @@ class Question:
         return await self.node.server.tasks().run(self.script, self.keys, self.args, opened=self.begin)
 
     def begin(self) -> None:
-        """Not before there is a connection: else each call would leave an undo for a node that is down or refuses us."""
+        """Not before there is a connection: else each call would leave an undo for a node that is down or refuses."""
         self.sent, self.sent_at = True, now()
 
     def leave(self) -> None:

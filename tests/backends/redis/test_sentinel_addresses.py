@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import redis
 
 from distlock_web import BackendUnavailable, ConfigurationError, configure, lock
+from distlock_web.backends.redis import sentinel
 from distlock_web.backends.redis.sentinel import SentinelAddress, sentinel_address
+from distlock_web.backends.redis.transport.address import Address
 from distlock_web.core.config import parse
 from distlock_web.core.runtime import now
 from distlock_web.testing.harness import Harness
@@ -42,11 +45,39 @@ def test_what_a_url_says() -> None:
 def test_with_tls_the_sentinels_have_it_too_unless_told_otherwise() -> None:
     url = "rediss+sentinel://a/shop"
     address = found(LOCATION=url, OPTIONS={"ssl_check_hostname": False, "sentinel_kwargs": {"password": "s"}})
-    (sentinel,) = address.sentinels
-    assert sentinel.connection_class is address.connection_class
-    assert (sentinel.kwargs["ssl_check_hostname"], sentinel.kwargs["password"]) == (False, "s")
+    (one,) = address.sentinels
+    assert one.connection_class is address.connection_class
+    assert (one.kwargs["ssl_check_hostname"], one.kwargs["password"]) == (False, "s")
     (plain,) = found(LOCATION=url, OPTIONS={"sentinel_kwargs": {"ssl": False}}).sentinels
     assert plain.connection_class is not address.connection_class
+
+
+def test_a_connection_has_its_time_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step had all of it: a renewal was at its end before the second sentinel had named the right master."""
+    address, moment, tried = found(LOCATION="redis+sentinel://a,b/shop"), [100.0], list[tuple[str, float]]()
+
+    def connect(self: Address, timeout: float | None = None) -> Any:
+        assert timeout is not None
+        tried.append((self.kwargs["host"], timeout))
+        if self.kwargs["host"] == "stale":
+            moment[0] += timeout
+            raise redis.TimeoutError
+        return self.kwargs["host"]
+
+    async def ask(connection: Any, *words: str) -> Any:
+        if words[0] == "SENTINEL":
+            return [b"stale" if connection == "a" else b"right", b"6379"]
+        return [b"role", b"master"]
+
+    async def close(connection: Any) -> None: ...
+
+    monkeypatch.setattr(Address, "connect", connect)
+    monkeypatch.setattr(sentinel, "_ask", ask)
+    monkeypatch.setattr(sentinel, "_close", close)
+    monkeypatch.setattr(sentinel, "now", lambda: moment[0])
+    assert str(address.connect(0.4)) == "right"
+    assert [host for host, _ in tried] == ["a", "stale", "b", "right"]
+    assert [seconds for _, seconds in tried] == pytest.approx([0.4, 0.2, 0.2, 0.1])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import ssl
@@ -12,8 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import redis
+from redis.asyncio import SSLConnection
 
 from distlock_web import ConfigurationError, configure, lock
+from distlock_web.backends.redis.transport.address import address, parameters
+from distlock_web.core.config import parse
 from distlock_web.testing.servers import ServerMissing
 from tests.support.requirements import require
 
@@ -84,3 +89,18 @@ def test_a_file_that_is_missing_is_named(option: str, where: str) -> None:
     configure({"default": {**settings, "OPTIONS": {option: missing} if where == "OPTIONS" else {}}})
     with pytest.raises(ConfigurationError, match=f"{option} names '{missing}', which does not exist"), lock("a"):
         pass
+
+
+@pytest.mark.parametrize("option", sorted(parameters(redis.SSLConnection) - parameters(SSLConnection)))
+def test_what_only_threads_can_do_is_said(option: str) -> None:
+    """It was a TypeError of redis-py at every `async with lock`."""
+
+    def connect(value: object) -> None:
+        options = {option: value, "port": 1, "socket_timeout": 0.5}
+        config = parse({"default": {"LOCATION": "rediss://127.0.0.1", "OPTIONS": options}})["default"]
+        asyncio.run(address(config).aconnect())
+
+    with pytest.raises(ConfigurationError, match=f"redis-py {redis.__version__} has no {option} for asyncio"):
+        connect("x")
+    with pytest.raises(redis.ConnectionError):  # nobody asked for anything
+        connect(None)

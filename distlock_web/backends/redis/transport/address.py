@@ -91,7 +91,14 @@ class Address:
     async def aconnect(self) -> AsyncDriverConnection:
         """An asyncio connection, open."""
         twin = next(_TWINS[base] for base in self.connection_class.__mro__ if base in _TWINS)
-        connection: AsyncDriverConnection = twin(**self.kwargs)
+        known = _asyncio_parameters(twin)
+        kwargs = {name: value for name, value in self.kwargs.items() if name in known or value not in (None, False)}
+        for name in kwargs.keys() - known:
+            raise ConfigurationError(
+                f"{self.name}: redis-py {redis.__version__} has no {name} for asyncio. Leave it out, or take the locks "
+                f"in synchronous code."
+            )
+        connection: AsyncDriverConnection = twin(**kwargs)
         connection.retry = aioredis.retry.Retry(NoBackoff(), 0)
         await connection.connect()  # type: ignore[no-untyped-call]
         return connection
@@ -125,7 +132,9 @@ def _fake_class(where: str, given: object) -> type[DriverConnection]:
     fakeredis = sys.modules.get("fakeredis")  # whoever has a server of it has imported it
     if fakeredis is None or not isinstance(given, fakeredis.FakeServer):
         raise ConfigurationError(f'{where}["OPTIONS"]["server"] is for a FakeServer of fakeredis, in tests.')
-    found: type[DriverConnection] = fakeredis.FakeRedisConnection
+    found: type[DriverConnection] | None = getattr(fakeredis, "FakeRedisConnection", None)
+    if found is None:
+        raise ConfigurationError(f'{where}["OPTIONS"]["server"] needs fakeredis 2.31 or newer.')
     return found
 
 
@@ -138,6 +147,8 @@ def checked(
     """The address of these keywords, over which ``options`` win."""
     where = f"DISTLOCK[{config.alias!r}]"
     if "server" in options:
+        if "+" in config.location.partition("://")[0] or "min_replicas" in options:
+            raise ConfigurationError(f"{where} is on fakeredis, which is one server: no cluster, sentinel or replicas.")
         connection_class = _fake_class(where, options["server"])
     fake = is_fake(connection_class)
     if fake and find_spec("lupa") is None:
@@ -248,6 +259,12 @@ def parameters(connection_class: type) -> set[str]:
                 if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                     names.add(parameter.name)
     return names - {"self", "args", "kwargs", *_NOT_FOR_US, *OURS}
+
+
+@cache
+def _asyncio_parameters(twin: type) -> set[str]:
+    """Some releases of redis-py know less there than in threads."""
+    return parameters(twin) | OURS.keys()
 
 
 def _place(kwargs: Mapping[str, Any]) -> str:

@@ -62,10 +62,9 @@ class Server:
         loop = asyncio.get_running_loop()
         found = self._loops.get(loop)
         if found is None:
+            # Under WSGI it may block its thread, which has nothing else to do; a fake blocks none.
             if lives_for_one_call(loop) or is_fake(self.address.connection_class):
-                return (
-                    self._threads
-                )  # under WSGI it may block its thread, which has nothing else to do; a fake blocks none
+                return self._threads
             with self._changing:
                 for closed in [other for other in self._loops if other.is_closed()]:
                     del self._loops[closed]
