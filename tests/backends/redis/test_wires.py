@@ -111,3 +111,18 @@ def test_a_lock_over_a_unix_socket(make_redis: Callable[..., RedisServer], tmp_p
     with lock("b", wait=1):
         asyncio.run(in_a_task())
     assert lock("a").try_acquire()
+
+
+def test_fakeredis_waits_by_our_clock() -> None:
+    """Of release 2.30 a time-out ended by the time of day: where a test had frozen it, never."""
+
+    class FakeConnection:
+        __module__ = "fakeredis"
+
+        def can_read(self, timeout: float) -> bool:
+            assert timeout == 0
+            return False
+
+    fake: Any = FakeConnection()
+    with pytest.raises(TimeoutError):
+        wire_of(fake, 10).read(0.01)
