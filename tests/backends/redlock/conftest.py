@@ -11,10 +11,7 @@ from distlock_web import configure
 from distlock_web.core.registry import Store
 from distlock_web.testing.harness import HARNESSES, Harness
 from distlock_web.testing.servers import RedisServer
-from tests.support.stores.redlock import redlock_url
-
-#: Seconds that one node's answer may take here: longer than a busy machine needs, and short enough to wait for.
-NODE_TIMEOUT = 0.5
+from tests.support.stores.redlock import NODE_TIMEOUT, redlock_url
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from distlock_web.core.runtime import THREADS, drive, now
 from distlock_web.testing.contract.base import claim
 from distlock_web.testing.harness import HARNESSES
 from distlock_web.testing.servers import RedisServer
-from tests.backends.redlock.conftest import NODE_TIMEOUT
-from tests.support.stores.redlock import left_on
+from tests.support.stores.redlock import NODE_TIMEOUT, left_on
 
 NAME = "disLock:order:7"
 

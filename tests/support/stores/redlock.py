@@ -13,6 +13,8 @@ from distlock_web.testing.servers import RedisServer
 from tests.support.requirements import require_redis
 
 NODES = 5
+#: Seconds that one node's answer may take: longer than a busy machine needs, and short enough to wait for.
+NODE_TIMEOUT = 0.5
 
 
 def redlock_url(servers: list[RedisServer], **parameters: object) -> str:
