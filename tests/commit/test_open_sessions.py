@@ -78,8 +78,11 @@ def db(make_database: Callable[..., Database]) -> Iterator[Any]:
         db.session.add(User(id=1))
         db.session.commit()
         db.app = app
+        db.connection = None  #: of a test's own
         yield db
         db.session.remove()
+        if db.connection is not None:
+            db.connection.close()
         for engine in db.engines.values():
             engine.dispose()
     app.extensions["distlock"].registry.close()
@@ -398,7 +401,7 @@ def commits_first(db: Any) -> None:
 
 def shares_a_session(db: Any) -> None:
     """A test's fixture: the session is on a connection whose transaction the fixture rolls back."""
-    connection = db.engine.connect()
+    connection = db.connection = db.engine.connect()
     connection.begin()
     db.session.remove()
     db.session.configure(bind=connection, binds={}, join_transaction_mode="create_savepoint")

@@ -675,7 +675,9 @@ def flask_site(name: str, *, asynchronous: bool = False, schema: Callable[[Any],
 
 @pytest.mark.parametrize("site", FLASK)
 def test_values_in_flask(site: str) -> None:
-    check(flask_site(site), VALUES)
+    # Lists without end: on Python 3.13 Flask-RESTful's marshal never comes back from them, with or without us.
+    endless = ("deep", "itself") if site == "flask_restful, marshalled" else ()
+    check(flask_site(site), {name: row for name, row in VALUES.items() if name not in endless})
 
 
 class Lines(Sequence[bytes]):
