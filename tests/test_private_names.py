@@ -134,7 +134,7 @@ def _used_in(tree: ast.AST) -> Iterator[str]:
         yield from (name for name in names if name.startswith("_") and not name.startswith("__"))
 
 
-def test_whoever_overrides_a_private_method_of_a_librarys_class_lists_it() -> None:
+def test_whoever_overrides_a_private_method_of_another_library_class_lists_it() -> None:
     """It may have the name of one of ours."""
     known = {(name, file) for _, name, file, _ in USED}
     found = {
