@@ -155,6 +155,40 @@ class WriteSkew(Bug):
         return self.leave(doctor)
 
 
+class Balance(Bug):
+    """A transfer reads two rows and writes both: one of two that share a row is lost."""
+
+    def setup(self) -> None:
+        for pk in (1, 2, 3):
+            Stock.objects.create(pk=pk, left=10)
+
+    def transfer(self, source: int, target: int) -> None:
+        rows = {pk: Stock.objects.get(pk=pk) for pk in sorted((source, target))}
+        rows[source].left -= 1
+        rows[target].left += 1
+        for row in rows.values():
+            row.save()
+
+    def transfer_for_update(self, source: int, target: int) -> None:
+        with transaction.atomic():
+            list(Stock.objects.select_for_update().filter(pk__in=(source, target)).order_by("pk"))
+            self.transfer(source, target)
+
+    def broken(self) -> list[Call]:
+        return [partial(self.transfer, 1, 2), partial(self.transfer, 2, 3)]
+
+    def cures(self) -> dict[str, list[Call]]:
+        both = ["account:{source}", "account:{target}"]
+        transfer = distributed_lockable(key=both, wait=5)(self._transfer)
+        return {
+            "distributed_lockable": [partial(transfer, 1, 2), partial(transfer, 2, 3)],
+            "select_for_update": [partial(self.transfer_for_update, 1, 2), partial(self.transfer_for_update, 2, 3)],
+        }
+
+    def _transfer(self, source: int, target: int) -> None:
+        self.transfer(source, target)
+
+
 class Deadlock(Bug):
     """A transfer locks the row that it takes from, and then the other one: two in opposite directions."""
 
@@ -249,7 +283,10 @@ class ReadAfterCommit(Bug):
         return sorted(Member.objects.values_list("name", flat=True))
 
 
-BUGS = [LostUpdate(), InsertedTwice(), CouponUsedTwice(), WriteSkew(), Deadlock(), CreatedTwice(), ReadAfterCommit()]
+BUGS = [
+    LostUpdate(), InsertedTwice(), CouponUsedTwice(), WriteSkew(), Balance(), Deadlock(), CreatedTwice(),
+    ReadAfterCommit(),
+]  # fmt: skip
 
 
 @pytest.fixture(params=BUGS, ids=lambda bug: type(bug).__name__)

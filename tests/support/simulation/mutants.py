@@ -111,22 +111,22 @@ MUTANTS: dict[str, Mutant] = {
         "redlock-late-0", "backends/redlock/scripts/release.lua", "attempt ~= '' and attempt ~= lock.attempt", "false"
     ),
     "a node without its data votes at once": Mutant(
-        "redlock-clock-23",
+        "redlock-clock-44",
         "backends/redlock/scripts/_node.lua",
         "if delay and now - born < delay then",
         "if false then",
     ),
     "the lease of a quorum is counted from its last answer": Mutant(
-        "redlock-23", "backends/redlock/port.py", "return Granted(fence, begun)", "return Granted(fence, now())"
+        "redlock-57", "backends/redlock/port.py", "return Granted(fence, begun)", "return Granted(fence, now())"
     ),
     "the clocks of votes are not compared": Mutant(
-        "redlock-ahead-14",
+        "redlock-ahead-20",
         "backends/redlock/port.py",
         "early, latest = max(0.0, at_most - margin), begun + claim.expire - margin",
         "early, latest = 0.0 if len(granted) >= quorum.needed else 10.0, begun + claim.expire - margin",
     ),
     "a majority is one node fewer": Mutant(
-        "redlock-0",
+        "redlock-1",
         "backends/redlock/quorum.py",
         "self.needed = len(nodes) // 2 + 1",
         "self.needed = len(nodes) // 2",
