@@ -108,7 +108,7 @@ MUTANTS: dict[str, Mutant] = {
         "memory-148", "locks/scope.py", "for call in callbacks:", "for call in (callback,):"
     ),
     "an undo that comes late takes back a later vote": Mutant(
-        "redlock-late-0", "backends/redlock/scripts/release.lua", "attempt ~= '' and attempt ~= lock.attempt", "false"
+        "redlock-late-149", "backends/redlock/scripts/release.lua", "attempt ~= '' and attempt ~= lock.attempt", "false"
     ),
     "a node without its data votes at once": Mutant(
         "redlock-clock-44",
