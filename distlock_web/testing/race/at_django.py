@@ -43,6 +43,8 @@ class Django:
             if running() is not None:
                 for connection in self._connections.all(initialized_only=True):
                     connection.close()
+                    if connection.connection is not None:  # Django leaves an SQLite in memory open
+                        connection.connection.close()
             for each in undo:
                 each()
 
