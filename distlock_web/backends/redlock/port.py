@@ -108,8 +108,10 @@ class RedlockPort:
         granted = [each for each in answered if gave(each)]
         margin, (at_least, at_most) = drift(claim.expire), quorum.apart(granted)
         # A clock that was set ahead may have ended another's lease: by more than that allows for, it is waited for.
+        # A caller that reads late does not know how far they are apart: that costs it time, and not the lock.
         early, latest = max(0.0, at_most - margin), begun + claim.expire - margin
-        fence = await self._agree_on_fence(claim, attempt, granted) if early <= quorum.timeout else 0
+        are_apart = at_least > margin + quorum.timeout
+        fence = 0 if are_apart else await self._agree_on_fence(claim, attempt, granted)
         if fence and now() + early < latest:
             if early:
                 await self.runtime.parker().park(early)
@@ -118,17 +120,18 @@ class RedlockPort:
         given = dict.fromkeys(each.node for each in asked if gave(each) or each.is_open)
         await self._undo(claim, attempt, list(given), waits=wait != 0)
         if len(granted) >= quorum.needed:
-            if early <= quorum.timeout:
-                why = f"that took {now() - begun:.2f} s of the lease of {claim.expire:g} s."
-            elif at_least <= margin:
-                why = (
-                    f"their answers were read so late, twice, that their clocks cannot be compared: to {at_most:.2f} s."
-                )
-            else:
+            if are_apart:
                 why = (
                     f"their clocks are {at_least:.2f} s apart, so that another's lease may not be over. NTP has to "
                     f"correct them (`distlock doctor` says which)."
                 )
+            elif early > quorum.timeout:
+                why = (
+                    f"their answers were read so late, twice, that their clocks cannot be compared within the lease of "
+                    f"{claim.expire:g} s: to {at_most:.2f} s."
+                )
+            else:
+                why = f"that took {now() - begun:.2f} s of the lease of {claim.expire:g} s."
             raise BackendUnavailable(f"A majority granted {claim.name!r}, but {why}")
         if len(answered) < quorum.needed:
             raise unavailable(questions, quorum.needed)

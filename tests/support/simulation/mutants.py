@@ -122,8 +122,8 @@ MUTANTS: dict[str, Mutant] = {
     "the clocks of votes are not compared": Mutant(
         "redlock-ahead-20",
         "backends/redlock/port.py",
-        "early, latest = max(0.0, at_most - margin), begun + claim.expire - margin",
-        "early, latest = 0.0 if len(granted) >= quorum.needed else 10.0, begun + claim.expire - margin",
+        "margin, (at_least, at_most) = drift(claim.expire), quorum.apart(granted)",
+        "margin, (at_least, at_most) = 0.0, (0.0, 0.0) if len(granted) >= quorum.needed else quorum.apart(granted)",
     ),
     "a majority is one node fewer": Mutant(
         "redlock-1",
