@@ -1,4 +1,4 @@
-"""Who reads the votes late, as in a busy event loop: clocks that are right are not blamed, and nothing is slept for."""
+"""Who reads the votes late, as in a busy event loop: no right clock is blamed, and the lock is not refused."""
 
 from __future__ import annotations
 
