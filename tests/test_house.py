@@ -250,7 +250,8 @@ def documented_attributes(of: type) -> set[str]:
 
 
 def test_the_readme_can_be_read_in_one_sitting() -> None:
-    assert len((PROJECT / "README.md").read_text("utf-8").splitlines()) < 200
+    """Counted in words: lines would only become longer."""
+    assert len((PROJECT / "README.md").read_text("utf-8").split()) < 1_900
 
 
 # The tests ----------------------------------------------------------------------------------------------------------

@@ -220,6 +220,11 @@ assert disband(Group(pk=7)) == "disbanded"
 with lock(Group(pk=7)) as lease:
     assert lease.name == "disLock:auth.group:7"
 """,
+    ("select-for-update.md", "Beside select_for_update"): """
+call_command("migrate", verbosity=0)
+Group.objects.create(pk=7, name="buyers")
+assert rename(None, "07").content == b"renamed" and Group.objects.get().name == "sellers"
+""",
     ("transactions.md", "A lock and once on one view"): """
 from django.test import Client
 from django.urls import path
@@ -365,6 +370,7 @@ BEFORE: dict[Script, str] = {
     },
     ("once.md", "Who asked"): WITH_ATOMIC_REQUESTS,
     ("tasks.md", "Sent once"): 'import celery; celery.Celery(broker="memory://")',
+    ("select-for-update.md", "Beside select_for_update"): WITH_DATABASE,
     ("transactions.md", "Django"): WITH_DATABASE,
     ("transactions.md", "One method of a class"): WITH_ATOMIC_REQUESTS,
     ("transactions.md", "A lock and once on one view"): WITH_ATOMIC_REQUESTS,
