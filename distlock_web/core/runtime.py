@@ -245,10 +245,10 @@ def refuse_in_event_loop(instead: str) -> None:
         raise ConfigurationError(f"This is a blocking call inside a running event loop. In async code write {instead}.")
 
 
-def blocking_runtime() -> Runtime:
+def blocking_runtime(instead: str = "`async with lock(...)`, or `await lock(...).aacquire()`") -> Runtime:
     """The runtime of a blocking entry point; refused inside a running event loop, which it would stop."""
     if asyncio._get_running_loop() is not None:
-        refuse_in_event_loop("`async with lock(...)`, or `await lock(...).aacquire()`")
+        refuse_in_event_loop(instead)
     return THREADS
 
 

@@ -62,7 +62,7 @@ class Lock:
 
         Do not decide by it whether to work without the lock: use ``try_acquire``. Raises ``BackendUnavailable``.
         """
-        return drive(self._locked(blocking_runtime()))
+        return drive(self._locked(blocking_runtime("`await lock(...).alocked()`")))
 
     async def alocked(self) -> bool:
         """The asyncio twin of :meth:`locked`."""
@@ -193,7 +193,8 @@ def attach(ticket: str, *, expire: Duration | None = None, renew: bool | None = 
     ``with attach(ticket) as lease:`` continues under the same lock and the same fence, and releases the lock at its
     end. Raises ``NotHeld`` if the ticket was used before, came after its transit time, or was altered.
     """
-    return drive(_attach(ticket, expire, renew, blocking_runtime(), call_site(sys._getframe(1))))
+    runtime = blocking_runtime("`await aattach(...)`")
+    return drive(_attach(ticket, expire, renew, runtime, call_site(sys._getframe(1))))
 
 
 async def aattach(ticket: str, *, expire: Duration | None = None, renew: bool | None = None) -> Lease:

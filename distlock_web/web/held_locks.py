@@ -125,7 +125,7 @@ def held_locks(search: str = "", *, store: str | None = None) -> list[LockRow]:
 
     Raises ``BackendUnavailable`` if a store does not answer, ``ConfigurationError`` if it cannot show its locks.
     """
-    return drive(_held_locks(search, store, blocking_runtime()))
+    return drive(_held_locks(search, store, blocking_runtime("`await aheld_locks(...)`")))
 
 
 async def aheld_locks(search: str = "", *, store: str | None = None) -> list[LockRow]:

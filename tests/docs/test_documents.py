@@ -151,6 +151,33 @@ with lock(f"group:{{Group.objects.get().pk}}"):
 assert client.post(change, {{"name": "sellers"}}).status_code == 302
 assert Group.objects.get().name == "sellers"
 """,
+    ("recipes.md", "A view that is not yours"): f"""{ELSEWHERE.replace("urlpatterns = []", "")}
+from django.core import mail
+from django.contrib.auth.models import User
+from django.test import Client
+settings.EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
+urlpatterns += [path("done/", PasswordResetView.as_view(), name="password_reset_done"),
+                path("confirm/<uidb64>/<token>/", PasswordResetView.as_view(), name="password_reset_confirm")]
+call_command("migrate", verbosity=0)
+User.objects.create_user("ann", "ann@example.com", "x")
+client = Client(headers={{"Host": "localhost"}})
+answers = [client.post("/accounts/password_reset/", {{"email": email}}) for email in ("ann@example.com", "Ann@example.com")]
+assert [answer.status_code for answer in answers] == [302, 409] and len(mail.outbox) == 1
+""",
+    ("recipes.md", "One answer at a time"): f"""{ELSEWHERE}
+import asyncio
+from distlock_web import LockBusy, aheld_locks
+async def main():
+    first = await answer(RequestFactory().get("/"), 7)
+    assert await aheld_locks("chat:7")
+    try:
+        await asyncio.create_task(answer(RequestFactory().get("/"), 7), context=contextvars.Context())
+        raise AssertionError
+    except LockBusy:
+        pass
+    assert b"".join([word async for word in first]).split()[0] == b"one" and not await aheld_locks("chat:7")
+asyncio.run(main())
+""",
     ("once.md", "A payment, with an Idempotency-Key"): f"""{ELSEWHERE}
 def send(order_id, body="{{}}"):
     request = RequestFactory().post("/", body, "application/json", headers={{"Idempotency-Key": '"8e03"'}})
@@ -362,6 +389,8 @@ BEFORE: dict[Script, str] = {
     ("recipes.md", "A webhook that is delivered twice"): WITH_DATABASE,
     ("recipes.md", "A streaming export, one for each user"): WITH_STORE,
     ("recipes.md", "A double save in the admin"): WITH_ADMIN,
+    ("recipes.md", "A view that is not yours"): WITH_ADMIN,
+    ("recipes.md", "One answer at a time"): WITH_STORE,
     ("recipes.md", "One lock for each user, and for each visitor"): WITH_STORE,
     ("recipes.md", "Many tenants"): WITH_STORE,
     **{

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from distlock_web import (
     BackendUnavailable,
     ConfigurationError,
     LockBusy,
+    attach,
     configure,
     distributed_lockable,
     events,
@@ -228,3 +230,17 @@ def test_an_object_that_can_be_called_is_called_by_its_class(function: Callable[
     assert locked.__distlock__.name == name  # type: ignore[attr-defined]
     with pytest.raises(ConfigurationError, match=r"has no name of its own \(.*\(\.\.\.\)\).*give it a key="):
         distributed_lockable(function)
+
+
+@pytest.mark.parametrize(
+    ("call", "twin"),
+    [
+        (lambda: lock("a").acquire(), "await lock(...).aacquire()"),
+        (lambda: lock("a").locked(), "await lock(...).alocked()"),
+        (lambda: attach("ticket"), "await aattach(...)"),
+        (lambda: held_locks(), "await aheld_locks(...)"),
+    ],
+)
+async def test_a_blocking_call_in_an_event_loop_names_its_own_twin(call: Callable[[], object], twin: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(twin)):
+        call()
