@@ -161,7 +161,8 @@ urlpatterns += [path("done/", PasswordResetView.as_view(), name="password_reset_
 call_command("migrate", verbosity=0)
 User.objects.create_user("ann", "ann@example.com", "x")
 client = Client(headers={{"Host": "localhost"}})
-answers = [client.post("/accounts/password_reset/", {{"email": email}}) for email in ("ann@example.com", "Ann@example.com")]
+emails = ("ann@example.com", "Ann@example.com")
+answers = [client.post("/accounts/password_reset/", {{"email": email}}) for email in emails]
 assert [answer.status_code for answer in answers] == [302, 409] and len(mail.outbox) == 1
 """,
     ("recipes.md", "One answer at a time"): f"""{ELSEWHERE}
