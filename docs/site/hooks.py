@@ -12,12 +12,15 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
-URLS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+URLS = PROJECT["urls"]
 
 #: README is the first page, and the list of all pages another one.
 NAMES = {"docs/index.md": "all-pages.md", "README.md": "index.md"} | {
     path.name: path.name.lower() for path in ROOT.glob("*.md") if path.name != "README.md"
 }
+#: Each page's title and text, for those who read Markdown: language models, and people with curl.
+MARKDOWN: dict[str, tuple[str, str]] = {}
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#]*)")
 PICTURE = re.compile(r'(?<=src="|set=")docs/')
 
@@ -36,6 +39,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    MARKDOWN[page.file.src_uri] = (page.title or "", text := _with_links(markdown, page))
+    return text
+
+
+def _with_links(markdown: str, page: Page) -> str:
     sources = {name: path for path, name in NAMES.items()}
     source = ROOT / sources.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
@@ -53,6 +61,17 @@ def on_post_build(config: MkDocsConfig) -> None:
     """From a disk the search reads its index as a script."""
     index = Path(config.site_dir, "search", "search_index.json")
     index.with_suffix(".js").write_text(f"var __index = {index.read_text('utf-8')}", "utf-8")
+    _write_markdown(Path(config.site_dir))
+
+
+def _write_markdown(site: Path) -> None:
+    """A twin of each page, ``once.md`` beside ``once.html``, and their list as https://llmstxt.org has it."""
+    for path, (_, text) in MARKDOWN.items():
+        (site / path).write_text(text, "utf-8")
+    base = URLS["Documentation"].rstrip("/")
+    pages = [f"- [{title}]({base}/{path})" for path, (title, _) in MARKDOWN.items()]
+    lines = ["# distlock_web", "", f"> {PROJECT['description']}", "", "## Pages", "", *pages, ""]
+    (site / "llms.txt").write_text("\n".join(lines), "utf-8")
 
 
 def on_page_content(html: str, **_: object) -> str:
