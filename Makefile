@@ -20,7 +20,7 @@ ARGS ?=
 # which is a third of `make quick`.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help quick test test-all test-none test-beside test-slow nightly nightly-beside nightly-alone coverage simulate check dist docs demo bench clean
+.PHONY: help quick test test-all test-none test-beside test-slow nightly nightly-beside nightly-alone coverage simulate faults check dist docs demo bench clean
 .NOTPARALLEL:
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make nightly  the rest: what is long, or measures"
 	@echo "make coverage what the last 'make test-all' has measured, with a gate that needs every server"
 	@echo "make simulate our code in a simulated world              SEEDS=2000; SEED=memory-4711 does one again"
+	@echo "make faults   one fault at every step of every store      ONLY=redis/threads/free; CHOICE=50 of each, SEED=1"
 	@echo "make check    ruff, mypy --strict, typos, the house rules (who imports whom)"
 	@echo "make docs     the site in site/, strictly: a link that leads nowhere fails"
 	@echo "make dist     sdist and wheel in dist/, as a package index takes them"
@@ -88,6 +89,9 @@ demo: $(VENV)/.demo
 
 simulate: $(VENV)/.test
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.support.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+
+faults: $(VENV)/.test
+	$(BIN)/python -m tests.support.faults $(if $(ONLY),--only '$(ONLY)') $(if $(CHOICE),--choice $(CHOICE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)

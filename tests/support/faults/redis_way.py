@@ -1,0 +1,218 @@
+"""One Redis, behind a sentinel, a cluster, and a quorum: a message is one command, or one answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import redis
+
+from distlock_web.backends.redis import scripts
+from distlock_web.backends.redlock import scripts as quorum_scripts
+from distlock_web.testing.servers import RedisServer
+from tests.support.stores.cluster import MASTERS, Cluster, ClusterNode
+from tests.support.stores.redlock import redlock_url
+from tests.support.stores.sentinel import SERVICE, FakeSentinel
+
+from .steps import Strike
+from .way import Way
+from .wire import Message
+
+
+def _known() -> dict[bytes, str]:
+    """The names of our scripts, by what they are called by."""
+    found = {}
+    for module in (scripts, quorum_scripts):
+        for name, script in vars(module).items():
+            if isinstance(script, scripts.Script):
+                front = "q-" if module is quorum_scripts else ""
+                found[_sha(script)] = found[script.source] = front + name.lower()
+    return found
+
+
+def _sha(script: scripts.Script) -> bytes:
+    match = re.search(rb"[0-9a-f]{40}", script._by_sha)
+    assert match is not None
+    return match.group()
+
+
+KNOWN = _known()
+
+
+class Resp:
+    """RESP 2 and 3."""
+
+    def __init__(self) -> None:
+        self._asked = self._answered = b""
+        self._subscribed = False
+
+    def requests(self, data: bytes) -> Sequence[Message]:
+        self._asked += data
+        found = []
+        while (end := _end(self._asked, 0)) is not None:
+            whole, self._asked = self._asked[:end], self._asked[end:]
+            words = _words(whole)
+            kind = words[0].lower().decode()
+            if kind in ("evalsha", "eval"):
+                name = KNOWN.get(words[1], "script")
+                kind = name if kind == "evalsha" else f"{name}-source"
+            elif kind in ("client", "cluster", "sentinel", "pubsub"):
+                kind += f"-{words[1].lower().decode()}"
+            found.append(Message(kind, whole))
+        return found
+
+    def answers(self, data: bytes) -> Sequence[Message]:
+        self._answered += data
+        found = []
+        while (end := _end(self._answered, 0)) is not None:
+            whole, self._answered = self._answered[:end], self._answered[end:]
+            pushed = whole.startswith((b"*3\r\n$7\r\nmessage\r\n", b">3\r\n$7\r\nmessage\r\n"))
+            found.append(Message("message" if pushed else "answer", whole, answered=not pushed))
+        return found
+
+
+def _end(data: bytes, at: int) -> int | None:
+    """Where the value that begins there ends; None: it is not whole."""
+    line = data.find(b"\r\n", at)
+    if line < 0:
+        return None
+    kind, after = data[at : at + 1], line + 2
+    if kind in b"$=!":
+        size = int(data[at + 1 : line])
+        end = after + size + 2 if size >= 0 else after
+        return end if end <= len(data) else None
+    if kind in b"*>~%":
+        for _ in range(int(data[at + 1 : line]) * (2 if kind == b"%" else 1)):
+            found = _end(data, after)
+            if found is None:
+                return None
+            after = found
+    return after
+
+
+def _words(whole: bytes) -> list[bytes]:
+    words, at = [], whole.find(b"\r\n") + 2
+    while at < len(whole):
+        line = whole.find(b"\r\n", at)
+        size = int(whole[at + 1 : line])
+        words.append(whole[line + 2 : line + 2 + size])
+        at = line + 4 + size
+    return words
+
+
+class RedisWay(Way):
+    name = "redis"
+    backend = "redis"
+    example: ClassVar[Mapping[str, Any]] = {"LOCATION": "redis://127.0.0.1:1/0"}
+    servers: list[RedisServer]
+
+    def options(self) -> dict[str, Any]:
+        return {"socket_timeout": self.timeout, "socket_connect_timeout": self.timeout}
+
+    def make(self, stack: ExitStack) -> list[RedisServer]:
+        return [stack.enter_context(RedisServer())]
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        self.servers = self.make(self._stack)
+        self.clients = [
+            self._stack.enter_context(redis.Redis.from_url(server.url, decode_responses=True))
+            for server in self.servers
+        ]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self._stack.close()
+
+    def near(self) -> dict[str, Any]:
+        return {"LOCATION": self.servers[0].url}
+
+    def connect(self, party: str, strike: Strike) -> dict[str, Any]:
+        wire = self.wire(party, strike, self.servers[0].port, Resp)
+        return {"LOCATION": f"redis://127.0.0.1:{wire.port}/0", "OPTIONS": self.options()}
+
+    def clear(self) -> None:
+        for client in self.clients:
+            client.flushall()
+
+    def left(self) -> list[str]:
+        found = []
+        for client in self.clients:
+            for name in client.scan_iter(count=1000):
+                if client.pttl(name) == -1:
+                    found.append(f"{name} ({client.type(name)}) has no TTL")
+        return found
+
+
+class SentinelWay(RedisWay):
+    """The sentinel's messages are tried, too: ``sentinel-...``. It names the party's own way to the master."""
+
+    name = "sentinel"
+
+    def connect(self, party: str, strike: Strike) -> dict[str, Any]:
+        master = self.wire(party, strike, self.servers[0].port, Resp)
+        sentinel = self._sentinels.enter_context(FakeSentinel(master.port))
+        wire = self.wire(party, strike, sentinel.port, Resp, front="sentinel-")
+        return {"LOCATION": f"redis+sentinel://127.0.0.1:{wire.port}/{SERVICE}/0", "OPTIONS": self.options()}
+
+    def __enter__(self) -> Self:
+        self._sentinels = ExitStack()
+        return super().__enter__()
+
+    def disconnect(self) -> None:
+        super().disconnect()
+        self._sentinels.close()
+
+
+class ClusterWay(RedisWay):
+    name = "cluster"
+
+    def make(self, stack: ExitStack) -> list[RedisServer]:
+        nodes = [stack.enter_context(ClusterNode()) for _ in range(MASTERS)]
+        self._cluster = Cluster(nodes)
+        return list(nodes)
+
+    def near(self) -> dict[str, Any]:
+        return {"LOCATION": self._cluster.url}
+
+    def connect(self, party: str, strike: Strike) -> dict[str, Any]:
+        ports: dict[int, int] = {}
+
+        def alter(answer: bytes) -> bytes:
+            """What names a node names the way to it."""
+            for port, wire in ports.items():
+                answer = answer.replace(b":%d\r\n" % port, b":%d\r\n" % wire)
+            return answer
+
+        for server in self.servers:
+            ports[server.port] = self.wire(party, strike, server.port, Resp, alter=alter).port
+        first, second, *_ = ports.values()
+        return {"LOCATION": f"redis+cluster://127.0.0.1:{first},127.0.0.1:{second}/", "OPTIONS": self.options()}
+
+
+class RedlockWay(RedisWay):
+    """Three nodes; ``0-...`` are the messages of the first."""
+
+    name = "redlock"
+    backend = "redlock"
+    example: ClassVar[Mapping[str, Any]] = {"LOCATION": "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/0"}
+    NODES: ClassVar[int] = 3
+
+    def make(self, stack: ExitStack) -> list[RedisServer]:
+        return [stack.enter_context(RedisServer()) for _ in range(self.NODES)]
+
+    def near(self) -> dict[str, Any]:
+        return {"LOCATION": redlock_url(self.servers)}
+
+    def connect(self, party: str, strike: Strike) -> dict[str, Any]:
+        wires = [
+            self.wire(party, strike, server.port, Resp, front=f"{number}-")
+            for number, server in enumerate(self.servers)
+        ]
+        return {"LOCATION": redlock_url(wires, **self.options())}  # type: ignore[arg-type]

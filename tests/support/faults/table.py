@@ -1,0 +1,219 @@
+"""All combinations of some stores, side by side in director processes; and the table of what was tried."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import random
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from distlock_web.core.registry import Store
+from distlock_web.core.runtime import now
+
+from .package import VARIABLE
+from .scenarios import SCENARIOS
+from .steps import OF_PUSHED, Combination, Fault, Step
+from .way import Way
+from .ways import WAYS, way_of
+
+#: Directors side by side: they mostly sleep.
+JOBS = 12
+
+
+@dataclass
+class Found:
+    """What came of one combination."""
+
+    combination: Combination
+    wrong: Sequence[str]
+    seen: Sequence[str]
+    struck: bool
+    again: Sequence[str]
+    took: float
+
+
+@dataclass
+class Tried:
+    """All that was tried."""
+
+    found: list[Found] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def wrong(self) -> list[Found]:
+        return [each for each in self.found if each.wrong]
+
+    def table(self) -> str:
+        """Store × scenario: how many faults were tried, with threads and with asyncio."""
+        counts: dict[tuple[str, str], int] = defaultdict(int)
+        for each in self.found:
+            counts[each.combination.way, each.combination.scenario] += each.struck
+        ways = [way for way in WAYS if any(way == known for known, _ in counts)]
+        lines = ["| scenario | " + " | ".join(ways) + " |", "|---|" + "---:|" * len(ways)]
+        for scenario in SCENARIOS:
+            row = [str(counts.get((way, scenario), "")) for way in ways]
+            lines.append(f"| `{scenario}` | " + " | ".join(row) + " |")
+        totals = [str(sum(count for (way, _), count in counts.items() if way == of)) for of in ways]
+        return "\n".join([*lines, "| all | " + " | ".join(totals) + " |"])
+
+
+class _Director:
+    """A process that runs one combination after the other."""
+
+    def __init__(self, way: str, shared: Mapping[str, Any], package: str | None) -> None:
+        env = {**os.environ, "PYTHONUNBUFFERED": "1", **({VARIABLE: package} if package else {})}
+        # Each draws its ports from a part of its own, as pytest-xdist's workers do.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.faults.director", way, json.dumps(dict(shared))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
+        )  # fmt: skip
+        self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("a director has died: see above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def run(self, combination: Combination) -> Found:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{combination}\n")
+        self._process.stdin.flush()
+        answer = self._read()
+        return Found(combination, *(answer[name] for name in ("wrong", "seen", "struck", "again", "took")))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def scenarios_of(way: type[Way], modes: Iterable[str] = ("threads", "asyncio")) -> list[tuple[str, str]]:
+    """The modes and scenarios that this store can be tried with."""
+    capabilities = _capabilities(way)
+    return [
+        (mode, name)
+        for mode in modes
+        for name, scenario in SCENARIOS.items()
+        if mode in scenario.modes
+        and name not in way.without
+        and all(getattr(capabilities, need) for need in scenario.needs)
+        and not (scenario.processes and way.in_threads)
+    ]
+
+
+def _capabilities(way: type[Way]) -> Any:
+    from distlock_web.core.config import parse
+
+    (config,) = parse({"default": {"BACKEND": way.backend, **way.example}}).values()
+    return Store(config).backend.capabilities
+
+
+def combinations(way: type[Way], mode: str, scenario: str, seen: Iterable[str]) -> list[Combination]:
+    """Every fault at each message of a clean run."""
+    found = []
+    for step in map(Step.read, seen):
+        if step.kind.lstrip("<") in way.not_tried:
+            continue
+        for fault in OF_PUSHED if step.pushed else Fault:
+            found.append(Combination(way.name, mode, scenario, step, fault))
+    return found
+
+
+def try_way(
+    name: str,
+    *,
+    jobs: int = JOBS,
+    choice: int | None = None,
+    seed: int = 0,
+    only: Callable[[Combination], bool] = lambda _: True,
+    tell: Callable[[int, int, Found], None] = lambda *_: None,
+    package: str | None = None,
+) -> Tried:
+    """All that ``only`` lets of one store, or a choice of it; ``package``: the folder of another copy of ours."""
+    way, tried, begun = way_of(name), Tried(), now()
+    with way.serve() as shared:
+        free: queue.SimpleQueue[_Director] = queue.SimpleQueue()
+        directors: list[_Director] = []
+        broken: list[BaseException] = []
+
+        def run_all(work: Sequence[Combination], after: Callable[[Found], None]) -> None:
+            left, done, turn = list(reversed(work)), 0, threading.Lock()
+
+            def one() -> None:
+                nonlocal done
+                try:
+                    director = free.get_nowait()
+                except queue.Empty:
+                    director = _Director(name, shared, package)
+                    directors.append(director)
+                while True:
+                    with turn:
+                        if not left or broken:
+                            break
+                        combination = left.pop()
+                    found = director.run(combination)
+                    with turn:
+                        done += 1
+                        tried.found.append(found)
+                        after(found)
+                        tell(done, len(work), found)
+                free.put(director)
+
+            def guarded() -> None:
+                try:
+                    one()
+                except BaseException as error:
+                    broken.append(error)
+
+            threads = [threading.Thread(target=guarded) for _ in range(min(jobs, len(work)))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            if broken:
+                raise broken[0]
+
+        try:
+            work: list[Combination] = []
+
+            def enumerate_steps(found: Found) -> None:
+                if not found.wrong:
+                    mode, scenario = found.combination.mode, found.combination.scenario
+                    work.extend(filter(only, combinations(way, mode, scenario, found.seen)))
+
+            clean = [Combination(name, mode, scenario) for mode, scenario in scenarios_of(way)]
+            run_all([each for each in clean if only(each)], enumerate_steps)
+            work.sort(key=str)
+            dice = random.Random(f"{seed}{name}")
+            dice.shuffle(work)
+            run_all(work if choice is None else work[:choice], lambda _: None)
+        finally:
+            for director in directors:
+                director.close()
+    tried.seconds = now() - begun
+    return tried
+
+
+def try_one(combination: Combination, package: str | None = None) -> Found:
+    """One again, by its name."""
+    way = way_of(combination.way)
+    with way.serve() as shared:
+        director = _Director(combination.way, shared, package)
+        try:
+            return director.run(combination)
+        finally:
+            director.close()
